@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from functools import partial
 from math import exp, log
 from statistics import mean, median
 
@@ -83,9 +84,8 @@ def rules(lengths: list[list[int]]) -> dict[str, Ints]:
 def report(name: str, count: int, seed: int) -> Iterator[str]:
     """Losses of every rule, in per cent of the best order found for the step."""
     timing = ReorderedTiming.of(evaluate(PIPELINE, "1f1b"))
-    settings = {"reference_tokens": CONTEXT, "attention_share": SHARE}
-    default = MicrobatchOrders(PIPELINE, **settings)
-    long = MicrobatchOrders(PIPELINE, evaluations=LONG, **settings)
+    orders_of = partial(MicrobatchOrders, PIPELINE, reference_tokens=CONTEXT, attention_share=SHARE)
+    default, long = orders_of(), orders_of(evaluations=LONG)
     losses: dict[str, list[float]] = {}
     gaps, took, spread = [], [], []
     for lengths in steps(name, count, seed):

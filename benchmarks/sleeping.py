@@ -61,8 +61,11 @@ STEP = replace(
 BARRIER = replace(STEP, optimizer_barrier=True, name="the same, optimizer barrier")
 FROZEN = replace(LINKS, frozen=(True, True, False, False), name="first half frozen")
 MIDDLE = replace(UNEQUAL, frozen=(True, False, True, False), name="every other stage frozen")
+UNLIKE = replace(UNEQUAL, microbatch_times=[1, 4, "0.5", 2, 1, 3, "0.5", 1], name="unlike")
+"""The microbatches differ by these factors."""
 STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-2p", "interleaved", "zbv")
 STREAM_STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zbv", "looped-bfs")
+UNLIKE_STRATEGIES = ("1f1b", "zb-h1", "zbv", "interleaved")
 FROZEN_STRATEGIES = ("gpipe", "1f1b", "zb-h1", "zb-2p")
 
 
@@ -118,6 +121,15 @@ def frozen(_: World) -> Iterator[Entry]:
         for name, schedule in made.items():
             predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
             yield Entry(pipeline.name, name, schedule, predicted, [])
+
+
+def microbatches(_: World) -> Iterator[Entry]:
+    """Microbatches that differ, in the given order and in the best one found."""
+    for order in ("given", "search"):
+        for name in UNLIKE_STRATEGIES:
+            schedule = evaluate(replace(UNLIKE, order=order), name)
+            predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
+            yield Entry(UNLIKE.name, f"{name}, order {order}", schedule, predicted, [])
 
 
 def links(_: World) -> Iterator[Entry]:
@@ -215,7 +227,13 @@ def _cells(row: Entry) -> list[str]:
     return [row.pipeline, row.name, *predicted, spread, *ratios]
 
 
-PARTS = {"orders": orders, "links": links, "steps": steps, "frozen": frozen}
+PARTS = {
+    "orders": orders,
+    "links": links,
+    "steps": steps,
+    "frozen": frozen,
+    "microbatches": microbatches,
+}
 
 
 def main() -> None:

@@ -1,9 +1,13 @@
-"""How many processors this process may use."""
+"""How many processors this process may use, and the options of a run on them."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+from ppopt.errors import InputError
+
+MOST_WORKERS = 1024
 
 
 def available() -> int:
@@ -11,3 +15,18 @@ def available() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def checked_workers(time_limit: float, workers: int | None, seed: int) -> int:
+    """Number of workers of a run, by default the processors available.
+
+    Raises InputError if the number, the time limit in seconds or the seed is out of its range.
+    """
+    workers = available() if workers is None else workers
+    if not 0 < time_limit < float("inf"):
+        raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
+    return workers

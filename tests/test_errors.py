@@ -34,8 +34,8 @@ CAUGHT = {
     "studies/parallel_task.py perform": "a combination of a plan: its search",
     "studies/parallel_plan.py _checked_space": "a combination of one device: no plan space goes "
     "with it",
-    "studies/parallel_storage.py load": "a stored result that is damaged: it is searched again",
-    "studies/parallel_storage.py save": "a storage that fails: the plan is given anyway",
+    "studies/parallel_task.py load": "a stored result that is damaged: it is searched again",
+    "studies/parallel_task.py save": "a storage that fails: the plan is given anyway",
     "derivation/config_json.py _similar": "a family that does not read the keys is left out",
     "studies/storage.py _sound_results": "a stored result that is damaged: merging leaves it out",
     "studies/storage.py sound_result": "a stored result that is damaged: it is made again",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 import uvicorn
@@ -179,11 +179,7 @@ def _error(error: Exception) -> dict[str, str]:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    return JSONResponse(_error(error), status_code=422)
-
-
-async def _failed(_: Request, error: Exception) -> Response:
-    return JSONResponse(_error(error), status_code=503)
+    return JSONResponse(_error(error), status_code=503 if isinstance(error, RunError) else 422)
 
 
 class Guard:
@@ -219,11 +215,7 @@ def _host(header: str) -> str:
 
 def application(limits: Limits, hosts: Collection[str]) -> Starlette:
     """The app, for hosts of these names."""
-    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-        InputError: _refused,
-        NotApplicableError: _refused,
-        RunError: _failed,
-    }
+    handlers: dict[Any, Any] = dict.fromkeys((InputError, NotApplicableError, RunError), _refused)
     guard = Middleware(Guard, hosts=hosts, longest=limits.query)
     return Starlette(routes=App(limits).routes(), middleware=[guard], exception_handlers=handlers)
 

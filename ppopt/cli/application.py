@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
-from ppopt.cli.help_text import by_heading, in_order_of_work, write_sections
 from ppopt.cli.options import Extended, Function, with_options
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.layer_settings import LAYER_SETTINGS
@@ -35,6 +34,14 @@ BARE = {"--mem-limit": LIMIT_1F1B, "--gpu": ""}
 """Options that may stand without a value, and the value that they then have."""
 LONGEST = 1000
 """Characters of an error that is shown whole: five faults with the words that are wrong."""
+
+COMMANDS = {
+    "Describe a pipeline": ("init", "profile", "models", "strategies", "schema"),
+    "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "order", "app"),
+    "Sweeps": ("sweep", "studies"),
+    "Schedule files": ("view", "verify", "check", "export", "import", "run"),
+}
+"""Heading -> its commands, in the order of work; every command is in one group."""
 
 # The base of every usage error; typer itself exports only its leaves.
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
@@ -67,7 +74,8 @@ class _BuiltOnUse(Mapping[str, Any]):
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(in_order_of_work(self.functions))
+        order = [name for names in COMMANDS.values() for name in names]
+        return iter(sorted(self.functions, key=order.index))
 
     def __len__(self) -> int:
         return len(self.functions)
@@ -75,10 +83,9 @@ class _BuiltOnUse(Mapping[str, Any]):
     def _help(self, name: str) -> str | None:
         return inspect.getdoc(self.functions[name][0])
 
-    def short_helps(self, width: int) -> list[tuple[str, str]]:
-        """The first sentence on every command, cut to a width; none is built for it."""
-        helps = {name: Command(name, help=self._help(name)) for name in self}
-        return [(name, command.get_short_help_str(width)) for name, command in helps.items()]
+    def short_help(self, name: str, width: int) -> str:
+        """The first sentence on a command, cut to a width; the command is not built for it."""
+        return Command(name, help=self._help(name)).get_short_help_str(width)
 
 
 _COMMANDS = _BuiltOnUse()
@@ -139,7 +146,11 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the commands in groups, each with its first sentence."""
         width = formatter.width - 6 - max(map(len, _COMMANDS))
-        write_sections(formatter, by_heading(_COMMANDS.short_helps(width)))
+        sections = {
+            heading: [(name, _COMMANDS.short_help(name, width)) for name in names]
+            for heading, names in COMMANDS.items()
+        }
+        _write_sections(formatter, sections)
 
 
 class Command(TyperCommand):
@@ -157,7 +168,7 @@ class Command(TyperCommand):
                 is_help = parameter.name == "help" and any(sections[each.value] for each in Heading)
                 name = record[0] if kind == "Options" else record[0].split(" <")[0]  # no type
                 sections[Heading.OUTPUT if is_help else panel].append((name, record[1]))
-        write_sections(formatter, sections)
+        _write_sections(formatter, sections)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Fill in the values of bare options (`BARE`) before parsing; refuse words left over.
@@ -188,6 +199,17 @@ class Command(TyperCommand):
         return left
 
 
+def _write_sections(formatter: Any, sections: Mapping[str, list[tuple[str, str]]]) -> None:
+    """Write every group that has rows, under its heading.
+
+    Typer has such groups (`rich_help_panel`) only with rich, which takes long to load.
+    """
+    for heading, rows in sections.items():
+        if rows:
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
 def _by_flag(word: str, options: Collection[str]) -> str:
     """Replace another name of a setting by its flag; `word` may hold `=` and a value."""
     name, equals, value = word.partition("=")
@@ -203,8 +225,10 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
     Errors of the library begin with the setting's name in Python. The config file stands before the
     first key of files.
     """
-    options = (word.partition("=")[0] for word in words if word.startswith("-"))
-    flags = {_setting_of(option): option for option in options}
+    flags = dict[Setting | str | None, str]()
+    for option in (word.partition("=")[0] for word in words if word.startswith("-")):
+        name = option.lstrip("-").replace("-", "_")
+        flags[_FLAGS.get(option) or NAMED.get(name, name)] = option
     file, parts = _config_of(words), []
     if message.startswith(file):
         file = ""
@@ -237,12 +261,6 @@ def _config_of(words: Sequence[str]) -> str:
         if option == "--config":
             return f"{label(Path(value if equals else following))}: "
     return ""
-
-
-def _setting_of(flag: str) -> Setting | str:
-    """The setting of a flag; of an option that is none, its name."""
-    name = flag.lstrip("-").replace("-", "_")
-    return _FLAGS[flag] if flag in _FLAGS else NAMED.get(name, name)
 
 
 def _usage_error(error: Any) -> str:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
-from ppopt.cli.options import argument, flag, one_of, option
+from ppopt.cli.options import argument, flag, names, one_of, option
 from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
 from ppopt.errors import InputError
 from ppopt.problem.settings import Heading
@@ -37,9 +37,9 @@ _OUTPUT = (
 
 def _strategy_names(incomplete: str) -> list[str]:
     """Complete the name of a strategy in a shell."""
-    from ppopt.strategies import names
+    import ppopt
 
-    return one_of(names())(incomplete)
+    return one_of(ppopt.strategies())(incomplete)
 
 
 @command(
@@ -409,9 +409,8 @@ def _strategies(words: str | None) -> list[str] | None:
 
     if words is None:
         return None
-    named = [word.strip().lower() for word in words.split(",") if word.strip()]
     try:
-        return [resolve(name).name for name in named if name != "optimal"]
+        return [resolve(name).name for name in names(words) or () if name != "optimal"]
     except InputError as error:
         raise InputError(f"strategies{str(error).removeprefix('strategy')}") from None
 

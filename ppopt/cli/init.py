@@ -1,4 +1,5 @@
 """The command that begins a model file of one's own."""
+# ruff: noqa: PLC0415  libraries load inside the commands
 
 from __future__ import annotations
 
@@ -40,7 +41,13 @@ def init(derivation: Derivation, file: Path | None = None) -> int:
     model.yaml --from config.json --gpu h100 --tensor 8`. `ppopt init --gpu` lists the GPUs.
     """
     if derivation == {"gpu": ""} and file is None:
-        return _list_gpus()
+        from rich.text import Text
+
+        from ppopt.cli.output import print_parts
+        from ppopt.report.derivation import GPU_LEGEND, gpu_table
+
+        print_parts([gpu_table(), Text(GPU_LEGEND)])
+        return 0
     if FROM not in derivation:
         refuse_without_configuration(derivation)
         _write(file, _template(file))
@@ -55,36 +62,27 @@ def init(derivation: Derivation, file: Path | None = None) -> int:
     return 0
 
 
-def _list_gpus() -> int:
-    from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
-    from ppopt.report.derivation import GPU_LEGEND, gpu_table  # noqa: PLC0415
-
-    print_table(gpu_table())
-    print_table(GPU_LEGEND)
-    return 0
-
-
 def _explain(model: DerivedModel, file: Path | None) -> int:
-    from ppopt.cli.output import print_table  # noqa: PLC0415  commands load on use
-    from ppopt.report.derivation import explanation_tables  # noqa: PLC0415
+    from ppopt.cli.output import print_parts
+    from ppopt.report.derivation import explanation_tables
 
     if file is not None:
         raise InputError(f"{file}: --explain prints and writes no file; leave one of them out")
     for title, table in explanation_tables(model):
-        print(title)
-        print_table(table)
-        print()
+        print_parts([title, table, ""])
     if model.attention_share is not None:
-        print(
-            f"attention: {100 * model.attention_share:.1f} % of all F and BW grows with the square "
-            f"of a document's length, at {model.training.sequence} tokens"
+        print_parts(
+            [
+                f"attention: {100 * model.attention_share:.1f} % of all F and BW grows with the "
+                f"square of a document's length, at {model.training.sequence} tokens"
+            ]
         )
     return 0
 
 
 def _template(file: Path | None) -> str:
     """The file that a user fills in, under the name that it gets."""
-    from importlib.resources import files  # noqa: PLC0415  commands load on use
+    from importlib.resources import files
 
     text = (files("ppopt.formats") / "template.yaml").read_text(encoding="utf-8")
     return text if file is None else text.replace("model.yaml", file.name)
@@ -92,8 +90,8 @@ def _template(file: Path | None) -> str:
 
 def _derived(derivation: Derivation) -> DerivedModel:
     """The model of a config.json, on a pipeline that there is."""
-    from ppopt.derivation.derived_model import derive_model  # noqa: PLC0415  loads on use
-    from ppopt.formats.typed_values import typed_value  # noqa: PLC0415
+    from ppopt.derivation.derived_model import derive_model
+    from ppopt.formats.typed_values import typed_value
 
     fields = derivation_fields(derivation)
     fields.pop("explain", None)
@@ -110,7 +108,7 @@ def _derived(derivation: Derivation) -> DerivedModel:
 
 def _calibrated(model: DerivedModel, measured: str) -> DerivedModel:
     """The model with the times that one step has, in ms, or the steps of a file."""
-    from ppopt.studies.calibrate import calibrate, read_measured_steps  # noqa: PLC0415
+    from ppopt.studies.calibrate import calibrate, read_measured_steps
 
     if exact.is_number(measured):
         return calibrate(model, float(exact.read(measured, "calibrate").value))
@@ -122,9 +120,9 @@ def _write(file: Path | None, text: str) -> None:
     if file is None:
         print(text, end="")
         return
-    from ppopt.cli.files import check_place  # noqa: PLC0415  commands load on use
-    from ppopt.formats.config import schema  # noqa: PLC0415
-    from ppopt.formats.files import write  # noqa: PLC0415
+    from ppopt.cli.files import check_place
+    from ppopt.formats.config import schema
+    from ppopt.formats.files import write
 
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"{file}: the file is YAML; end its name in .yaml")

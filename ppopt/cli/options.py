@@ -39,6 +39,13 @@ def output(meaning: str, placeholder: str = "FILE") -> Any:
     return option(placeholder, meaning, names=("-o", "--output"))
 
 
+def names(text: str | None) -> tuple[str, ...] | None:
+    """The words of a list, in small letters; None: it is not given."""
+    if text is None:
+        return None
+    return tuple(word.strip().lower() for word in text.split(",") if word.strip())
+
+
 def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:
     """Complete the beginning of a word, in a shell, to one of some words."""
 

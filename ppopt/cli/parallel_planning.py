@@ -8,7 +8,7 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
@@ -21,54 +21,38 @@ from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from fractions import Fraction
 
-    from ppopt.strategies import Options
-    from ppopt.studies.engines.engine import Engine
     from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.parallel_space import ParallelSpace
-    from ppopt.studies.parallel_storage import StudyOptions
 
 NEEDED = ("gpu", "gpus", "global_batch")
-ENGINE = ("jobs", "dask", "dask_scheduler_file")
-STUDY = ("storage", "study_name")
-"""Options that say where combinations are searched, and where they are stored."""
 TAKEN = ("mem_limit", "link")
 """Settings of a pipeline that such a plan takes; all others are derived."""
 LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 """Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
 
 
-class PlanLists(NamedTuple):
-    """What a plan is to try, in lists, and how; None: not given."""
-
-    batches: tuple[int, ...] | None
-    placement: tuple[str, ...] | None
-    chunks: tuple[int, ...] | None
-    recompute: tuple[str, ...] | None
-    strategies: tuple[str, ...] | None
-    runtime: str
-    options: Options
-    within: Fraction | None
-
-
-def plan_over_parallelism(settings: Settings, derivation: Derivation, asked: PlanLists) -> int:
-    """Plan every combination of a parallelism; `asked` are the options of every plan."""
+def plan_over_parallelism(
+    settings: Settings, derivation: Derivation, asked: Mapping[str, Any]
+) -> int:
+    """Plan every combination of a parallelism; `asked` are the options of a plan that are given."""
     from ppopt.cli import output, progress
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
     from ppopt.derivation.training import Training
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
+    from ppopt.studies.parallel_task import StudyOptions
 
     _check(settings, derivation)
-    if asked.batches is not None:
+    if "batches" in asked:
         raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
-    if asked.within is not None:
+    if "within" in asked:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)
     measured = fields.pop("calibrate", None)
-    elsewhere = {name: fields.pop(name, None) for name in (*ENGINE, *STUDY)}
+    processes = [fields.pop(name, None) for name in ("jobs", "dask", "dask_scheduler_file")]
+    storage, study = (fields.pop(name, None) for name in ("storage", "study_name"))
     trained = {field.name for field in dataclasses.fields(Training)} - set(DIMENSIONS)
     space = ParallelSpace(
         architecture=read_architecture(Path(derivation[FROM])),
@@ -79,24 +63,25 @@ def plan_over_parallelism(settings: Settings, derivation: Derivation, asked: Pla
     )
     if measured is not None:
         space = _calibrated(space, Path(measured))
-    names = ("placement", "chunks", "recompute", "strategies", "runtime")
-    chosen = {name: value for name in names if (value := getattr(asked, name)) is not None}
-    if "placement" in chosen:
-        chosen["placements"] = chosen.pop("placement")
+    names = {"placement": "placements"}
+    chosen = {names.get(name, name): asked[name] for name in asked if name != "options"}
     with ExitStack() as stack:
-        engine = _engine(elsewhere, stack)
+        own = processes == [None] * len(processes)
+        engine = None if own else stack.enter_context(engine_of(*processes))
         interrupts.only_record()
         line = stack.enter_context(progress.shown(quiet=settings.quiet, limit=settings.seconds))
         found = plan_parallelism(
             space,
             PlanArguments(mem_limit=settings.get("mem_limit"), **chosen),
             time_limit=settings.seconds,
-            workers=settings.get("workers", None if engine is None else 1),
+            workers=settings.get("workers", None if own else 1),
             seed=settings.get("seed", 0),
             progress=line.update,
             began=settings.began,
             engine=engine,
-            study=_study(elsewhere),
+            study=StudyOptions(storage or STORAGE, study, shlex.join(("ppopt", *sys.argv[1:])))
+            if storage or study
+            else None,
         )
     code = output.show_parallel_plan(settings, found)
     return code or _incomplete(found) or exit_code(found.status)
@@ -117,32 +102,17 @@ def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
     return dataclasses.replace(space, scale=fitted.scale)
 
 
-def _engine(elsewhere: Mapping[str, Any], stack: ExitStack) -> Engine | None:
-    """Engine that the options name; None: this process."""
-    given = [elsewhere[name] for name in ENGINE]
-    return None if given == [None] * len(ENGINE) else stack.enter_context(engine_of(*given))
-
-
-def _study(elsewhere: Mapping[str, Any]) -> StudyOptions | None:
-    """Storage and study that the options name; None: nothing is stored."""
-    from ppopt.studies.parallel_storage import StudyOptions
-
-    storage, name = (elsewhere[name] for name in STUDY)
-    if storage is None and name is None:
-        return None
-    return StudyOptions(storage or STORAGE, name, shlex.join(("ppopt", *sys.argv[1:])))
-
-
 def _incomplete(found: ParallelPlan) -> int:
     """Note what is missing, and return the exit code for it; 0: nothing is."""
     storage = found.storage
-    for reason in () if storage is None else storage.damaged:
-        note(f"note: searched again: {reason}")
-    not_stored = None if storage is None else storage.not_stored
-    if not_stored is not None:
-        note(f"error: not stored: {not_stored}")
     failed = any(row.failed is not None for row in found.rows)
-    return EXIT_INCOMPLETE if failed or not_stored is not None else 0
+    if storage is not None:
+        for reason in storage.damaged:
+            note(f"note: searched again: {reason}")
+        if storage.not_stored is not None:
+            note(f"error: not stored: {storage.not_stored}")
+            failed = True
+    return EXIT_INCOMPLETE if failed else 0
 
 
 def _check(settings: Settings, derivation: Derivation) -> None:
@@ -153,12 +123,10 @@ def _check(settings: Settings, derivation: Derivation) -> None:
         if name not in derivation:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
-    pipeline = {
-        setting.field: setting.name for setting in SETTINGS if setting.part is Part.PIPELINE
-    }
-    for field, name in pipeline.items():
-        if field not in TAKEN and settings.get(field) is not None:
-            raise InputError(f"{name}: --from config.json derives it; leave it out")
+    for setting in SETTINGS:
+        derived = setting.part is Part.PIPELINE and setting.field not in TAKEN
+        if derived and settings.get(setting.field) is not None:
+            raise InputError(f"{setting.name}: --from config.json derives it; leave it out")
     for name in LEFT_OUT:
         if settings.get(name) is not None:
             raise InputError(f"{name}: not of a plan over the parallelism; leave it out")

@@ -120,7 +120,6 @@ def profile(
 
 
 def _check_counts(source: Source, stages: int | None, batches: int | None) -> None:
-
     timers = source is Source.MEGATRON_TIMERS
     if timers != (stages is not None) or timers != (batches is not None):
         raise InputError(

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
 _OBJECTS_PER_COLLECTION = 50_000
-"""New objects after which Python looks for cycles. What a command loads, some 100,000 objects,
-stays to its end: at Python's 700 the collections take 5 % of a short command."""
+"""What a command loads stays to its end: collections of cycles at Python's 700 take 5 % of it."""
 
 
 def run_process(

@@ -36,8 +36,13 @@ Object = dict[str, Any]
 
 def show_study(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
     """Show the rows of a sweep; return the exit code of the files."""
+
+    def page() -> str:
+        with Storage(found.storage, readonly=True) as storage:
+            return _page(found.name, found.rows, found.open, storage)
+
     shown = of_study(found)
-    code = _write(targets, shown, partial(_page_of_sweep, found))
+    code = _write(targets, shown, page)
     if as_json:
         output.print_json(shown)
     elif not quiet:
@@ -97,9 +102,8 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
             shown.add_row(study.name, *counts, study.created)
         output.print_table(shown)
         print(f"{storage.results()} results in {storage.path.absolute()}")
-        for study in studies:
-            if study.open:
-                print(f"to continue {study.name}: {_continue(study)}")
+        for study in filter(lambda study: study.open, studies):
+            print(f"to continue {study.name}: {_continue(study)}")
         print("`ppopt studies show NAME` has the rows of a study")
     return 0
 
@@ -145,11 +149,6 @@ def _by_settings(row: SweepRow) -> list[tuple[bool, float, str]]:
     ]
 
 
-def _page_of_sweep(found: Study) -> str:
-    with Storage(found.storage, readonly=True) as storage:
-        return _page(found.name, found.rows, found.open, storage)
-
-
 def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) -> str:
     """The page of a study; raises InputError if there is no schedule to show."""
 
@@ -182,20 +181,17 @@ def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) ->
 
 def csv_of(rows: Sequence[Object]) -> str:
     """Rows as comma-separated values: settings that vary, then figures; lists as JSON."""
-    flat = [{**row["overrides"], **_figures(row)} for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
+    # settings that vary keep the value that was given
+    flat = [{**row, **row["overrides"]} for row in rows]
+    varying = [name for row in rows for name in row["overrides"]]
+    names = dict.fromkeys([*varying, *(name for row in flat for name in row)])
+    del names["overrides"]
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer = csv.DictWriter(text, list(names), lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for row in flat:
         writer.writerow({key: _cell(value) for key, value in row.items()})
     return text.getvalue()
-
-
-def _figures(row: Object) -> Object:
-    """The figures of a row; settings that vary keep the value that was given."""
-    left_out = ("overrides", *row["overrides"])
-    return {key: value for key, value in row.items() if key not in left_out}
 
 
 def _cell(value: object) -> object:

@@ -20,7 +20,6 @@ from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.studies.grid import Grid
-    from ppopt.studies.sweep import Study
 
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
@@ -81,7 +80,9 @@ def sweep(
     code = studies_output.show_study(
         settings.output, found, as_json=settings.json, quiet=settings.quiet
     )
-    return code or _exit_code(found)
+    if found.failed or found.not_stored:
+        return EXIT_INCOMPLETE
+    return code or (EXIT_UNKNOWN if found.interrupted and not found.done else 0)
 
 
 def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
@@ -99,12 +100,6 @@ def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
         axes[override.key] = override.values
     base = {key: value for key, value in settings.values.items() if key != "output"}
     return grid_of(Base(base), axes, (int(found[1]), int(found[2])))
-
-
-def _exit_code(found: Study) -> int:
-    if found.failed or found.not_stored:
-        return EXIT_INCOMPLETE
-    return EXIT_UNKNOWN if found.interrupted and not found.done else 0
 
 
 @command(

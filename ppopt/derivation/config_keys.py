@@ -141,11 +141,7 @@ class Keys:
         return [
             key if key.isprintable() else shown(key)
             for key, value in self._config.items()
-            if key not in self._read and value not in (None, [], {}) and _may_matter(key, value)
+            if key not in self._read
+            and value not in (None, [], {}, *_WITHOUT_DIMENSIONS_IF.get(key, ()))
+            and not _WITHOUT_DIMENSIONS.fullmatch(key)
         ]
-
-
-def _may_matter(key: str, value: object) -> bool:
-    if _WITHOUT_DIMENSIONS.fullmatch(key):
-        return False
-    return value not in _WITHOUT_DIMENSIONS_IF.get(key, ())

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import groupby
 from operator import add
@@ -122,18 +122,9 @@ class Part:
 
     def __add__(self, more: Part) -> Part:
         """Both as one part, by the name of the first."""
-        return replace(
-            self,
-            forward=self.forward + more.forward,
-            input=self.input + more.input,
-            weight=self.weight + more.weight,
-            collectives=self.collectives + more.collectives,
-            kept=self.kept + more.kept,
-            parameters=self.parameters + more.parameters,
-            routed=self.routed + more.routed,
-            adapters=self.adapters + more.adapters,
-            shared=self.shared + more.shared,
-        )
+        own = {"name", "trained"}
+        summed = (entry.name for entry in fields(self) if entry.name not in own)
+        return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in summed})
 
 
 @dataclass(frozen=True)

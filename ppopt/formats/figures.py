@@ -16,9 +16,9 @@ from ppopt.formats.origin_json import json_form
 from ppopt.problem import layout
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.schedule.exposed import exposed
 from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import exposed
 
 
 class Quantity(StrEnum):

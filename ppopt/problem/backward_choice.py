@@ -54,24 +54,24 @@ class BackwardChoice:
         Where microbatches differ, splitting may lose: the W of an earlier one may run later than
         BW of this one, but no later than its W, and they change places only if they are alike.
         """
-        alike = len(self._tables) == 1
-        return alike and self._loses_nothing(self._tables[0], stage)
-
-    def _splitting_gains_nothing(self, stage: int) -> bool:
-        """Whether BW takes no longer than B, alone and in every pair, and holds no more."""
-        return all(self._gains_nothing(ticks, stage) for ticks in self._tables)
-
-    def _loses_nothing(self, ticks: Ticks, stage: int) -> bool:
+        ticks, *others = self._tables
         _, partial, weight, full = (times[stage] for times in ticks.durations)
+        b, w = (ticks.takes[kind][stage] for kind in (OpKind.B, OpKind.W))
+        held_by_split = max(b, ticks.memory_change(OpKind.B, stage) + w)
         return (
-            full >= partial + weight
-            and self._split_holds_no_more(ticks, stage)
+            not others
+            and full >= partial + weight
+            and held_by_split <= ticks.held_alone(OpKind.BW, stage)[0]
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 >= ticks.pair_time(forward, OpKind.B, stage) + weight
                 for forward in self._beside(stage)
             )
         )
+
+    def _splitting_gains_nothing(self, stage: int) -> bool:
+        """Whether BW takes no longer than B, alone and in every pair, and holds no more."""
+        return all(self._gains_nothing(ticks, stage) for ticks in self._tables)
 
     def _gains_nothing(self, ticks: Ticks, stage: int) -> bool:
         _, partial, _, full = (times[stage] for times in ticks.durations)
@@ -85,13 +85,6 @@ class BackwardChoice:
                 for forward in self._beside(stage)
             )
         )
-
-    def _split_holds_no_more(self, ticks: Ticks, stage: int) -> bool:
-        """Whether B, and then W, hold no more than BW."""
-        whole, _ = ticks.held_alone(OpKind.BW, stage)
-        after_b = ticks.memory_change(OpKind.B, stage)
-        b, w = (ticks.takes[kind][stage] for kind in (OpKind.B, OpKind.W))
-        return max(b, after_b + w) <= whole
 
     def _beside(self, stage: int) -> set[int]:
         """Stages whose F may run as one with a backward of a stage; none without overlap."""

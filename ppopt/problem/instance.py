@@ -154,8 +154,8 @@ class Instance:
 
     @cached_property
     def _draft(self) -> InstanceDraft:
-        build = features.on_all_resources if self.all_resources else features.on_devices
-        return build(self.pipeline, self.backward_kind)
+        pipeline, all_resources = self.pipeline, self.all_resources
+        return features.draft_of(pipeline, self.backward_kind, all_resources=all_resources)
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
@@ -210,17 +210,19 @@ class Instance:
     @cached_property
     def predecessors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per class: (class that it waits for, lag in ticks)."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.classes]
-        for before, after, lag in zip(*(column.tolist() for column in self.flow), strict=True):
-            found[after].append((before, lag))
-        return tuple(map(tuple, found))
+        return self._neighbours(self.flow.after, self.flow.before)
 
     @cached_property
     def successors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per class: (class that waits for it, lag in ticks)."""
+        return self._neighbours(self.flow.before, self.flow.after)
+
+    def _neighbours(self, of: Ints, there: Ints) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per class: the classes at the other end of its precedence, and the lag."""
         found: list[list[tuple[int, int]]] = [[] for _ in self.classes]
-        for before, after, lag in zip(*(column.tolist() for column in self.flow), strict=True):
-            found[before].append((after, lag))
+        columns = (column.tolist() for column in (of, there, self.flow.lag))
+        for number, other, lag in zip(*columns, strict=True):
+            found[number].append((other, lag))
         return tuple(map(tuple, found))
 
     @property
@@ -498,15 +500,11 @@ def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
     for number, mode in modes.items():
         if mode.takes:
             held.append(Holding(number, number, mode.takes))
-        yield from _given_back(held, number, mode.gives)
-
-
-def _given_back(held: list[Holding], giver: int, amount: int) -> Iterator[Holding]:
-    """Take an amount off what is held, the last first, and say from whom it was."""
-    while amount:
-        taker, _, most = held.pop()
-        part = min(amount, most)
-        if part < most:
-            held.append(Holding(taker, taker, most - part))
-        amount -= part
-        yield Holding(taker, giver, part)
+        amount = mode.gives
+        while amount:
+            taker, _, most = held.pop()
+            part = min(amount, most)
+            if part < most:
+                held.append(Holding(taker, taker, most - part))
+            amount -= part
+            yield Holding(taker, number, part)

@@ -243,13 +243,19 @@ class Layer(CostFields):
             self._set("rounded", (*self.rounded, field))
         return number.value
 
-    def phases_in(self, unit: str | None) -> Phases | None:
-        """Its phases with their times in another unit, where that of its own is known."""
-        if self.phases is None or self.time_unit is None:
-            return self.phases  # type: ignore[no-any-return]
-        numbers = [units.Quantity(number, self.time_unit) for number in self.phases.numbers]
-        found = units.resolve(Unit.TIME, unit, {"phases": numbers})
-        return self.phases.having(found.values["phases"])  # type: ignore[no-any-return]
+    def in_unit(self, measure: Unit, unit: str | None) -> Layer:
+        """The layer with its times, or its memory, in a unit: as they are if its own is unknown."""
+        key, scales = f"{measure}_unit", units.SCALES[measure]
+        own: str | None = getattr(self, key)
+        changed: dict[str, Any] = {key: unit}
+        if own == unit or unit is None:
+            return self
+        if own is not None:
+            factor = scales[own] / scales[unit]
+            changed |= {field: factor * getattr(self, field) for field in COST_FIELDS[measure]}
+            if self.phases is not None and measure is Unit.TIME:
+                changed["phases"] = self.phases.each(lambda number, _: factor * number)
+        return replace(self, **changed)
 
     @property
     def recomputable(self) -> bool:

@@ -48,11 +48,11 @@ def read_factors(field: str, given: object, count: int, reader: FieldReader) -> 
     """
     if given is None:
         return None
-    what = "slice" if field == SLICE_TIMES else "microbatch"
+    of = "slice" if field == SLICE_TIMES else "microbatch"
     listed = as_list(given, field) if is_list(given) else [given] * count
-    check_count(field, listed, count, what)
+    check_count(field, listed, count, of)
     factors = reader.numbers(field, listed)
-    check_above_0(field, factors, what)
+    check_above_0(field, factors, of)
     return factors
 
 

@@ -76,22 +76,22 @@ class ShortPairs:
     @cached_property
     def save_time(self) -> bool:
         """Whether some pair takes less time than its operations one after the other."""
-        times = self.pipeline.ticks.durations
-        return any(
-            self._time(one, kind, other) < times[OpKind.F][one] + times[kind][other]
-            for one, other in self.places
-            for kind in KINDS[self.backward_kind]
-        )
+        return any(together < f + backward for together, f, backward in self._times)
 
     @cached_property
     def exist(self) -> bool:
         """Whether some pair takes less time than one of its operations alone."""
+        return any(together < max(f, backward) for together, f, backward in self._times)
+
+    @cached_property
+    def _times(self) -> list[tuple[int, int, int]]:
+        """Time of every pair, and of its F and its backward alone."""
         times = self.pipeline.ticks.durations
-        return any(
-            self._time(one, kind, other) < max(times[OpKind.F][one], times[kind][other])
+        return [
+            (self._time(one, kind, other), times[OpKind.F][one], times[kind][other])
             for one, other in self.places
             for kind in KINDS[self.backward_kind]
-        )
+        ]
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:

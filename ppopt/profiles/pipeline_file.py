@@ -47,22 +47,12 @@ def dumps(
     Comments say what was measured and what was not. The memory of the pipeline `memory` is used
     if the profile has none. `comments` are further lines on the run. `day` defaults to today.
     """
-    devices = max(profile.hosts) + 1
-    linear = profile.hosts == tuple(range(devices))
-    unit = "MiB" if profile.memory else memory and memory.memory_unit
-    lines = [
-        *_head(description, source, day),
-        *([f"memory_unit: {unit}"] if unit else []),
-        "",
-        f"stages: {len(profile.hosts)}",
-        f"batches: {profile.batches}",
-        *([] if linear else [f"placement: {list(profile.hosts)}"]),
-        "",
-        *(f"# {note}" for note in [*notes(profile), *comments]),
-    ]
+    own_unit = None if memory is None else memory.memory_unit
+    unit = "MiB" if profile.memory else own_unit
+    facts = [f"stages: {len(profile.hosts)}", *_batches_and_placement(profile)]
     costs = profile.costs(MILLISECOND)
     times = [cost for cost in STAGE_COSTS if cost.field in costs]
-    lines += [f"{cost.name}: {_listed(costs[cost.field])}" for cost in times]
+    lines = [f"{cost.name}: {_listed(costs[cost.field])}" for cost in times]
     lines.append(f"p2p_time: {_number(costs['p2p'])}")
     if profile.memory:
         stages = [profile.memory[stage] for stage in range(len(profile.hosts))]
@@ -81,7 +71,8 @@ def dumps(
         held = memory.costs
         amounts = [cost for cost in STAGE_COSTS if cost.field in held.memory_fields]
         lines += [f"{cost.name}: {_listed(getattr(held, cost.field))}" for cost in amounts]
-    return "\n".join(lines) + "\n"
+    head = _head(description, source, day, unit)
+    return _document(head, facts, [*notes(profile), *comments], lines)
 
 
 class MeasuredLayer(NamedTuple):
@@ -127,22 +118,17 @@ def dumps_layers(
         "tokens_per_microbatch": training.tokens,
         "flops_per_microbatch": training.flops,
     }
-    lines = [
-        *_head(description, source, day),
-        "memory_unit: MiB",
-        "",
+    facts = [
         f"stages: {training.devices}",
         f"batches: {training.batches}",
         *(f"{key}: {number}" for key, number in throughput.items() if number is not None),
         *([] if OpKind.B in {kind for kind, _ in profile.times} else ["backward_kind: whole"]),
-        "",
-        *(f"# {note}" for note in [*_notes_on_times(profile), *_LAYER_NOTES]),
-        f"p2p_time: {_number(costs['p2p'])}",
-        "layers:",
     ]
+    lines = [f"p2p_time: {_number(costs['p2p'])}", "layers:"]
     for index, layer in enumerate(layers):
-        lines += _layer(index, layer, costs, profile.memory.get(index))
-    return "\n".join(lines) + "\n"
+        lines.append(_layer(index, layer, costs, profile.memory.get(index)))
+    head = _head(description, source, day, "MiB")
+    return _document(head, facts, [*_notes_on_times(profile), *_LAYER_NOTES], lines)
 
 
 def dumps_layers_of_stages(
@@ -160,28 +146,25 @@ def dumps_layers_of_stages(
     """
     costs = profile.costs(MILLISECOND)
     p2p = costs.pop("p2p")
-    devices = 1 + max(profile.hosts)
-    linear = profile.hosts == tuple(range(devices))
     names = {setting.field: setting.name for setting in LAYER_SETTINGS}
-    lines = [
-        *_head(description, source, day),
-        "",
-        f"stages: {devices}",
-        f"batches: {profile.batches}",
-        *([] if linear else [f"placement: {list(profile.hosts)}"]),
+    facts = [
+        f"stages: {1 + max(profile.hosts)}",
+        *_batches_and_placement(profile),
         f"partition: {json.dumps(write_roles([stage.roles for stage in layers]))}",
-        "",
-        *(f"# {note}" for note in [*notes(profile), *comments]),
-        "# Derived: a decoder layer is the mean over stages of decoder layers alone, or over those",
-        "# without a head; embedding and head are the rest of their stages. No memory is known.",
-        f"p2p_time: {_number(p2p)}",
-        "layers:",
     ]
+    lines = [f"p2p_time: {_number(p2p)}", "layers:"]
     for part in parts(layers, costs):
         words = [f"name: {part.role}", f"role: {part.role}", f"count: {part.layers}"]
         words += [f"{names[field]}: {_number(cost)}" for field, cost in part.costs.items()]
         lines.append(f"  - {{{', '.join(words)}}}")
-    return "\n".join(lines) + "\n"
+    comments = [*notes(profile), *comments, *_DERIVED_NOTES]
+    return _document(_head(description, source, day), facts, comments, lines)
+
+
+_DERIVED_NOTES = (
+    "Derived: a decoder layer is the mean over stages of decoder layers alone, or over those",
+    "without a head; embedding and head are the rest of their stages. No memory is known.",
+)
 
 
 _LAYER_NOTES = (
@@ -198,8 +181,8 @@ _LAYER_NOTES = (
 
 def _layer(
     index: int, layer: MeasuredLayer, costs: Mapping[str, Any], memory: StageMemory | None
-) -> list[str]:
-    """The lines of one layer."""
+) -> str:
+    """The line of one layer."""
     amounts = {cost.layer_name: costs[cost.field][index] for cost in TIMES}
     output = Fraction(layer.output, MEBIBYTE)
     amounts["output"] = output
@@ -212,7 +195,7 @@ def _layer(
     words += [f"role: {layer.role}"] if layer.role != DECODER else []
     words += [f"count: {layer.copies}"] if layer.copies > 1 else []
     words += [f"{name}: {_number(amount)}" for name, amount in amounts.items()]
-    return [f"  - {{{', '.join(words)}}}"]
+    return f"  - {{{', '.join(words)}}}"
 
 
 def notes(profile: Profile) -> list[str]:
@@ -298,26 +281,35 @@ def dumps_timers(
         ]
     if stages.outliers:
         comments.append(f"{stages.outliers} values lay 20 % or more above their median.")
-    return "\n".join(
-        [
-            *_head(description, "Megatron-LM timers", day),
-            "",
-            f"stages: {len(stages.forward)}",
-            f"batches: {batches}",
-            "",
-            *(f"# {note}" for note in comments),
-            f"forward_times: {_listed(stages.forward)}",
-            f"backward_times: {_listed(stages.backward)}",
-            "# p2p_time is unmeasured: the timers of transfers hold the waiting too.",
-            "",
-        ]
-    )
+    facts = [f"stages: {len(stages.forward)}", f"batches: {batches}"]
+    lines = [
+        f"forward_times: {_listed(stages.forward)}",
+        f"backward_times: {_listed(stages.backward)}",
+        "# p2p_time is unmeasured: the timers of transfers hold the waiting too.",
+    ]
+    return _document(_head(description, "Megatron-LM timers", day), facts, comments, lines)
 
 
-def _head(description: str, source: str, day: date | None) -> list[str]:
+def _document(
+    head: Iterable[str], facts: Iterable[str], comments: Iterable[str], lines: Iterable[str]
+) -> str:
+    """The text of a file, in sections; `comments` begin the last one."""
+    return "\n".join([*head, "", *facts, "", *(f"# {line}" for line in comments), *lines, ""])
+
+
+def _batches_and_placement(profile: Profile) -> list[str]:
+    linear = profile.hosts == tuple(range(max(profile.hosts) + 1))
+    placement = [] if linear else [f"placement: {list(profile.hosts)}"]
+    return [f"batches: {profile.batches}", *placement]
+
+
+def _head(
+    description: str, source: str, day: date | None, memory_unit: str | None = None
+) -> list[str]:
     return [
         f"description: {json.dumps(description)}",
         f"source: {json.dumps(source)}",
         f"date: {(day or date.today()).isoformat()}",
         "time_unit: ms",
+        *([f"memory_unit: {memory_unit}"] if memory_unit else []),
     ]

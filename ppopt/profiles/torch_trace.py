@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -56,6 +56,9 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what runs on the accelerator."""
 _LATEST = 2**62
+_Event = dict[str, Any]
+_Launches = Mapping[int | None, _Event]
+"""Call that launched a kernel, by the number that both share."""
 _TRACES = (".json", ".json.gz")
 """How the names of traces in a folder end."""
 
@@ -129,10 +132,13 @@ def _records(trace: object, rank: int) -> RankTrace:
     if isinstance(about, dict) and "rank" in about:
         rank = within("distributedInfo: rank", whole, about["rank"], 0, 2**20)
     base = within("baseTimeNanoseconds", whole, trace.get("baseTimeNanoseconds", 0), 0, _LATEST)
-    named = [event for event in events if isinstance(event, dict) and _is_range(event)]
+    events = [event for event in events if isinstance(event, dict)]
+    launches: dict[int | None, _Event] = {
+        number: event for event in events if (number := _correlation(event, *_LAUNCHES)) is not None
+    }
     times: Counter[Op] = Counter()
     records: dict[tuple[Op, int], Record] = {}
-    for event in _counted(named, [event for event in events if isinstance(event, dict)]):
+    for event in _counted([event for event in events if _is_range(event)], events, launches):
         op, start, length = _operation(event)
         begin = base + start
         if (op, begin) in records:
@@ -141,122 +147,100 @@ def _records(trace: object, rank: int) -> RankTrace:
         times[op] += 1
     if not records:
         raise InputError("holds no operation of PyTorch's pipeline runtime (PP:0F0 and the like)")
-    names = [event.get("name") for event in events if isinstance(event, dict)]
-    matches = [_NEXT.fullmatch(name) for name in names if isinstance(name, str)]
+    names = [name for event in events if isinstance(name := event.get("name"), str)]
+    matches = map(_NEXT.fullmatch, names)
     followed = frozenset(int(match[1]) for match in matches if match)
     around = [
         record._replace(device=rank, start=base + record.start, end=base + record.end)
-        for record in _around([event for event in events if isinstance(event, dict)])
+        for record in _around(events, launches)
         if record.step < max(times.values())
     ]
     return RankTrace(rank, list(records.values()), around, followed)
 
 
-def _around(events: Sequence[dict[str, Any]]) -> Iterator[StepRecord]:
+def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[StepRecord]:
     """Collectives of FSDP, in nanoseconds; the n-th ones of a stage are those of step n."""
     ranges = sorted((event for event in events if _is_around(event)), key=_span)
-    begins = [_span(event)[0] for event in ranges]
-    launches = {_correlation(event, *_LAUNCHES): event for event in events}
-    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for event in events:
-        call = launches.get(_correlation(event, *_KERNELS)) if _is_nccl(event) else event
-        if call is None or not (_is_nccl(event) or _is_gloo(event)):
-            continue
-        index = bisect(begins, _span(call)[0]) - 1
-        if index < 0:
-            continue
-        late = ranges[index]["name"].endswith("UNSHARD") and _gathers(event)
-        if late or _span(call)[0] <= _span(ranges[index])[1]:
-            spans[index].append(_span(event))
+    collectives = [event for event in events if _is_nccl(event) or _is_gloo(event)]
     times: Counter[tuple[AuxiliaryKind, int]] = Counter()
-    for index in sorted(spans):
+    for index, span in sorted(_started_within(ranges, collectives, launches).items()):
         match = _AROUND.fullmatch(ranges[index]["name"])
         assert match is not None
         kind, stage = _AROUND_KINDS[match[2]], int(match[1])
-        start, end = (
-            min(instant for instant, _ in spans[index]),
-            max(instant for _, instant in spans[index]),
-        )
-        yield StepRecord(kind, stage, 0, round(1000 * start), round(1000 * end), times[kind, stage])
+        start, end = (round(1000 * instant) for instant in span)
+        yield StepRecord(kind, stage, 0, start, end, times[kind, stage])
         times[kind, stage] += 1
 
 
-def _is_around(event: dict[str, Any]) -> bool:
+def _started_within(
+    ranges: Sequence[_Event], events: Iterable[_Event], launches: _Launches
+) -> dict[int, tuple[float, float]]:
+    """From the first start to the last end of the events that each range started, by its index.
+
+    `ranges` ascend. A kernel counts where the call that launched it begins, gloo's operations where
+    they begin themselves: those that gather, also behind the range of an UNSHARD.
+    """
+    begins = [_span(event)[0] for event in ranges]
+    found: dict[int, tuple[float, float]] = {}
+    for event in events:
+        call = event if _is_gloo(event) else launches.get(_correlation(event, *_KERNELS))
+        index = bisect(begins, _span(call)[0]) - 1 if call else -1
+        if call is None or index < 0:
+            continue
+        late = ranges[index]["name"].endswith("UNSHARD") and _gathers(event)
+        if late or _span(call)[0] <= _span(ranges[index])[1]:
+            start, end = _span(event)
+            first, last = found.get(index, (start, end))
+            found[index] = min(first, start), max(last, end)
+    return found
+
+
+def _is_around(event: _Event) -> bool:
     name = event.get("name")
     plain = event.get("ph") == "X" and event.get("cat") != _GPU
     return plain and isinstance(name, str) and _AROUND.fullmatch(name) is not None
 
 
-def _is_nccl(event: dict[str, Any]) -> bool:
+def _is_nccl(event: _Event) -> bool:
     return event.get("cat") in _KERNELS and str(event.get("name")).startswith("nccl")
 
 
-def _gathers(event: dict[str, Any]) -> bool:
+def _gathers(event: _Event) -> bool:
     """Whether an operation is an all-gather of gloo."""
     return str(event.get("name")).startswith("gloo:all_gather")
 
 
-def _is_gloo(event: dict[str, Any]) -> bool:
+def _is_gloo(event: _Event) -> bool:
     name = event.get("name")
     return event.get("ph") == "X" and isinstance(name, str) and _GLOO.fullmatch(name) is not None
 
 
 def _counted(
-    named: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+    named: Sequence[_Event], events: Sequence[_Event], launches: _Launches
+) -> list[_Event]:
     """The ranges that count: of the kernels where an operation has any, else on the CPU."""
-    on_cpu = [event for event in named if event.get("cat") != _GPU]
+    on_cpu = sorted((event for event in named if event.get("cat") != _GPU), key=_span)
     with_kernels = {event["name"] for event in named if event.get("cat") == _GPU}
-    launches = {
-        number: event for event in events if (number := _correlation(event, *_LAUNCHES)) is not None
-    }
-    if launches and on_cpu:
-        return _ranges_of_kernels(on_cpu, events, launches, with_kernels)
-    return [e for e in named if e.get("cat") == _GPU or e["name"] not in with_kernels]
-
-
-def _ranges_of_kernels(
-    on_cpu: Sequence[dict[str, Any]],
-    events: Sequence[dict[str, Any]],
-    launches: Mapping[int, dict[str, Any]],
-    with_kernels: Container[str],
-) -> list[dict[str, Any]]:
-    """The operations, from the first to the last of the kernels that each launched.
-
-    A kernel and the call that launched it share a correlation number. NCCL's kernels are no part of
-    an operation.
-    """
-    operations = sorted(on_cpu, key=_span)
-    begins = [_span(operation)[0] for operation in operations]
-    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for kernel in events:
-        number = _correlation(kernel, *_KERNELS)
-        if number is None or number not in launches or _is_nccl(kernel):
-            continue
-        call, _ = _span(launches[number])
-        index = bisect(begins, call) - 1
-        if index >= 0 and call <= _span(operations[index])[1]:
-            found[index].append(_span(kernel))
-    for index, operation in enumerate(operations):
+    if not launches or not on_cpu:
+        return [e for e in named if e.get("cat") == _GPU or e["name"] not in with_kernels]
+    kernels = [event for event in events if event.get("cat") in _KERNELS and not _is_nccl(event)]
+    found = _started_within(on_cpu, kernels, launches)
+    for index, operation in enumerate(on_cpu):
         if index not in found and operation["name"] in with_kernels:
             raise InputError(
-                f"{operation['name']} at {begins[index]:g}: it has kernels, and none was launched "
-                "within it; record the launches too (CUDA graphs have none), or measure with "
-                "ppopt.torch.Profiler"
+                f"{operation['name']} at {_span(operation)[0]:g}: it has kernels, and none was "
+                "launched within it; record the launches too (CUDA graphs have none), or measure "
+                "with ppopt.torch.Profiler"
             )
     return [
-        operation | _range_over(found[index]) if index in found else operation
-        for index, operation in enumerate(operations)
+        operation | {"ts": found[index][0], "dur": found[index][1] - found[index][0]}
+        if index in found
+        else operation
+        for index, operation in enumerate(on_cpu)
     ]
 
 
-def _range_over(spans: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """From the first start to the last end, as an event has it."""
-    start = min(start for start, _ in spans)
-    return {"ts": start, "dur": max(end for _, end in spans) - start}
-
-
-def _correlation(event: dict[str, Any], *categories: str) -> int | None:
+def _correlation(event: _Event, *categories: str) -> int | None:
     """Number that a kernel shares with the call that launched it."""
     args = event.get("args")
     if event.get("cat") not in categories or not isinstance(args, dict):
@@ -265,13 +249,13 @@ def _correlation(event: dict[str, Any], *categories: str) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _span(event: dict[str, Any]) -> tuple[float, float]:
+def _span(event: _Event) -> tuple[float, float]:
     """Start and end in microseconds."""
     start, length = _start_and_length(event)
     return start, start + length
 
 
-def _start_and_length(event: dict[str, Any]) -> tuple[float, float]:
+def _start_and_length(event: _Event) -> tuple[float, float]:
     name = event.get("name")
     where = name if isinstance(name, str) and name.isprintable() else "an event"
     start, length = (
@@ -280,7 +264,7 @@ def _start_and_length(event: dict[str, Any]) -> tuple[float, float]:
     return start, length
 
 
-def _is_range(event: dict[str, Any]) -> bool:
+def _is_range(event: _Event) -> bool:
     name = event.get("name")
     if event.get("ph") != "X" or not isinstance(name, str):
         return False
@@ -289,7 +273,7 @@ def _is_range(event: dict[str, Any]) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def _operation(event: dict[str, Any]) -> tuple[Op, int, int]:
+def _operation(event: _Event) -> tuple[Op, int, int]:
     """Operation, start and duration in nanoseconds."""
     match = _NAME.fullmatch(event["name"])
     assert match is not None

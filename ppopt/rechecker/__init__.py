@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from time import monotonic
 from typing import Protocol
 
@@ -39,7 +38,6 @@ ENUMERATION_SHARE = 0.75
 """Share of the time for dynamic programming over partial schedules."""
 SEED = 20_240_229
 """Seed of CP-SAT, another one than that of a search by default."""
-MOST_WORKERS = 1024
 
 
 class HasClaim(Protocol):
@@ -70,13 +68,7 @@ def recheck(
     stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
     if stated is None:
         raise InputError(_no_bound(given))
-    if not 0 < time_limit < inf:
-        raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
-    workers = processors.available() if workers is None else workers
-    if not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
+    workers = processors.checked_workers(time_limit, workers, seed)
     left = max(LEAST, began + time_limit - monotonic())
     try:
         return check(stated, left, workers, seed, progress)

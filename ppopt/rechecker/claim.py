@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import ceil, comb
 from typing import NamedTuple
@@ -11,8 +11,10 @@ from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import OTHER_TIMES
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import Row, least_times, pair_time, pairs_save
@@ -82,6 +84,20 @@ class Claim(NamedTuple):
             return self.configurations
         cuts = comb(len(self.pipeline.model) - 1, self.pipeline.num_stages - 1)
         return f"{cuts} partitions" + (" and choices of recompute" if self.recompute else "")
+
+    def of_pipeline(self, pipeline: Pipeline) -> Claim:
+        """The claim of one of its pipelines, and of every choice that this one leaves open."""
+        bound = self.bound_time
+        return self._replace(
+            pipeline=pipeline,
+            bound=None if bound is None else bound_in_ticks(pipeline, bound),
+            devices=(),
+            partitions=pipeline.partition == SEARCH,
+            recompute=pipeline.recompute == SEARCH_RECOMPUTE,
+            offload=pipeline.offload == SEARCH_OFFLOAD,
+            placements=False,
+            orders=False,
+        )
 
     @property
     def fused(self) -> bool:
@@ -292,6 +308,27 @@ class Claim(NamedTuple):
     def unfinished(self, stage: int) -> int:
         """Memory that a slice of a microbatch holds between B and W, in ticks."""
         return self.gives(OpKind.W, stage) - self.takes(OpKind.W, stage)
+
+    def holdings(self, forward: Op, kinds: Iterable[OpKind]) -> Iterator[tuple[Op, Op, int]]:
+        """What a slice holds at a stage: from the start of one operation to the end of another.
+
+        `kinds` are those that the slice runs there, in order; amounts are in ticks. What an
+        operation takes is held from its start. What one gives back is held until its end, and is
+        what was taken first.
+        """
+        taken: list[tuple[OpKind, int]] = []
+        factor = self.memory(forward.microbatch)
+        for kind in kinds:
+            taken.append((kind, self.takes(kind, forward.stage, factor)))
+            left = self.gives(kind, forward.stage, factor)
+            while left:
+                first, amount = taken.pop(0)
+                if amount > left:
+                    taken.insert(0, (first, amount - left))
+                given = min(amount, left)
+                left -= given
+                if given:
+                    yield forward._replace(kind=first), forward._replace(kind=kind), given
 
     def work(self, times: Mapping[OpKind, int]) -> int:
         """Least time that one device takes for operations of so much time per kind.

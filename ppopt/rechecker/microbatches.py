@@ -69,9 +69,7 @@ def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
     factors = claim.factors
     orders = {tuple(factors[place] for place in order): order for order in permutations(places)}
     return {
-        f"order {','.join(map(str, order))}": claim._replace(
-            pipeline=claim.pipeline.reordered(order), orders=False
-        )
+        f"order {','.join(map(str, order))}": claim.of_pipeline(claim.pipeline.reordered(order))
         for order in orders.values()
     }
 

@@ -20,7 +20,7 @@ from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.microbatches import of_smallest
 from ppopt.rechecker.once import has_instants
-from ppopt.rechecker.once_model import Move, Once, Place, add_once
+from ppopt.rechecker.once_model import Once, add_once
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
 
 MOST_OPERATIONS = 30_000
@@ -71,37 +71,13 @@ class MixedModel:
             self._add_flow(op)
         for row in rows:
             self._add_order(row)
-        self.once = self._once() if pipeline.has_further_operations else None
+        self.once: Once | None = None
+        if pipeline.has_further_operations:
+            self.once = add_once(self.cp, claim, self.last, self.start, self.end)
         for device in range(pipeline.num_devices):
             self._add_device([op for op in forwards if claim.device(op) == device])
         if claim.bound is not None:
             self._add_bound(claim.bound - 1)
-
-    def _once(self) -> Once:
-        """What a step has once, after the last operations of a stage and slice."""
-        routes, slices = self.claim.routes(), range(self.claim.pipeline.num_slices)
-
-        def ops(kind: OpKind, place: Place, last: int) -> list[Op]:
-            route, stage = place
-            return [Op(kind, stage, routes[route][last], part) for part in slices]
-
-        return add_once(
-            self.cp,
-            self.claim,
-            self.last,
-            lambda place: [self.start[op] for op in ops(OpKind.F, place, 0)],
-            lambda place: [
-                self.end[op]
-                for kind in (OpKind.F, OpKind.B, OpKind.W)
-                for op in ops(kind, place, -1)
-                if op in self.end
-            ],
-            (
-                Move(op, self.end[op], self.start[op._replace(kind=OpKind.B)])
-                for op in sorted(self.start)
-                if op.kind is OpKind.F and self.claim.has(OpKind.B, op.stage)
-            ),
-        )
 
     def times(self, solver: cp_model.CpSolver) -> Times:
         """When every operation of the solution runs."""
@@ -246,35 +222,20 @@ class MixedModel:
         return self.cp.new_interval_var(self.start[op], size, self.end[op], "")
 
     def _held(self, forward: Op) -> list[Held]:
-        """What a slice holds at a stage, with a BW, or with a B and a W.
-
-        What an operation takes is held from its start; what one gives back is held until its end,
-        and is what was taken first.
-        """
-        split, stage = self.split[forward], forward.stage
-        factor = self.claim.memory(forward.microbatch)
-        found = []
+        """What a slice holds at a stage, with a BW, or with a B and a W."""
+        split, found = self.split[forward], list[Held]()
         for there, kinds in (
             (split, (OpKind.F, OpKind.B, OpKind.W)),
             (split.negated(), (OpKind.F, OpKind.BW)),
         ):
-            taken: list[tuple[OpKind, int]] = []
-            for kind in (kind for kind in kinds if self.claim.has(kind, stage)):
-                taken.append((kind, self.claim.takes(kind, stage, factor)))
-                left = self.claim.gives(kind, stage, factor)
-                while left:
-                    first, amount = taken.pop(0)
-                    if amount > left:
-                        taken.insert(0, (first, amount - left))
-                    given = min(amount, left)
-                    left -= given
-                    begin, end = forward._replace(kind=first), forward._replace(kind=kind)
-                    found.append((self._while(begin, end, there), given))
-        return [(interval, amount) for interval, amount in found if amount]
-
-    def _while(self, begin: Op, end: Op, there: cp_model.LiteralT) -> cp_model.IntervalVar:
-        size = self.cp.new_int_var(0, self.last, "")
-        return self.cp.new_optional_interval_var(self.start[begin], size, self.end[end], there, "")
+            existing = [kind for kind in kinds if self.claim.has(kind, forward.stage)]
+            for begin, end, amount in self.claim.holdings(forward, existing):
+                size = self.cp.new_int_var(0, self.last, "")
+                interval = self.cp.new_optional_interval_var(
+                    self.start[begin], size, self.end[end], there, ""
+                )
+                found.append((interval, amount))
+        return found
 
     def _add_bound(self, most: int) -> None:
         """No device is done later than `most`, or later than that after its first operation."""
@@ -292,15 +253,8 @@ class MixedModel:
                     left = self._left(claim.pipeline.route(op.microbatch), op.stage)
                     cp.add(self.end[op] + left <= most)
                 cp.add(self.end[op] <= begin + most)
-            self._bound_once(device, begin, most)
-
-    def _bound_once(self, device: int, begin: cp_model.IntVar, most: int) -> None:
-        if self.once is None:
-            return
-        for key, host in self.once.device.items():
-            if host == device:
-                self.cp.add(self.once.start[key] >= begin)
-                self.cp.add(self.once.end[key] <= begin + most)
+            if self.once is not None:
+                self.once.add_window(cp, device, begin, most)
 
     def _left(self, route: int, stage: int) -> int:
         """Least time from the end of a backward until those below it end."""

@@ -15,7 +15,6 @@ before which k of the earlier ones have ended. Devices, times and memory stay as
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -24,7 +23,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
-from ppopt.rechecker.once_model import Move, Once, Place, add_once
+from ppopt.rechecker.once_model import Once, add_once
 from ppopt.rechecker.rules import Rules
 
 Pair = tuple[Op, Op]
@@ -64,7 +63,7 @@ def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> F
     for device in sorted(devices):
         _add_pairs(model, device)
     if claim.pipeline.has_further_operations and rules.all:
-        model = model._replace(once=_once(claim, latest, start, end, cp))
+        model = model._replace(once=add_once(cp, claim, latest, start, end))
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
@@ -74,34 +73,6 @@ def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> F
     if claim.bound is not None:
         _add_bound(model, rules, claim.bound - 1)
     return model
-
-
-def _once(
-    claim: Claim,
-    latest: int,
-    start: dict[Op, cp_model.IntVar],
-    end: dict[Op, cp_model.LinearExprT],
-    cp: cp_model.CpModel,
-) -> Once:
-    """What a step has once, of the first microbatches' F and the last ones' last operations."""
-    routes, slices = claim.routes(), range(claim.pipeline.num_slices)
-
-    def ops(kind: OpKind, place: Place, last: int) -> list[Op]:
-        route, stage = place
-        return [Op(kind, stage, routes[route][last], part) for part in slices]
-
-    return add_once(
-        cp,
-        claim,
-        latest,
-        lambda place: [start[op] for op in ops(OpKind.F, place, 0)],
-        lambda place: [end[op] for op in ops(claim.kinds_of(place[1])[-1], place, -1)],
-        (
-            Move(op, end[op], start[op._replace(kind=claim.kinds[1])])
-            for op in sorted(start)
-            if op.kind is OpKind.F and claim.has(claim.kinds[1], op.stage)
-        ),
-    )
 
 
 def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
@@ -114,9 +85,8 @@ def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
         cp.add(start >= begin + rules.behind(op))
         cp.add(model.end[op] + rules.ahead(op) <= begin + most)
     if model.once is not None:
-        for key, device in model.once.device.items():
-            cp.add(model.once.start[key] >= window[device])
-            cp.add(model.once.end[key] <= window[device] + most)
+        for device in devices:
+            model.once.add_window(cp, device, window[device], most)
 
 
 def _add_links(model: FeasibilityModel, devices: frozenset[int]) -> None:
@@ -160,8 +130,14 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     one_fits = all(claim.takes(OpKind.F, stage) <= room for stage, _ in stages)
     if simple and counted and one_fits and not gathered:
         return
-    held = [part for op in mine if op.kind is OpKind.F for part in _held(model, op)]
-    held += gathered
+    held = list(gathered)
+    for op in mine:
+        kinds = claim.kinds_of(op.stage) if op.kind is OpKind.F else ()
+        for begin, end, amount in claim.holdings(op, kinds):
+            size = model.cp.new_int_var(0, model.latest, "")
+            held.append(
+                (model.cp.new_interval_var(model.start[begin], size, model.end[end], ""), amount)
+            )
     model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
 
 
@@ -226,27 +202,3 @@ def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
         or operation.microbatch > two.microbatch
         if claim.time_of_pair(operation, two) < claim.time(operation) + claim.time(two)
     ]
-
-
-def _held(model: FeasibilityModel, forward: Op) -> Iterator[tuple[cp_model.IntervalVar, int]]:
-    """What one microbatch holds at a stage: (from when to when, ticks of memory).
-
-    What an operation takes is held from its start; what one gives back is held until its end, and
-    is what was taken first.
-    """
-    claim, taken = model.claim, []
-    factor = claim.memory(forward.microbatch)
-    for kind in claim.kinds_of(forward.stage):
-        taken.append((kind, claim.takes(kind, forward.stage, factor)))
-        left = claim.gives(kind, forward.stage, factor)
-        while left:
-            first, amount = taken.pop(0)
-            if amount > left:
-                taken.insert(0, (first, amount - left))
-            given = min(amount, left)
-            left -= given
-            if given:
-                begin, end = forward._replace(kind=first), forward._replace(kind=kind)
-                size = model.cp.new_int_var(0, model.latest, "")
-                interval = model.cp.new_interval_var(model.start[begin], size, model.end[end], "")
-                yield interval, given

@@ -7,13 +7,13 @@ starts. Here it is held on until OFFLOAD ends, and again from the start of RELOA
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from ppopt.problem.link_mode import HostLink
-from ppopt.problem.operation import ONCE, AuxiliaryKind, Op
+from ppopt.problem.operation import ONCE, AuxiliaryKind, Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.once import optimizer_time, times_of, trained_stages
 from ppopt.schedule.operations import ALONE
@@ -22,14 +22,6 @@ Place = tuple[int, int]
 """Route and stage; of an optimizer, its device twice."""
 Key = tuple[AuxiliaryKind, tuple[int, ...]]
 """Kind and place; of a move also microbatch and slice."""
-
-
-class Move(NamedTuple):
-    """What may move to the host: after which instant, and before which it is back."""
-
-    forward: Op
-    after: cp_model.LinearExprT
-    before: cp_model.LinearExprT
 
 
 class Once(NamedTuple):
@@ -57,6 +49,15 @@ class Once(NamedTuple):
             rows.append((*place, *span, part, ALONE, route, device))
         return rows
 
+    def add_window(
+        self, cp: cp_model.CpModel, device: int, begin: cp_model.IntVar, most: int
+    ) -> None:
+        """No operation of a device starts before `begin`, or ends later than `most` after it."""
+        for key, host in self.device.items():
+            if host == device:
+                cp.add(self.start[key] >= begin)
+                cp.add(self.end[key] <= begin + most)
+
     def _lowest(self, device: int) -> Place:
         hosts = enumerate(self.claim.pipeline.hosts)
         return next((route, row.index(device)) for route, row in hosts if device in row)
@@ -66,21 +67,22 @@ def add_once(
     cp: cp_model.CpModel,
     claim: Claim,
     latest: int,
-    forwards: Callable[[Place], Iterable[cp_model.LinearExprT]],
-    closings: Callable[[Place], Iterable[cp_model.LinearExprT]],
-    moves: Iterable[Move],
+    start: Mapping[Op, cp_model.IntVar],
+    end: Mapping[Op, cp_model.LinearExprT],
 ) -> Once:
-    """Add these operations, given the first starts and the last ends of a stage.
-
-    `moves` are those of all F, microbatches in order.
-    """
+    """Add these operations, given the starts and ends of all compute."""
     building = _Building(cp, claim, latest, Once(claim, {}, {}, {}, defaultdict(list), {}))
     done: dict[Place, list[cp_model.LinearExprT]] = {}
-    for route, hosts in enumerate(claim.pipeline.hosts):
-        for stage in range(len(hosts)):
+    slices = range(claim.pipeline.num_slices)
+    for route, microbatches in enumerate(claim.routes()):
+        for stage in range(claim.pipeline.num_stages):
+            first = [Op(OpKind.F, stage, microbatches[0], part) for part in slices]
+            last = [Op(kind, stage, microbatches[-1], part) for kind in OpKind for part in slices]
             place = route, stage
-            done[place] = building.add_stage(place, forwards(place), list(closings(place)))
-    building.add_moves(moves)
+            done[place] = building.add_stage(
+                place, [start[op] for op in first], [end[op] for op in last if op in end]
+            )
+    building.add_moves(start, end)
     for intervals in building.queues.values():
         cp.add_no_overlap(intervals)
     for device in range(claim.pipeline.num_devices):
@@ -123,12 +125,19 @@ class _Building:
             made.held[device].append((interval, amount))
         return done
 
-    def add_moves(self, moves: Iterable[Move]) -> None:
+    def add_moves(
+        self, start: Mapping[Op, cp_model.IntVar], end: Mapping[Op, cp_model.LinearExprT]
+    ) -> None:
         """Add OFFLOAD and RELOAD of every microbatch where its stage moves memory."""
         pipeline, made = self.claim.pipeline, self.made
         shared = pipeline.host_link is HostLink.SHARED
         last: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for forward, after, before in moves:
+        for forward in sorted(op for op in start if op.kind is OpKind.F):
+            backwards = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.BW))
+            backward = next((op for op in backwards if op in start), None)
+            if backward is None:
+                continue
+            after, before = end[forward], start[backward]
             stage, device = forward.stage, self.claim.device(forward)
             costs = pipeline.ticks.costs
             if not costs.offload_memory[stage]:
@@ -148,9 +157,9 @@ class _Building:
             self.cp.add(made.start[out] >= after)
             self.cp.add(made.start[back] >= made.end[out])
             self.cp.add(before >= made.end[back])
-            for begin, end in ((after, made.end[out]), (made.start[back], before)):
+            for begin, until in ((after, made.end[out]), (made.start[back], before)):
                 size = self.cp.new_int_var(0, self.latest, "")
-                interval = self.cp.new_interval_var(begin, size, end, "")
+                interval = self.cp.new_interval_var(begin, size, until, "")
                 made.held[device].append((interval, amount))
 
     def add_optimizer(self, device: int, done: dict[Place, list[cp_model.LinearExprT]]) -> None:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ppopt.problem import exact
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker import recompute
-from ppopt.rechecker.claim import Claim, bound_in_ticks
+from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.device_time import DeviceTime, StageRange
 from ppopt.rechecker.layer_sums import LayerSums
 from ppopt.rechecker.mixed import by_layers, computes
@@ -87,17 +87,7 @@ def claim_of_partition(claim: Claim, left: Left) -> Claim:
         for number, layer in enumerate(pipeline.model.layers)
     )
     model = replace(pipeline.model, layers=layers)
-    pipeline = replace(pipeline, model=model, recompute=None, offload=None)
-    bound = claim.bound_time
-    ticks = None if bound is None else bound_in_ticks(pipeline, bound)
-    return claim._replace(
-        pipeline=pipeline,
-        bound=ticks,
-        devices=(),
-        partitions=False,
-        recompute=False,
-        offload=False,
-    )
+    return claim.of_pipeline(replace(pipeline, model=model, recompute=None, offload=None))
 
 
 class _Choices:

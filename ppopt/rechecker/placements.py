@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
-from ppopt.rechecker.claim import Claim, bound_in_ticks
+from ppopt.rechecker.claim import Claim
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
@@ -77,15 +75,4 @@ def _is_matrix(delays: object) -> bool:
 
 def claim_of_placement(claim: Claim, hosts: Hosts) -> Claim:
     """The claim of one placement, and of every choice that the pipeline leaves open."""
-    pipeline = replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
-    bound = claim.bound_time
-    ticks = None if bound is None else bound_in_ticks(pipeline, bound)
-    return claim._replace(
-        pipeline=pipeline,
-        bound=ticks,
-        devices=(),
-        placements=False,
-        partitions=pipeline.partition == SEARCH,
-        recompute=pipeline.recompute == SEARCH_RECOMPUTE,
-        offload=pipeline.offload == SEARCH_OFFLOAD,
-    )
+    return claim.of_pipeline(replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts))

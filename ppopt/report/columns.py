@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ppopt.formats.figures import Figure, Quantity, ScheduleFigures, declared
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, rounded, short
+from ppopt.report.numbers import NONE, grouped, headed, measured, percent, rounded, short
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.imbalance import Imbalance
 
@@ -111,9 +111,7 @@ def figure_columns(
     for key in keys:
         figure = FIGURES[key]
         head = (figure.head or figure.label).format(objective=objective_name(units.objective))
-        unit = {Quantity.TIME: units.time_unit, Quantity.MEMORY: units.memory_unit}
-        top = stacked(head, unit.get(figure.quantity))
-        yield Column(top, partial(_cell, figure, absent))
+        yield Column(stacked(head, _unit(figure, units)), partial(_cell, figure, absent))
 
 
 def _cell(figure: Figure, absent: str, figures: ScheduleFigures) -> str | Text:
@@ -125,12 +123,25 @@ def _cell(figure: Figure, absent: str, figures: ScheduleFigures) -> str | Text:
             return marked(short(max(value) if figure.each else value), figures)
         case Quantity.TIME | Quantity.RATIO:
             return short(value)
+    return _written(figure, value, figures)
+
+
+def _unit(figure: Figure, figures: ScheduleFigures) -> str | None:
+    """Unit of a figure, if it has one that is known."""
+    units = {Quantity.TIME: figures.time_unit, Quantity.MEMORY: figures.memory_unit}
+    return units.get(figure.quantity)
+
+
+def _written(figure: Figure, value: Any, figures: ScheduleFigures) -> str:
+    """A known value in full, with its unit."""
+    match figure.quantity:
+        case Quantity.TIME | Quantity.MEMORY | Quantity.SECONDS:
+            return measured(value, _unit(figure, figures))
         case Quantity.SHARE:
             return percent(value)
         case Quantity.RATE:
             return grouped(value)
-        case _:
-            return str(value)
+    return str(value)
 
 
 def marked(memory: str, figures: ScheduleFigures) -> Text:
@@ -145,17 +156,7 @@ def figure_text(key: str) -> Callable[[ScheduleReport], str]:
     def write(report: ScheduleReport) -> str:
         value = getattr(report, key)
         base = figure.base.format(objective=objective_name(report.objective))
-        if value is None:
-            return ""
-        match figure.quantity:
-            case Quantity.TIME:
-                return measured(value, report.time_unit) + base
-            case Quantity.SHARE:
-                return percent(value) + base
-            case Quantity.SECONDS:
-                return number(value) + base
-            case _:
-                return str(value) + base
+        return "" if value is None else _written(figure, value, report) + base
 
     return write
 
@@ -168,12 +169,9 @@ def glance(key: str, report: ScheduleReport) -> tuple[str, str]:
     if value is None:
         return "", ""
     match figure.quantity:
-        case Quantity.TIME:
-            return rounded(value, report.time_unit), measured(value, report.time_unit)
-        case Quantity.MEMORY:
+        case Quantity.TIME | Quantity.MEMORY:
             value = max(value) if figure.each else value
-            return rounded(value, report.memory_unit), measured(value, report.memory_unit)
+            return rounded(value, _unit(figure, report)), _written(figure, value, report)
         case Quantity.RATE:
             return f"{grouped(value)} tokens/s", ""
-        case _:
-            return percent(value), ""
+    return percent(value), ""

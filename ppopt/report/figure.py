@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,7 @@ def figure(schedule: Schedule) -> go.Figure:
     for rank, trace in enumerate((*operations, *memory, idle_bars), start=1):
         trace.legendrank = rank
     traces = [idle_bars, *operations, *memory]
-    return NotebookFigure(traces, _layout(drawn, schedule.metrics))
+    return NotebookFigure(traces, _layout(drawn))
 
 
 def _in_units(ticks: Ints, per_unit: int) -> Numbers:
@@ -213,13 +213,12 @@ class _Profile(NamedTuple):
     level: Ints
     """Ticks of memory."""
 
-
-def _profiles(schedule: Schedule) -> Iterator[_Profile]:
-    """Memory of every device, from 0 to the makespan."""
-    last = schedule.metrics.makespan_ticks
-    for device in range(schedule.pipeline.num_devices):
+    @classmethod
+    def of(cls, schedule: Schedule, device: int) -> Self:
+        """Memory of a device, from 0 to the makespan."""
+        last = schedule.metrics.makespan_ticks
         time, level = memory_profile(schedule, device)
-        yield _Profile(np.append(time[time < last], last), level[time < last])
+        return cls(np.append(time[time < last], last), level[time < last])
 
 
 def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
@@ -229,7 +228,7 @@ def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
     All rows have one scale: the largest level or limit is as high as a bar.
     """
     ticks, last = schedule.pipeline.ticks, schedule.metrics.makespan_ticks
-    found = list(_profiles(schedule))
+    found = [_Profile.of(schedule, device) for device in range(schedule.pipeline.num_devices)]
     top = max(*(int(profile.level.max(initial=0)) for profile in found), *(ticks.limits or ()), 1)
     style = {"fillcolor": colours.MEMORY, "line": {"color": colours.MEMORY_LINE, "width": 1.2}}
     traces = [_areas("memory", found, ticks.per_unit, top, style)]
@@ -305,8 +304,8 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
     )
 
 
-def _layout(drawn: Drawing, found: Metrics) -> dict[str, Any]:
-    schedule = drawn.schedule
+def _layout(drawn: Drawing) -> dict[str, Any]:
+    schedule, found = drawn.schedule, drawn.schedule.metrics
     devices, queues = len(drawn.lines[0]), sum(map(len, drawn.lines[1:]))
     makespan = float(found.makespan)
     height = row_height(devices + queues, _HIGHEST_ROW, _ROWS)
@@ -348,7 +347,18 @@ def _layout(drawn: Drawing, found: Metrics) -> dict[str, Any]:
         "yaxis": _axis(devices, step, (0, split)),
         "yaxis2": _axis(devices + queues, step, (top, 1)) | _queue_ticks(drawn.lines, step),
         "annotations": [*notes, _end_note(makespan, devices + queues, schedule.pipeline.time_unit)],
-        "shapes": [_end_line(makespan)],
+        "shapes": [
+            {
+                "type": "line",
+                "xref": "x",
+                "x0": makespan,
+                "x1": makespan,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": colours.INK, "width": 1},
+            }
+        ],
         "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
     }
 
@@ -403,19 +413,6 @@ def _end_note(makespan: float, devices: int, unit: str | None) -> dict[str, Any]
     place = {"xref": "x", "x": makespan, "xanchor": "right", "xshift": 0}
     words = f"makespan <b>{measured(makespan, unit)}</b>"
     return _note(_GANTT, devices - 0.5, words, -10) | place
-
-
-def _end_line(makespan: float) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "xref": "x",
-        "x0": makespan,
-        "x1": makespan,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": colours.INK, "width": 1},
-    }
 
 
 def _note(axis: str, y: float, text: str, lift: int = 0) -> dict[str, Any]:

@@ -6,17 +6,23 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from ppopt.problem.exact import plain
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.resources import Resource
+from ppopt.problem.traits import Trait
+from ppopt.report.numbers import number
 from ppopt.schedule.idle import Cause
 
 if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.report.schedule_report import ScheduleReport
 
 SEARCHED = "optimal"
 """Name of the strategy of a schedule that was searched for, whether or not it is proved."""
 LONGEST_NAME = 80
 """Letters of a name that the page shows at most."""
+MOST_LISTED = 16
+"""Most microbatches that are listed."""
 CAUSE_WORDS = {
     Cause.WARM_UP: "warm-up",
     Cause.INPUT: "waiting for an input",
@@ -45,6 +51,29 @@ def link_title(resource: Resource) -> str:
     if resource.one_way:
         return f"link from device {one} to device {other}"
     return f"link of devices {one} and {other}, both ways"
+
+
+def describe_order(pipeline: Pipeline) -> str:
+    """In which order the microbatches of the user's list run, if it was chosen; else empty."""
+    if not isinstance(pipeline.order, tuple):
+        return ""
+    shown = ", ".join(map(str, pipeline.order[:MOST_LISTED]))
+    return f"microbatch order {shown}{', ..' * (len(pipeline.order) > MOST_LISTED)}"
+
+
+def describe_microbatches(pipeline: Pipeline) -> list[str]:
+    """What every microbatch multiplies times and memory by, and its place in the user's list.
+
+    Empty if the microbatches are alike.
+    """
+    if Trait.MICROBATCHES not in pipeline.traits:
+        return []
+    listed = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
+    return [
+        f"microbatch {place} of the list: times x {number(plain(times))}, "
+        f"memory x {number(plain(memory))}"
+        for place, (times, memory) in zip(listed, pipeline.factors, strict=True)
+    ]
 
 
 def objective_name(objective: str | None) -> str:

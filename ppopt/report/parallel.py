@@ -14,7 +14,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.numbers import grouped, number, percent
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_text import describe_slowdown
+from ppopt.report.plan_text import describe_slowdown, excess
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import DIMENSIONS
 from ppopt.studies.plan_result import RowStatus
@@ -145,10 +145,7 @@ def _sizes(found: ParallelPlan) -> list[Column[ParallelRow]]:
 
 def slowdown(row: ParallelRow, best: Fraction | None) -> str:
     """Slowdown of a combination relative to the best step of any."""
-    least, more = (
-        None if value is None or best is None else plain(value) / plain(best) - 1
-        for value in (row.lower_bound, row.value)
-    )
+    least, more = excess(row.lower_bound, best), excess(row.value, best)
     return describe_slowdown(row.status(best), row.searches, least, more)
 
 

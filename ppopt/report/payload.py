@@ -26,13 +26,12 @@ from ppopt.report.drawing import (
     part_names,
 )
 from ppopt.report.entries import PageSchedule
-from ppopt.report.labels import CAUSE_WORDS
-from ppopt.schedule.critical_path import critical_path
+from ppopt.report.labels import CAUSE_WORDS, describe_microbatches
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import memory_of
 from ppopt.schedule.operations import of_per
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.waits import FREE, Waits, waits
+from ppopt.schedule.waits import FREE, Waits, critical_path, waits
 
 _TYPES = ("i1", "i2", "i4")
 
@@ -99,6 +98,7 @@ def _schedule(schedule: Schedule, kinds: Sequence[Kind]) -> dict[str, Any]:
             for chart in CHARTS[1:]
             if described(schedule, chart)
         ],
+        "microbatches": describe_microbatches(schedule.pipeline),
         "gathers": bool(memory[0][schedule.operations.microbatch == ONCE].any()),
     }
 

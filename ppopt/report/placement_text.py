@@ -148,6 +148,14 @@ def placement_of(report: ScheduleReport) -> str:
     return short_placement(report.placement, report.chunks, report.routes)
 
 
+def describe_placing(pipeline: Pipeline) -> str:
+    """Placement, chunks and routes: `placement v, 2 chunks per device`."""
+    text = f"placement {pipeline.resolved_placement}"
+    if pipeline.num_chunks > 1:
+        text += f", {pipeline.num_chunks} chunks per device"
+    return text if pipeline.routes == 1 else f"{text}, two routes, weights held twice"
+
+
 def explain_routes(reports: Iterable[ScheduleReport]) -> list[str]:
     """What `short_placement` marks in a table, where it marks any of its rows."""
     marked = any((report.routes or 1) > 1 for report in reports)

@@ -13,7 +13,7 @@ from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import Trait
 from ppopt.report.numbers import measured, per_device, percent, spread
-from ppopt.report.placement_text import short_placement
+from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, PlanRow, RowStatus
@@ -43,12 +43,12 @@ def describe_plan(plan: Plan, file: str | None) -> Iterator[str]:
 
 def slowdown(row: PlanRow, best: Fraction | None) -> str:
     """Slowdown of a configuration relative to the best one; `best` is per microbatch."""
-    least, more = _excess(row.bound_per_microbatch, best), _excess(row.per_microbatch, best)
+    least, more = excess(row.bound_per_microbatch, best), excess(row.per_microbatch, best)
     text = describe_slowdown(row.status, row.searches, least, more)
     return f"{text}; not searched further" if row.given_up and more else text
 
 
-def _excess(value: Fraction | None, best: Fraction | None) -> float | None:
+def excess(value: Fraction | None, best: Fraction | None) -> float | None:
     """By which share a value is above the best; None if either is unknown."""
     return None if value is None or best is None else plain(value) / plain(best) - 1
 
@@ -197,11 +197,7 @@ def describe_better_outside(plan: Plan) -> str:
         speedup = speedup_over(hand, plan) or 1
         if hand.in_space or speedup >= 1:
             continue
-        pipeline = hand.schedule.pipeline
-        chunks = f", {pipeline.num_chunks} chunks per device" if pipeline.num_chunks > 1 else ""
-        routes = ", two routes, weights held twice" if pipeline.routes > 1 else ""
-        where = f"placement {pipeline.resolved_placement}{chunks}{routes}"
-        more = percent(1 / speedup - 1)
+        where, more = describe_placing(hand.schedule.pipeline), percent(1 / speedup - 1)
         return f"outside this space: {hand.strategy} ({where}) has {more} more throughput"
     return ""
 

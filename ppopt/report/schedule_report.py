@@ -16,11 +16,11 @@ from ppopt.formats.figures import (
 from ppopt.formats.origin_json import json_form, number
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
-from ppopt.schedule.exposed import exposed
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.imbalance import Imbalance, imbalance
 from ppopt.schedule.origin import HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import exposed
 from ppopt.solver.options import versions
 from ppopt.solver.result import Result
 
@@ -219,19 +219,15 @@ def report_evaluation(
     return ScheduleReport.of(schedule, schedule.pipeline, **{**fields, **more})
 
 
+def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
+    """Report of a schedule by itself: figures that take little time, and claims of its origin."""
+    return ScheduleReport(**measured(schedule), **_checked_claims(schedule), **more)
+
+
 def report_schedule(schedule: Schedule) -> ScheduleReport:
-    """Report of a schedule by itself, for a page: its figures and the claims of its origin."""
-    return ScheduleReport(
-        **measured(schedule),
-        **_checked_claims(schedule),
-        exposed=plain_or_none(exposed(schedule)),
-        imbalance=imbalance(schedule),
-    )
-
-
-def report_caption(schedule: Schedule) -> ScheduleReport:
-    """The same without figures that take time: `exposed` and `imbalance`."""
-    return ScheduleReport(**measured(schedule), **_checked_claims(schedule))
+    """The same, for a page, with figures that take time."""
+    added = plain_or_none(exposed(schedule))
+    return report_caption(schedule, exposed=added, imbalance=imbalance(schedule))
 
 
 def _claims(origin: Origin) -> dict[str, Any]:

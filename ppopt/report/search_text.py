@@ -10,7 +10,12 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.labels import SEARCHED, objective_name, title
 from ppopt.report.numbers import grouped, measured, number, per_device, percent
-from ppopt.report.placement_text import describe_layers, describe_partition, placement_of
+from ppopt.report.placement_text import (
+    describe_layers,
+    describe_partition,
+    describe_placing,
+    placement_of,
+)
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
@@ -63,7 +68,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
     if found.relief is None:
         return text
     less = percent(found.relief.idle_share)
-    return f"{text}; a partition that balances the devices takes {less} of the makespan off it"
+    return f"{text}; partition balanced takes {less} of the makespan off it"
 
 
 def describe_status(report: ScheduleReport) -> str:
@@ -243,7 +248,8 @@ def describe_other_placement(report: ScheduleReport) -> str:
     hand = report.elsewhere
     if hand is None:
         return ""
-    name, speedup = f"{hand.strategy} ({_placed(hand)})", plain_or_none(hand.speedup)
+    speedup = plain_or_none(hand.speedup)
+    name = f"{hand.strategy} ({describe_placing(hand.pipeline)})"
     if speedup is None:
         value = measured(hand.value, report.time_unit)
         return f"{name} has {objective_name(report.objective)} {value}"
@@ -254,15 +260,6 @@ def describe_other_placement(report: ScheduleReport) -> str:
     if speedup < 1:
         more = f"{percent(1 / speedup - 1)} more throughput than"
     return f"{name} has {more} this schedule; {_placing_flags(hand, report)} searches there"
-
-
-def _placed(hand: Baseline) -> str:
-    """Placement, chunks and routes: `placement v, 2 chunks per device`."""
-    pipeline = hand.pipeline
-    text = f"placement {pipeline.resolved_placement}"
-    if pipeline.num_chunks > 1:
-        text += f", {pipeline.num_chunks} chunks per device"
-    return text if pipeline.routes == 1 else f"{text}, two routes, weights held twice"
 
 
 def _placing_flags(hand: Baseline, report: ScheduleReport) -> str:

@@ -10,13 +10,14 @@ from itertools import pairwise
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
+from ppopt.problem.microbatches import MEMORY, TIMES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.labels import CAUSE_WORDS, isolated, objective_name, title
+from ppopt.report.labels import CAUSE_WORDS, describe_order, isolated, objective_name, title
 from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
@@ -245,6 +246,10 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     if any(speed != 1 for speed in pipeline.device_speed):
         speeds = _listed([plain(speed) for speed in pipeline.device_speed])
         lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")
+    for field, what in ((TIMES, "times"), (MEMORY, "memory")):
+        if factors := getattr(pipeline, field):
+            listed = _listed([plain(factor) for factor in factors])
+            lines.append(f"Factors on the {what} of microbatches 0, 1, ...: {listed}")
     if pipeline.rounded:
         lines.append(f"Rounded to 10^-6 of the unit on input: {', '.join(pipeline.rounded)}")
     if provenance := _provenance(report):
@@ -325,7 +330,7 @@ def _pipeline_line(pipeline: Pipeline) -> str:
         parts.append(_count(pipeline.routes, "route"))
     if pipeline.num_slices > 1:
         parts.append(_count(pipeline.num_slices, "slice") + " of every microbatch")
-    return ", ".join(parts)
+    return "; ".join(filter(None, [", ".join(parts), describe_order(pipeline)]))
 
 
 def _describe_stages(pipeline: Pipeline) -> str:

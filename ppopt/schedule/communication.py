@@ -56,7 +56,9 @@ def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
             if code >= 0:
                 row.append([])
             kind, stage, microbatch, _ = pipeline.op(~code if code < 0 else code)
-            row[-1].append(_action(pipeline, kind, stage, microbatch))
+            if kind is OpKind.B and pipeline.frozen_stages[stage]:
+                kind = OpKind.BW  # B is all of its backward
+            row[-1].append(Action(ActionKind[kind.name], stage, microbatch))
             row[-1].sort(key=lambda action: action.kind is not ActionKind.F)
         rows.append(list(map(tuple, row)))
     return rows
@@ -64,13 +66,6 @@ def computations(pipeline: Pipeline, orders: Orders) -> list[list[Cell]]:
 
 def _has_backward(pipeline: Pipeline, stage: int) -> bool:
     return pipeline.has_operations[OpKind.BW][stage]
-
-
-def _action(pipeline: Pipeline, kind: OpKind, stage: int, microbatch: int) -> Action:
-    """An operation as an action. The B of a frozen stage is BW: that is all of its backward."""
-    if kind is OpKind.B and pipeline.frozen_stages[stage]:
-        kind = OpKind.BW
-    return Action(ActionKind[kind.name], stage, microbatch)
 
 
 def with_empty_backwards(

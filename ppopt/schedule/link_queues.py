@@ -158,7 +158,11 @@ class _Dispatch:
         _, _, microbatch, _ = split_codes(links.pipeline, links.numbers)
         self.microbatch = dict(zip(links.numbers.tolist(), microbatch.tolist(), strict=True))
         self.link, self.duration = links.link.tolist(), links.duration.tolist()
-        self.device = _device_of(job)
+        self.device = {
+            position: device
+            for device, sequence in enumerate(job.sequences)
+            for position in sequence
+        }
         self.missing = [0] * len(job.duration)
         self.results: list[list[int]] = [[] for _ in job.duration]
         for number in links.numbers.tolist():
@@ -224,11 +228,3 @@ class _Dispatch:
             _, number = heapq.heappop(self.waiting[link])
             self.carried[link].append(number)
             heapq.heappush(self.events, (now + self.duration[number], 1, number))
-
-
-def _device_of(job: QueuedOrder) -> list[int]:
-    device = [0] * len(job.duration)
-    for here, sequence in enumerate(job.sequences):
-        for position in sequence:
-            device[position] = here
-    return device

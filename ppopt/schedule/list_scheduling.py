@@ -173,7 +173,12 @@ class ListScheduler:
     @cached_property
     def transient(self) -> list[int]:
         """Largest memory that an operation of a device takes and that is not kept from F on."""
-        largest = [max(_transient(self.instance, number), default=0) for number in self._numbers]
+        instance = self.instance
+        forward = [op_class.kind is OpKind.F for op_class in instance.classes]
+        largest = [
+            max((instance.freed if forward[number] else instance.allocated)(number), default=0)
+            for number in self._numbers
+        ]
         return [max((largest[i] for i in mine), default=0) for mine in self.instance.hosted]
 
     @cached_property
@@ -207,12 +212,6 @@ class ListScheduler:
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
-
-
-def _transient(instance: Instance, number: int) -> tuple[int, ...]:
-    """Memory that every operation of a class takes and that is not kept from F on."""
-    forward = instance.classes[number].kind is OpKind.F
-    return instance.freed(number) if forward else instance.allocated(number)
 
 
 class _RuleGeneration:

@@ -8,7 +8,8 @@ of the device at their end: all its compute is over by then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.features.gradient_work import without_gradient_work
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
@@ -24,7 +26,13 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.partition_costs import link_number
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.host_orders import HostOrders, Prefetch, host_orders, just_in_time
+from ppopt.schedule.host_orders import (
+    HostOrders,
+    Prefetch,
+    host_orders,
+    just_in_time,
+    own_moves,
+)
 from ppopt.schedule.link_queues import (
     LinkQueues,
     QueuedOrder,
@@ -407,6 +415,24 @@ def retimed(timetable: Schedule, objective: Objective) -> Schedule:
     pipeline = timetable.pipeline
     queues = queues_of_schedule(timetable) if pipeline.has_links else None
     return schedule(pipeline, timetable.orders, objective, timetable.origin, queues)
+
+
+def exposed(timed: Schedule) -> Fraction | None:
+    """How much longer a step is for unshard, gradient sync and optimizer, in the user's unit.
+
+    That is the objective less that of the same orders without this work: the orders of compute,
+    links and moves to the host stay, and get new times. None if the pipeline has no such work.
+    Raises as `schedule` does, which is where the schedule is incomplete.
+    """
+    pipeline, objective = timed.pipeline, timed.objective
+    if not pipeline.has_gradient_work:
+        return None
+    plain = without_gradient_work(pipeline)
+    queues = queues_of_schedule(replace(timed, pipeline=plain)) if pipeline.has_links else None
+    moves = own_moves(timed) if pipeline.has_offload else None
+    alone = schedule(plain, timed.orders, objective, None, queues, moves)
+    own, least = (made.metrics.value_ticks(objective) for made in (timed, alone))
+    return pipeline.ticks.time(own) - plain.ticks.time(least)
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:

@@ -1,4 +1,4 @@
-"""What every operation of a schedule waits for, as rows of its table of operations."""
+"""What every operation of a schedule waits for, and the chain of these that explains its end."""
 
 from __future__ import annotations
 
@@ -66,3 +66,60 @@ def waits(schedule: Schedule) -> Waits:
     before, after = row[flow.before], row[flow.after]
     there = (before != ABSENT) & (after != ABSENT)
     return Waits(schedule, before[there], after[there], flow.lag[there])
+
+
+def critical_path(schedule: Schedule, flow: Waits | None = None) -> Ints:
+    """Rows of a complete schedule along a critical path, first to last.
+
+    From the operation that ends last, back through what each waited for longest: the operation
+    before it on its device, or the one whose data arrive last (the device where both end at one
+    time). If every operation starts as early as it can, the chain begins at 0 and leaves out no
+    time but that of links; elsewhere the schedule itself waits between two of its operations.
+
+    The chain leads through operations of all resources. Those that are no compute of a microbatch
+    have no row and are left out. `flow` is `waits(schedule)`, if it is known.
+    """
+    flow = flow or waits(schedule)
+    causes = _causes(flow)
+    row = int(schedule.operations.end.argmax())
+    path = [row]
+    while (row := causes[row]) != FREE:
+        path.append(row)
+    place = flow.place[path[::-1]]
+    return np.asarray(place[place != FREE])
+
+
+def _causes(flow: Waits) -> list[int]:
+    """Row of what every operation waits for longest; FREE: nothing.
+
+    Of those that end at one time, the one before it on its resource, then data, then the rest.
+    """
+    table = flow.schedule.operations
+    second = np.flatnonzero(table.seconds)
+    previous = _previous(flow)
+    queued = np.flatnonzero(previous != FREE)
+    before = np.concatenate([flow.before, previous[queued]])
+    after = np.concatenate([flow.after, queued])
+    lag = np.concatenate([flow.lag, np.zeros_like(queued)])
+    rank = np.concatenate([flow.data.astype(np.int64), np.full_like(queued, 2)])
+    # a pair waits for what either of its operations waits for
+    stands_for = np.arange(len(table))
+    stands_for[second] = second - 1
+    after = stands_for[after]
+    order = np.lexsort((rank, table.end[before] + lag, after))
+    cause = np.full(len(table), FREE)
+    cause[after[order]] = before[order]
+    cause[second] = cause[second - 1]
+    return list(cause.tolist())
+
+
+def _previous(flow: Waits) -> Ints:
+    """Row that its resource runs before each row or its pair; FREE before its first."""
+    table = flow.schedule.operations
+    first = np.append(True, table.resource[1:] != table.resource[:-1])
+    before = np.where(first, FREE, np.arange(len(table)) - 1)
+    second = np.flatnonzero(table.seconds)
+    before[second] = before[second - 1]
+    once = table.on(ResourceKind.COMPUTE) & (flow.place == FREE)
+    before[once] = FREE
+    return before

@@ -8,14 +8,12 @@ from functools import cache
 from importlib import metadata
 
 from ppopt import processors
-from ppopt.errors import InputError
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline, Stop
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance
 
 TIME_LIMIT = 60.0
 """Default time limit of a search, in seconds."""
-MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,7 @@ def checked_options(
 
     The time limit counts from `began` (of `time.monotonic`), or else from now.
     """
-    workers = processors.available() if workers is None else workers
-    if not 0 < time_limit < float("inf"):
-        raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
-    if not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
+    workers = processors.checked_workers(time_limit, workers, seed)
     deadline = Deadline.after(time_limit, began, progress, stop)
     return SolveOptions(deadline, workers, seed, params)
 

@@ -41,17 +41,6 @@ CP_SAT = CpSatParams()
 """Default CP-SAT settings."""
 
 
-class DominanceParams(NamedTuple):
-    """Dominance between states of a dynamic program."""
-
-    max_comparisons: int = 16
-    """Largest number of states that one state is compared with."""
-
-
-DOMINANCE = DominanceParams()
-"""Default dominance parameters."""
-
-
 class ConstructionParams(NamedTuple):
     """The first schedules, within the time limit."""
 
@@ -101,17 +90,6 @@ class PriorityRuleParams(NamedTuple):
     chunk; chosen by the time that all rules take."""
 
 
-class NetworkParams(NamedTuple):
-    """Parameters of `ppopt.solver.heuristics.operation_network`."""
-
-    busy_share: float = 0.97
-    """Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
-    around the idle gaps of busy devices. Tuned on the core suite."""
-    least_skew: float = 0.25
-    """Least skew of an order, as a share of the mean duration of an operation: windows of a
-    smaller skew hardly differ from unskewed ones."""
-
-
 class PoolParams(NamedTuple):
     """Schedules and rules from which local search starts."""
 
@@ -132,8 +110,6 @@ class PoolParams(NamedTuple):
     first_operations: int = 1_000_000
     """Operations to place in these steps, within `first_steps`."""
 
-    network: NetworkParams = NetworkParams()
-
     def steps(self, operations: int) -> int:
         """Number of steps from each start in a first turn, for schedules of so many operations."""
         fewest, most = self.first_steps
@@ -141,7 +117,7 @@ class PoolParams(NamedTuple):
 
 
 class JustificationParams(NamedTuple):
-    """Justified and expedited schedules, from which local search starts."""
+    """Justified schedules, from which local search starts."""
 
     first: int = 3
     """Number of schedules that are justified before the rounds, for small problems."""
@@ -149,35 +125,6 @@ class JustificationParams(NamedTuple):
     """Largest number of operations of such a problem: justifying takes next to no time."""
     seconds_for_all: float = 0.5
     """Seconds of a turn that justifies all schedules; a shorter one justifies a share of them."""
-    expedited: tuple[tuple[int | None, float], ...] = ((1, 1.0), (1, 0.25), (None, 1.0))
-    """Variants: number of microbatches whose backwards are expedited (None: all), and by what part
-    of the possible gain."""
-    alike: float = 1.002
-    """Largest value of an expedited schedule that is kept, as a multiple of the best value."""
-
-
-class CyclicParams(NamedTuple):
-    """Search for cyclic schedules.
-
-    Tuned on pipelines of the core suite with tight memory.
-    """
-
-    close: float = 1.01
-    """The bisection of periods stops at this ratio of the shortest period with a schedule to the
-    longest period without one."""
-    effort: float = 0.2
-    """Largest number of deterministic units of CP-SAT for one period."""
-    longest: float = 2.0
-    """Largest number of seconds for one period, with several workers."""
-    overhead: float = 0.2
-    """Overhead of a period besides CP-SAT, in deterministic units."""
-    fineness: int = 256
-    """Least number of coarse time units in a period. Times are rounded to coarse units, because
-    only the order of a cycle is used and CP-SAT is slow on fine units."""
-    reach: int = 3
-    """Longest time of a microbatch through the pipeline, as a multiple of the shortest."""
-    kept: int = 2
-    """Number of unrolled cyclic schedules that are kept for window LNS."""
 
 
 class SteadyStateParams(NamedTuple):
@@ -386,8 +333,6 @@ class Share(NamedTuple):
     """Seconds after a turn without improvement; None: same as `later`."""
     most: float = 1.0
     """Largest number of seconds of a turn, as a share of the whole search."""
-    since: int = 0
-    """First round with a turn; rounds are numbered from 0."""
 
 
 class RoundParams(NamedTuple):
@@ -415,27 +360,14 @@ class RoundParams(NamedTuple):
     annealing: Share = Share(1 / 3)
     beam: Share = Share(2, 0)
     dynamic_program: Share = Share(2)
-    cyclic: Share = Share(4, since=1)
     windows: Share = Share(3)
     full_model: Share = Share(12)
     questions: Share = Share(4)
     swaps: Share = Share(2 / 3)
     swaps_over_links: Share = Share(8)
-    longer_delays: Share = Share(1)
     lagging: float = 0.25
     """Part of its turn that a method for one kind of backward uses, if backwards are mixed and
     schedules of another kind, or of both, are better."""
-
-
-class RemoteParams(NamedTuple):
-    """Parameters of `ppopt.solver.subset_dp_process`."""
-
-    pause: float = 0.05
-    """Least number of seconds between two exchanges of messages."""
-    first_round: float = 6.0
-    """Seconds of the first round; each round takes twice as long."""
-    least: float = 3.0
-    """Least number of seconds left to start the process, which takes half a second."""
 
 
 class ConfigurationParams(NamedTuple):
@@ -463,15 +395,6 @@ class ConfigurationParams(NamedTuple):
     """Units of work spent on one configuration before the least bound is looked for again."""
     kicks: int = 50
     """Random moves in a row that may end at known configurations."""
-
-
-class LinkParams(NamedTuple):
-    """Additional searches if links are resources, besides the view of links as delays."""
-
-    factors: tuple[Fraction, ...] = (Fraction(3, 2), Fraction(2))
-    """Multiples of the delays that are searched, too."""
-    factor_share: float = 0.1
-    """Part of the time limit of each of these searches, at most."""
 
 
 class MoveParams(NamedTuple):
@@ -574,7 +497,6 @@ class SolveParams:
     steady_state: SteadyStateParams = field(default_factory=SteadyStateParams)
     pool: PoolParams = field(default_factory=PoolParams)
     justification: JustificationParams = field(default_factory=JustificationParams)
-    cyclic: CyclicParams = field(default_factory=CyclicParams)
     local_search: LocalSearchParams = field(default_factory=LocalSearchParams)
     annealing: AnnealingParams = field(default_factory=AnnealingParams)
     windows: WindowParams = field(default_factory=WindowParams)
@@ -583,9 +505,7 @@ class SolveParams:
     dynamic_program: DynamicProgramParams = field(default_factory=DynamicProgramParams)
     full_model: FullModelParams = field(default_factory=FullModelParams)
     questions: QuestionParams = field(default_factory=QuestionParams)
-    remote: RemoteParams = field(default_factory=RemoteParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
-    links: LinkParams = field(default_factory=LinkParams)
     moves: MoveParams = field(default_factory=MoveParams)
     frontier: FrontierParams = field(default_factory=FrontierParams)
     plan: PlanParams = field(default_factory=PlanParams)

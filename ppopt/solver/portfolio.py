@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 
-from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait, unhandled
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
@@ -15,14 +14,10 @@ from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
-from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, LongerDelays
+from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
+from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.starting_schedules import (
-    CyclicSchedules,
-    DoubleJustification,
-    ExpediteBackwards,
-)
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
@@ -30,7 +25,6 @@ from ppopt.solver.method import Method, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import Share
 from ppopt.solver.problem_views import BackwardPool, View, delays_view, on, relaxed_for
-from ppopt.solver.result import Result
 from ppopt.solver.subset_dp_process import SubsetDPProxy
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
 
@@ -38,9 +32,8 @@ NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
         *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
-        *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, FullModel, TargetFeasibility),
-        *(CriticalSwaps, LongerDelays),
+        *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
+        *(BeamSearch, DynamicProgram, WindowLNS, CriticalSwaps, FullModel, TargetFeasibility),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
@@ -57,15 +50,13 @@ def improvement_turns(
     parts: list[BackwardPool],
     options: SolveOptions,
     clock: Clock,
-    solve: Callable[[Problem, float], Result],
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows compute alone, if there are other operations. `solve` searches another problem for
-    a number of seconds.
+    `view` shows compute alone, if there are other operations.
     """
     problem, params = incumbent.problem, options.params
-    portfolio = _Portfolio(incumbent, view, parts, options, solve)
+    portfolio = _Portfolio(incumbent, view, parts, options)
     if incumbent.value is None:
         small = problem.operations <= params.full_model.most_operations
         if small and not unhandled(problem.traits, FullModel.handles):
@@ -84,116 +75,103 @@ class _Portfolio:
     def __init__(
         self,
         incumbent: Incumbent,
-        own: View | None,
+        view: View | None,
         parts: list[BackwardPool],
         options: SolveOptions,
-        solve: Callable[[Problem, float], Result],
     ) -> None:
-        seen = own or incumbent
-        problem = seen.problem
-        self._problem = incumbent.problem
-        self._params = params = options.params
-        rng = Random(options.seed)
-        relaxed = relaxed_for(SubsetDP.handles, seen)
-        bounded = relaxed.problem
-        subsets = SubsetDP(bounded, params.subset)
-        several = options.workers > 1 and relaxed is seen
-        self._remote = SubsetDPProxy(subsets, params.remote) if several else None
+        self._incumbent, self._view, self._parts = incumbent, view, parts
+        self._params = options.params
+        self._rng = Random(options.seed)
         self._justifications = [
-            on(view, DoubleJustification(pool, params.justification)) for pool, view in parts
+            on(view, DoubleJustification(pool, self._params.justification)) for pool, view in parts
         ]
-        full_model = on(own, FullModel(problem, params.full_model))
-        share = params.rounds
-        mixed = Trait.MIXED in problem.traits
-        pools = [Pool(problem, params.pool)] if mixed else []
-        views = [view for _, view in parts if view is not None]
-        large = problem.operations > params.full_model.most_operations
-        self._shares: tuple[tuple[Method, Share], ...] = (
-            (
-                on(own, self._remote) if self._remote else on(relaxed, subsets),
-                share.subset_dp_remote if several else share.subset_dp,
-            ),
-            (
-                on(relaxed, RelaxationBound(bounded, params.relaxation)),
-                share.relaxations_large if large else share.relaxations,
-            ),
-            *((method, share.justification) for method in self._justifications),
-            *(
-                (on(view, method), part)
-                for pool, view in parts
-                for method, part in (
-                    (ExpediteBackwards(pool, params.justification), share.justification),
-                    (IteratedLocalSearch(pool, rng, params.local_search), share.local_search),
-                    (RuleAnnealing(pool, rng, params.annealing), share.annealing),
-                    (BeamSearch(pool.problem, params.dynamic_program), share.beam),
-                )
-            ),
-            (
-                on(relaxed, DynamicProgram(bounded, params.dynamic_program)),
-                share.dynamic_program,
-            ),
-            *(
-                (
-                    on(view, DynamicProgram(pool.problem, params.dynamic_program)),
-                    share.dynamic_program,
-                )
-                for pool, view in parts
-                if mixed
-            ),
-            *(
-                (on(view, method), part)
-                for pool, view in parts
-                for method, part in (
-                    (CyclicSchedules(pool, rng, params.cyclic), share.cyclic),
-                    (WindowLNS(pool, rng, params.windows), share.windows),
-                )
-            ),
-            *(
-                (on(own, WindowLNS(pool, rng, params.windows, views)), share.windows)
-                for pool in pools
-            ),
-            *self._orders(incumbent, own, rng, solve),
-            (full_model, share.full_model),
-            (on(own, TargetFeasibility(problem, params.questions)), share.questions),
-        )
-
-    def _orders(
-        self,
-        incumbent: Incumbent,
-        view: View | None,
-        rng: Random,
-        solve: Callable[[Problem, float], Result],
-    ) -> tuple[tuple[Method, Share], ...]:
-        """Methods that work on the problem of the search itself, not on a view of it."""
-        share = self._params.rounds
-        swaps = CriticalSwaps(rng, self._params.moves)
-        if view is None:
-            return ((swaps, share.swaps),)
-        problem = self._problem
-        return (
-            (swaps, share.swaps_over_links),
-            (WindowLNS(Pool(problem, self._params.pool), rng, self._params.windows), share.windows),
-            (LongerDelays(solve, self._params.links), share.longer_delays),
-            (FullModel(problem, self._params.full_model), share.full_model),
-            *self._delays(incumbent),
-        )
-
-    def _delays(self, incumbent: Incumbent) -> Iterator[tuple[Method, Share]]:
-        """The full model where links are delays, if it proves more there than for compute alone."""
-        around = self._problem.traits & {Trait.STEP_WORK, Trait.OFFLOAD}
-        if around and not can_prove(self._problem):
-            view = delays_view(incumbent)
-            model = FullModel(view.problem, self._params.full_model)
-            yield on(view, model), self._params.rounds.full_model
+        relaxed = relaxed_for(SubsetDP.handles, view or incumbent)
+        self._bounded: Incumbent = relaxed
+        """The incumbent, or the view of it whose bounds are proved by relaxations."""
+        self._subsets = SubsetDP(relaxed.problem, self._params.subset)
+        several = options.workers > 1 and relaxed is (view or incumbent)
+        self._remote = SubsetDPProxy(self._subsets) if several else None
 
     def entries(self) -> list[TurnTaker]:
         """Methods of a round in the order of their turns."""
-        kept = self._supported(*(method for method, _ in self._shares))
-        return [TurnTaker(method, share) for method, share in self._shares if method in kept]
+        shares = [*self._bounds(), *self._heuristics(), *self._windows(), *self._of_all()]
+        kept = self._supported(*(method for method, _ in shares))
+        return [TurnTaker(method, share) for method, share in shares if method in kept]
+
+    def _bounds(self) -> Iterator[tuple[Method, Share]]:
+        """Relaxations to subsets of devices."""
+        view, params, share = self._view, self._params, self._params.rounds
+        if self._remote is not None:
+            yield on(view, self._remote), share.subset_dp_remote
+        else:
+            yield on(self._bounded, self._subsets), share.subset_dp
+        problem = self._bounded.problem
+        large = problem.operations > params.full_model.most_operations
+        yield (
+            on(self._bounded, RelaxationBound(problem, params.relaxation)),
+            share.relaxations_large if large else share.relaxations,
+        )
+
+    def _heuristics(self) -> Iterator[tuple[Method, Share]]:
+        """Heuristics by kind of backward, and the dynamic program."""
+        rng, params, share = self._rng, self._params, self._params.rounds
+        for method in self._justifications:
+            yield method, share.justification
+        for pool, view in self._parts:
+            yield on(view, IteratedLocalSearch(pool, rng, params.local_search)), share.local_search
+            yield on(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
+            yield on(view, BeamSearch(pool.problem, params.dynamic_program)), share.beam
+        programs = [(self._bounded.problem, self._bounded)]
+        if self._mixed:
+            programs += [(pool.problem, view) for pool, view in self._parts if view is not None]
+        for problem, searched in programs:
+            yield (
+                on(searched, DynamicProgram(problem, params.dynamic_program)),
+                share.dynamic_program,
+            )
+
+    def _windows(self) -> Iterator[tuple[Method, Share]]:
+        """Windows on schedules of one kind of backward, of both kinds, and of all operations."""
+        rng, params, share = self._rng, self._params, self._params.rounds
+        for pool, view in self._parts:
+            yield on(view, WindowLNS(pool, rng, params.windows)), share.windows
+        if self._mixed:
+            pool = Pool(self._compute.problem, params.pool)
+            views = [view for _, view in self._parts if view is not None]
+            yield on(self._view, WindowLNS(pool, rng, params.windows, views)), share.windows
+
+    def _of_all(self) -> Iterator[tuple[Method, Share]]:
+        """Methods on all operations, if there are more than compute; then models of compute."""
+        params, share, problem = self._params, self._params.rounds, self._incumbent.problem
+        swaps = CriticalSwaps(self._rng, params.moves)
+        if self._view is None:
+            yield swaps, share.swaps
+        else:
+            yield swaps, share.swaps_over_links
+            pool = Pool(problem, params.pool)
+            yield WindowLNS(pool, self._rng, params.windows), share.windows
+            yield FullModel(problem, params.full_model), share.full_model
+            around = problem.traits & {Trait.STEP_WORK, Trait.OFFLOAD}
+            if around and not can_prove(problem):
+                delays = delays_view(self._incumbent)
+                model = FullModel(delays.problem, params.full_model)
+                yield on(delays, model), share.full_model
+        compute = self._compute.problem
+        yield on(self._view, FullModel(compute, params.full_model)), share.full_model
+        yield on(self._view, TargetFeasibility(compute, params.questions)), share.questions
+
+    @property
+    def _compute(self) -> Incumbent:
+        """The view of compute alone, or the incumbent if there is nothing else."""
+        return self._view or self._incumbent
+
+    @property
+    def _mixed(self) -> bool:
+        return Trait.MIXED in self._compute.problem.traits
 
     def quick_turns(self) -> Turns:
         """Turns before the rounds: double justification of small problems."""
-        if self._problem.operations <= self._params.justification.first_most:
+        if self._incumbent.problem.operations <= self._params.justification.first_most:
             for method in self._supported(*self._justifications):
                 yield Turn(method, 0.0)
 
@@ -203,4 +181,4 @@ class _Portfolio:
             self._remote.close()
 
     def _supported(self, *methods: Method) -> list[Method]:
-        return supported(methods, self._problem, self._params)
+        return supported(methods, self._incumbent.problem, self._params)

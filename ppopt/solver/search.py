@@ -210,7 +210,7 @@ class Search:
         if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
-            self.incumbent, self.view, self.parts, self.options, self.clock, self._solve_for
+            self.incumbent, self.view, self.parts, self.options, self.clock
         )
 
     def _solve_for(self, problem: Problem, seconds: float) -> Result:

@@ -20,10 +20,16 @@ from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
-from ppopt.solver.parameters import RemoteParams, SubsetParams
+from ppopt.solver.parameters import SubsetParams
 
 BY_CLOCK = 2
 """Workers of the budget in this process: with more than one, budgets are seconds."""
+PAUSE = 0.05
+"""Least number of seconds between two exchanges of messages."""
+FIRST_ROUND = 6.0
+"""Seconds of the first round; each round takes twice as long."""
+LEAST_SECONDS = 3.0
+"""Least number of seconds left to start the process, which takes half a second."""
 
 
 class SubsetProblem(NamedTuple):
@@ -52,9 +58,8 @@ class SubsetDPProxy:
     name = SubsetDP.name
     handles = SubsetDP.handles
 
-    def __init__(self, local: SubsetDP, params: RemoteParams) -> None:
+    def __init__(self, local: SubsetDP) -> None:
         self._local = local
-        self._params = params
         self._process: subprocess.Popen[bytes] | None = None
         self._link: _Link | None = None
         self._clock: Clock | None = None
@@ -84,7 +89,7 @@ class SubsetDPProxy:
         The incumbent must have a schedule.
         """
         python = child_process.interpreter()
-        if self._process or python is None or clock.left < self._params.least:
+        if self._process or python is None or clock.left < LEAST_SECONDS:
             return
         assert incumbent.value is not None
         try:
@@ -92,7 +97,7 @@ class SubsetDPProxy:
         except OSError:
             return
         self._clock = clock
-        self._link = _Link(here, incumbent, clock, self._params.pause, leads=True)
+        self._link = _Link(here, incumbent, clock, leads=True)
         clock.poll = self._link.exchange
         self._link.send(
             SubsetProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
@@ -113,19 +118,19 @@ def serve(number: int) -> None:
     with Connection(number) as connection:
         job: SubsetProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
-        clock, params = Clock(Deadline.after(job.seconds)), RemoteParams()
-        link = _Link(connection, incumbent, clock, params.pause, leads=False)
+        clock = Clock(Deadline.after(job.seconds))
+        link = _Link(connection, incumbent, clock, leads=False)
         clock.poll = link.exchange
         try:
-            _search(incumbent, clock, params)
+            _search(incumbent, clock)
         except VerificationError as error:
             link.send(error)
         link.tell()
 
 
-def _search(incumbent: Incumbent, clock: Clock, params: RemoteParams) -> None:
+def _search(incumbent: Incumbent, clock: Clock) -> None:
     """Run rounds, each twice as long as the last."""
-    subsets, seconds = SubsetDP(incumbent.problem, SubsetParams()), params.first_round
+    subsets, seconds = SubsetDP(incumbent.problem, SubsetParams()), FIRST_ROUND
     while subsets.open and not (clock.over or incumbent.closed):
         subsets.run(incumbent, Budget(incumbent, clock, BY_CLOCK, 0, seconds))
         seconds *= 2
@@ -139,7 +144,6 @@ class _Link:
         connection: Connection,
         incumbent: Incumbent,
         clock: Clock,
-        pause: float,
         *,
         leads: bool,
     ) -> None:
@@ -148,7 +152,6 @@ class _Link:
         self.connection = connection
         self._incumbent = incumbent
         self._clock = clock
-        self._pause = pause
         self._leads = leads
         self._cut = False
         self._value = incumbent.value
@@ -159,7 +162,7 @@ class _Link:
         """Receive what the other side has found and send improvements, at most once per pause."""
         if self._cut or not self._next.over:
             return
-        self._next = Deadline.after(self._pause)
+        self._next = Deadline.after(PAUSE)
         for news in self._received():
             self._take(news)
         self.tell()

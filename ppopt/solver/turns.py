@@ -31,7 +31,6 @@ class TurnTaker:
 
     def __init__(self, method: Method, share: Share) -> None:
         self.method = method
-        self.since = share.since
         self._share = share
         self._last: Outcome | None = None
 
@@ -80,8 +79,6 @@ def rounds(
         if not left:
             return
         for entry in left:
-            if number < entry.since:
-                continue
             seconds = entry.seconds(round_seconds(problem, number, params), whole)
             outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome()
             entry.note(outcome)

@@ -1,14 +1,24 @@
-"""V-Min: two chunks in a V within a third of the memory of 1F1B."""
+"""V-Min: two chunks in a V within a third of the memory of 1F1B.
+
+A building block of equal slots stalls in every microbatch where F, B and W differ (arXiv
+2405.15362, section 3, on V-Min). What keeps activations alive for a short time, and so the memory
+small, is that microbatches enter no faster than devices can work and then go through without
+waiting; `paced_sequences` does the same with the real times of every stage.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
+from itertools import accumulate
 
+from ppopt.problem.instance import Instance
+from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.generation import NEVER, Generation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
-from ppopt.strategies.paced import paced_sequences
 
 PACES = (100, 105, 110, 115, 120, 125)
 """Percent of the busiest device's time at which microbatches enter where passes differ."""
@@ -28,7 +38,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     At most 2 floor((p + 4) / 3) chunks on a device (arXiv 2405.15362, section 3). With F, B and W
     of one length it idles about 2p/3 of a microbatch's time, at its ends alone. With other lengths
     the block stalls in every microbatch (same section): then orders made by the same idea from the
-    real times (`paced`) compete with it.
+    real times (`paced_sequences`) compete with it.
     """
     most = 2 * ((pipeline.num_devices + 4) // 3)
     paces = () if equal_times(pipeline) else PACES
@@ -49,3 +59,99 @@ def v_min_block(devices: int) -> Block:
         ),
         back=1,
     )
+
+
+PATIENCE = 50
+"""Percent of W that must fit before the next arrival that is known of."""
+
+
+def paced_sequences(instance: Instance, most: int, percent: int) -> list[list[int]]:
+    """Classes of the operations per device, W included; `instance` has two chunks in a V.
+
+    Microbatches enter every `percent` of the time that the busiest device works on one. A device
+    at `most` activations lets no further microbatch in; it may exceed that for a microbatch that
+    it has begun, so that nothing waits in a circle.
+    """
+    return _Paced(instance, most, percent).result()
+
+
+class _Paced:
+    """One generation, and what devices hold in it."""
+
+    def __init__(self, instance: Instance, most: int, percent: int) -> None:
+        self.run, self.instance, self.most = Generation(instance), instance, most
+        self.classes = instance.classes
+        hosted = [filter(None, map(instance.times, mine)) for mine in instance.hosted]
+        work = [zip(*times, strict=True) for times in hosted]
+        busiest = map(max, zip(*(map(sum, rows) for rows in work), strict=True))
+        paces = [-(-time * percent // 100) for time in busiest]
+        self.entries = list(accumulate(paces[:-1], initial=0))
+        self.entry = instance.number(OpKind.F, 0)
+        self.coming: list[int | None] = [None for _ in self.classes]
+        """When the next operation of a class may start, if that is known."""
+        self.coming[self.entry] = 0
+        self.passes = [
+            [
+                (number, kind)
+                for number in mine
+                if isinstance(kind := self.classes[number].kind, OpKind) and kind is not OpKind.W
+            ]
+            for mine in instance.hosted
+        ]
+        """Class and kind of the F and B of every device, the F of its first chunk in front."""
+        self.in_flight = [0 for _ in instance.hosted]
+        self.pending: list[deque[int]] = [deque() for _ in instance.hosted]
+        """Classes of the W that may run, oldest first."""
+
+    def result(self) -> list[list[int]]:
+        """Run all microbatches from the instants at which they enter device 0."""
+        self.run.run(self._choose, [(entry, 0) for entry in self.entries])
+        return self.run.sequence
+
+    def _choose(self, device: int, now: int) -> int | None:
+        """The oldest microbatch that is ready, of equals the backward; else perhaps W."""
+        ready: list[tuple[int, int, int]] = []
+        following, blocked = NEVER, False
+        for number, kind in self.passes[device]:
+            arrival = self.coming[number]
+            if arrival is None:
+                arrival = self.coming[number] = self.run.arrival(number)
+                if arrival is None:
+                    continue
+            if arrival > now:
+                following = min(following, arrival)
+            elif kind is OpKind.F and not self._may_begin(device, number):
+                blocked = True
+            else:
+                ready.append((self.run.done[number], -kind, number))
+        if ready:
+            _, back, number = min(ready)
+            self._begin(device, number, OpKind(-back))
+            return number
+        if self.pending[device]:
+            number = self.pending[device][0]
+            time = self.instance.times(number)[self.run.done[number]]
+            if blocked or 100 * (following - now) >= PATIENCE * time:
+                self.in_flight[device] -= 1
+                return self.pending[device].popleft()
+        return None
+
+    def _may_begin(self, device: int, number: int) -> bool:
+        """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
+        first = number == self.passes[device][0][0]
+        return self.in_flight[device] < self.most or not (first or self.pending[device])
+
+    def _begin(self, device: int, number: int, kind: OpKind) -> None:
+        """Note what the start of an F or B changes."""
+        self.coming[number] = None
+        *_, backward, weight = self.instance.numbers(self.classes[number].stage)
+        closing = weight if kind is OpKind.B else backward
+        if kind is OpKind.F:
+            self.in_flight[device] += 1
+        if not self.classes[closing].size:
+            self.in_flight[device] -= 1
+        elif kind is OpKind.B:
+            self.pending[device].append(weight)
+        if number == self.entry:
+            entered = self.run.done[number] + 1
+            self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER

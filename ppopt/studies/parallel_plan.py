@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -31,11 +31,16 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
-from ppopt.studies.engines.engine import DirectEngine, Engine
+from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
-from ppopt.studies.parallel_storage import CombinationStorage, StudyOptions
-from ppopt.studies.parallel_task import CombinationDone, CombinationState, CombinationTask
+from ppopt.studies.parallel_task import (
+    CombinationDone,
+    CombinationState,
+    CombinationStorage,
+    CombinationTask,
+    StudyOptions,
+)
 from ppopt.studies.plan_space import (
     CHUNKS,
     PLACEMENTS,
@@ -43,6 +48,7 @@ from ppopt.studies.plan_space import (
     default_recompute,
     default_strategies,
     fields_of,
+    set_up_until,
 )
 from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.storage import Storage
@@ -60,12 +66,8 @@ SHORTEST = 0.5
 TURN = 0.05
 """Least share of the time limit for a search, which needs time to set up and to find its first
 schedules. Combinations for which a round has no time left wait for the next one."""
-PAUSE = 0.2
-"""Seconds between two checks for Ctrl-C."""
 LATE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
-STOPPING = 10.0
-"""Seconds that searches have to end after Ctrl-C."""
 
 
 class BoundedSpace(NamedTuple):
@@ -115,17 +117,7 @@ class PlanArguments:
 
         Combinations for which no time is left have none, but for the first that is valid.
         """
-        spaces: dict[Parallelism, BoundedSpace] = {}
-        refused: dict[Parallelism, str] = {}
-        for combination, model in models.items():
-            if spaces and deadline.over:
-                refused[combination] = OUT_OF_TIME
-                continue
-            try:
-                spaces[combination] = self._checked_space(model)
-            except NotApplicableError as error:
-                refused[combination] = str(error)
-        return spaces, refused
+        return set_up_until(deadline, models, lambda each: self._checked_space(models[each]))
 
     def _checked_space(self, model: DerivedModel) -> BoundedSpace:
         """Plan space of a combination with its quick bound.
@@ -184,53 +176,30 @@ def plan_parallelism(
     skipped |= refused
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
-    combinations = [_Combination(each, models[each], given) for each, given in spaces.items()]
+    rows = [
+        ParallelRow(each, models[each], CombinationState(given.lower_bound))
+        for each, given in spaces.items()
+    ]
+    plans = {each: given.space for each, given in spaces.items()}
     with ExitStack() as stack:
         stored = None
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
-            plans = {each: bounded.space for each, bounded in spaces.items()}
             stored = CombinationStorage(storage, study, space, plans, options)
         used = DirectEngine() if engine is None else engine
         late = OUT_OF_TIME in skipped.values()
-        search = _ParallelSearch(combinations, options, used, stored, is_bounded=not late)
+        search = _ParallelSearch(rows, plans, options, used, stored, is_bounded=not late)
         search.run(stack.enter_context(interrupts.recorded(inner=True)))
     best, lower_bound = search.best, search.lower_bound
-    rows = sorted((combination.row() for combination in combinations), key=_sort_key)
     if best is None:
         status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
     else:
         status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
     return ParallelPlan(
-        space, status, tuple(rows), lower_bound, skipped, options.provenance,
-        options.deadline.spent, search.interrupted, None if stored is None else stored.report,
+        space, status, tuple(sorted(search.rows, key=lambda row: row.sort_key)), lower_bound,
+        skipped, options.provenance, options.deadline.spent, search.interrupted,
+        None if stored is None else stored.report,
     )  # fmt: skip
-
-
-def _sort_key(row: ParallelRow) -> tuple[bool, Fraction, bool, Fraction, Parallelism]:
-    """Sort key of a row: its step, then its bound, infeasible ones last."""
-    bound = row.lower_bound
-    return (
-        row.value is None, row.value or Fraction(0), bound is None, bound or Fraction(0),
-        row.parallelism,
-    )  # fmt: skip
-
-
-class _Combination:
-    """A combination during the search."""
-
-    def __init__(self, parallelism: Parallelism, model: DerivedModel, given: BoundedSpace) -> None:
-        self.parallelism, self.model, self.space = parallelism, model, given.space
-        self.state = CombinationState(given.lower_bound)
-        self.failed: str | None = None
-        """Why a search failed: its process died."""
-
-    def row(self) -> ParallelRow:
-        """Row of the result."""
-        state = self.state
-        return ParallelRow(
-            self.parallelism, self.model, state.lower_bound, state.plan, state.seconds, self.failed
-        )
 
 
 class _ParallelSearch:
@@ -238,7 +207,8 @@ class _ParallelSearch:
 
     def __init__(
         self,
-        combinations: Sequence[_Combination],
+        rows: Sequence[ParallelRow],
+        spaces: Mapping[Parallelism, PlanSpace],
         options: SolveOptions,
         engine: Engine,
         stored: CombinationStorage | None,
@@ -246,8 +216,9 @@ class _ParallelSearch:
         is_bounded: bool,
     ) -> None:
         """`is_bounded`: whether every combination has a bound, because none was skipped late."""
+        self.rows = list(rows)
+        self._spaces, self._engine, self._stored = spaces, engine, stored
         self._is_bounded = is_bounded
-        self._combinations, self._engine, self._stored = combinations, engine, stored
         self._deadline, self._options = options.deadline, options.by(NO_DEADLINE)
         self._limit = options.deadline.seconds
         self.interrupted = False
@@ -257,34 +228,36 @@ class _ParallelSearch:
             self._continue_from(stored.load())
 
     def _continue_from(self, states: Mapping[Parallelism, CombinationState]) -> None:
-        """Continue from stored states, whose searches count in the time limit."""
+        """Continue from stored states, whose searches count in the time limit.
+
+        A search that ended early had to beat the step of another combination. If that step was
+        shorter than the best one known now, the search is not exhausted.
+        """
         spent = sum(state.seconds for state in states.values()) / self._engine.slots
         self._deadline = self._deadline.longer(-spent)
-        for combination in self._combinations:
-            state = states.get(combination.parallelism)
+        for number, row in enumerate(self.rows):
+            state = states.get(row.parallelism)
             if state is not None:
-                bound = combination.state.lower_bound
-                if state.lower_bound is not None and bound is not None:
-                    state = state._replace(lower_bound=max(bound, state.lower_bound))
-                combination.state = state
+                if state.lower_bound is not None and row.lower_bound is not None:
+                    state = state._replace(lower_bound=max(row.lower_bound, state.lower_bound))
+                self.rows[number] = replace(row, state=state)
         best = self.best
-        for combination in self._combinations:
-            known = combination.state.known_value
+        for number, row in enumerate(self.rows):
+            known = row.state.known_value
             if known is not None and (best is None or best > known):
-                combination.state = combination.state._replace(exhausted=False)
+                self.rows[number] = replace(row, state=row.state._replace(exhausted=False))
 
     @property
     def best(self) -> Fraction | None:
         """Shortest step found."""
-        values = (combination.state.value for combination in self._combinations)
-        return min((value for value in values if value is not None), default=None)
+        return min((row.value for row in self.rows if row.value is not None), default=None)
 
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of all steps; None: no combination is within the memory limit."""
         if not self._is_bounded:
             return Fraction(0)
-        bounds = [combination.state.lower_bound for combination in self._combinations]
+        bounds = (row.lower_bound for row in self.rows)
         least = min((bound for bound in bounds if bound is not None), default=None)
         best = self.best
         return least if best is None or least is None else min(least, best)
@@ -310,12 +283,12 @@ class _ParallelSearch:
 
         After Ctrl-C this ends at once, with bounds alone.
         """
-        possible = [each for each in self._combinations if each.state.lower_bound is not None]
-        combination = min(possible, key=_estimate, default=self._combinations[0])
-        done = self._task(combination, SHORTEST).perform()
+        possible = [number for number, row in enumerate(self.rows) if row.lower_bound is not None]
+        number = min(possible, key=self._estimate, default=0)
+        done = self._task(number, SHORTEST).perform()
         if done.state is None:
-            raise RunError(f"{combination.parallelism}: {done.failed}")
-        self._take([(self._combinations.index(combination), done)])
+            raise RunError(f"{self.rows[number].parallelism}: {done.failed}")
+        self._take([(number, done)])
 
     @property
     def _ended(self) -> bool:
@@ -325,96 +298,81 @@ class _ParallelSearch:
     @property
     def _planned(self) -> bool:
         """Whether a combination is planned."""
-        return any(combination.state.plan is not None for combination in self._combinations)
+        return any(row.plan is not None for row in self.rows)
 
-    def _open(self) -> list[_Combination]:
-        """Open combinations, the most promising first."""
-        return sorted(filter(self._is_open, self._combinations), key=_estimate)
+    def _open(self) -> list[int]:
+        """Indices of open combinations, the most promising first."""
+        return sorted(filter(self._is_open, range(len(self.rows))), key=self._estimate)
 
-    def _is_open(self, combination: _Combination) -> bool:
+    def _is_open(self, number: int) -> bool:
         """Whether a combination may have a shorter step than the best."""
-        state = combination.state
-        if state.lower_bound is None or state.exhausted or combination.failed:
+        row, best = self.rows[number], self.best
+        if row.lower_bound is None or row.state.exhausted or row.failed:
             return False
-        best = self.best
-        return best is None or state.lower_bound < best * (1 - CLOSE)
+        return best is None or row.lower_bound < best * (1 - CLOSE)
 
-    def _round(
-        self, waiting: Sequence[_Combination], deadline: Deadline, pressed: list[int]
-    ) -> None:
+    def _estimate(self, number: int) -> Fraction:
+        """Sort key of a combination: the shortest step found or, before any, an estimate.
+
+        The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
+        (Megatron-LM, arXiv 2104.04473, section 2.2.1).
+        """
+        row = self.rows[number]
+        if row.value is not None:
+            return row.value
+        assert row.lower_bound is not None
+        training = row.model.training
+        return row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
+
+    def _round(self, waiting: Sequence[int], deadline: Deadline, pressed: list[int]) -> None:
         """Search combinations once each, as many at the same time as the engine has slots."""
         engine, queue = self._engine, deque(waiting)
-        while True:
+
+        def submit() -> None:
             while queue and engine.busy < engine.slots:
                 self._submit(queue.popleft(), queue, deadline)
-            if not engine.busy:
-                return
-            self._take(engine.wait(PAUSE))
+
+        def ends() -> bool:
             self.interrupted = bool(pressed)
-            if self.interrupted or self._is_late:
-                self._stop(pressed)
-                return
+            self._stopped = self.interrupted or self._is_late
+            return self._stopped
+
+        run_tasks(engine, submit, self._take, ends, pressed)
 
     @property
     def _is_late(self) -> bool:
         """Whether searches should have ended, and a combination is planned."""
         return self._planned and -self._deadline.left > LATE * self._limit + GRACE
 
-    def _stop(self, pressed: list[int]) -> None:
-        """Ask searches to end with what they have, and wait for them."""
-        engine, self._stopped = self._engine, True
-        engine.stop()
-        for _ in range(round(STOPPING / PAUSE)):
-            if not engine.busy or len(pressed) > 1:
-                return
-            self._take(engine.wait(PAUSE))
-
-    def _submit(
-        self, combination: _Combination, queue: Sequence[_Combination], deadline: Deadline
-    ) -> None:
+    def _submit(self, number: int, queue: Sequence[int], deadline: Deadline) -> None:
         """Submit a search of a combination, if it is still open and time is left."""
         left = deadline.left
-        if not self._is_open(combination) or (
-            left <= SHORTEST and (self._planned or self._engine.busy)
-        ):
+        if not self._is_open(number) or (left <= SHORTEST and (self._planned or self._engine.busy)):
             return
         others = sum(map(self._is_open, queue)) // self._engine.slots
         turn = max(TURN * self._limit, deadline.turn(others).seconds)
         seconds = max(SHORTEST, min(self._deadline.left, turn))
-        number = self._combinations.index(combination)
-        self._engine.submit(number, self._task(combination, seconds))
+        self._engine.submit(number, self._task(number, seconds))
 
-    def _task(self, combination: _Combination, seconds: float) -> CombinationTask:
+    def _task(self, number: int, seconds: float) -> CombinationTask:
         """Search of a combination."""
-        key = None if self._stored is None else self._stored.keys[combination.parallelism]
+        row = self.rows[number]
+        key = None if self._stored is None else self._stored.keys[row.parallelism]
         here = isinstance(self._engine, DirectEngine)
         return CombinationTask(
-            combination.space, combination.state, seconds, self.best, self._options, key,
+            self._spaces[row.parallelism], row.state, seconds, self.best, self._options, key,
             self._deadline.progress if here else None,
         )  # fmt: skip
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Take the outcomes of searches."""
         for number, done in ended:
-            combination = self._combinations[number]
-            combination.failed = done.failed
+            row = replace(self.rows[number], failed=done.failed)
             if isinstance(done, CombinationDone) and done.state is not None:
-                combination.state = done.state
+                row = replace(row, state=done.state)
                 if self._stored is not None:
-                    self._stored.save(combination.parallelism, done)
+                    self._stored.save(row.parallelism, done)
             elif done.failed is None and not self._stopped:
-                combination.failed = "its search was cancelled"
+                row = replace(row, failed="its search was cancelled")
+            self.rows[number] = row
             self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
-
-
-def _estimate(combination: _Combination) -> Fraction:
-    """Sort key of a combination: the shortest step found or, before any, an estimate.
-
-    The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
-    (Megatron-LM, arXiv 2104.04473, section 2.2.1).
-    """
-    state, training = combination.state, combination.model.training
-    if state.value is not None:
-        return state.value
-    assert state.lower_bound is not None
-    return state.lower_bound * (1 + Fraction(training.devices - 1, training.batches))

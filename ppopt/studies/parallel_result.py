@@ -13,7 +13,7 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.solver.result import Provenance, Status
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
-from ppopt.studies.parallel_storage import StorageReport
+from ppopt.studies.parallel_task import CombinationState, StorageReport
 from ppopt.studies.plan_result import Plan, RowStatus
 from ppopt.studies.step_breakdown import StepBreakdown, step_breakdown
 
@@ -27,19 +27,31 @@ class ParallelRow:
 
     parallelism: Parallelism
     model: DerivedModel
-    lower_bound: Fraction | None
-    """Lower bound of its steps; None: no schedule is within the memory limit."""
-    plan: Plan | None
-    """Best plan of the combination, with or without a schedule; None: it was bounded only."""
-    seconds: float
-    """Seconds that its plans took."""
+    state: CombinationState
     failed: str | None = None
     """Why its last search failed, in one line; None if it did not."""
 
     @property
+    def lower_bound(self) -> Fraction | None:
+        """Lower bound of its steps; None: no schedule is within the memory limit."""
+        return self.state.lower_bound
+
+    @property
+    def plan(self) -> Plan | None:
+        """Best plan of the combination, with or without a schedule; None: it was bounded only."""
+        return self.state.plan
+
+    @property
     def value(self) -> Fraction | None:
         """Shortest step found."""
-        return None if self.plan is None else self.plan.value
+        return self.state.value
+
+    @property
+    def sort_key(self) -> tuple[bool, Fraction, bool, Fraction, Parallelism]:
+        """Sort key: the step, then the bound, infeasible ones last."""
+        value, bound = self.value, self.lower_bound
+        zero = Fraction(0)
+        return value is None, value or zero, bound is None, bound or zero, self.parallelism
 
     @property
     def configuration(self) -> str | None:
@@ -66,13 +78,7 @@ class ParallelRow:
 
     def status(self, best: Fraction | None) -> RowStatus:
         """State of the combination; `best` is the shortest step of any."""
-        if self.lower_bound is None:
-            return RowStatus.INFEASIBLE
-        if self.value is not None and self.lower_bound >= self.value:
-            return RowStatus.OPTIMAL
-        if best is not None and self.lower_bound >= best:
-            return RowStatus.PRUNED
-        return RowStatus.UNKNOWN if self.value is None else RowStatus.FEASIBLE
+        return RowStatus.of(self.value, self.lower_bound, best)
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ class ParallelPlan:
             "bound_tokens_per_second_per_gpu": self.tokens_per_second(row.lower_bound),
             "configuration": row.configuration,
             "peak_memory": plain_or_none(row.peak),
-            "seconds": round(row.seconds, 3),
+            "seconds": round(row.state.seconds, 3),
             "failed": row.failed,
         }
 

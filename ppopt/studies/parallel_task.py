@@ -1,17 +1,20 @@
 """A combination of a plan over the parallelism as a unit of work, and what is known of it.
 
-A search of a combination runs here or in another process. Its state is stored: its plan, its bound,
-and the seconds of all its searches.
+A search of a combination runs here or in another process. Its state is stored, in a study with one
+trial for each combination: its plan, its bound, and the seconds of all its searches.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 from ppopt.errors import InputError, VerificationError
-from ppopt.formats.fields import finite, flag, section, within
+from ppopt.formats.fields import flag
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain_or_none
@@ -23,13 +26,23 @@ from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
 from ppopt.studies.job import version
 from ppopt.studies.outcome import PLAN, fraction
+from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import PlanSpace
-from ppopt.studies.records import StoredResult, damage, one_line, packed
+from ppopt.studies.records import (
+    Check,
+    DamagedError,
+    StoredResult,
+    SweepRow,
+    damage,
+    one_line,
+    packed,
+    seconds,
+    section_of,
+)
+from ppopt.studies.storage import Storage, StorageError
 from ppopt.studies.task import Done
-
-_RECORD = ("lower_bound", "seconds", "exhausted", "known_value", "plan")
 
 
 class CombinationState(NamedTuple):
@@ -176,14 +189,14 @@ def to_record(key: str, state: CombinationState, options: SolveOptions) -> Store
 def from_record(record: StoredResult, space: PlanSpace, options: SolveOptions) -> CombinationState:
     """State in a stored result; raises DamagedError if it is wrong."""
     with damage("a stored result"):
-        value = section(outcome.document(record).get(PLAN), _RECORD)
-        state = CombinationState(
-            lower_bound=within("lower_bound", fraction, value["lower_bound"]),
-            plan=plan_record.from_object(value["plan"], space, options),
-            seconds=float(within("seconds", finite, value["seconds"])),
-            exhausted=within("exhausted", flag, value["exhausted"]),
-            known_value=within("known_value", fraction, value["known_value"]),
-        )
+        checks: dict[str, Check] = {
+            "lower_bound": fraction,
+            "plan": partial(plan_record.from_object, space=space, options=options),
+            "seconds": seconds,
+            "exhausted": flag,
+            "known_value": fraction,
+        }
+        state = CombinationState(**section_of(outcome.document(record).get(PLAN), checks))
         if state.value is not None and (
             state.lower_bound is None or state.lower_bound > state.value
         ):
@@ -206,3 +219,93 @@ def figures(state: CombinationState, options: SolveOptions) -> ScheduleFigures:
         gap=plain_or_none(gap),
         proof=plan.proof,
     )
+
+
+class StudyOptions(NamedTuple):
+    """Where the combinations of a plan are stored."""
+
+    storage: str
+    """URL of the storage."""
+    name: str | None = None
+    """Name of the study; None: made from the space."""
+    command: str | None = None
+    """Command line that requests the plan; it is stored, to tell how to continue."""
+
+
+class StorageReport(NamedTuple):
+    """What became of the storage of a plan."""
+
+    storage: str
+    """URL of the storage."""
+    study: str
+    loaded: int
+    """Number of combinations whose state was stored before."""
+    not_stored: str | None
+    """Why the storage could not be written; None: it was."""
+    damaged: tuple[str, ...]
+    """Why stored states could not be used; their combinations were searched again."""
+
+
+class CombinationStorage:
+    """Reads and writes the states of combinations; the study has one trial for each.
+
+    If the storage cannot be written, the plan goes on without it.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        study: StudyOptions,
+        space: ParallelSpace,
+        spaces: Mapping[Parallelism, PlanSpace],
+        options: SolveOptions,
+    ) -> None:
+        self._storage, self._spaces, self._options = storage, spaces, options
+        texts = {each: space_text(plan_space) for each, plan_space in spaces.items()}
+        self.keys = {each: _digest((text, options.seed)) for each, text in texts.items()}
+        """Keys of the results: equal for interchangeable ones."""
+        base = _digest((space, sorted(self.keys.values())))[:16]
+        self.name = study.name or f"plan-{space.architecture.name}-{base[:8]}"
+        self._study = storage.study(self.name, base)
+        storage.request_rows(self._study, [each._asdict() for each in spaces], study.command)
+        self._loaded = 0
+        self._not_stored: str | None = None
+        self._damaged: list[str] = []
+
+    @property
+    def report(self) -> StorageReport:
+        """What became of the storage so far."""
+        return StorageReport(
+            self._storage.url, self.name, self._loaded, self._not_stored, tuple(self._damaged)
+        )
+
+    def load(self) -> dict[Parallelism, CombinationState]:
+        """Stored states of combinations, checked."""
+        states = {}
+        for combination, key in self.keys.items():
+            try:
+                record = self._storage.result(key)
+                if record is not None:
+                    states[combination] = from_record(
+                        record, self._spaces[combination], self._options
+                    )
+            except DamagedError as error:
+                self._damaged.append(one_line(error))
+        self._loaded = len(states)
+        return states
+
+    def save(self, combination: Parallelism, done: CombinationDone) -> None:
+        """Store the state of a combination after a search."""
+        if done.state is None or self._not_stored:
+            return
+        shown = figures(done.state, self._options)
+        key = self.keys[combination]
+        row = SweepRow(combination._asdict(), shown, None, cached=False, key=key)
+        try:
+            self._storage.finish(self._study, row, done.result)
+        except StorageError as error:
+            self._not_stored = str(error)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(repr((version(), content)).encode()).hexdigest()

@@ -46,7 +46,7 @@ class _Setting(NamedTuple):
     """A strategy with its pipeline."""
 
     request: EvaluationRequest
-    recompute: str
+    variant: _Variant
     in_space: bool
 
     def sort_key(self) -> tuple[bool, bool]:
@@ -55,7 +55,7 @@ class _Setting(NamedTuple):
 
     def baseline(self, schedule: Schedule, objective: Objective) -> PlanBaseline:
         """Schedule of the strategy, as a baseline of the plan."""
-        recompute = _recompute(self.recompute, schedule)
+        recompute = _recompute(self.variant.recompute, schedule)
         value = objective_value(schedule, objective)
         return PlanBaseline(self.request.strategy.name, schedule, value, recompute, self.in_space)
 
@@ -70,29 +70,27 @@ class PlanBaselines:
         """Baselines within the memory limits."""
         self._open: dict[int, tuple[_Setting, StrategySearch]] = {}
         """Searches that can be continued, by index of `results`."""
-        self._unplaced: dict[int, list[_Variant]] = {}
-        """Strategies without a pipeline yet, by number of microbatches."""
-        self._left: dict[int, list[_Setting]] = {}
-        """Strategies with a pipeline that are not evaluated yet, by number of microbatches."""
+        self._waiting: dict[int, list[_Variant]] = {}
+        """Strategies that are not evaluated yet, by number of microbatches."""
 
     def search(self, batches: int, deadline: Deadline) -> None:
         """Evaluate the remaining strategies until the deadline."""
-        new = self._settings(batches, deadline)
-        left = sorted([*self._left.get(batches, ()), *new], key=_Setting.sort_key)
-        late = []
-        requests = [setting.request for setting in left]
+        waiting = self._waiting.setdefault(batches, list(self._variants()))
+        settings: list[_Setting] = []
+        while waiting and not deadline.over:
+            settings += self._placed(waiting.pop(0), batches)
+        settings.sort(key=_Setting.sort_key)
+        requests = [setting.request for setting in settings]
         for evaluation in evaluate_strategies(
             requests, self._objective, deadline, max_seconds=LONGEST
         ):
+            setting = settings[evaluation.position]
             if evaluation.out_of_time:
-                late.append(left[evaluation.position])
+                waiting.append(setting.variant)
             elif evaluation.schedule is not None and evaluation.schedule.fits_limits:
                 if evaluation.search is not None:
-                    self._open[len(self.results)] = left[evaluation.position], evaluation.search
-                self.results.append(
-                    left[evaluation.position].baseline(evaluation.schedule, self._objective)
-                )
-        self._left[batches] = late
+                    self._open[len(self.results)] = setting, evaluation.search
+                self.results.append(setting.baseline(evaluation.schedule, self._objective))
 
     def refine(self, batches: int, deadline: Deadline) -> None:
         """Continue the searches of strategies that a gain names.
@@ -142,26 +140,9 @@ class PlanBaselines:
         best: dict[str, PlanBaseline] = {}
         for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
             best.setdefault(baseline.strategy, baseline)
-        names = [setting.request.strategy.name for setting in self._left.get(batches, ())]
-        names += [variant.strategy.name for variant in self._unplaced.get(batches, ())]
+        names = (variant.strategy.name for variant in self._waiting.get(batches, ()))
         late = dict.fromkeys(name for name in names if name not in best)
         return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(late))
-
-    def _settings(self, batches: int, deadline: Deadline) -> Iterator[_Setting]:
-        """Give pipelines to the strategies that have none yet, until the deadline.
-
-        Left out are configurations of the plan, and strategies of two routes, unless the model
-        gives the size of the weights, of which devices then hold two copies.
-        """
-        if batches not in self._unplaced:
-            self._unplaced[batches] = list(self._variants())
-        unplaced, options = self._unplaced[batches], self._space.options
-        while unplaced and not deadline.over:
-            strategy, chunks, choice = unplaced.pop(0)
-            placed = self._placed(strategy, batches, chunks, choice)
-            if placed is not None:
-                request = EvaluationRequest(strategy, placed, strategy.taken(options))
-                yield _Setting(request, choice, self._is_within(strategy, placed, choice))
 
     def _variants(self) -> Iterator[_Variant]:
         """All strategies with every number of chunks and every recompute mode of the plan.
@@ -181,11 +162,13 @@ class PlanBaselines:
             for chunks in space.chunks if strategy.chunks is None else (None,):
                 yield from (_Variant(strategy, chunks, choice) for choice in recompute)
 
-    def _placed(
-        self, strategy: Strategy, batches: int, chunks: int | None, recompute: str
-    ) -> Pipeline | None:
-        """Pipeline of a strategy; None if the strategy is left out."""
-        space = self._space
+    def _placed(self, variant: _Variant, batches: int) -> Iterator[_Setting]:
+        """Yield a strategy with its pipeline, unless it is left out.
+
+        Left out are configurations of the plan, and strategies of two routes, unless the model
+        gives the size of the weights, of which devices then hold two copies.
+        """
+        space, (strategy, chunks, recompute) = self._space, variant
         with suppress(NotApplicableError), not_applicable():
             pipeline = space.model.pipeline(
                 devices=space.devices,
@@ -195,13 +178,14 @@ class PlanBaselines:
                 recompute=None if recompute == AS_GIVEN else recompute,
                 **space.fields,
             )
-            placed = strategy.apply(pipeline, strategy.taken(space.options))
+            options = strategy.taken(space.options)
+            placed = strategy.apply(pipeline, options)
             twice = placed.routes > pipeline.routes
             known = space.runtime == "any" and any(pipeline.costs.static)
             is_row = self._configuration(strategy, placed, recompute, strategy.name) in space
             if placed.num_slices == pipeline.num_slices and (known or not twice) and not is_row:
-                return placed
-        return None
+                request = EvaluationRequest(strategy, placed, options)
+                yield _Setting(request, variant, self._is_within(strategy, placed, recompute))
 
     def _is_within(self, strategy: Strategy, placed: Pipeline, recompute: str) -> bool:
         """Whether the plan could have chosen the schedule of a strategy."""

@@ -7,12 +7,12 @@ configuration, and the verifier accepts it.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from fractions import Fraction
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
+from ppopt.formats.fields import flag, section, shown, text
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.solver.options import SolveOptions
@@ -23,11 +23,7 @@ from ppopt.studies.job import SolveJob
 from ppopt.studies.outcome import Effort, fraction
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace
-from ppopt.studies.records import LARGEST_INT
-
-Named = TypeVar("Named", bound=StrEnum)
-_PLAN = ("status", "lower_bound", "proof", "skipped", "seconds", "rows")
-_ROW = ("configuration", "status", "lower_bound", "searches", "ruled_out", "outcome", "effort")
+from ppopt.studies.records import list_of, one_of, seconds, section_of, whole_number, workers
 
 
 def to_object(plan: Plan) -> dict[str, Any]:
@@ -61,38 +57,60 @@ def _text(number: Fraction | None) -> str | None:
 
 def from_object(value: object, space: PlanSpace, options: SolveOptions) -> Plan:
     """Plan of a space in an object of `to_object`; raises InputError if it is wrong."""
-    plan = section(value, _PLAN)
-    rows = [_row_from_object(row, space, options) for row in _list(plan["rows"])]
+    plan = section_of(
+        value,
+        {
+            "status": one_of(*Status),
+            "lower_bound": fraction,
+            "proof": text,
+            "skipped": list_of(_skipped),
+            "seconds": seconds,
+            "rows": list_of(partial(_row_from_object, space=space, options=options)),
+        },
+    )
+    rows = plan["rows"]
     if not rows or len({row.configuration for row in rows}) < len(rows):
         raise InputError("rows: a configuration is missing or there twice")
-    skipped = [section(pair, ("configuration", "reason")) for pair in _list(plan["skipped"])]
     return Plan(
         space=space,
         objective=Objective.MAKESPAN,
-        status=_member(Status, plan["status"]),
+        status=Status(plan["status"]),
         rows=tuple(rows),
-        lower_bound=within("lower_bound", fraction, plan["lower_bound"]),
-        proof=within("proof", text, plan["proof"]),
-        skipped=tuple((text(pair["configuration"]), text(pair["reason"])) for pair in skipped),
+        lower_bound=plan["lower_bound"],
+        proof=plan["proof"],
+        skipped=tuple(plan["skipped"]),
         provenance=options.provenance,
-        solve_seconds=float(within("seconds", finite, plan["seconds"])),
+        solve_seconds=plan["seconds"],
     )
+
+
+def _skipped(value: object) -> tuple[str, str]:
+    pair = section_of(value, {"configuration": text, "reason": text})
+    return pair["configuration"], pair["reason"]
 
 
 def _row_from_object(value: object, space: PlanSpace, options: SolveOptions) -> PlanRow:
-    row = section(value, _ROW)
-    configuration = _configuration(row["configuration"], space)
-    job = job_of_configuration(space, configuration, options)
-    result = outcome.from_document(
-        section(row["outcome"], outcome.DOCUMENT), job, _effort(row["effort"])
+    row = section_of(
+        value,
+        {
+            "configuration": partial(_configuration, space=space),
+            "status": one_of(*RowStatus),
+            "lower_bound": fraction,
+            "searches": whole_number,
+            "ruled_out": flag,
+            "outcome": lambda document: section(document, outcome.DOCUMENT),
+            "effort": _effort,
+        },
     )
+    job = job_of_configuration(space, row["configuration"], options)
+    result = outcome.from_document(row["outcome"], job, row["effort"])
     return PlanRow(
-        configuration=configuration,
-        status=_member(RowStatus, row["status"]),
+        configuration=row["configuration"],
+        status=RowStatus(row["status"]),
         result=outcome.with_origin(result),
-        lower_bound=within("lower_bound", fraction, row["lower_bound"]),
-        searches=within("searches", whole, row["searches"], 0, LARGEST_INT),
-        ruled_out_by_bounds=within("ruled_out", flag, row["ruled_out"]),
+        lower_bound=row["lower_bound"],
+        searches=row["searches"],
+        ruled_out_by_bounds=row["ruled_out"],
     )
 
 
@@ -100,31 +118,14 @@ def _configuration(value: object, space: PlanSpace) -> PlanConfiguration:
     for configuration in space:
         if configuration._asdict() == value:
             return configuration
-    raise InputError(f"configuration: {shown(value)} is not of the space")
+    raise InputError(f"{shown(value)} is not of the space")
 
 
 def _effort(value: object) -> Effort:
-    effort = section(value, Effort._fields)
-    return Effort(
-        status=_member(Status, effort["status"]),
-        time_limit=float(within("time_limit", finite, effort["time_limit"])),
-        workers=within("workers", whole, effort["workers"], 1, LARGEST_INT),
-        seconds=float(within("seconds", finite, effort["seconds"])),
-    )
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise InputError(f"{shown(value)} is not a list")
-    return value
-
-
-def _member(kind: type[Named], value: object) -> Named:
-    """Member of an enumeration of texts."""
-    for member in kind:
-        if member.value == value:
-            return member
-    raise InputError(f"{shown(value)} is not one of {', '.join(kind)}")
+    checks = {
+        "status": one_of(*Status), "time_limit": seconds, "workers": workers, "seconds": seconds,
+    }  # fmt: skip
+    return Effort(**section_of(value, checks))
 
 
 def job_of_configuration(

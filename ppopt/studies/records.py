@@ -197,7 +197,15 @@ def utf8(value: object) -> str:
         raise InputError("it is no UTF-8 text") from None
 
 
-def _one_of(*known: str) -> Check:
+def section_of(value: object, checks: Mapping[str, Check]) -> dict[str, Any]:
+    """Check an object of JSON with exactly these keys; returns its values in their order."""
+    fields = section(value, checks)
+    return _checked(checks, [fields[name] for name in checks])
+
+
+def one_of(*known: str) -> Check:
+    """Check for one of some texts."""
+
     def check(value: object) -> str:
         if not isinstance(value, str) or value not in known:
             raise InputError(f"{shown(value)} is unknown; it is {' or '.join(known)}")
@@ -210,7 +218,9 @@ def _optional(check: Check) -> Check:
     return lambda value: None if value is None else check(value)
 
 
-def _list_of(check: Check) -> Check:
+def list_of(check: Check) -> Check:
+    """Check for a list, each of whose entries is checked."""
+
     def check_all(value: object) -> list[Any]:
         if not isinstance(value, list):
             raise InputError(f"{shown(value)} is not a list")
@@ -219,14 +229,21 @@ def _list_of(check: Check) -> Check:
     return check_all
 
 
-def _seconds(value: object) -> float:
+def seconds(value: object) -> float:
+    """Check for a finite number of seconds, at least 0."""
     if finite(value) < 0:
         raise InputError(f"{shown(value)} is negative")
     return float(finite(value))
 
 
-def _whole(value: object) -> int:
+def whole_number(value: object) -> int:
+    """Check for a whole number, at least 0."""
     return whole(value, 0, LARGEST_INT)
+
+
+def workers(value: object) -> int:
+    """Check for a number of workers."""
+    return whole(value, 1, LARGEST_INT)
 
 
 def _blob(value: object) -> bytes:
@@ -236,7 +253,7 @@ def _blob(value: object) -> bytes:
 
 
 def _asked(value: object) -> tuple[str, ...]:
-    return () if value is None else tuple(_list_of(text)(unpacked(value)))
+    return () if value is None else tuple(list_of(text)(unpacked(value)))
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -258,7 +275,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _reason(row: dict[str, Any]) -> str:
-    return within("failed", text, section(row, ("failed",))["failed"])
+    return str(section_of(row, {"failed": text})["failed"])
 
 
 def _figures(row: dict[str, Any]) -> ScheduleFigures:
@@ -274,33 +291,33 @@ def _check_of(figure: Figure) -> Check:
     if figure.quantity is Quantity.STATUS:
         return _STATUS
     check = _CHECKS[figure.quantity]
-    return _optional(_list_of(check) if figure.each else check)
+    return _optional(list_of(check) if figure.each else check)
 
 
 def _run_of_layers(value: object) -> LayerRun:
-    run = section(value, LayerRun._fields)
-    return LayerRun(text(run["name"]), _whole(run["first"]), _whole(run["last"]))
+    checks = {"name": text, "first": whole_number, "last": whole_number}
+    return LayerRun(**section_of(value, checks))
 
 
 def _placement(value: object) -> Any:
-    return value if isinstance(value, str) else _list_of(_whole)(value)
+    return value if isinstance(value, str) else list_of(whole_number)(value)
 
 
-_STATUS = _one_of(*Status)
+_STATUS = one_of(*Status)
 _RESULT: Mapping[str, Check] = {
     "key": utf8,
     "strategy": utf8,
     "status": _STATUS,
     "closed": lambda value: bool(whole(value, 0, 1)),
-    "time_limit": _optional(_seconds),
-    "workers": _optional(lambda value: whole(value, 1, LARGEST_INT)),
-    "seconds": _seconds,
+    "time_limit": _optional(seconds),
+    "workers": _optional(workers),
+    "seconds": seconds,
     "version": utf8,
     "record": _blob,
 }
 _TRIAL: Mapping[str, Check] = {
     "params": _object,
-    "state": _one_of(COMPLETE, FAIL),
+    "state": one_of(COMPLETE, FAIL),
     "key": _optional(utf8),
     "row": _object,
 }
@@ -321,9 +338,9 @@ _CHECKS: Mapping[Quantity, Check] = {
     Quantity.SHARE: finite,
     Quantity.RATE: finite,
     Quantity.SECONDS: finite,
-    Quantity.COUNT: _whole,
+    Quantity.COUNT: whole_number,
     Quantity.TEXT: text,
     Quantity.FLAG: flag,
-    Quantity.LAYERS: _list_of(_run_of_layers),
+    Quantity.LAYERS: list_of(_run_of_layers),
     Quantity.PLACEMENT: _placement,
 }

@@ -119,17 +119,6 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
                 _op(schedule, codes, place) for schedule, codes in ((before, old), (after, new))
             ]
             return Difference("order", f"{what[0]} as number {place} on device {device}", what[1])
-    unequal = np.flatnonzero((before.start != after.start) | (before.end != after.end))
-    if not len(unequal):
-        return _first_other(before, after)
-    row = int(unequal[0])
-    times = [_interval(schedule, row) for schedule in (before, after)]
-    codes = np.concatenate(before.orders)
-    return Difference("times", f"{_op(before, codes, row)} {times[0]}", times[1])
-
-
-def _first_other(before: Schedule, after: Schedule) -> Difference | None:
-    """Find the first operation that differs, or runs at another time, on any resource."""
     time = before.pipeline.ticks.time
 
     def shown(row: Operation | None) -> str:
@@ -237,9 +226,3 @@ def _op(schedule: Schedule, order: Any, position: int) -> str:
         return "nothing"
     name = str(schedule.pipeline.op(codes(order)[position]))
     return name if order[position] >= 0 else f"{name} overlapped"
-
-
-def _interval(schedule: Schedule, row: int) -> str:
-    time = schedule.pipeline.ticks.time
-    start, end = (exact.plain(time(int(column[row]))) for column in (schedule.start, schedule.end))
-    return f"from {start} to {end}"

@@ -11,9 +11,9 @@ import numpy as np
 from ppopt.derivation.layer_costs import KINDS, LayerCosts
 from ppopt.problem.kinds import Per
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.exposed import exposed
 from ppopt.schedule.operations import of_per
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import exposed
 
 _FIELD = dict(zip((OpKind.F, OpKind.B, OpKind.W, OpKind.BW), KINDS, strict=True))
 """Kind of operation -> field of `Times`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.studies import outcome
-from ppopt.studies.engines.engine import Engine
+from ppopt.studies.engines.engine import Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
 from ppopt.studies.job import SolveJob
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 RETRIES = 1
 """Retries of a row whose process died."""
-PAUSE = 0.2
-"""Seconds between two checks for Ctrl-C."""
-GRACE = 10.0
-"""Seconds that searches have to end after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -208,17 +204,11 @@ class _Sweep:
 
     def run(self, pressed: list[int]) -> None:
         """Run all rows, or end early: after Ctrl-C, or if the storage cannot be written."""
-        engine = self._engine
-        while not (pressed or self.not_stored):
-            self._submit()
-            if not engine.busy:
-                return
-            self._take(engine.wait(PAUSE))
-        engine.stop()
-        left = int(GRACE / PAUSE)
-        while engine.busy and left and len(pressed) < 2:
-            self._take(engine.wait(PAUSE))
-            left -= 1
+
+        def ends() -> bool:
+            return bool(pressed or self.not_stored)
+
+        run_tasks(self._engine, self._submit, self._take, ends, pressed)
 
     def _submit(self) -> None:
         """Submit as many rows as the engine accepts."""
@@ -253,7 +243,7 @@ class _Sweep:
             self._behind[job.key].append((number, job))
         return None
 
-    def _take(self, ended: list[tuple[int, Done]]) -> None:
+    def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         for number, done in ended:
             job = self._jobs.pop(number)
             self._running.discard(job.key)

@@ -9,6 +9,7 @@ import pytest
 
 import ppopt
 from benchmarks import derived_models as derived
+from benchmarks.sailor import PLANS, step
 from ppopt.derivation.architecture import Decoder, parameters_of
 from ppopt.formats.models import read_settings
 
@@ -163,3 +164,19 @@ def test_published_layout_of_deepseek_v3_is_a_partition() -> None:
     pipe = model.pipeline(devices=16, batches=24, partition="Et*3|(tt|)*29,m|L")
     assert (pipe.num_chunks, pipe.resolved_placement) == (2, "interleaved")
     assert pipe.counts == (4, *[2] * 29, 1, 1)
+
+
+# Predictions of Sailor's plans: what gradient work adds, and what is within reach of measured.
+
+
+def test_one_stage_adds_its_reduction_and_its_optimizer() -> None:
+    """26 layers of 0.447 ms."""
+    for plan in PLANS[:2]:
+        added = step(plan) - step(plan, gradients=False)
+        assert added == pytest.approx(plan.reduction + 26 * 0.447)
+
+
+def test_two_stages_of_eight_samples_are_within_4_percent() -> None:
+    for plan in PLANS:
+        if plan.stages == 2 and plan.samples == 8:
+            assert step(plan, transfers=True) / plan.step == pytest.approx(1, abs=0.04)

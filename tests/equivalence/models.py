@@ -87,17 +87,6 @@ def _question(pipeline: Any, options: Fields) -> list[str]:
     return [model_digest(build(_problem(pipeline, options), target).cp)]
 
 
-def _cycle(pipeline: Any, options: Fields) -> list[str]:
-    """The model of a cycle of the least period, and of one that is half as long again."""
-    cyclic = import_module("ppopt.solver.heuristics.cyclic")
-    problem = _problem(pipeline, options)
-    period = cyclic.least_period(problem)
-    with recorded_models() as found:
-        for each in (period, 3 * period // 2):
-            cyclic.cycle(problem, each, _short())
-    return found
-
-
 def _window(pipeline: Any, options: Fields) -> list[str]:
     """Models of windows of a hand strategy's schedule; that of 1F1B has whole backwards."""
     window = import_module("ppopt.solver.heuristics.window")
@@ -132,7 +121,6 @@ BUILDERS: dict[str, Callable[[Any, Fields], list[str]]] = {
     "subset": _subset,
     "question": _question,
     "window": _window,
-    "cycle": _cycle,
     "mixed": _full,
     "mixed window": _window,
 }

@@ -31,7 +31,7 @@ def main() -> int:
         "--failures", type=Path, default=Path("fuzz-failures"), help="folder for tests"
     )
     given = parser.parse_args()
-    print(heading("The adversary", "ortools", "pyjobshop"), flush=True)
+    print(heading("The adversary", "ortools"), flush=True)
     names, seconds = given.only or list(CATEGORIES), 60 * given.minutes
     seeds = [f"{given.seed}.{number}" for number in range(given.workers)]
     spawn = multiprocessing.get_context("spawn")

@@ -22,15 +22,15 @@ from tests.fuzz.hostile import Traps
 from tests.fuzz.interrupted import Interrupted
 from tests.fuzz.plans import Plans
 from tests.fuzz.schedules import Edited, Valid
-from tests.fuzz.searches import Bounds, Frontiers, Middle, Pairs, Strategies, Tiny
+from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
 from tests.fuzz.short_plans import ParallelPlans, ShortPlans
 from tests.fuzz.streams import Streams
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
-        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Middle(), Bounds(),
-        Frontiers(), Strategies(), Deadlines(), Valid(), Edited(), Traps(), Streams(), Plans(),
+        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(),
+        Strategies(), Deadlines(), Valid(), Edited(), Traps(), Streams(), Plans(),
         Compositions(), Interrupted(), StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(),
         ParallelPlans(),
     )

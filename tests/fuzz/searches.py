@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 from random import Random
 from typing import Any
 
 import ppopt
 from ppopt import (
     ConflictError,
-    Frontier,
-    FrontierPoint,
     NotApplicableError,
     Objective,
     Pipeline,
@@ -29,7 +25,7 @@ from ppopt.solver.parameters import SolveParams
 from tests.factories.schedules import build
 from tests.fuzz import judge, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
-from tests.oracles import exhaustive, exhaustive_pairs, pyjobshop
+from tests.oracles import exhaustive, exhaustive_pairs
 
 FINE_OPERATIONS = 12
 """Most operations for which the oracle tries parts of a tick."""
@@ -170,32 +166,6 @@ class Pairs(Search):
         return exhaustive_pairs.best(pipeline, fused=is_fused(case["options"])).makespan
 
 
-class Middle(Search):
-    """Up to 40 operations, beside a model of PyJobShop."""
-
-    name = "middle"
-    goal = 60
-    ops = 40
-    proved = inf
-    tries = 40
-
-    def fields(self, rng: Random, *, fused: bool) -> dict[str, Any]:
-        """Draw more devices and microbatches."""
-        return pipelines.draw(rng, ops=self.ops, fused=fused, devices=(2, 3, 4, 5))
-
-    def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
-        """Least value in ticks."""
-        fused = is_fused(case["options"])
-        span = case["options"]["objective"] == "device-span"
-        if span and any(pipeline.frozen_stages):
-            raise SkippedError("the oracle's backwards of frozen stages wait for gradients")
-        best = pyjobshop.best_device_span if span else pyjobshop.best_makespan
-        try:
-            return best(pipeline, fused=fused, seconds=20)
-        except pyjobshop.UndecidedError:
-            raise SkippedError("PyJobShop was not done in time") from None
-
-
 class Bounds(Category):
     """True bounds, which the re-checker must not refute, and inflated ones, which it must."""
 
@@ -229,70 +199,6 @@ def rechecked(found: Result, more: int | None) -> Iterator[Finding]:
     if more and found.lower_bound is not None:
         above = found.lower_bound + Fraction(more, found.pipeline.ticks.per_unit)
     yield from judge.rechecked(found, above, seconds=FULL_TIME)
-
-
-class Frontiers(Category):
-    """Every point of a frontier beside the optimum at its limit."""
-
-    name = "frontiers"
-    goal = 100
-    tries = 40
-
-    def draw(self, rng: Random) -> Case:
-        """Draw a tiny pipeline without limits, and how it is searched."""
-        options = draw_options(rng, short=0.1)
-        mixed = rng.random() < 0.3
-        if mixed:
-            options["backward_kind"] = "mixed"
-        fields = pipelines.draw(rng, ops=9 if mixed else 12, fused=is_fused(options), free=mixed)
-        fields.pop("mem_limit", None)
-        return {"pipeline": fields, "options": options}
-
-    def check(self, case: Case) -> Iterator[Finding]:
-        """Ask the oracle at each limit, and just below it; values fall, bounds stay below them."""
-        pipeline, options = pipelines.made(case), case["options"]
-        found = ppopt.frontier(pipeline, workers=1, **options)
-        rows = [
-            (point.limit, value)
-            for point in found.points
-            if (value := point.result.value) is not None
-        ]
-        if len(rows) < len(found.points):
-            yield Finding("point-without-value", f"{len(found.points)} points, {len(rows)} values")
-        for (limit, value), (further, less) in pairwise(rows):
-            if not (limit < further and value > less):
-                yield Finding("not-monotone", f"{value} at {limit}, {less} at {further}")
-        for point in found.points:
-            yield from self._point(point, pipeline, case)
-        for limit, bound in found.bounds:
-            best = self._optimum(pipeline, limit, case)
-            if best is not None and judge.ticks(pipeline, bound) > best:
-                yield Finding("wrong-bound", f"{bound} up to {limit}, where {best} ticks are least")
-        if found.status is Status.OPTIMAL:
-            yield from self._whole(found, pipeline, case)
-
-    def _point(self, point: FrontierPoint, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
-        best = self._optimum(pipeline, point.limit, case)
-        yield from judge.result(point.result, best, proof=False)
-        if point.least:
-            below = point.limit - Fraction(1, pipeline.ticks.memory_per_unit)
-            less, value = self._optimum(pipeline, below, case), point.result.value
-            if less is not None and value is not None and less <= judge.ticks(pipeline, value):
-                yield Finding("not-least", f"{less} ticks at {below} already, below {point.limit}")
-
-    def _whole(self, found: Frontier, pipeline: Pipeline, case: Case) -> Iterator[Finding]:
-        """A proved frontier ends at the least value of all."""
-        least = self._optimum(pipeline, None, case)
-        last = found.points[-1].result.value
-        if least is None or last is None or judge.ticks(pipeline, last) != least:
-            yield Finding("wrong-end", f"it ends at {last}, the least is {least} ticks")
-
-    def _optimum(self, pipeline: Pipeline, limit: Fraction | None, case: Case) -> int | None:
-        """The least value in ticks at a limit for every device; None if there is none."""
-        devices = range(pipeline.num_devices)
-        if limit is not None and limit < max(map(pipeline.static_of, devices)):
-            return None
-        return optimum(replace(pipeline, mem_limit=limit), case)
 
 
 class Strategies(Category):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -41,7 +41,6 @@ SLICE = {
     "recompute": 8,
     "pairs": 10,
     "bounds": 10,
-    "frontiers": 4,
     "strategies": 40,
     "valid": 20,
     "edited": 40,
@@ -159,14 +158,19 @@ def test_reduced_pipelines_have_the_same_optimum() -> None:
         assert own == (None if found is None else found * tick)
 
 
+BELIEVED = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
+CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "bound": ("solve", lambda one: replace(one, lower_bound=one.value and one.lower_bound + 1)),
+    "value": ("solve", lambda one: replace(one, value=one.value and one.value + 1)),
+    "belief": ("recheck", lambda _: BELIEVED),
+    "points": ("frontier", lambda one: replace(one, points=())),
+    "claim": ("best_choice", lambda one: replace(one, lower_bound=one.value + 1)),
+}
+"""A function of the product, and what is planted into what it returns."""
+
+
 class TestFaults:
     """A product with a planted fault is found out."""
-
-    def kinds(self, name: str, count: int = 30) -> set[str]:
-        tally = Tally()
-        for number in range(count):
-            campaign.attack(CATEGORIES[name], "fault", number, tally)
-        return set(tally.kinds)
 
     def finds(self, name: str, kinds: set[str], count: int = 30) -> bool:
         """Whether a category finds all of some kinds of faults within so many cases."""
@@ -181,31 +185,29 @@ class TestFaults:
     def _no_shrinking(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(campaign, "shrunk", lambda _category, _record, _kind: {})
 
-    def test_a_bound_that_is_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        solve = ppopt.solve
-
-        def raised(*given: Any, **options: Any) -> ppopt.Result:
-            found = solve(*given, **options)
-            above = found.lower_bound and found.lower_bound + 1
-            return replace(found, lower_bound=above)
-
-        monkeypatch.setattr(ppopt, "solve", raised)
-        assert self.finds("tiny", {"wrong-bound"})
-        assert self.finds("bounds", {"true-bound-refuted"})
-
-    @pytest.mark.parametrize("name", ["mixed", "placements", "layers", "recompute", "compositions"])
-    def test_a_choice_that_is_called_optimal_and_is_not(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("name", "change", "kinds", "count"),
+        [
+            ("tiny", "bound", {"wrong-bound"}, 30),
+            ("bounds", "bound", {"true-bound-refuted"}, 30),
+            ("bounds", "belief", {"inflated-bound-confirmed"}, 30),
+            *(
+                (name, "value", {"wrong-optimum", "wrong-value"}, 8)
+                for name in ("mixed", "placements", "layers", "recompute", "compositions")
+            ),
+            ("interrupted", "points", {"crash-AssertionError"}, 1),
+            ("interrupted", "claim", {"wrong-bound"}, 1),
+        ],
+    )
+    def test_a_result_that_is_wrong(
+        self, name: str, change: str, kinds: set[str], count: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Wherever the search claims the value it has."""
-        solve = ppopt.solve
-
-        def worse(*given: Any, **options: Any) -> ppopt.Result:
-            found = solve(*given, **options)
-            return replace(found, value=found.value and found.value + 1)
-
-        monkeypatch.setattr(ppopt, "solve", worse)
-        assert self.finds(name, {"wrong-optimum", "wrong-value"}, 8)
+        function, changed = CHANGES[change]
+        right = getattr(ppopt, function)
+        monkeypatch.setattr(ppopt, function, lambda *args, **more: changed(right(*args, **more)))
+        if name == "interrupted":
+            monkeypatch.setattr(interrupted, "STUDIES", {"one": interrupted.STUDIES[function]})
+        assert self.finds(name, kinds, count)
 
     def test_a_partition_that_is_not_balanced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def lopsided(_: Any, stages: int, __: Any) -> tuple[int, ...]:
@@ -215,46 +217,17 @@ class TestFaults:
         monkeypatch.setitem(partition.RULES, "even", lopsided)
         assert self.finds("layers", {"not-balanced", "not-even"}, 60)
 
-    def test_a_frontier_whose_bounds_are_too_high(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        frontier = ppopt.frontier
-
-        def raised(*given: Any, **options: Any) -> ppopt.Frontier:
-            found = frontier(*given, **options)
-            return replace(found, bounds=tuple((at, bound + 1) for at, bound in found.bounds))
-
-        monkeypatch.setattr(ppopt, "frontier", raised)
-        assert self.kinds("frontiers", 5) == {"wrong-bound"}
-
-    def test_a_frontier_that_ends_at_its_first_point(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        frontier = ppopt.frontier
-
-        def cut(*given: Any, **options: Any) -> ppopt.Frontier:
-            found = frontier(*given, **options)
-            return replace(found, points=found.points[:1])
-
-        monkeypatch.setattr(ppopt, "frontier", cut)
-        assert self.finds("frontiers", {"wrong-end"}, 60)
-
-    def test_a_rechecker_that_believes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        believed = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
-        monkeypatch.setattr(ppopt, "recheck", lambda *_, **__: believed)
-        assert self.kinds("bounds") == {"inflated-bound-confirmed"}
-
     @pytest.mark.parametrize(
-        ("name", "wrong", "kinds"),
+        ("wrong", "kinds"),
         [
-            ("plans", {"status": "infeasible"}, {"wrong-infeasible"}),
-            ("plans", {"lower_bound": 10**6}, {"wrong-bound"}),
-            ("plans", {"status": "optimal", "value": 10**6}, {"wrong-optimum", "slower"}),
-            ("plans", {"hands": "slower"}, {"wrong-hand"}),
+            ({"status": "infeasible"}, {"wrong-infeasible"}),
+            ({"lower_bound": 10**6}, {"wrong-bound"}),
+            ({"status": "optimal", "value": 10**6}, {"wrong-optimum", "slower"}),
+            ({"hands": "slower"}, {"wrong-hand"}),
         ],
     )
     def test_an_answer_that_is_wrong(
-        self,
-        name: str,
-        wrong: dict[str, Any],
-        kinds: set[str],
-        monkeypatch: pytest.MonkeyPatch,
+        self, wrong: dict[str, Any], kinds: set[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answer = configs.answer
 
@@ -266,49 +239,24 @@ class TestFaults:
             return found | wrong
 
         monkeypatch.setattr(configs, "answer", altered)
-        assert self.finds(name, kinds, 4)
+        assert self.finds("plans", kinds, 4)
 
     def test_an_export_for_megatron_without_its_group_size(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(megatron_schedule, "group_size_of", lambda *_: None)
-        assert {"megatron-stops", "megatron-order"} <= self.kinds("group-sizes", 40)
-
-    def test_an_interrupted_frontier_that_loses_its_points(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        frontier = ppopt.frontier
-
-        def emptied(*given: Any, **options: Any) -> ppopt.Frontier:
-            return replace(frontier(*given, **options), points=())
-
-        monkeypatch.setattr(ppopt, "frontier", emptied)
-        monkeypatch.setattr(interrupted, "STUDIES", {"frontier": interrupted.STUDIES["frontier"]})
-        assert self.kinds("interrupted", 1) == {"crash-AssertionError"}
-
-    def test_an_interrupted_search_whose_bound_is_wrong(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        best_choice = ppopt.best_choice
-
-        def claimed(*given: Any, **options: Any) -> ppopt.StrategyChoice:
-            found = best_choice(*given, **options)
-            return replace(found, lower_bound=found.value + 1)
-
-        monkeypatch.setattr(ppopt, "best_choice", claimed)
-        monkeypatch.setattr(interrupted, "STUDIES", {"best": interrupted.STUDIES["best_choice"]})
-        assert self.kinds("interrupted", 1) == {"wrong-bound"}
+        assert self.finds("group-sizes", {"megatron-stops", "megatron-order"}, 40)
 
     def test_a_verifier_that_sees_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tests.fuzz.schedules.verify", lambda *_: [])
-        assert self.kinds("edited") == {"edit-missed"}
+        assert self.finds("edited", {"edit-missed"})
 
     def test_a_crash_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def crash(*_: Any, **__: Any) -> None:
             raise ZeroDivisionError("no reason")
 
         monkeypatch.setattr(ppopt, "evaluate", crash)
-        assert self.kinds("strategies", 3) == {"crash-ZeroDivisionError"}
+        assert self.finds("strategies", {"crash-ZeroDivisionError"}, 3)
 
 
 class Large(Category):

@@ -1,6 +1,7 @@
 """Every bound that the solver can produce, on one instance, beside the optimum.
 
-The optimum comes from exhaustive search, or where there are too many operations from PyJobShop.
+The optimum comes from exhaustive search, or where there are too many operations from the model of
+all operations.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from ppopt import Objective, Status, Verdict, solve
+from ppopt import Objective, Pipeline, SolveParams, Status, Verdict, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import check
@@ -20,9 +21,10 @@ from ppopt.solver.bounds import device_bounds, relaxation_bound, subset_selectio
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.dynamic_programming.applicability import is_supported
 from ppopt.solver.parameters import RelaxationParams
+from ppopt.solver.portfolio import NAMES
 from tests.factories import searches
 from tests.factories.instances import Case, draw
-from tests.oracles import exhaustive, pyjobshop
+from tests.oracles import exhaustive
 
 EXHAUSTIVE = 13
 """Most operations of an instance for exhaustive search."""
@@ -70,9 +72,29 @@ def optimum(case: Case, objective: Objective) -> int | None:
     operations = (2 if fused else 3) * pipeline.num_stages * pipeline.batches
     if operations <= EXHAUSTIVE:
         return exhaustive.best(pipeline, fused=fused, objective=objective.value)
-    if objective is Objective.MAKESPAN:
-        return pyjobshop.best_makespan(pipeline, fused=fused, seconds=20)
-    return pyjobshop.best_device_span(pipeline, fused=fused, seconds=20)
+    return by_model(pipeline, fused=fused, objective=objective)
+
+
+def by_model(
+    pipeline: Pipeline, *, fused: bool, objective: Objective = Objective.MAKESPAN
+) -> int | None:
+    """Value in ticks of a schedule that CP-SAT's model of all operations alone proves best.
+
+    None: it proves that nothing keeps the limits. The schedule is verified, so that no true bound
+    is above its value.
+    """
+    found = solve(
+        pipeline,
+        objective=objective,
+        backward_kind=BackwardKind.uniform(fused=fused),
+        workers=1,
+        time_limit=600,
+        params=SolveParams(without=frozenset(NAMES) - {"list scheduling", "full model"}),
+    )
+    if found.status is Status.INFEASIBLE:
+        return None
+    assert found.status is Status.OPTIMAL and verify(found.schedule) == []
+    return found.schedule.metrics.value_ticks(objective)
 
 
 def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Sample]:

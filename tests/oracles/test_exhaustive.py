@@ -1,8 +1,7 @@
-"""The second opinions of the search: derived cases, and each against the other."""
+"""The second opinion of the search: derived cases, and CP-SAT's model of the same pipelines."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from tests.factories.instances import Case, instant_cases, middle_cases, tiny_cases
+from tests.factories.instances import Case, instant_cases, tiny_cases
 from tests.oracles import exhaustive
+from tests.oracles.bounds import by_model
 from tests.oracles.exhaustive import best
-from tests.oracles.least_limit import design_limit, least_limit
-from tests.oracles.pyjobshop import best_device_span, best_makespan
 from tests.tiers import slow
 
 AMPLE = 10**4
@@ -67,8 +65,6 @@ def span(pipeline: Pipeline, fused: bool = False) -> int | None:
 def test_derived_values(given: dict[str, Any], fused: bool, expected: tuple[int, int]) -> None:
     pipeline = Pipeline(**given)
     assert (makespan(pipeline, fused), span(pipeline, fused)) == expected
-    assert best_makespan(pipeline, fused=fused) == expected[0]
-    assert best_device_span(pipeline, fused=fused) == expected[1]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,6 @@ def test_derived_values_under_a_limit(
 ) -> None:
     pipeline = Pipeline(**given)
     assert makespan(pipeline, fused) == expected
-    assert best_makespan(pipeline, fused=fused) == expected
 
 
 INSTANT = {"backward_input": 0, "placement": (0, 1, 0), "stages": 3}
@@ -142,62 +137,17 @@ def test_operations_without_length_share_an_instant(
 ) -> None:
     pipeline = Pipeline(**given)
     assert makespan(pipeline) == expected
-    assert best_makespan(pipeline, fused=False) == expected
 
 
-def assert_agree(cases: list[Case], *, symmetry: bool = False) -> None:
-    """Both oracles give the same makespan; feasible and infeasible cases are both among them."""
+@pytest.mark.parametrize("count", [60, slow(250)])
+def test_agrees_with_the_model_within_an_instant(count: int) -> None:
+    """Other pipelines are those of `tests/solver/test_search.py`."""
     infeasible = 0
-    for case in cases:
-        expected = best_makespan(case.pipeline, fused=case.fused, symmetry=symmetry)
-        assert makespan(case.pipeline, case.fused, symmetry) == expected, case
+    for pipeline in instant_cases(13, count):
+        expected = by_model(pipeline, fused=False)
+        assert makespan(pipeline) == expected, pipeline
         infeasible += expected is None
-    assert 0.1 < infeasible / len(cases) < 0.6
-
-
-@pytest.mark.parametrize("count", [60, slow(250)])
-def test_agrees_with_pyjobshop_on_makespan(count: int) -> None:
-    assert_agree(list(tiny_cases(11, count)))
-
-
-@pytest.mark.parametrize("count", [20, slow(60)])
-def test_agrees_with_pyjobshop_on_makespan_of_two_routes(count: int) -> None:
-    assert_agree(list(tiny_cases(12, count, ops=24, routes=2)))
-
-
-@pytest.mark.parametrize("count", [50, slow(200)])
-def test_agrees_with_pyjobshop_on_workspace_and_recompute(count: int) -> None:
-    assert_agree(list(tiny_cases(29, count, heavy=True)))
-
-
-@pytest.mark.parametrize("count", [40, slow(120)])
-def test_agrees_with_pyjobshop_on_delays_per_boundary(count: int) -> None:
-    assert_agree(list(tiny_cases(30, count, boundaries=True)))
-
-
-@pytest.mark.parametrize("count", [60, slow(250)])
-def test_agrees_with_pyjobshop_within_an_instant(count: int) -> None:
-    assert_agree([Case(pipeline, fused=False) for pipeline in instant_cases(13, count)])
-
-
-def test_agrees_with_pyjobshop_on_middle_pipelines() -> None:
-    assert_agree(list(middle_cases(14, 15, ops=48)), symmetry=True)
-
-
-@pytest.mark.parametrize("count", [10, slow(30)])
-def test_agrees_with_pyjobshop_on_device_span(count: int) -> None:
-    shorter = 0
-    cases = [
-        *tiny_cases(15, count, ops=14),
-        *tiny_cases(27, count // 3, fused=False, mem_limit=None),
-    ]
-    both_routes = tiny_cases(26, 8 * count // 3, ops=12, routes=2)
-    cases += [case for case in both_routes if case.pipeline.num_stages <= 3]
-    for case in cases:
-        expected = best_device_span(case.pipeline, fused=case.fused)
-        assert span(case.pipeline, case.fused) == expected, case
-        shorter += expected != makespan(case.pipeline, case.fused)
-    assert shorter > count // 6
+    assert 0.1 < infeasible / count < 0.6
 
 
 @pytest.mark.parametrize("objective", ["makespan", "device-span"])
@@ -256,55 +206,6 @@ def with_limit(pipeline: Pipeline, device: int, limit: int) -> Pipeline:
     limits: list[Any] = [AMPLE] * pipeline.num_devices
     limits[device] = pipeline.ticks.memory(limit)
     return replace(pipeline, mem_limit=limits)
-
-
-def test_least_limit_is_exact() -> None:
-    cases = [case for case in tiny_cases(19, 150, ops=14) if case.pipeline.num_stages <= 4]
-    cases += [Case(pipeline, fused=False) for pipeline in instant_cases(20, 150)]
-    cases += tiny_cases(21, 20, ops=18, routes=2)
-    for pipeline, fused in cases:
-        for device in range(pipeline.num_devices):
-            limit = least_limit(pipeline, device, fused)
-            assert makespan(with_limit(pipeline, device, limit), fused) is not None
-            if limit:
-                assert makespan(with_limit(pipeline, device, limit - 1), fused) is None
-
-
-def test_least_limit_of_the_design_fails_only_where_b_takes_memory_in_no_time() -> None:
-    off = Counter[bool]()
-    pipelines = [case.pipeline for case in tiny_cases(22, 300)]
-    for pipeline in [*pipelines, *instant_cases(23, 300)]:
-        ticks = pipeline.ticks
-        for device in range(pipeline.num_devices):
-            special = any(
-                not ticks.durations[OpKind.B][stage] and ticks.costs.memory_b[stage] > 0
-                for stage in pipeline.hosted[0][device]
-            )
-            least, design = least_limit(pipeline, device, False), design_limit(pipeline, device)
-            assert least <= design
-            assert special or least == design
-            off[least < design] += 1
-    assert off[True] > 50
-
-
-def test_least_limits_together_suffice_but_for_instants() -> None:
-    """One microbatch at a time meets all least limits at once; not so where two devices want
-    the same B, all without length, at one instant and apart: device 0 must run B of stages 3
-    and 0 at one instant, with them 2 and 1 of device 1, which then hold 2 x 3."""
-    pipeline = Pipeline(
-        stages=4, batches=1, placement=(0, 1, 1, 0), forward=1, backward_input=0,
-        weight=(0, 1, 1, 1), memory_b=(0, 2, 2, 3),
-    )  # fmt: skip
-    assert [least_limit(pipeline, device, fused=False) for device in (0, 1)] == [4, 4]
-    assert makespan(replace(pipeline, mem_limit=(4, 4))) is None
-    assert makespan(replace(pipeline, mem_limit=(4, 6))) == 6
-    assert makespan(replace(pipeline, mem_limit=(5, 4))) == 6
-    for case in tiny_cases(24, 200):
-        limits = [
-            case.pipeline.ticks.memory(least_limit(case.pipeline, device, case.fused))
-            for device in range(case.pipeline.num_devices)
-        ]
-        assert makespan(replace(case.pipeline, mem_limit=limits), case.fused) is not None
 
 
 def test_instances_are_varied_and_repeat() -> None:

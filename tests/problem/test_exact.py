@@ -1,11 +1,20 @@
+from __future__ import annotations
+
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ppopt import Model
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.distinct import distinct, map_distinct
+from ppopt.problem.exact import total
+from ppopt.problem.layer import Layer
+from ppopt.problem.operation import Op, OpKind, parse
 
 
 @pytest.mark.parametrize(
@@ -81,3 +90,69 @@ def test_plain_numbers() -> None:
     assert exact.plain(Fraction(6, 3)) == 2
     assert isinstance(exact.plain(Fraction(2)), int)
     assert exact.plain(Fraction(1, 4)) == 0.25
+
+
+@given(st.sampled_from(OpKind), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_what_is_written_is_read(kind: OpKind, stage: int, microbatch: int) -> None:
+    op = Op(kind, stage, microbatch)
+    assert parse(str(op)) == op
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "F0",
+        "0F",
+        "0X0",
+        "0F0xyz",
+        "0F1.5",
+        "0F1s0",
+        "0F1s",
+        " 0F0",
+        "0F0\n",
+        "00F0",
+        "0F-1",
+        "\N{ARABIC-INDIC DIGIT ZERO}F0",
+        "0f0",
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not an operation"):
+        parse(text)
+
+
+@given(st.sampled_from(OpKind), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
+def test_slices_are_written_behind(kind: OpKind, stage: int, microbatch: int, part: int) -> None:
+    op = Op(kind, stage, microbatch, part)
+    assert parse(str(op)) == op
+    assert str(op) == f"{stage}{kind.name}{microbatch}" + (f"s{part}" if part else "")
+
+
+# Values of equal objects are computed once, and sums are those of all.
+
+
+def test_a_function_is_called_once_per_object() -> None:
+    first, second = [1], [1]
+    calls: list[list[int]] = []
+
+    def length(item: list[int]) -> int:
+        calls.append(item)
+        return len(item)
+
+    assert map_distinct(length, iter([first, second, first])) == (1, 1, 1)
+    assert len(calls) == 2
+    assert [id(item) for item in distinct([first, second, first])] == [id(first), id(second)]
+
+
+def test_a_total_counts_repeated_objects() -> None:
+    half, same = Fraction(1, 2), Fraction(1, 2)
+    assert total(iter([half, half, same, Fraction(-3)])) == Fraction(-3, 2)
+    assert total([]) == 0
+
+
+def test_models_of_equal_layers_have_one_hash() -> None:
+    listed = Model([Layer(forward=2), Layer(forward=2), Layer(forward=3)])
+    counted = Model([{"forward": 2, "count": 2}, {"forward": 3}])
+    assert listed == counted and hash(listed) == hash(counted)
+    assert counted != Model([{"forward": 3}, {"forward": 2, "count": 2}])

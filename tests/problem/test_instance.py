@@ -9,10 +9,11 @@ import pytest
 
 from ppopt.problem import features
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.class_graph import ClassGraph
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
-from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.operation import OpKind, TransferKind
+from ppopt.problem.kinds import RECORDS, ResourceKind
+from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.instances import draw
@@ -102,16 +103,18 @@ def test_links_that_are_delays_are_no_resources() -> None:
 
 def test_one_operation_joins_those_of_all_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class of one operation, such as the end of a step, waits for every microbatch."""
-    build = features.on_devices
+    build = features.draft_of
 
-    def with_an_end(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
-        draft = build(pipeline, backward)
+    def with_an_end(
+        pipeline: Pipeline, backward: BackwardKind, *, all_resources: bool
+    ) -> InstanceDraft:
+        draft = build(pipeline, backward, all_resources=all_resources)
         last = len(draft.classes) - 1
         draft.classes.append(OperationClass(0, 0, 0, 0, (Mode(OpKind.BW, 1),), 1))
         draft.precedence.append(Precedence(last, last + 1, 7))
         return draft
 
-    monkeypatch.setattr(features, "on_devices", with_an_end)
+    monkeypatch.setattr(features, "draft_of", with_an_end)
     instance = Instance(TWO, BackwardKind.SPLIT)
     end = int(instance.codes[-1][0])
     flow = instance.operation_flow
@@ -155,3 +158,107 @@ def test_a_pair_has_the_length_and_workspace_of_both() -> None:
     memory = (instance.allocations, instance.frees, instance.pair_workspaces)
     assert [array[f] for array in memory] == [8, 5, 0]
     assert [array[b] for array in memory] == [0, 0, 5]
+
+
+# Graphs of classes: a removed class leaves the longest paths through it as lags.
+
+
+def longest(instance: Instance, removed: set[int], before: int, after: int) -> int | None:
+    """The longest path between two classes through removed ones, by trying all paths."""
+    found = []
+    for following, lag in instance.successors[before]:
+        if following == after:
+            found.append(lag)
+        elif following in removed:
+            rest = longest(instance, removed, following, after)
+            if rest is not None:
+                found.append(lag + instance.classes[following].duration + rest)
+    return max(found, default=None)
+
+
+def test_lags_are_the_longest_paths_through_removed_classes_in_any_order_of_removal() -> None:
+    rng = Random(3)
+    checked = 0
+    for _ in range(60):
+        case = draw(rng, devices=rng.randint(1, 3), batches=1, ops=12)
+        instance = Instance.uniform(case.pipeline, fused=case.fused)
+        numbers = range(len(instance.classes))
+        removed = rng.sample(numbers, rng.randint(1, len(numbers) - 1))
+        graph = ClassGraph(instance, numbers)
+        for number in removed:
+            graph.remove(number)
+        left = [number for number in numbers if number not in removed]
+        expected = {
+            (before, after, lag)
+            for before in left
+            for after in left
+            if (lag := longest(instance, set(removed), before, after)) is not None
+        }
+        assert set(graph) == expected
+        checked += len(expected)
+    assert checked > 100
+
+
+def test_three_stages_without_the_middle_one() -> None:
+    """Down: p2p 2, F 3, p2p 2. Up: p2p 2, B 4, p2p 2. F(0) to B(0) by the middle: 2+3+4+2."""
+    pipeline = Pipeline(stages=3, batches=1, forward=3, backward=8, weight=4, p2p=2)
+    instance = Instance.uniform(pipeline, fused=False)
+    graph = ClassGraph(instance, range(9))
+    for middle in (1, 4, 7):
+        graph.remove(middle)
+    assert [*graph] == [(0, 2, 7), (0, 3, 11), (2, 5, 0), (3, 6, 0), (5, 3, 8), (5, 8, 0)]
+
+
+def test_classes_that_are_not_of_the_graph_are_left_out() -> None:
+    instance = Instance.uniform(Pipeline(stages=2, batches=1), fused=True)
+    graph = ClassGraph(instance, (0, 2))
+    assert [*graph] == [(0, 2, 0)]
+    assert graph.lag(2, 0) is None
+
+
+# The registry of kinds is complete, and every class runs on a resource of its kind.
+
+
+WORK = {"unshard": 1, "gradient_sync": 3, "optimizer": 1}
+OFFLOAD = {"offload_memory": 0.5, "offload_time": 1}
+
+
+def test_every_kind_has_a_record_at_its_code() -> None:
+    kinds = [*OpKind, *TransferKind, *AuxiliaryKind]
+    assert [record.kind for record in RECORDS] == kinds
+    assert list(map(int, kinds)) == list(range(KINDS))
+    assert len({record.letter for record in RECORDS}) == KINDS
+
+
+@pytest.mark.parametrize(
+    ("link_mode", "routes"), [("delay", 1), ("streams", 1), ("exclusive", 1), ("exclusive", 2)]
+)
+@pytest.mark.parametrize("placement", ["linear", [0, 1, 1, 0], [0, 1, 1, 2], [2, 0, 2, 1]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"frozen": [True, True, False, False]},
+        {"frozen": [False, True, False, False]},
+        WORK,
+        OFFLOAD,
+        {**WORK, **OFFLOAD, "host_link": "shared"},
+    ],
+)
+def test_resources_run_what_their_kind_says(
+    link_mode: str, routes: int, placement: object, more: dict[str, object]
+) -> None:
+    fields = {"placement": placement, "routes": routes, "link_mode": link_mode, "p2p": 1}
+    pipeline = Pipeline(stages=4, batches=4, **fields, **more)
+    instance = Instance.of(pipeline, BackwardKind.SPLIT, all_resources=True)
+    for resource, numbers in zip(instance.resources, instance.hosted, strict=True):
+        assert numbers
+        for number in numbers:
+            op_class = instance.classes[number]
+            assert op_class.kind is not None
+            record, hosts = RECORDS[op_class.kind], pipeline.hosts[op_class.route]
+            step = {None: 0, OpKind.F: 1, OpKind.B: -1}[record.carries]
+            ends = (hosts[op_class.stage], hosts[op_class.stage + step])
+            devices = resource.devices if step else resource.devices * 2
+            assert resource.kind is record.resource
+            assert devices == ends or (not resource.one_way and devices == ends[::-1])

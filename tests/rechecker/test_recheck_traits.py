@@ -18,6 +18,7 @@ from ppopt.rechecker.idle_bound import least_idle
 from ppopt.rechecker.mixed import of_one_kind
 from ppopt.rechecker.partial_schedules import refuted
 from ppopt.rechecker.partitions import left_to_search
+from ppopt.rechecker.refute import refute
 from tests.factories.traits import novel_trait
 
 LAYERS = [{"name": str(number), "forward": 1, "activation": 1} for number in range(3)]
@@ -69,3 +70,14 @@ def test_the_re_checker_says_that_it_does_not_know_a_trait(
     rechecked = recheck(schedule)
     assert rechecked.verdict is Verdict.UNDECIDED
     assert "no novelty" in rechecked.reason
+
+
+# The search for a schedule below a bound brings in the rules of devices only where it must.
+
+
+def test_a_schedule_that_breaks_no_rule_of_other_devices_brings_in_none() -> None:
+    """One microbatch never meets itself: no device can break a rule, and none has a limit."""
+    pipeline = Pipeline(stages=3, batches=1)
+    claim = Claim(pipeline, False, BackwardKind.SPLIT, 100, (1,))
+    found = refute(claim, 60, 1, 0, lambda _: None)
+    assert found.devices == (1,) and not found.refuted and found.times is not None

@@ -17,7 +17,7 @@ from ppopt.report.text import text_gantt
 from ppopt.schedule.metrics import memory_of_operations, memory_profile
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
-from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD
+from tests.factories.auxiliary import OPTIMIZER, SYNC, UNSHARD
 from tests.report.drawn import picture
 from tests.report.test_svg import parsed, rects, texts
 

@@ -82,8 +82,8 @@ def test_parts_print_in_a_line(shown: dict[str, Any]) -> None:
         assert "\n" not in repr(part)
         assert len(repr(part)) <= 300, repr(part)
     assert repr(PIPELINE) == "Pipeline(2 devices, 3 microbatches, linear)"
-    assert repr(ppopt.SolveParams(without=frozenset({"cyclic"}))) == (
-        "SolveParams(without=frozenset({'cyclic'}))"
+    assert repr(ppopt.SolveParams(without=frozenset({"window LNS"}))) == (
+        "SolveParams(without=frozenset({'window LNS'}))"
     )
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 import ppopt
+from ppopt.derivation.gpus import gpus
 from ppopt.formats.figures import METRICS, PLACED, SEARCHED, Figure, ScheduleFigures, declared
+from ppopt.problem.pipeline import Pipeline
+from ppopt.report.derivation import GPU_COLUMNS, gpu_table
+from ppopt.report.entries import entries
 from ppopt.report.objects import EVALUATION, RESULT, of_evaluation, of_result
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
+from ppopt.report.sections import overview
+from ppopt.schedule.origin import Origin
+from ppopt.studies.evaluate import evaluate
 
 PIPELINE = ppopt.Pipeline(stages=2, batches=4, mem_limit=2)
 NO_FIGURES = {"checked", "stopped_early", "predicted"}
@@ -53,3 +60,56 @@ def test_objects_are_those_of_their_keys() -> None:
     assert (evaluated["peak_memory"], evaluated["solve_seconds"]) == ([2, 1], 0.5)
     for found in (solved, evaluated):
         assert json.loads(json.dumps(found | {"schedule": None})) == found | {"schedule": None}
+
+
+# The entries of a page: schedules compared with the best of them.
+
+
+def test_the_best_of_a_comparison_is_one_that_fits() -> None:
+    """A shorter schedule over the limit comes last, in a part of its own of the table."""
+    pipeline = Pipeline(stages=4, batches=8, mem_limit=4)
+    over, within = evaluate(pipeline, "zb-2p"), evaluate(pipeline, "1f1b")
+    assert over.metrics.makespan_ticks < within.metrics.makespan_ticks
+    best, other = entries([over, within])
+    assert (best.title, best.above) == ("1f1b", "")
+    assert best.note.startswith("makespan 33 within memory 4 each; ")
+    assert (other.title, other.above) == ("zb-2p", "")
+    assert other.note.startswith("makespan 27 over the limit of memory 4 each; ")
+    fitting, apart = overview([best, other]).split("over the memory limit")
+    assert ("1f1b" in fitting, "zb-2p" in fitting, "zb-2p" in apart) == (True, False, True)
+
+
+def test_schedules_shown_with_a_measured_step_are_called_predicted() -> None:
+    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    step = replace(made, origin=Origin(strategy="measured"))
+    assert [entry.title for entry in entries([made, step], ordered=True)] == [
+        "1f1b, predicted",
+        "measured",
+    ]
+    assert [entry.title for entry in entries([made, made])] == ["1f1b", "1f1b"]
+
+
+def test_the_table_tells_how_many_stages_lie_where() -> None:
+    pipeline = Pipeline(stages=4, batches=8)
+    names = ("1f1b", "zbv", "interleaved", "chimera", "seq-1f1b")
+    table = overview(entries([evaluate(pipeline, name) for name in names]))
+    for words in ("4, linear", "8, v", "8, interleaved", "4, linear, 2 routes"):
+        assert f"<td>{words}</td>" in table
+    assert "<td>4, linear, 2 slices</td>" in table
+    listed = Pipeline(stages=2, batches=2, placement=(1, 0))
+    assert "<td>2 on 1,0</td>" in overview(entries([evaluate(listed, "1f1b")] * 2))
+
+
+# The table of GPUs.
+
+
+def test_rows_have_the_units_of_data_sheets() -> None:
+    *figures, measured = (str(column.cell(gpus()["b200"])) for column in GPU_COLUMNS)
+    assert figures == ["b200", "2250", "4500", "9000", "180", "8", "8", "900", "50"]
+    number, total = map(int, measured.split(" of "))
+    assert 0 < number < total
+
+
+def test_every_gpu_has_a_row() -> None:
+    names = [str(cell) for cell in gpu_table().columns[0].cells]
+    assert names == list(gpus())

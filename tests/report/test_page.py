@@ -13,9 +13,9 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.html import page
-from ppopt.schedule.critical_path import critical_path
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.waits import critical_path
 from ppopt.solver.solve import solve
 from ppopt.studies.evaluate import evaluate
 from ppopt.verifier import verify
@@ -113,6 +113,22 @@ def test_hover_tells_figures_and_causes(view: View) -> None:
         "busy 6 (66.7 %): F 2 (22.2 %), BW 4 (44.4 %)",
         "idle 3 (33.3 %)",
     ]
+
+
+def test_microbatches_that_differ_have_their_factors_and_their_order(view: View) -> None:
+    """1F1B of 2 x 2: microbatch 1 of the list runs first, three times as long as the other."""
+    pipeline = Pipeline(stages=2, batches=2, microbatch_times=[1, 3]).reordered([1, 0])
+    view.open(page([evaluate(pipeline, "1f1b")]))
+    assert view.point(0, 1.5, 0).splitlines() == [
+        "0F0 forward",
+        "stage 0 · microbatch 0 · device 0",
+        "start 0 · end 3 · duration 3",
+        "memory 1 while it runs, 1 after it",
+        "microbatch 1 of the list: times x 3, memory x 1",
+    ]
+    shown = str(view.run("return document.body.textContent"))
+    assert "linear placement; microbatch order 1, 0" in shown
+    assert "Factors on the times of microbatches 0, 1, ...: 3, 1" in shown
 
 
 @pytest.mark.slow

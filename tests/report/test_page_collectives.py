@@ -16,7 +16,7 @@ from ppopt.schedule.metrics import memory_profile
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
 from tests.browser import View, rgb
-from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD
+from tests.factories.auxiliary import OPTIMIZER, SYNC, UNSHARD
 from tests.report.drawn import data_of
 
 WORK: dict[str, Any] = {"unshard": 2, "gradient_sync": 3, "optimizer": 1, "unshard_memory": 1}

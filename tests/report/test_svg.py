@@ -18,8 +18,17 @@ from ppopt.problem.kinds import RECORDS
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.drawing import GANTT, Drawing, Series, drawing
-from ppopt.report.raster import LINES, png
-from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
+from ppopt.report.svg import (
+    LEFT,
+    LINES,
+    MOST_PATHS,
+    MOST_RECTS,
+    RIGHT,
+    TEXT,
+    WIDTH,
+    png,
+    svg,
+)
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
 from tests.factories.schedules import F, schedules
@@ -94,6 +103,15 @@ def test_caption_axis_and_numbers_are_written() -> None:
     assert written[1:3] == ["device 0", "device 1"]
     assert written[3:13] == [*map(str, range(9)), "9"]
     assert Counter(written[13:])["0"] == Counter(written[13:])["1"] == 4
+
+
+def test_microbatches_that_differ_have_their_factors_and_their_order() -> None:
+    pipeline = Pipeline(stages=2, batches=2, microbatch_times=[1, 3]).reordered([1, 0])
+    picture = parsed(evaluate(pipeline, "1f1b"))
+    assert texts(picture)[0].endswith("peak memory 2 1 · microbatch order 1, 0")
+    words = {said for _, _, _, said in rects(picture)}
+    first = "F, stage 0, microbatch 0: 0 to 3; microbatch 1 of the list: times x 3, memory x 1"
+    assert first in words
 
 
 def test_slices_are_told_apart() -> None:

@@ -11,11 +11,10 @@ from hypothesis import given
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.critical_path import _causes, critical_path
 from ppopt.schedule.idle import arrivals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.waits import FREE, waits
+from ppopt.schedule.waits import FREE, _causes, critical_path, waits
 from ppopt.studies.evaluate import evaluate
 from tests.factories.schedules import TableRow, lag_of, op_of, schedules, table
 from tests.tiers import examples

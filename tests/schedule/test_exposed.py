@@ -9,8 +9,8 @@ import pytest
 
 import ppopt
 from ppopt.problem.objective import Objective
-from ppopt.schedule.exposed import exposed
 from ppopt.schedule.schedule import Schedule
+from ppopt.schedule.timing import exposed
 from tests.tiers import slow
 
 PLAIN = ppopt.Pipeline(stages=4, batches=8)

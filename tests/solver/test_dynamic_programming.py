@@ -31,7 +31,8 @@ from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
 from tests.factories.searches import Begun, begun, ended
-from tests.oracles import exhaustive, pyjobshop
+from tests.oracles import exhaustive
+from tests.oracles.bounds import by_model
 
 CASES = list(tiny_cases(81, 190))
 TIGHT = Pipeline(
@@ -114,10 +115,10 @@ def test_the_work_that_remains_counts_the_wait_for_memory() -> None:
 
 
 @pytest.mark.slow
-def test_the_optimum_of_pyjobshop_is_found_on_larger_ones() -> None:
+def test_the_optimum_of_the_model_is_found_on_larger_ones() -> None:
     compared = 0
     for problem in fitting(middle_cases(83, 60, ops=36)):
-        best = pyjobshop.best_makespan(problem.pipeline, fused=problem.fused, seconds=5)
+        best = by_model(problem.pipeline, fused=problem.fused)
         if best is None:
             continue
         every = tuple(range(problem.pipeline.num_devices))
@@ -178,7 +179,7 @@ def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
         stages=3, batches=3, placement="v", activation=2, mem_limit=limit, forward=2, p2p=1
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    best = pyjobshop.best_makespan(pipeline, fused=False, seconds=20)
+    best = by_model(pipeline, fused=False)
     assert ended(problem, (0, 1, 2), long_enough(problem)).best == best
 
 

@@ -6,9 +6,13 @@ import ast
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
 
 import ppopt
+from ppopt import InputError, Pipeline, Status, solve
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import (
     NONE_LEFT,
@@ -18,6 +22,10 @@ from ppopt.solver.choices.enumeration import (
     least_of,
     lower_bound_of,
 )
+from ppopt.solver.placements.placement_choice import PlacementChoice
+from ppopt.solver.result import Progress
+from ppopt.solver.stop import AnyOf, Criterion, FirstSchedule, GapBelow, NoImprovement
+from tests.clock import stepping_clock, work_clock
 from tests.packages import needed
 
 ROOT = Path(ppopt.__file__).parent
@@ -32,8 +40,8 @@ COMPLETE_AT = {
     "solver/microbatch_orders/order_choice.py": 2,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,
+    "studies/plan_memory.py": 1,
     "studies/plan_product.py": 1,
-    "studies/plan_reports.py": 1,
     "studies/plan_set_up.py": 1,
     "studies/strategy_search.py": 1,
 }
@@ -88,7 +96,7 @@ MISTAKES = (
         "if bounds.least < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
     ),
     Mistake(
-        "studies/plan_reports.py",
+        "studies/plan_memory.py",
         "lower_bound_of(bounds) if isinstance(bounds, Complete) else None",
         "lower_bound_of(bounds)",
     ),
@@ -170,3 +178,79 @@ def test_infeasible_takes_all_configurations() -> None:
     assert (state.infeasible, state.lower_bound) == (False, 4)
     state.raise_to(state.bounds_with(Complete()))
     assert state.infeasible
+
+
+# A search of configurations ends at its deadline, whether or not one of them was searched.
+
+
+@pytest.mark.parametrize("readings", [1, 100, 1000])
+def test_placements_without_memory_end_at_the_deadline(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every placement has a stage on device 0, where none fits: 12! placements are not enumerated,
+    and random moves find no placement that can be searched."""
+    perturbed, moves = PlacementChoice.perturbed, 0
+
+    def counted(choice: PlacementChoice, key: Any, random: Random) -> Any:
+        nonlocal moves
+        moves += 1
+        assert moves < 1000, "random moves go on without end"
+        return perturbed(choice, key, random)
+
+    monkeypatch.setattr(PlacementChoice, "perturbed", counted)
+    clock, devices = stepping_clock(monkeypatch, 1.0, readings), 12
+    pipeline = Pipeline(
+        stages=devices, batches=2, forward=list(range(10, 10 + devices)), activation=1,
+        mem_limit=["0.5", *range(100, 99 + devices)],
+    )  # fmt: skip
+    result = ppopt.solve(pipeline, placement="search", time_limit=1.0, workers=1)
+    assert result.status is Status.UNKNOWN
+    assert clock.readings < readings + 2000
+
+
+# Stop criteria: each ends a search when it says, and refuses what makes no sense.
+
+
+HARD = Pipeline(
+    stages=8, batches=16, placement="v", forward=10, backward=20, weight=9, p2p=1,
+    activation=2, mem_limit=8,
+)  # fmt: skip
+"""Not proved within seconds by one worker."""
+
+
+def state(seconds: float, value: int | None, bound: int) -> Progress:
+    return Progress(seconds, "", None if value is None else Fraction(value), Fraction(bound))
+
+
+def test_a_search_ends_where_its_criterion_holds() -> None:
+    criterion = AnyOf(FirstSchedule(), GapBelow(0.01))
+    with work_clock():
+        result = solve(HARD, workers=1, time_limit=300, stop=criterion)
+    assert result.status is Status.FEASIBLE
+    assert result.solve_seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("criterion", "states", "stops"),
+    [
+        (FirstSchedule(), [state(0, None, 1), state(1, 9, 1)], [False, True]),
+        (GapBelow(0.1), [state(0, 100, 89), state(0, 100, 90)], [False, True]),
+        (GapBelow(0), [state(0, None, 100), state(0, 100, 100)], [False, True]),
+        (
+            NoImprovement(2),
+            [state(1, None, 5), state(3.5, 9, 5), state(5, 9, 5), state(5.5, 9, 5), state(0, 9, 5)],
+            [False, False, False, True, False],
+        ),
+    ],
+)
+def test_a_criterion_holds_when_it_says(
+    criterion: Criterion, states: list[Progress], stops: list[bool]
+) -> None:
+    assert [criterion(one) for one in states] == stops
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InputError, match="not between 0 and 1"):
+        GapBelow(1.5)
+    with pytest.raises(InputError, match="not above 0 seconds"):
+        NoImprovement(0)

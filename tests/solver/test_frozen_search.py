@@ -16,16 +16,13 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
 from ppopt.schedule.orders import codes, existing, portable
-from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
+from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.budget import SolverLimits
-from ppopt.solver.heuristics.cyclic import cycle, least_period
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.heuristics.steady_state import Section, SteadyStatePattern
 from tests.factories import schedules
-from tests.schedule.test_list_scheduling import draw_rule
 
 HOSTS = ((0, 1), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0, 1), (0, 1, 2, 3))
 """Device of every stage."""
@@ -52,53 +49,6 @@ def uniform(pipeline: Pipeline, rng: Random) -> Instance:
     return Instance.uniform(pipeline, fused=rng.random() < 0.4)
 
 
-def test_the_short_loop_is_the_long_one() -> None:
-    """F of a stage without backward holds its activation while it runs: here it has none."""
-    rng = Random(1)
-    absent = 0
-    for pipeline in drawn(1, 300, placement=(0, 1, 2, 3)):
-        has_backward = pipeline.has_operations[OpKind.B]
-        activation = [amount * has for amount, has in zip((2, 1, 3, 2), has_backward, strict=True)]
-        free = replace(
-            pipeline,
-            activation=activation,
-            memory_b=0,
-            forward_workspace=0,
-            mem_limit=rng.choice((None, 9)),
-        )
-        scheduler, rule = ListScheduler(uniform(free, rng)), draw_rule(rng, free)
-        if scheduler.plain:
-            absent += not all(has_backward)
-            assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
-    assert absent > 50
-
-
-def test_list_schedules_are_valid() -> None:
-    rng = Random(2)
-    built = 0
-    for pipeline in drawn(2, 200):
-        limited = replace(pipeline, mem_limit=rng.choice((None, 8, 12)))
-        instance = uniform(limited, rng)
-        if infeasibility(instance):
-            continue
-        found = ListScheduler(instance).build(draw_rule(rng, limited))
-        if found is not None:
-            built += 1
-            made = timing.schedule(limited, found.arrays())
-            assert verify(made) == []
-            assert made.metrics.makespan_ticks <= found.makespan
-    assert built > 100
-
-
-@pytest.mark.parametrize("kind", BackwardKind)
-def test_one_at_a_time_needs_the_least_memory(kind: BackwardKind) -> None:
-    for pipeline in drawn(3, 60):
-        instance = Instance(pipeline, kind)
-        made = timing.schedule(pipeline, one_at_a_time(instance))
-        assert verify(made) == []
-        assert list(made.metrics.peak_memory_ticks) == minimum_memory(instance)
-
-
 def test_steady_states_are_repeated_without_a_circle() -> None:
     rng = Random(4)
     for seed, pipeline in enumerate(drawn(4, 60)):
@@ -111,19 +61,6 @@ def test_steady_states_are_repeated_without_a_circle() -> None:
         longer = replace(pipeline, batches=pipeline.batches + rng.randint(1, 9))
         steady = SteadyStatePattern(given, Problem(pipeline, Objective.MAKESPAN, kind))
         assert verify(timing.schedule(longer, steady.orders(longer, section))) == []
-
-
-def test_cycles_are_valid_and_within_memory() -> None:
-    for pipeline in drawn(5, 12, batches=3):
-        kind = BackwardKind.SPLIT
-        needed = max(minimum_memory(Instance(pipeline, kind)))
-        limited = replace(pipeline, mem_limit=needed + 3)
-        problem = Problem(limited, Objective.MAKESPAN, kind)
-        found, _ = cycle(problem, 2 * least_period(problem), LIMITS)
-        if found is not None:
-            network = OperationNetwork(problem)
-            made = network.schedule(found.unroll(network))
-            assert verify(made) == []
 
 
 @pytest.mark.parametrize("kind", BackwardKind)

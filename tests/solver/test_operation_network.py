@@ -37,10 +37,14 @@ def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
     takes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After all W of stage 0, on a resource of its own; the limit of device 0 is 2."""
-    plainly = features.on_all_resources
+    plainly = features.draft_of
 
-    def with_one(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
-        draft = plainly(pipeline, backward)
+    def with_one(
+        pipeline: Pipeline, backward: BackwardKind, *, all_resources: bool
+    ) -> InstanceDraft:
+        draft = plainly(pipeline, backward, all_resources=all_resources)
+        if not all_resources:
+            return draft
         vars(draft)["resources"] = (*draft.resources, Resource(ResourceKind.LINK, (0,)))
         modes = (Mode(TransferKind.SEND_F, 5, takes, takes),)
         number = len(draft.classes)
@@ -49,7 +53,7 @@ def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
         draft.precedence.append(Precedence(weight, number, 0))
         return draft
 
-    monkeypatch.setattr(features, "on_all_resources", with_one)
+    monkeypatch.setattr(features, "draft_of", with_one)
     pipeline = Pipeline(stages=2, batches=3, mem_limit=2)
     network = OperationNetwork(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     (last,) = (op for op in range(network.size) if network.resource[op] == 2)

@@ -1,4 +1,4 @@
-"""The search against exhaustive search, PyJobShop and figures of the design."""
+"""The search against exhaustive search and figures of the design."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor

@@ -10,6 +10,7 @@ import pytest
 
 from ppopt import Objective, Pipeline, Status, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver import search as solving
@@ -19,6 +20,7 @@ from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import Section, ShortRunUnrolling, SteadyStatePattern
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
+from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.result import Result
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
@@ -178,3 +180,14 @@ def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPat
     assert result.interrupted
     assert result.schedule is not None
     assert verify(result.schedule) == []
+
+
+# How many microbatches may be between their F and their backward on a stage.
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3)])
+def test_the_first_backward_starts_beside_all_of_them(limit: int, most: int) -> None:
+    """F keeps 1, and B takes 2: n microbatches and a B that starts need n + 2."""
+    pipeline = Pipeline(stages=1, batches=4, activation=1, memory_b=2, mem_limit=limit)
+    delays = Delays(Instance(pipeline, BackwardKind.SPLIT))
+    assert delays.most_until_b == [most]

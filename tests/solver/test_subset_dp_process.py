@@ -29,16 +29,22 @@ from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.bounds.subset_selection import dp_subset_bound
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.parameters import RemoteParams, SubsetParams
+from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.result import Progress
-from ppopt.solver.subset_dp_process import BestValues, SubsetDPProxy, SubsetProblem, _Link, serve
+from ppopt.solver.subset_dp_process import (
+    PAUSE,
+    BestValues,
+    SubsetDPProxy,
+    SubsetProblem,
+    _Link,
+    serve,
+)
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session
 from tests.clock import HANGS, wait_until
 from tests.factories.instances import V
 from tests.factories.searches import Begun, begun
 
-PAUSE = RemoteParams().pause
 PROBLEM = Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT)
 LONG = Problem(
     Pipeline(
@@ -61,7 +67,7 @@ LONG = Problem(
 @contextmanager
 def beside(search: Begun) -> Iterator[SubsetDPProxy]:
     """The process of a search, not started yet."""
-    remote = SubsetDPProxy(SubsetDP(search.incumbent.problem, SubsetParams()), RemoteParams())
+    remote = SubsetDPProxy(SubsetDP(search.incumbent.problem, SubsetParams()))
     try:
         yield remote
     finally:

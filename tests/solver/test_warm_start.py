@@ -33,6 +33,7 @@ from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.heuristics.repair import repair
@@ -44,7 +45,6 @@ from tests.cli.cli_run import done, run, shown
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
 from tests.factories.tables import besides_of, changed
-from tests.oracles.least_limit import least_limit
 from tests.verifier.verify_fixtures import schedule_of
 
 UNIT = Pipeline(stages=4, batches=8)
@@ -189,8 +189,7 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
     for seed, case in enumerate(tiny_cases(seed=43, count=150, memory_b=0)):
         kind = "fused" if case.fused else "split"
         given = schedules.build(case.pipeline, Random(seed), kind)
-        devices = range(case.pipeline.num_devices)
-        least = [least_limit(case.pipeline, device, case.fused) for device in devices]
+        least = minimum_memory(Instance.uniform(case.pipeline, fused=case.fused))
         tight = schedules.limited(given, least)
         orders = repair(tight, Instance.uniform(tight.pipeline, fused=case.fused))
         assert orders is not None, case

@@ -1,5 +1,8 @@
 """Hand strategies against their published formulas, figures and conditions."""
 
+from __future__ import annotations
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +23,8 @@ from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import read_settings
 from ppopt.problem.operation import OpKind
 from ppopt.strategies import names, registry, resolve
+from ppopt.strategies.building_block import Passes
+from ppopt.strategies.one_f_one_b_v import one_f_one_b_v_block
 from ppopt.studies.grid import axis
 
 SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
@@ -380,3 +385,25 @@ def test_every_strategy_cites_its_source() -> None:
         assert strategy.summary
         assert "arXiv" in strategy.source
         assert resolve(strategy.name) is strategy
+
+
+# Passes of a building block, moved to the front: the room counted is the room there is.
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4, 6])
+@pytest.mark.parametrize("batches", [2, 5, 12])
+def test_what_is_in_flight_after_all_moves_is_counted_anew_alike(
+    devices: int, batches: int
+) -> None:
+    """A device holds a chunk from its F to the end of its BW."""
+    passes = Passes(one_f_one_b_v_block(devices), batches)
+    held = np.zeros_like(passes.in_flight)
+    for device in range(devices):
+        for number in range(4):
+            for slot in passes.at[number, device].tolist():
+                if number < 2:
+                    held[device, slot:] += 1
+                else:
+                    held[device, slot + 1 :] -= 1
+    assert np.array_equal(passes.in_flight, held)
+    assert held.max() <= passes.peak

@@ -17,7 +17,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.generation import class_orders
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
-from ppopt.strategies.paced import paced_sequences
+from ppopt.strategies.v_min import paced_sequences
 
 NAMES = ("v-min", "v-half", "zbv")
 

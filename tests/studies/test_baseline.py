@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,13 +339,15 @@ def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> Non
     assert found.chosen == both
 
 
-def test_words_say_what_each_strategy_chose() -> None:
-    figures = shown("solve --model llama-3.1-8b --stages 4 --batches 8 --partition search")
+def test_words_say_what_each_strategy_chose(tmp_path: Path) -> None:
+    layers = ", ".join(f"{{forward: {time}}}" for time in (1, 1, 1, 3, 2))
+    (tmp_path / "layers.yaml").write_text(f"{{stages: 2, batches: 4, layers: [{layers}]}}")
+    line = f"solve --config {tmp_path / 'layers.yaml'} --partition search"
+    figures = shown(line)
     hand = figures["baseline"]
     assert hand["chosen"] == ["partition"]
     assert sum(hand["partition"]) == sum(figures["partition"])
     cut = f"{' '.join(map(str, hand['partition']))} layers, {hand['layout']}"
-    line = "solve --model llama-3.1-8b --stages 4 --batches 8 --partition search"
     assert f"each with its own partition ({cut})" in " ".join(done(line).out.split())
     layer = {"name": "block", "forward": 1, "activation": 2, "count": 2}
     layer |= {"recompute": {"time": 1, "activation": 1}}

@@ -14,8 +14,9 @@ import pytest
 from ppopt import Frontier, Layer, Model, Pipeline, Result, Status, frontier, recheck, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.solver.options import checked_options
+from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.search import problem_of
+from ppopt.studies import frontier as module
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
@@ -171,3 +172,42 @@ def test_strategies_are_timed_where_a_partition_is_searched() -> None:
     with work_clock():
         found = frontier(pipeline, time_limit=1, workers=1)
     assert {hand.schedule.origin.strategy for hand in found.baselines} >= {"1f1b", "gpipe"}
+
+
+# Hand strategies of a frontier: those that come too late for its search are compared, too.
+
+
+PIPELINE = Pipeline(stages=2, batches=4)
+
+
+def with_share(monkeypatch: pytest.MonkeyPatch, share: float, **options: Any) -> Frontier:
+    """A frontier whose strategies have a share of the time before its search."""
+
+    def options_with_share(*arguments: Any, **more: Any) -> SolveOptions:
+        checked = checked_options(*arguments, **more)
+        params = checked.params
+        return replace(
+            checked, params=replace(params, frontier=params.frontier._replace(strategies=share))
+        )
+
+    monkeypatch.setattr(module, "checked_options", options_with_share)
+    return frontier(PIPELINE, workers=1, **options)
+
+
+def test_strategies_without_a_share_are_evaluated_after_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search proves its points long before the time limit."""
+    early, late = (with_share(monkeypatch, share) for share in (0.25, 0.0))
+    assert late.status == early.status
+    assert late.skipped == early.skipped
+    assert [repr(hand) for hand in late.baselines] == [repr(hand) for hand in early.baselines]
+    assert [repr(point) for point in late.points] == [repr(point) for point in early.points]
+
+
+def test_a_strategy_that_time_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer by its estimate than the whole time limit."""
+    monkeypatch.setattr("ppopt.studies.baselines.EVALUATING", 1e6)
+    found = with_share(monkeypatch, 0.25)
+    assert found.baselines == ()
+    assert ("1f1b", "time limit reached") in found.skipped

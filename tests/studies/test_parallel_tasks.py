@@ -25,8 +25,7 @@ from ppopt.studies.job import version
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
-from ppopt.studies.parallel_storage import StudyOptions
-from ppopt.studies.parallel_task import CombinationTask
+from ppopt.studies.parallel_task import CombinationTask, StudyOptions
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, Work
 from tests.tiers import slow

@@ -112,39 +112,6 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
-def test_no_strategy_is_better_on_any_partition(seed: int) -> None:
-    """Every strategy on all partitions within the limit: same best, and no bound above it."""
-    given = draw(Random(100 + seed)) | {"chunks": (1, 2)}
-    model, objective, limit = given.pop("model"), given["objective"], given["mem_limit"]
-    names = ("1f1b", "interleaved", "zbv", "zb-1p")
-    plan = ppopt.plan(
-        model, devices=2, recompute=("none", "full"), strategies=names, workers=1, **given
-    )
-    best = []
-    for row in plan.rows:
-        one, values = row.configuration, []
-        for counts in partitions(len(model), 2 * one.chunks):
-            pipeline = model.pipeline(
-                devices=2, batches=one.batches, placement=one.placement, chunks=one.chunks,
-                partition=list(counts), recompute=one.recompute, p2p=given["p2p"], mem_limit=limit,
-            )  # fmt: skip
-            made = ppopt.evaluate(pipeline, one.strategy, objective)
-            if made.fits_limits:
-                values.append(
-                    made.pipeline.ticks.time(made.metrics.value_ticks(made.origin.objective))
-                )
-        best += [min(values) / one.batches] if values else []
-        assert not values or (row.lower_bound is not None and row.lower_bound <= min(values))
-        assert row.result.claim is None or row.status in (RowStatus.PRUNED, RowStatus.INFEASIBLE)
-    assert (plan.best is None) == (not best)
-    if plan.best is not None:
-        assert plan.status is Status.OPTIMAL and plan.best.per_microbatch == min(best)
-        assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
-        assert plan.schedule.origin.strategy == plan.best.configuration.strategy
-        assert plan.schedule.origin.lower_bound is None
-
-
 @pytest.mark.parametrize("units", [{}, {"time_unit": "ms"}, {"memory_unit": "GiB"}])
 def test_megatron_takes_models_with_units(units: dict[str, str]) -> None:
     """Closed forms of equal stages: interleaved m (F + BW) + (p - 1)(F + BW) / v, and 1F1B v = 1.

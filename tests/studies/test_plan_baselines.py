@@ -26,7 +26,6 @@ from ppopt.report.plan_text import (
     slowdown,
 )
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.parameters import PlanParams
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
 from ppopt.studies.plan_result import (
     LeastMemory,
@@ -40,7 +39,6 @@ from tests.clock import SHORT, work_clock
 from tests.tiers import slow
 
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
-BUNDLED = ("llama-3.1-8b", "llama-3.1-70b", "internvl2-26b", "llama-3.1-8b-128k", "deepseek-v3")
 GIVEN = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
 
 
@@ -179,38 +177,6 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
         assert not hand.in_space or hand.value >= plan.value
         assert told[hand.strategy]["speedup"] == plain(hand.value / plan.value)
         assert told[hand.strategy]["partition"] == list(hand.schedule.pipeline.counts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "limit", "seconds"),
-    [
-        *((name, None, 20) for name in BUNDLED[:3]),
-        *((name, "60GiB", 20) for name in BUNDLED if name.startswith("llama-3.1-8b")),
-        ("internvl2-26b", "60GiB", 40),
-        ("deepseek-v3", "80GiB", 60),
-    ],
-)
-def test_the_gain_over_a_bundled_model_is_that_of_an_evaluation(
-    name: str, limit: str | None, seconds: float
-) -> None:
-    """In the time that a plan of so many seconds has for its strategies.
-
-    Within a limit, a round on many layers or devices takes seconds, which a short plan lacks.
-    """
-    pipeline = ppopt.read_pipeline(name)
-    links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
-    params = PlanParams()
-    with work_clock(SHORT):
-        plan = ppopt.plan(
-            pipeline.model, devices=pipeline.num_devices, batches=pipeline.batches,
-            mem_limit=limit, workers=1, time_limit=0.5, **links,
-        )  # fmt: skip
-        begin = Deadline.after(min(params.beginning * seconds, params.beginning_seconds))
-        found = PlanBaselines(plan.space, Objective.MAKESPAN, BackwardKind.MIXED)
-        found.search(pipeline.batches, begin)
-        found.refine(pipeline.batches, Deadline.after(params.refining * seconds))
-        check_named(found.add_to(plan), 2, 0.5)
 
 
 def hand(strategy: str, speedup: float, *, in_space: bool = True) -> PlanBaseline:

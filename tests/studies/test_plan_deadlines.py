@@ -28,6 +28,7 @@ from ppopt.studies import plan_set_up
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
+from ppopt.studies.parallel_task import CombinationState
 from tests.clock import late, stepping_clock, work_clock
 from tests.factories.configs import SMALL
 
@@ -186,7 +187,7 @@ def combination(bound: int | None, value: int | None, searches: int = 1) -> Para
         result = replace(row.result, value=Fraction(value))
     plan = replace(plan, rows=(replace(row, result=result, searches=searches),))
     lower_bound = None if bound is None else Fraction(bound)
-    return ParallelRow(sizes, space.model(sizes), lower_bound, plan, 0.0)
+    return ParallelRow(sizes, space.model(sizes), CombinationState(lower_bound, plan))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def _first(change: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
         (lambda plan: plan.update(rows={}), "is not a list"),
         (lambda plan: plan["rows"].append(plan["rows"][0]), "there twice"),
         (lambda plan: plan.pop("proof"), "proof is missing"),
-        (lambda plan: plan.update(status="best"), "'best' is not one of"),
+        (lambda plan: plan.update(status="best"), "'best' is unknown"),
         (lambda plan: plan.update(lower_bound="-1"), "lower_bound: '-1' is no fraction"),
         (lambda plan: plan.update(seconds="1"), "seconds: '1' is not a finite number"),
         (_first({"configuration": {"batches": 3}}), "is not of the space"),

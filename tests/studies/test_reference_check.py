@@ -103,7 +103,9 @@ class TestCheck:
         later = changed(made, start=made.start + moved, end=made.end + moved)
         (value, times) = differences(made, later)
         assert str(value) == "value: was 3, is 4"
-        assert str(times) == "times: was 0BW0 from 1 to 3, is from 2 to 4"
+        assert str(times) == (
+            "times: was 0BW0 on device 0 from 1 to 3, is 0BW0 on device 0 from 2 to 4"
+        )
 
     def test_times_of_work_around_the_microbatches(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")

@@ -10,6 +10,7 @@ import pytest
 import ppopt
 from ppopt import Objective, Pipeline
 from tests.cli.cli_run import shown
+from tests.packages import needed
 
 FIELDS: dict[str, Any] = {"p2p": 0.25, "activation": 1.5, "static": 0.125}
 UNITS: dict[str, Any] = {"time_unit": "ms", "memory_unit": "GiB"}
@@ -62,3 +63,36 @@ def test_rows_of_a_comparison_are_in_the_users_unit() -> None:
         assert row.schedule.pipeline.ticks.time(row.figures.makespan_ticks) == row.value
     assert values["1f1b"] == Fraction(str(ppopt.evaluate(PIPELINE, "1f1b").makespan))
     assert values["optimal"] == compared.optimum.value
+
+
+# Frames of pandas: a row for every row of a result.
+
+
+needed("pandas")
+
+
+def test_a_frontier_has_a_row_per_point_and_hand_strategy() -> None:
+    """1F1B on 2 x 3 of F = B = W = 1 takes 3 x 3 + 3 with two activations."""
+    found = ppopt.frontier(ppopt.Pipeline(stages=2, batches=3), workers=1)
+    frame = found.to_frame()
+    points = frame[frame.strategy == "optimal"]
+    assert [*points.memory] == [point.limit for point in found.points]
+    assert [*points.value] == [point.result.value for point in found.points]
+    assert [*points.lower_bound] == [point.result.lower_bound for point in found.points]
+    assert [*points.status] == [point.result.status.value for point in found.points]
+    hands = frame[frame.strategy != "optimal"]
+    assert [*hands.strategy] == [hand.schedule.origin.strategy for hand in found.baselines]
+    one = hands[hands.strategy == "1f1b"].iloc[0]
+    assert (one.memory, one.value, one.placement, one.chunks) == (2, 12, "linear", 1)
+
+
+def test_a_plan_has_a_row_per_configuration() -> None:
+    model = ppopt.Model([{"forward": time} for time in (3, 1, 2, 1)])
+    made = ppopt.plan(model, devices=2, batches=2, placement="linear,v", workers=1)
+    frame = made.to_frame()
+    assert len(frame) == len(made.rows) > 1
+    assert [*frame.placement] == [row.configuration.placement for row in made.rows]
+    assert [*frame.status] == [row.status.value for row in made.rows]
+    best = frame.iloc[0]
+    assert (best.value, best.peak_memory) == (made.value, made.rows[0].peak)
+    assert best.partition == made.rows[0].pipeline.counts

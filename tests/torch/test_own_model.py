@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -25,7 +26,7 @@ from ppopt.torch import execution, job
 from ppopt.torch.pipeline_runtime import WITHOUT_GRADIENT
 from ppopt.torch.world import World
 from tests.factories.schedules import build
-from tests.torch.torch_jobs import RANKS
+from tests.torch.torch_jobs import RANKS, WrappedWorld, as_listed
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +106,20 @@ def test_it_runs_by_turns_with_exact_gradients(world: World) -> None:
         assert ran.difference <= 1e-5
         assert len(ran.steps) == 2
         assert {record.step for record in ran.records} == {0, 1}
+
+
+def test_a_batch_is_handed_out_in_the_order_of_each_schedule(world: World) -> None:
+    """Losses by microbatch tell orders apart; the weights are shared by both schedules."""
+    hosts = [0, 1, 2, 3, 3]
+    listed = Pipeline(stages=5, batches=BATCHES, placement=hosts, microbatch_times=[1, 3, 2, "0.5"])
+    schedules = [
+        build(pipeline, Random(1), "mixed") for pipeline in (listed, listed.reordered([2, 0, 3, 1]))
+    ]
+    for ran in execution.run(world, schedules, model(GOOD)):
+        assert ran.gradients == 2 * 5
+    wrapped = cast(World, WrappedWorld(world, as_listed))
+    with pytest.raises(VerificationError, match="run: a loss differs from that of one process"):
+        execution.run(wrapped, schedules, model(GOOD))
 
 
 COUNTED = """

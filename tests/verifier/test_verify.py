@@ -21,8 +21,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Figures, Rule, explain, figures, verify
-from tests.factories.gradient_work import with_gradient_work
-from tests.factories.offload import with_offload
+from tests.factories.auxiliary import with_gradient_work, with_offload
 from tests.factories.schedules import (
     BW,
     B,

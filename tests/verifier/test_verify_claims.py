@@ -141,7 +141,7 @@ SHARED = {
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
     *(f"ppopt.problem.{name}" for name in ("kinds", "resources")),
-    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_choices", "layer_costs")),
+    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_choices")),
     *(
         f"ppopt.problem.{name}"
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")

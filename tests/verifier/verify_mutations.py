@@ -15,8 +15,7 @@ from hypothesis import assume
 from ppopt.problem.operation import KINDS
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, figures
-from tests.factories.gradient_work import OPTIMIZER, SYNC, UNSHARD
-from tests.factories.offload import OFFLOAD, RELOAD
+from tests.factories.auxiliary import OFFLOAD, OPTIMIZER, RELOAD, SYNC, UNSHARD
 from tests.factories.schedules import ALONE, BW, B, F, TableRow, W, limited, peaks, table
 from tests.factories.streams import link_of
 from tests.factories.tables import auxiliary_table, transfer_table

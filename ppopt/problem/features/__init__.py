@@ -19,22 +19,16 @@ from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
 
 
-def on_devices(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
-    """What devices compute; all else is the delay that it causes."""
-    draft = InstanceDraft(pipeline, backward, all_resources=False)
+def draft_of(pipeline: Pipeline, backward: BackwardKind, *, all_resources: bool) -> InstanceDraft:
+    """All operations of a pipeline; or what devices compute, and all else the delay it causes."""
+    draft = InstanceDraft(pipeline, backward, all_resources)
     add_compute(draft)
-    add_delays(draft)
-    add_microbatches(draft)
-    return draft
-
-
-def on_all_resources(pipeline: Pipeline, backward: BackwardKind) -> InstanceDraft:
-    """All operations of a pipeline."""
-    draft = InstanceDraft(pipeline, backward, all_resources=True)
-    add_compute(draft)
-    add_transfers(draft)
-    add_gradient_work(draft)
-    add_offload(draft)
+    if all_resources:
+        add_transfers(draft)
+        add_gradient_work(draft)
+        add_offload(draft)
+    else:
+        add_delays(draft)
     add_microbatches(draft)
     return draft
 

@@ -2,9 +2,6 @@
 
 import { FREE } from "./data.js";
 
-/** @typedef {import("./types.d.ts").View} View */
-/** @typedef {import("./data.js").Schedule} Schedule */
-
 /** @param {Set<string>} names */
 const listed = (names) => [...names].sort().join(",");
 

@@ -2,9 +2,6 @@
 
 import { FURTHER, part } from "./dom.js";
 
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./types.d.ts").Parts} Parts */
-
 /** Milliseconds without an edit after which the schedules are drawn. */
 const PAUSE = 60;
 /** Key of the query that names the search whose schedule is drawn. */

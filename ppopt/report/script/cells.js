@@ -1,10 +1,5 @@
 // Operations and idle time as cells of about a pixel, each in the colour of what fills most of it.
 
-/** @typedef {import("./data.js").Schedule} Schedule */
-/** @typedef {import("./types.d.ts").Style} Style */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./layout.js").Panel} Panel */
-
 /** Steps of a colour channel: cells of nearly one colour share it. */
 const STEPS = 32;
 

@@ -2,15 +2,12 @@
 
 import { linked, sectionOf } from "./address.js";
 import { FREE } from "./data.js";
-import { part } from "./dom.js";
+import { clicked, part } from "./dom.js";
 import { span } from "./layout.js";
 import { exported } from "./export.js";
 import { aboutBeside, aboutResource } from "./links.js";
 import { slider } from "./slider.js";
 import { aboutDevice, aboutGap, aboutMemory, aboutOperation } from "./words.js";
-
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./layout.js").Panel} Panel */
 
 /** What lies under the pointer; `margin`: it is to the right of the chart.
  * @typedef {{panel: Panel, device: number, tick: number, margin: boolean, row: number,
@@ -106,21 +103,13 @@ function description(page, { panel, device, tick, margin, row, gap }) {
 /** @param {Page} page */
 function pointer(page) {
   const tip = part("tip");
-  let pressed = { x: NaN, y: NaN };
   page.plot.addEventListener("pointermove", (event) => {
     const spot = event.buttons ? null : spotOf(page, event);
     showTip(tip, spot ? description(page, spot) : [], event);
   });
   page.plot.addEventListener("pointerleave", () => tip.hidden = true);
-  page.plot.addEventListener("pointerdown", (event) => {
-    pressed = { x: event.clientX, y: event.clientY };
-    tip.hidden = true;
-  }, true);
-  addEventListener("pointerup", (event) => {
-    const moved = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y);
-    pressed = { x: NaN, y: NaN };
-    if (moved < 4) choose(page, spotOf(page, event));
-  }, true);
+  page.plot.addEventListener("pointerdown", () => tip.hidden = true, true);
+  clicked(page.plot, (event) => choose(page, spotOf(page, event)));
   page.plot.addEventListener("wheel", (event) => {
     const spot = event.ctrlKey || event.shiftKey ? spotOf(page, event) : null;
     if (!spot || spot.margin) return;

@@ -1,12 +1,18 @@
 // The schedules of the page, unpacked from its data: columns of operations and of idle intervals.
 
-/** @typedef {import("./types.d.ts").Packed} Packed */
-/** @typedef {import("./types.d.ts").Raw} Raw */
-/** @typedef {import("./types.d.ts").RawChart} RawChart */
-/** @typedef {import("./types.d.ts").Kind} Kind */
-/** @typedef {import("./types.d.ts").Column} Column */
-
 export const FREE = -1;
+
+/** A number without trailing zeros, at most six decimals. @param {number} value */
+export function number(value) {
+  const text = Math.abs(value) < 1e-3 && value ? value.toPrecision(6) : value.toFixed(6);
+  return String(Number(text));
+}
+
+/** A number with its unit; empty: unknown. @param {number} value @param {string} unit */
+function measured(value, unit) {
+  return unit ? `${number(value)} ${unit}` : number(value);
+}
+
 const TYPES = { i1: Int8Array, i2: Int16Array, i4: Int32Array, f8: Float64Array };
 
 /** Unpack a column: whole numbers, little-endian, in base64.
@@ -316,6 +322,23 @@ export class Schedule {
       return microbatch[row] + (this.sliced ? lowered(slice[row]) : "");
     }
     return kinds[kind[row]].staged ? String(stage[row]) : "";
+  }
+
+  /** A time with its unit. @param {number} ticks */
+  time(ticks) {
+    return measured(ticks / this.unit, this.raw.timeName);
+  }
+
+  /** An amount of memory with its unit. @param {number} ticks */
+  amount(ticks) {
+    return measured(ticks / this.raw.memoryUnit, this.raw.memoryName);
+  }
+
+  /** Start, end and duration of an operation or idle interval.
+   * @param {Intervals} intervals @param {number} row */
+  times({ start, end }, row) {
+    const duration = this.time(end[row] - start[row]);
+    return `start ${this.time(start[row])} · end ${this.time(end[row])} · duration ${duration}`;
   }
 
   /** Name of an operation as in files: stage, kind, microbatch. @param {number} row

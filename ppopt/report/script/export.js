@@ -1,8 +1,5 @@
 // The picture as a file, with a legend in place of the buttons of the page.
 
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-
 import { part } from "./dom.js";
 import { idleLook } from "./gantt.js";
 

@@ -1,11 +1,8 @@
 // The curve of a frontier, with labels that do not overlap; a click on a point opens its schedule.
 
 import { FREE } from "./data.js";
+import { clicked, follow } from "./dom.js";
 import { placed } from "./names.js";
-
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./types.d.ts").Curve} Curve */
-/** @typedef {import("./types.d.ts").Trace} Trace */
 
 /** Pixels from a point within which a click opens it. */
 const NEAR = 14;
@@ -52,13 +49,7 @@ export function frontier(page) {
     show(true);
   });
   opening(plot, curve, window);
-  new ResizeObserver(() => show()).observe(plot);
-  const draw = page.draw.bind(page);
-  page.draw = () => {
-    const drawn = draw();
-    show();
-    return drawn;
-  };
+  follow(page, [plot], () => show());
 }
 
 /** The layout with room for the legend, whose lines depend on the width. Plotly must not make that
@@ -159,16 +150,10 @@ function opening(plot, curve, window) {
       .sort((one, other) => away(one) - away(other));
     return first && away(first) <= NEAR ? first : null;
   };
-  let pressed = { x: NaN, y: NaN };
-  plot.addEventListener("pointerdown", (event) => {
-    pressed = { x: event.clientX, y: event.clientY };
-  }, true);
-  addEventListener("pointerup", (event) => {
-    const moved = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y);
-    pressed = { x: NaN, y: NaN };
-    const point = moved < 4 ? near(event) : null;
+  clicked(plot, (event) => {
+    const point = near(event);
     if (point) location.hash = `schedule-${point.section}`;
-  }, true);
+  });
   plot.addEventListener("pointermove", (event) => {
     plot.classList.toggle("opens", near(event) !== null);
   });

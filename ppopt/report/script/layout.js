@@ -1,10 +1,5 @@
 // The layout: panels one below the other, all on one time axis.
 
-/** @typedef {import("./data.js").Schedule} Schedule */
-/** @typedef {import("./types.d.ts").Theme} Theme */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./types.d.ts").View} View */
-
 /** A chart of one schedule: its devices, or links, from `low` to below `high`; `top` and `height` in
  * pixels, `row` those of one of them.
  * @typedef {{kind: string, schedule: Schedule,

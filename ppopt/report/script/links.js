@@ -1,25 +1,17 @@
 // Operations of other resources than devices: transfers of links, collectives, moves to the host.
 
-import { FREE } from "./data.js";
+import { FREE, number } from "./data.js";
 import { gantt } from "./gantt.js";
-import { measured, number, percent } from "./words.js";
-
-/** @typedef {import("./data.js").Schedule} Schedule */
-/** @typedef {import("./data.js").Beside} Beside */
-/** @typedef {import("./types.d.ts").Style} Style */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./types.d.ts").View} View */
-/** @typedef {import("./layout.js").Panel} Panel */
+import { percent } from "./words.js";
 
 /** Transfers in the colour of the kind that hands them on, with their microbatches; or collectives.
- * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
- * @returns {Trace[]} */
-export function links(panel, style, view, pixel) {
+ * @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+export function links(panel, scene) {
+  const { microbatch } = scene.view;
   const carried = panel.schedule.beside(panel.kind)?.schedule;
   if (!carried) return [];
-  const rows = view.microbatch === FREE ? [] : carried.rowsOf(view.microbatch);
-  const lit = rows.length ? new Set(rows) : null;
-  return gantt({ ...panel, schedule: carried }, style, view, pixel, lit);
+  const rows = microbatch === FREE ? [] : carried.rowsOf(microbatch);
+  return gantt({ ...panel, schedule: carried }, scene, rows.length ? new Set(rows) : null);
 }
 
 /** Ticks in which a link or a queue is busy. @param {Schedule} carried @param {number} link */
@@ -34,12 +26,12 @@ export function busy({ ops }, link) {
 /** Lines about a link or a queue.
  * @param {Beside} chart @param {number} line */
 export function aboutResource({ schedule, raw: { titles, counted } }, line) {
-  const { raw, unit, ops } = schedule;
+  const { raw, ops } = schedule;
   const ticks = busy(schedule, line);
   return [
     titles[line],
     `${number(ops.bounds[line + 1] - ops.bounds[line])} ${counted}, one at a time`,
-    `busy ${measured(ticks / unit, raw.timeName)} (${percent(ticks / raw.last)})`,
+    `busy ${schedule.time(ticks)} (${percent(ticks / raw.last)})`,
   ];
 }
 
@@ -47,23 +39,22 @@ export function aboutResource({ schedule, raw: { titles, counted } }, line) {
  * @param {Schedule} devices the schedule @param {Beside} chart @param {Style} style
  * @param {number} row */
 export function aboutBeside(devices, { schedule, source, target, made, used }, style, row) {
-  const { ops, raw, unit } = schedule;
-  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
+  const { ops, raw } = schedule;
   const microbatch = ops.microbatch[row] === FREE ? "" : `microbatch ${ops.microbatch[row]}`;
   const there = target[row] === source[row] ? "" : ` to device ${target[row]}`;
   const place = [`stage ${ops.stage[row]}`, microbatch, raw.parts[ops.part[row]]];
   const lines = [
     `${schedule.opName(row, style.kinds)}  ${style.kinds[ops.kind[row]].words}`,
     [...place, `device ${source[row]}${there}`].filter(Boolean).join(" · "),
-    `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
-    `duration ${time(ops.end[row] - ops.start[row])}`,
+    schedule.times(ops, row),
   ];
   const held = ops.takes[row] - ops.gives[row];
-  const amount = measured(Math.abs(held) / raw.memoryUnit, raw.memoryName);
+  const amount = schedule.amount(Math.abs(held));
   if (held) lines.push(`${held > 0 ? "takes" : "gives back"} memory ${amount}`);
   const name = (/** @type {number} */ at) => devices.opName(at, style.kinds);
   const [from, to] = [made[row], used[row]];
-  if (from !== FREE) lines.push(`from ${name(from)}, which ends at ${time(devices.ops.end[from])}`);
-  if (to !== FREE) lines.push(`for ${name(to)}, which starts at ${time(devices.ops.start[to])}`);
+  const { start, end } = devices.ops;
+  if (from !== FREE) lines.push(`from ${name(from)}, which ends at ${schedule.time(end[from])}`);
+  if (to !== FREE) lines.push(`for ${name(to)}, which starts at ${schedule.time(start[to])}`);
   return lines;
 }

@@ -1,38 +1,30 @@
 // Traces of memory over time, stacked by part, and of the time of devices by use.
 
 import { firstAbove } from "./data.js";
-import { boxes, filled, idleLook } from "./gantt.js";
-
-/** @typedef {import("./data.js").Schedule} Schedule */
-/** @typedef {import("./data.js").Steps} Steps */
-/** @typedef {import("./types.d.ts").Style} Style */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./types.d.ts").View} View */
-/** @typedef {import("./layout.js").Panel} Panel */
+import { boxes, idleLook, scatter } from "./gantt.js";
 
 /** Most steps that all devices of a panel show together. */
 const MOST_STEPS = 16000;
 
 /** Memory of every device in its row: 0 at the lower edge, all rows to one scale.
- * @param {Panel} panel @param {Style} style @param {View} view @param {string} ink
- * @returns {Trace[]} */
-export function memory(panel, style, view, ink) {
+ * @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+export function memory(panel, scene) {
   const { raw } = panel.schedule;
+  const { style, theme } = scene;
   const scale = style.bar / Math.max(1, ...raw.peak, ...(raw.limits ?? []));
   const y = (/** @type {number} */ device, /** @type {number} */ level) =>
     device + style.bar / 2 - level * scale;
   return [
-    ...stack(panel, style, view, y),
+    ...stack(panel, scene, y),
     ...(raw.limits ? [limitLines(panel, style, y)] : []),
-    peaks(panel, y, ink),
+    peaks(panel, y, theme.ink),
   ];
 }
 
 /** Static memory and, above it, what the operations of every part hold.
- * @param {Panel} panel @param {Style} style @param {View} view
- * @param {(device: number, level: number) => number} y
+ * @param {Panel} panel @param {Scene} scene @param {(device: number, level: number) => number} y
  * @returns {Trace[]} */
-function stack({ schedule, axis }, style, view, y) {
+function stack({ schedule, axis }, { style, view }, y) {
   const { raw, unit, devices } = schedule;
   const names = [
     "static memory",
@@ -42,7 +34,7 @@ function stack({ schedule, axis }, style, view, y) {
   const colours = [style.static, ...raw.memory, style.gathered];
   const traces = names.map((name, index) => {
     /** @type {Trace} */
-    const trace = { ...filled("x", axis), name, fillcolor: colours[index], x: [], y: [] };
+    const trace = { ...scatter("none", axis), name, fillcolor: colours[index], x: [], y: [] };
     return trace;
   });
   const spare = (view.to - view.from) / 2;
@@ -116,10 +108,8 @@ function area(trace, edges, below, above, x, y) {
 function limitLines({ schedule: { raw, unit }, axis }, style, y) {
   const limits = raw.limits ?? [];
   return {
-    ...filled("x", axis),
+    ...scatter("lines", axis),
     name: "memory limit",
-    mode: "lines",
-    fill: "none",
     x: limits.flatMap(() => [0, raw.last / unit, null]),
     y: limits.flatMap((limit, device) => [y(device, limit), y(device, limit), null]),
     line: { color: style.limit, width: 1.4, dash: "4px,3px" },
@@ -132,10 +122,8 @@ function limitLines({ schedule: { raw, unit }, axis }, style, y) {
 function peaks({ schedule, axis, row }, y, ink) {
   const { raw, unit } = schedule;
   return {
-    ...filled("x", axis),
+    ...scatter("markers", axis),
     name: "peak memory",
-    mode: "markers",
-    fill: "none",
     x: raw.peak.map((peak, device) => peakTime(schedule, device, peak) / unit),
     y: raw.peak.map((peak, device) => y(device, peak)),
     marker: { symbol: "triangle-down", size: Math.min(9, Math.max(4, row / 3)), color: ink },

@@ -9,9 +9,6 @@ import { frameOf } from "./layout.js";
 import { picture } from "./picture.js";
 import { preview } from "./preview.js";
 
-/** @typedef {import("./types.d.ts").Data} Data */
-/** @typedef {import("./types.d.ts").View} View */
-
 const CONFIG = {
   displayModeBar: false,
   doubleClick: false,
@@ -41,7 +38,7 @@ export class Page {
     /** How many pictures plotly was asked for, and has drawn. */
     this.asked = 0;
     this.drawn = 0;
-    /** @type {{traces: import("./types.d.ts").Trace[], layout: import("./types.d.ts").Trace}} */
+    /** @type {{traces: Trace[], layout: Trace}} */
     this.figure = { traces: [], layout: {} };
     /** Time of the first preview, in ms. */
     this.painted = 0;
@@ -144,7 +141,7 @@ export class Page {
     document.documentElement.dataset.theme = this.printing ? "light" : this.view.theme || system;
   }
 
-  /** @returns {import("./types.d.ts").Theme} */
+  /** @returns {Theme} */
   theme() {
     const found = getComputedStyle(document.documentElement);
     const colour = (/** @type {string} */ name) => found.getPropertyValue(`--${name}`).trim();

@@ -1,18 +1,11 @@
 // The picture of a view: the traces of all charts with their text.
 
-import { FREE } from "./data.js";
-import { arrows, framed, gantt, path } from "./gantt.js";
+import { FREE, number } from "./data.js";
+import { arrows, framed, gantt, path, scatter } from "./gantt.js";
 import { layoutOf, note, span } from "./layout.js";
 import { busy, links } from "./links.js";
 import { memory, uses } from "./memory.js";
-import { measured, number, percent, plain } from "./words.js";
-
-/** @typedef {import("./types.d.ts").Style} Style */
-/** @typedef {import("./types.d.ts").Theme} Theme */
-/** @typedef {import("./types.d.ts").Trace} Trace */
-/** @typedef {import("./types.d.ts").View} View */
-/** @typedef {import("./layout.js").Panel} Panel */
-/** @typedef {import("./layout.js").Frame} Frame */
+import { percent, plain } from "./words.js";
 
 /** Least distance between texts, in pixels. */
 const LINE = 13;
@@ -27,30 +20,21 @@ const OVERVIEW =
  * @param {Theme} theme */
 export function picture(frame, style, view, last, theme) {
   const pixel = (view.to - view.from) / span(frame);
-  /** @type {string[]} */
-  const messages = [];
+  /** @type {Scene} */
+  const scene = { style, view, theme, last, pixel, messages: [] };
+  const charts = new Map([["gantt", drawn], ["memory", memory]]);
   const traces = frame.panels.flatMap((panel) => [
-    ...chart(panel, style, view, pixel, theme, messages),
-    ...(frame.side ? rowNotes(panel, style, last) : []),
+    ...(charts.get(panel.kind) ?? links)(panel, scene),
+    ...(frame.side ? rowNotes(panel, scene) : []),
   ]);
   const notes = frame.panels.flatMap((panel) => notesOf(panel, frame));
-  if (traces.some(({ name }) => name === "cells")) messages.push(OVERVIEW);
-  return { traces, layout: layoutOf(frame, view, last, theme, notes), messages };
-}
-
-/** @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
- * @param {Theme} theme @param {string[]} messages
- * @returns {Trace[]} */
-function chart(panel, style, view, pixel, theme, messages) {
-  if (panel.kind === "memory") return memory(panel, style, view, theme.ink);
-  if (panel.kind !== "gantt") return links(panel, style, view, pixel);
-  return drawn(panel, style, view, pixel, theme, messages);
+  if (traces.some(({ name }) => name === "cells")) scene.messages.push(OVERVIEW);
+  return { traces, layout: layoutOf(frame, view, last, theme, notes), messages: scene.messages };
 }
 
 /** To the right of the rows of a chart: time by use and idle share, busy share, or peak memory.
- * @param {Panel} panel @param {Style} style @param {number} last
- * @returns {Trace[]} */
-function rowNotes(panel, style, last) {
+ * @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+function rowNotes(panel, { style, last }) {
   const { schedule: { raw, unit } } = panel;
   if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
   const other = panel.schedule.beside(panel.kind)?.schedule;
@@ -70,14 +54,9 @@ function words({ axis, row, low, high }, x, word) {
     (_, at) => low + at * apart,
   );
   return {
-    type: "scatter",
-    mode: "text",
+    ...scatter("text", axis, "x2"),
     name: "words",
-    hoverinfo: "skip",
-    showlegend: false,
     cliponaxis: false,
-    xaxis: "x2",
-    yaxis: axis,
     x: devices.map(() => x),
     y: devices,
     text: devices.map((device) => `\u00a0${word(device)}`),
@@ -86,15 +65,14 @@ function words({ axis, row, low, high }, x, word) {
   };
 }
 
-/** @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
- * @param {Theme} theme @param {string[]} messages
- * @returns {Trace[]} */
-function drawn(panel, style, view, pixel, theme, messages) {
+/** @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+function drawn(panel, scene) {
   const { schedule, index } = panel;
+  const { style, view, theme, messages } = scene;
   const rows = view.microbatch === FREE ? [] : schedule.rowsOf(view.microbatch);
   const critical = view.on.has("critical") ? [...schedule.critical] : [];
   const highlighted = rows.length ? rows : critical;
-  const traces = gantt(panel, style, view, pixel, highlighted.length ? new Set(highlighted) : null);
+  const traces = gantt(panel, scene, highlighted.length ? new Set(highlighted) : null);
   if (critical.length) {
     traces.push(path(panel, critical, theme.ink));
     messages.push(`critical path of ${schedule.raw.title}: ${critical.length} operations`);
@@ -123,7 +101,7 @@ function notesOf(panel, frame) {
   const heading = kind === "gantt"
     ? headed(raw.title, raw.note, room, !frame.side)
     : schedule.beside(kind)?.raw.heading ??
-      `memory of every device  (largest peak ${largest(raw)})`;
+      `memory of every device  (largest peak ${schedule.amount(Math.max(...raw.peak))})`;
   const notes = [note(panel, heading, { x: 0, align: "left", font: { size: 12 } })];
   if (!frame.side) return notes;
   const x = 1 - frame.side / (frame.width - frame.left);
@@ -131,11 +109,6 @@ function notesOf(panel, frame) {
   const shares = kind === "gantt" ? "time by use, idle share" : "busy share";
   const beside = kind === "memory" ? peaks : shares;
   return [...notes, note(panel, beside, { x })];
-}
-
-/** @param {import("./types.d.ts").Raw} raw */
-function largest(raw) {
-  return measured(Math.max(...raw.peak) / raw.memoryUnit, raw.memoryName);
 }
 
 /** Title and note in as many letters as there is room for, in one line or two.
@@ -150,7 +123,7 @@ function headed(title, said, letters, two) {
   return `<b>${plain(name)}</b>  ${plain(cut(said, letters - name.length - 2))}`;
 }
 
-/** @param {import("./types.d.ts").Raw} raw @param {number} device */
+/** @param {Raw} raw @param {number} device */
 function peak(raw, device) {
   const held = number(raw.peak[device] / raw.memoryUnit);
   return raw.limits ? `${held} of ${number(raw.limits[device] / raw.memoryUnit)}` : held;

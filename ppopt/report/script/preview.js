@@ -3,9 +3,6 @@
 import { covered } from "./cells.js";
 import { span } from "./layout.js";
 
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./layout.js").Panel} Panel */
-
 /** Paint the rows of all Gantt charts where plotly will draw them; returns what removes them.
  * @param {Page} page */
 export function preview(page) {

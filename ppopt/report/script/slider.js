@@ -1,9 +1,7 @@
 // The time strip above the picture: how many devices work over time, and the window shown.
 
-/** @typedef {import("./page.js").Page} Page */
-
 import { part } from "./dom.js";
-import { number } from "./words.js";
+import { number } from "./data.js";
 
 const BINS = 400;
 const HANDLE = 8;

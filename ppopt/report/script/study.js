@@ -1,14 +1,10 @@
 // A study: charts and a table of its rows that follow the same choices; each leads to a schedule.
 
 import { FREE } from "./data.js";
-import { FURTHER, part } from "./dom.js";
+import { follow, FURTHER, part } from "./dom.js";
 import { heatMap, memoryFront, parallel } from "./study_charts.js";
 import { keptRows, rowName } from "./study_rows.js";
 import { FIRST_ROWS, studyTable } from "./study_table.js";
-
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./types.d.ts").Study} Data */
-/** @typedef {import("./types.d.ts").StudyChoice} StudyChoice */
 
 const CHART_CONFIG = {
   displaylogo: false,
@@ -22,7 +18,7 @@ const CHART_CONFIG = {
 function study(page) {
   const found = document.getElementById("study-data");
   if (!found) return;
-  /** @type {Data} */
+  /** @type {Study} */
   const data = JSON.parse(found.textContent ?? "");
   const charts = { heat: heatMap, front: memoryFront, parallel };
   /** @type {StudyChoice} */
@@ -62,17 +58,12 @@ function study(page) {
       const row = points?.[0]?.customdata;
       if (typeof row === "number") open(row);
     });
-    if (plot?.parentElement) new ResizeObserver(() => show()).observe(plot.parentElement);
   }
-  const draw = page.draw.bind(page);
-  page.draw = () => {
-    const drawn = draw();
-    show();
-    return drawn;
-  };
+  const places = Object.keys(charts).map((name) => document.getElementById(name)?.parentElement);
+  follow(page, places.flatMap((place) => place ?? []), () => show());
 }
 
-/** @param {Data} data @returns {StudyChoice} */
+/** @param {Study} data @returns {StudyChoice} */
 function firstChoice({ settings, time }) {
   const [x, y] = [...settings.keys()].filter((n) => settings[n].values.length > 1);
   return {
@@ -86,13 +77,13 @@ function firstChoice({ settings, time }) {
   };
 }
 
-/** @param {Data} data @param {StudyChoice} choice */
+/** @param {Study} data @param {StudyChoice} choice */
 function counted(data, choice) {
   const kept = keptRows(data, choice).length;
   return kept === data.rows.length ? `${kept} rows` : `${kept} of ${data.rows.length} rows`;
 }
 
-/** Show the schedule of a row, or say that it is not here. @param {Data} data @param {number} row */
+/** Show the schedule of a row, or say that it is not here. @param {Study} data @param {number} row */
 function openRow(data, row) {
   const { section, status } = data.rows[row];
   if (section !== null) {
@@ -104,13 +95,12 @@ function openRow(data, row) {
   part("count").textContent = `${rowName(data, row)}: ${why}`;
 }
 
-/** Fill and connect the fields that choose. @param {Data} data @param {StudyChoice} first
+/** Fill and connect the fields that choose. @param {Study} data @param {StudyChoice} first
  * @param {(change: Partial<StudyChoice>) => void} change */
 function connectChoices(data, first, change) {
   const now = { x: first.x, y: first.y };
   const settings = data.settings.map(({ name }, setting) => ({ name, setting }));
-  for (const axis of /** @type {("x" | "y")[]} */ (["x", "y"])) {
-    const other = axis === "x" ? "y" : "x";
+  for (const [axis, other] of /** @type {("x" | "y")[][]} */ ([["x", "y"], ["y", "x"]])) {
     field(`heat-${axis}`, settings.map(({ name, setting }) => [setting, name]), now[axis], (to) => {
       if (to === now[other]) now[other] = now[axis];
       now[axis] = to;
@@ -121,17 +111,15 @@ function connectChoices(data, first, change) {
       change({ ...now });
     });
   }
-  const named = data.figures.map((
-    { name },
-    figure,
-  ) => /** @type {[number, string]} */ ([figure, name]));
-  field("heat-figure", named, first.figure, (figure) => change({ figure }));
+  field(
+    "heat-figure",
+    [...data.figures.map(({ name }) => name).entries()],
+    first.figure,
+    (figure) => change({ figure }),
+  );
   const only = [...first.only];
   for (const { setting } of settings) {
-    const values = data.settings[setting].values.map((
-      value,
-      number,
-    ) => /** @type {[number, string]} */ ([number, value]));
+    const values = data.settings[setting].values.entries();
     field(`only-${setting}`, [[FREE, "all"], ...values], FREE, (value) => {
       only[setting] = value;
       change({ only: [...only], most: FIRST_ROWS });
@@ -150,7 +138,7 @@ function field(id, entries, now, chosen) {
   select.onchange = () => chosen(Number(select.value));
 }
 
-/** @param {Page} page @param {Data} data @param {number} width */
+/** @param {Page} page @param {Study} data @param {number} width */
 function themed(page, data, width) {
   const { paper, ink } = page.theme();
   return {
@@ -165,7 +153,7 @@ function themed(page, data, width) {
 }
 
 /** A layout with the grid of the theme. @param {Page} page
- * @param {import("./types.d.ts").Trace} layout */
+ * @param {Trace} layout */
 function axed(page, layout) {
   const { grid } = page.theme();
   const axis = (/** @type {unknown} */ given) => ({

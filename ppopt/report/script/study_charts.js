@@ -3,10 +3,6 @@
 import { FREE } from "./data.js";
 import { aboutRow, bestRow, figureWords, frontOf, keptRows, shortNumber } from "./study_rows.js";
 
-/** @typedef {import("./page.js").Page} Page */
-/** @typedef {import("./types.d.ts").Study} Study */
-/** @typedef {import("./types.d.ts").StudyChoice} StudyChoice */
-/** @typedef {import("./types.d.ts").Trace} Trace */
 /** @typedef {{traces: Trace[], layout: Trace}} Chart */
 
 /** Points and lines that a chart draws at most: the best ones. */
@@ -209,7 +205,7 @@ export function parallel(data, choice, width, page) {
     colour,
     rows: rows.slice(group * size, (group + 1) * size),
   }));
-  const { quiet, ink } = page.theme();
+  const { quiet, ink, paper } = page.theme();
   const lines = groups.filter(({ rows }) => rows.length).map(({ colour, rows }, group) => ({
     type: "scatter",
     mode: "lines+markers",
@@ -252,7 +248,7 @@ export function parallel(data, choice, width, page) {
           xshift: 5,
           showarrow: false,
           font: { size: 11, color: ink },
-          bgcolor: page.theme().paper,
+          bgcolor: paper,
           opacity: 0.85,
         }))
       ),

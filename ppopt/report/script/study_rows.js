@@ -1,11 +1,7 @@
 // The rows of a study: which are shown, in which order, and in words.
 
-import { FREE } from "./data.js";
-import { number, percent, plain } from "./words.js";
-
-/** @typedef {import("./types.d.ts").Study} Study */
-/** @typedef {import("./types.d.ts").StudyChoice} StudyChoice */
-/** @typedef {import("./types.d.ts").StudyRow} StudyRow */
+import { FREE, number } from "./data.js";
+import { percent, plain } from "./words.js";
 
 /** Numbers of the rows that no choice of a value leaves out. @param {Study} data
  * @param {StudyChoice} choice */

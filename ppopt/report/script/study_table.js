@@ -3,9 +3,6 @@
 import { FREE } from "./data.js";
 import { figureWords, inOrder, keptRows, settingWords } from "./study_rows.js";
 
-/** @typedef {import("./types.d.ts").Study} Study */
-/** @typedef {import("./types.d.ts").StudyChoice} StudyChoice */
-
 /** Rows that are shown at first, and at most. */
 export const FIRST_ROWS = 15;
 const MOST_ROWS = 5000;

@@ -1,21 +1,6 @@
 // Texts: the hover text of what is under the pointer, and numbers in words.
 
-import { FREE } from "./data.js";
-
-/** @typedef {import("./data.js").Schedule} Schedule */
-/** @typedef {import("./layout.js").Panel} Panel */
-/** @typedef {import("./types.d.ts").Style} Style */
-
-/** A number without trailing zeros, at most six decimals. @param {number} value */
-export function number(value) {
-  const text = Math.abs(value) < 1e-3 && value ? value.toPrecision(6) : value.toFixed(6);
-  return String(Number(text));
-}
-
-/** A number with its unit; empty: unknown. @param {number} value @param {string} unit */
-export function measured(value, unit) {
-  return unit ? `${number(value)} ${unit}` : number(value);
-}
+import { FREE, number } from "./data.js";
 
 /** @param {number} share */
 export function percent(share) {
@@ -30,29 +15,28 @@ export function plain(text) {
 /** Lines about an operation; the first is its name.
  * @param {Schedule} schedule @param {Style} style @param {number} row */
 export function aboutOperation(schedule, style, row) {
-  const { ops, raw, unit } = schedule;
+  const { ops, raw } = schedule;
   const kind = style.kinds[ops.kind[row]];
   const part = raw.parts[ops.part[row]];
   const slice = schedule.sliced ? `slice ${ops.slice[row]}` : "";
   const place = ops.microbatch[row] === FREE
     ? []
     : [`stage ${ops.stage[row]}`, part, `microbatch ${ops.microbatch[row]}`, slice];
-  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
-  const held = (/** @type {number} */ ticks) => measured(ticks / raw.memoryUnit, raw.memoryName);
-  const [during, after] = schedule.memoryAround(row).map(held);
+  const [during, after] = schedule.memoryAround(row).map((ticks) => schedule.amount(ticks));
   const lines = [
     `${schedule.opName(row, style.kinds)}  ${kind.words}`,
     [...place.filter(Boolean), `device ${ops.device[row]}`].join(" · "),
-    `start ${time(ops.start[row])} · end ${time(ops.end[row])} · ` +
-    `duration ${time(ops.end[row] - ops.start[row])}`,
+    schedule.times(ops, row),
     `memory ${during} while it runs, ${after} after it`,
   ];
+  if (ops.microbatch[row] in raw.microbatches) lines.push(raw.microbatches[ops.microbatch[row]]);
   if (ops.lane[row]) lines.push(`runs as one with ${partner(schedule, style, row)}`);
   for (const column of ops.needs) {
     const need = column[row];
     if (need === FREE) continue;
     const name = schedule.opName(need, style.kinds);
-    lines.push(`after ${name}, which ends at ${time(ops.end[need])} on device ${ops.device[need]}`);
+    const end = schedule.time(ops.end[need]);
+    lines.push(`after ${name}, which ends at ${end} on device ${ops.device[need]}`);
   }
   return lines;
 }
@@ -65,12 +49,10 @@ function partner(schedule, style, row) {
 /** Lines about an idle interval; the first is its cause.
  * @param {Schedule} schedule @param {Style} style @param {number} row */
 export function aboutGap(schedule, style, row) {
-  const { gaps, ops, unit, raw } = schedule;
-  const time = (/** @type {number} */ ticks) => measured(ticks / unit, raw.timeName);
+  const { gaps, ops } = schedule;
   const lines = [
     `idle  ${style.causes[gaps.cause[row]].words}`,
-    `device ${gaps.device[row]} · start ${time(gaps.start[row])} · end ${time(gaps.end[row])} · ` +
-    `duration ${time(gaps.end[row] - gaps.start[row])}`,
+    `device ${gaps.device[row]} · ${schedule.times(gaps, row)}`,
   ];
   const next = gaps.following[row];
   const subject = gaps.subject[row];
@@ -80,9 +62,8 @@ export function aboutGap(schedule, style, row) {
   if (style.causes[gaps.cause[row]].name === "memory") {
     lines.push(`${name} could start, but does not fit the memory limit`);
   } else {
-    lines.push(
-      `it waits for ${name}: ends at ${time(ops.end[subject])} on device ${ops.device[subject]}`,
-    );
+    const end = schedule.time(ops.end[subject]);
+    lines.push(`it waits for ${name}: ends at ${end} on device ${ops.device[subject]}`);
   }
   return lines;
 }
@@ -92,11 +73,11 @@ export function aboutGap(schedule, style, row) {
 export function aboutMemory(schedule, device, tick) {
   const { raw, unit } = schedule;
   const { edges, levels, total } = schedule.memoryAt(device, tick);
-  const held = (/** @type {number} */ ticks) => measured(ticks / raw.memoryUnit, raw.memoryName);
+  const held = (/** @type {number} */ ticks) => schedule.amount(ticks);
   const limit = raw.limits ? ` of ${held(raw.limits[device])}` : "";
   const lines = [
     `memory ${held(total)}  on device ${device}`,
-    `from ${number(edges[0] / unit)} to ${measured(edges[1] / unit, raw.timeName)}`,
+    `from ${number(edges[0] / unit)} to ${schedule.time(edges[1])}`,
     `peak ${held(raw.peak[device])}${limit} · static ${held(raw.static[device])}`,
   ];
   if (raw.parts.length > 1) {
@@ -109,17 +90,16 @@ export function aboutMemory(schedule, device, tick) {
 /** Lines about the time of a device by use.
  * @param {Schedule} schedule @param {Style} style @param {number} device */
 export function aboutDevice(schedule, style, device) {
-  const { raw, unit } = schedule;
-  const time = (/** @type {number} */ tick) => measured(tick / unit, raw.timeName);
+  const { raw } = schedule;
   const ticks = schedule.uses(style.kinds.length, style.causes.length)[device];
   const say = (/** @type {string} */ name, /** @type {number} */ tick) =>
-    tick ? [`${name} ${time(tick)} (${percent(tick / raw.last)})`] : [];
+    tick ? [`${name} ${schedule.time(tick)} (${percent(tick / raw.last)})`] : [];
   const idle = ticks.slice(style.kinds.length).reduce((sum, tick) => sum + tick, 0);
   return [
     `device ${device}`,
-    `busy ${time(raw.last - idle)} (${percent(1 - idle / raw.last)}): ` +
+    `busy ${schedule.time(raw.last - idle)} (${percent(1 - idle / raw.last)}): ` +
     style.kinds.flatMap((kind, index) => say(kind.name, ticks[index])).join(", "),
-    `idle ${time(idle)} (${percent(idle / raw.last)})`,
+    `idle ${schedule.time(idle)} (${percent(idle / raw.last)})`,
     ...style.causes.flatMap((cause, index) => say(cause.words, ticks[style.kinds.length + index])),
   ];
 }

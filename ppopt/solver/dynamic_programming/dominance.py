@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.solver.dynamic_programming.states import Mask, Matrix, Places
-from ppopt.solver.parameters import DOMINANCE, DominanceParams
 
+MAX_COMPARISONS = 16
+"""Largest number of states that one state is compared with."""
 _SUM_BITS = 24
 """Number of the lowest bits of a key, which hold the sum of the times."""
 Hashes = npt.NDArray[np.uint64]
@@ -19,14 +20,12 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
-def non_dominated(
-    counts: Matrix, flags: Matrix, times: Matrix, params: DominanceParams = DOMINANCE
-) -> Places:
+def non_dominated(counts: Matrix, flags: Matrix, times: Matrix) -> Places:
     """Indices of the columns to keep: every other column is dominated by one of them.
 
     Columns with equal counts form a group, by a hash. In each group all columns are compared with
     the first one, that of least sum of times, which no column of larger sum can dominate. Columns
-    that it dominates are left out, and the rest forms a group again. After `params.max_comparisons`
+    that it dominates are left out, and the rest forms a group again. After `MAX_COMPARISONS`
     rounds all remaining columns are kept. The counts are compared too, so that columns with
     different counts and the same hash are kept.
     """
@@ -37,7 +36,7 @@ def non_dominated(
     flags = flags[order]
     found: list[Places] = []
     left = np.arange(order.size)
-    for _ in range(params.max_comparisons):
+    for _ in range(MAX_COMPARISONS):
         mine = group[left]
         leads = np.ones(left.size, dtype=bool)
         leads[1:] = mine[1:] != mine[:-1]

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.states import Matrix, Places, States
-from ppopt.solver.parameters import DOMINANCE, DominanceParams
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,8 @@ class StateLayer(NamedTuple):
 class LayeredDP:
     """A resumable search for the schedule of least makespan below a given value."""
 
-    def __init__(
-        self, classes: Classes, below: int, dominance_params: DominanceParams = DOMINANCE
-    ) -> None:
+    def __init__(self, classes: Classes, below: int) -> None:
         self.classes = classes
-        self._dominance = dominance_params
         self._space = States(classes, below)
         self._states = self._space.root()
         self._starts = self._space.starts(self._states)
@@ -99,7 +95,7 @@ class LayeredDP:
         if hopeful.size < states.shape[1]:
             states = states.take(hopeful, axis=1)
         kept = dominance.non_dominated(
-            states[space.counts], states[space.flags], states[space.times], self._dominance
+            states[space.counts], states[space.flags], states[space.times]
         )
         if beam is not None:
             kept = beam.select(space, states, bounds[hopeful], kept)

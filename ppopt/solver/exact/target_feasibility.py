@@ -25,7 +25,6 @@ from ppopt.solver.bounds.proof_scope import searched
 from ppopt.solver.budget import Budget
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.model import CpSatModel
-from ppopt.solver.heuristics.cyclic import least_period
 from ppopt.solver.heuristics.steady_state import UNROLLED, Section, SteadyStatePattern
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
@@ -109,6 +108,12 @@ def shorter(problem: Problem, per_device: int) -> Problem | None:
     if pipeline.batches <= short or unhandled(problem.traits, UNROLLED):
         return None
     return replace(problem, pipeline=replace(pipeline, batches=short))
+
+
+def least_period(problem: Problem) -> int:
+    """Largest work of a device for one microbatch, in ticks."""
+    times = problem.instance.times
+    return max(sum(max(times(i)) for i in mine) for mine in problem.instance.hosted)
 
 
 def _none_within(problem: Problem, target: int) -> Bound:

@@ -7,12 +7,8 @@ and then; after a number of steps without improvement the search continues from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
-from typing import Any
 
-from ppopt.problem.features import as_delays
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait, unhandled
 from ppopt.schedule import timing
@@ -21,14 +17,13 @@ from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
-from ppopt.solver.parameters import LinkParams, MoveParams
-from ppopt.solver.result import Result
+from ppopt.solver.parameters import MoveParams
 
 ORDERS = BESIDE_COMPUTE.union(
     PER_OPERATION,
     (Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES, Trait.ROUTES, Trait.SPAN),
 )
-"""Traits of the orders that these methods change."""
+"""Traits of the orders that the moves change."""
 
 
 class CriticalSwaps:
@@ -67,48 +62,6 @@ class CriticalSwaps:
         incumbent.submit(timing.retimed(best.schedule, problem.objective))
         self._steps *= 2
         return Outcome(budget.spent, fruitful=incumbent.value != before)
-
-
-class LongerDelays:
-    """Orders from searches in which links are longer delays, as if data waited for other data."""
-
-    name = "longer delays"
-    handles = ORDERS
-
-    def __init__(self, solve: Callable[[Problem, float], Result], params: LinkParams) -> None:
-        """`solve` searches a problem for a number of seconds."""
-        self._solve, self._share = solve, params.factor_share
-        self._factors = list(params.factors)
-
-    def supports(self, problem: Problem) -> bool:
-        """Whether links are resources."""
-        return Trait.LINKS in problem.traits
-
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search with delays longer by the next factor."""
-        problem, clock = incumbent.problem, budget.clock
-        seconds = min(self._share * clock.seconds, clock.left)
-        if not self._factors or seconds <= 0:
-            return Outcome(exhausted=True)
-        longer = _stretched(as_delays(problem.pipeline), self._factors.pop(0))
-        found = self._solve(replace(problem, pipeline=longer), seconds)
-        if found.schedule is not None:
-            incumbent.submit_orders(found.schedule.orders)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        return Outcome(exhausted=not self._factors)
-
-
-def _stretched(pipeline: Pipeline, factor: Any) -> Pipeline:
-    """Multiply the delays of a pipeline."""
-
-    def longer(given: Any) -> Any:
-        if given is None:
-            return None
-        return tuple(map(longer, given)) if isinstance(given, tuple) else given * factor
-
-    plain = pipeline.without_model()
-    return replace(plain, p2p=longer(plain.p2p), backward_p2p=longer(plain.backward_p2p))
 
 
 def improve(

@@ -29,20 +29,24 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints, Holding
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
-from ppopt.solver.parameters import NetworkParams
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
+BUSY_SHARE = 0.97
+"""Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
+around the idle gaps of busy devices. Tuned on the core suite."""
+LEAST_SKEW = 0.25
+"""Least skew of an order, as a share of the mean duration of an operation: windows of a smaller
+skew hardly differ from unskewed ones."""
 
 
 class Precedence(NamedTuple):
@@ -66,13 +70,11 @@ class OperationNetwork:
     def __init__(
         self,
         problem: Problem,
-        params: NetworkParams = NetworkParams(),
         modes: Ints | None = None,
         table: OperationTable | None = None,
     ) -> None:
         """`modes` has the mode of every choice; None: the first."""
         self.problem = problem
-        self._params = params
         self.table = table or OperationTable(problem)
         self.instance = self.table.instance
         self.size, self.choices = self.table.size, self.table.choices
@@ -148,7 +150,7 @@ class OperationNetwork:
         """Return the network in these modes."""
         if np.array_equal(modes, self.modes):
             return self
-        return OperationNetwork(self.problem, self._params, modes, self.table)
+        return OperationNetwork(self.problem, modes, self.table)
 
     @cached_property
     def present(self) -> list[int]:
@@ -226,7 +228,7 @@ class OperationNetwork:
         """Least and largest skew of the order of starts, in ticks per device.
 
         Adding d x skew to the sort key of operations at position d preserves precedence. Skews
-        of less than `least_skew` are left out, for example with links from the last device to the
+        of less than `LEAST_SKEW` are left out, for example with links from the last device to the
         first.
         """
         low, high, position = -inf, inf, self.table.position
@@ -237,7 +239,7 @@ class OperationNetwork:
                     low = max(low, -apart / ahead)
                 elif ahead < 0:
                     high = min(high, -apart / ahead)
-        least = self._params.least_skew * sum(self.time) / self.size
+        least = LEAST_SKEW * sum(self.time) / self.size
         return [skew for skew in (low, high) if least <= abs(skew) < inf]
 
     @cached_property
@@ -282,7 +284,7 @@ class OperationNetwork:
     @cached_property
     def busy(self) -> list[int]:
         """Resources with about the largest work."""
-        least = self._params.busy_share * self._work.max()
+        least = BUSY_SHARE * self._work.max()
         busy: list[int] = np.flatnonzero(self._work >= least).tolist()
         return busy
 
@@ -296,29 +298,6 @@ class OperationNetwork:
         if self.tight:
             links = self.precedence_of(late)
         return self._forwards(late, links)
-
-    def expedite_backwards(self, start: list[int], count: int, part: float) -> list[int]:
-        """Starts after a forward pass in which backwards reach the busiest device sooner.
-
-        Before its first backward that device runs only forwards, which may arrive too slowly. The
-        backwards of the first `count` microbatches, on the highest stage of that device and on the
-        stages above it, move up in the order by a part of the largest possible gain: that of the
-        first microbatch without any delay. Assumes one route.
-        """
-        links, table = self.precedence_of(start), self.table
-        stage = int(table.stage[table.resource == np.argmax(self._work)].max())
-        back = (self.kind == self.instance.backward) & (table.stage >= stage)
-        way = np.flatnonzero((table.microbatch == 0) & (self.kind == OpKind.F)).tolist()
-        way += np.flatnonzero((table.microbatch == 0) & back).tolist()[::-1]
-        arrival = dict.fromkeys(way, 0)
-        for op in way:
-            before = links.predecessors[op]
-            arrival[op] = max(
-                (arrival[x] + apart for x, apart in before if x in arrival), default=0
-            )
-        sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
-        keys = np.array(start, dtype=np.int64) - sooner * (back & (table.microbatch < count))
-        return self._forwards(start, links, keys.tolist())
 
     def earliest_starts(self, order: list[int]) -> list[int]:
         """Earliest starts of all operations, in the given order on every resource.
@@ -478,10 +457,6 @@ class OperationNetwork:
             for device, users in self.table.memory_users.items()
             if resource in users or len(users) > 1
         )
-
-    def keeps_limits(self, start: list[int]) -> bool:
-        """Whether all devices hold no more than their limits."""
-        return all(self._keeps_limit(start, device) for device in self.table.memory_users)
 
     def _keeps_limit(self, start: list[int], device: int) -> bool:
         """Whether a device is within its limit; at one instant it first gives back."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ppopt.studies.task import Done, Work
 
 STOPPED = Done(interrupted=True)
 """Outcome of a task that was not begun, or ended without a result."""
+PAUSE = 0.2
+"""Seconds between two checks for Ctrl-C."""
+STOPPING = 10.0
+"""Seconds that searches have to end after Ctrl-C."""
 
 
 class Engine(Protocol):
@@ -79,3 +84,27 @@ class DirectEngine:
     def close(self) -> None:
         """Forget all tasks."""
         self._tasks.clear()
+
+
+def run_tasks(
+    engine: Engine,
+    submit: Callable[[], None],
+    take: Callable[[Sequence[tuple[int, Done]]], None],
+    ends: Callable[[], bool],
+    pressed: Sequence[int],
+) -> None:
+    """Submit tasks and take their outcomes, until the engine has none or the work ends early.
+
+    Then searches are asked to end, and what they have is taken; a second Ctrl-C (of `pressed`) does
+    not wait for it.
+    """
+    while not ends():
+        submit()
+        if not engine.busy:
+            return
+        take(engine.wait(PAUSE))
+    engine.stop()
+    for _ in range(round(STOPPING / PAUSE)):
+        if not engine.busy or len(pressed) > 1:
+            return
+        take(engine.wait(PAUSE))

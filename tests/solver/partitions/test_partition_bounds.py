@@ -32,7 +32,8 @@ from ppopt.solver.partitions.partition_choice import PartitionOrder
 from ppopt.solver.partitions.partition_program import pattern_of
 from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
 from tests.factories.partitions import draw_space, pipeline_of
-from tests.oracles import exhaustive, pyjobshop
+from tests.oracles import exhaustive
+from tests.oracles.bounds import by_model
 from tests.tiers import first, slow
 
 OPERATIONS = 12
@@ -122,7 +123,7 @@ def test_no_bound_is_above_the_optimum() -> None:
 def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a long first layer, where the pace of stage 0 raises the bound; by PyJobShop."""
+    """Behind a long first layer, where the pace of stage 0 raises the bound; beside a schedule."""
     rng, raised, tight = Random(11), 0, 0
     while raised < count:
         space = slow_at_first(draw_space(rng, most_layers=1, span=False), rng)
@@ -132,9 +133,7 @@ def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
                 patch.setattr(partition_bounds, "pace_of", lambda *_: 0)
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
-            best = pyjobshop.best_makespan(
-                pipeline_of(space, counts), fused=space.whole, symmetry=True
-            )
+            best = by_model(pipeline_of(space, counts), fused=space.whole)
             assert best is None or bound <= best, (space, counts, bound, best)
             raised, tight = raised + 1, tight + (bound == best)
     assert tight > raised / 8
@@ -144,7 +143,7 @@ def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
 def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several stages on a device, where it raises the bound; by PyJobShop."""
+    """Several stages on a device, where it raises the bound; beside a schedule."""
     rng, raised, tight = Random(13), 0, 0
     while raised < count:
         space = draw_space(rng, most_layers=1, span=False, batches=3)
@@ -156,9 +155,7 @@ def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
                 patch.setattr(layer_run_bounds._Device, "_repetitions", lambda *_: iter(()))
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
-            best = pyjobshop.best_makespan(
-                pipeline_of(space, counts), fused=space.whole, symmetry=True
-            )
+            best = by_model(pipeline_of(space, counts), fused=space.whole)
             assert best is None or bound <= best, (space, counts, bound, best)
             raised, tight = raised + 1, tight + (bound == best)
     assert tight > raised / 8
