@@ -173,7 +173,7 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
 
 
 def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
-    return _Link(connection, search.incumbent, search.clock, PAUSE, leads=leads)
+    return _Link(connection, search.incumbent, search.clock, leads=leads)
 
 
 def test_both_sides_know_of_the_better_one() -> None:
