@@ -90,18 +90,12 @@ def _field(setting: Setting) -> str:
         control = f'<select {about}><option value=""></option>{_options(choices)}</select>'
     else:
         hint = "" if setting.default is None else f' placeholder="{escape(str(setting.default))}"'
-        control = f"<input {about}{hint}{_suggestions(setting)}>"
+        known = [str(choice) for choice in setting.choices if choice != SEARCH]
+        names = f' list="names-{name}"><datalist id="names-{name}">{_options(known)}</datalist'
+        control = f"<input {about}{hint}{names if known else ''}>"
     title = escape(setting.described)
     label = f'<label for="field-{name}" title="{title}">{escape(words)}</label>'
     return f"<div>{label}{control}{_error(name)}</div>"
-
-
-def _suggestions(setting: Setting) -> str:
-    """The names that a placement may have."""
-    if setting.shape is not Shape.PLACEMENT:
-        return ""
-    names = [str(choice) for choice in setting.choices if choice != SEARCH]
-    return f' list="placements"><datalist id="placements">{_options(names)}</datalist'
 
 
 def _model() -> str:

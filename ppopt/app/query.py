@@ -33,13 +33,11 @@ FIRST_STRATEGIES = ("1f1b", "interleaved", "zb-h1", "zbv")
 _FILE = "pipeline.yaml"
 
 
-def is_field(setting: Setting) -> bool:
-    """Whether the form has a field for a setting."""
-    of_run = setting.field in SEARCH or setting.field in OPTIONS
-    return setting.has_flag and (setting.part is Part.PIPELINE or of_run)
-
-
-FIELDS = {setting.name: setting for setting in SETTINGS if is_field(setting)}
+FIELDS = {
+    setting.name: setting
+    for setting in SETTINGS
+    if setting.has_flag and (setting.part is Part.PIPELINE or setting.field in (*SEARCH, *OPTIONS))
+}
 """The settings of the form by their names in files."""
 
 
@@ -64,7 +62,8 @@ class Query:
         settings: dict[str, Any] = {}
         if MODEL in given:
             settings = read_settings(given[MODEL])
-        for layer in (_config(given.get(CONFIG, "")), _typed(given)):
+        typed = {key: typed_value(FIELDS[key], given[key]) for key in given if key in FIELDS}
+        for layer in (_config(given.get(CONFIG, "")), canonical(typed)):
             settings = merged(settings, layer)
         sizes = (settings.get(name) for name in ("stages", "batches", "chunks"))
         limits.check_size(*sizes)
@@ -118,12 +117,6 @@ def _flag(setting: Setting, text: str) -> list[str]:
     if setting.shape is Shape.DEVICES and text.strip().lower() == "1f1b":
         return [setting.flag]
     return [setting.flag, text] if not text.startswith("-") else [f"{setting.flag}={text}"]
-
-
-def _typed(given: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of the fields."""
-    typed = {key: typed_value(FIELDS[key], text) for key, text in given.items() if key in FIELDS}
-    return canonical(typed)
 
 
 def _config(text: str) -> dict[str, Any]:

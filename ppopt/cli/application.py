@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt.cli import streams
-from ppopt.cli.help_text import COMMANDS, write_sections
 from ppopt.cli.options import Extended, Function, with_options
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.layer_settings import LAYER_SETTINGS
@@ -35,6 +34,14 @@ BARE = {"--mem-limit": LIMIT_1F1B, "--gpu": ""}
 """Options that may stand without a value, and the value that they then have."""
 LONGEST = 1000
 """Characters of an error that is shown whole: five faults with the words that are wrong."""
+
+COMMANDS = {
+    "Describe a pipeline": ("init", "profile", "models", "strategies", "schema"),
+    "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "order", "app"),
+    "Sweeps": ("sweep", "studies"),
+    "Schedule files": ("view", "verify", "check", "export", "import", "run"),
+}
+"""Heading -> its commands, in the order of work; every command is in one group."""
 
 # The base of every usage error; typer itself exports only its leaves.
 _UsageError: type[Any] = typer.BadParameter.__mro__[2]
@@ -143,7 +150,7 @@ class Group(TyperGroup):
             heading: [(name, _COMMANDS.short_help(name, width)) for name in names]
             for heading, names in COMMANDS.items()
         }
-        write_sections(formatter, sections)
+        _write_sections(formatter, sections)
 
 
 class Command(TyperCommand):
@@ -161,7 +168,7 @@ class Command(TyperCommand):
                 is_help = parameter.name == "help" and any(sections[each.value] for each in Heading)
                 name = record[0] if kind == "Options" else record[0].split(" <")[0]  # no type
                 sections[Heading.OUTPUT if is_help else panel].append((name, record[1]))
-        write_sections(formatter, sections)
+        _write_sections(formatter, sections)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Fill in the values of bare options (`BARE`) before parsing; refuse words left over.
@@ -190,6 +197,17 @@ class Command(TyperCommand):
             way = f"--config {left[0]} reads a pipeline; " if file else ""
             raise InputError(f"{left[0]}: not expected here; {way}see ppopt {ctx.info_name} --help")
         return left
+
+
+def _write_sections(formatter: Any, sections: Mapping[str, list[tuple[str, str]]]) -> None:
+    """Write every group that has rows, under its heading.
+
+    Typer has such groups (`rich_help_panel`) only with rich, which takes long to load.
+    """
+    for heading, rows in sections.items():
+        if rows:
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 def _by_flag(word: str, options: Collection[str]) -> str:

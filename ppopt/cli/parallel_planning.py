@@ -8,7 +8,7 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
@@ -20,9 +20,8 @@ from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from fractions import Fraction
+    from collections.abc import Mapping
 
-    from ppopt.strategies import Options
     from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.parallel_space import ParallelSpace
 
@@ -33,21 +32,10 @@ LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 """Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
 
 
-class PlanLists(NamedTuple):
-    """What a plan is to try, in lists, and how; None: not given."""
-
-    batches: tuple[int, ...] | None
-    placement: tuple[str, ...] | None
-    chunks: tuple[int, ...] | None
-    recompute: tuple[str, ...] | None
-    strategies: tuple[str, ...] | None
-    runtime: str
-    options: Options
-    within: Fraction | None
-
-
-def plan_over_parallelism(settings: Settings, derivation: Derivation, asked: PlanLists) -> int:
-    """Plan every combination of a parallelism; `asked` are the options of every plan."""
+def plan_over_parallelism(
+    settings: Settings, derivation: Derivation, asked: Mapping[str, Any]
+) -> int:
+    """Plan every combination of a parallelism; `asked` are the options of a plan that are given."""
     from ppopt.cli import output, progress
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
@@ -57,9 +45,9 @@ def plan_over_parallelism(settings: Settings, derivation: Derivation, asked: Pla
     from ppopt.studies.parallel_task import StudyOptions
 
     _check(settings, derivation)
-    if asked.batches is not None:
+    if "batches" in asked:
         raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
-    if asked.within is not None:
+    if "within" in asked:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)
     measured = fields.pop("calibrate", None)
@@ -75,10 +63,8 @@ def plan_over_parallelism(settings: Settings, derivation: Derivation, asked: Pla
     )
     if measured is not None:
         space = _calibrated(space, Path(measured))
-    names = ("placement", "chunks", "recompute", "strategies", "runtime")
-    chosen = {name: value for name in names if (value := getattr(asked, name)) is not None}
-    if "placement" in chosen:
-        chosen["placements"] = chosen.pop("placement")
+    names = {"placement": "placements"}
+    chosen = {names.get(name, name): asked[name] for name in asked if name != "options"}
     with ExitStack() as stack:
         own = processes == [None] * len(processes)
         engine = None if own else stack.enter_context(engine_of(*processes))

@@ -15,7 +15,7 @@ from ppopt.cli.derivation_options import (
     with_derivation_options,
 )
 from ppopt.cli.options import names, option
-from ppopt.cli.parallel_planning import PlanLists, plan_over_parallelism
+from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
 from ppopt.problem.settings import NAMED, Heading
@@ -77,21 +77,21 @@ def plan(
     from ppopt.formats.typed_values import share
     from ppopt.studies.plan import plan as search
 
-    asked = PlanLists(
-        batches=_numbers("batches", batches),
-        placement=names(placement),
-        chunks=_numbers("chunks", chunks),
-        recompute=names(recompute),
-        strategies=names(strategies),
-        runtime=runtime.lower(),
-        options=strategy_options(settings),
-        within=None if within is None else share("within", within),
-    )
+    lists = {
+        "batches": _numbers("batches", batches),
+        "placement": names(placement),
+        "chunks": _numbers("chunks", chunks),
+        "recompute": names(recompute),
+        "strategies": names(strategies),
+        "runtime": runtime.lower(),
+        "options": strategy_options(settings),
+        "within": None if within is None else share("within", within),
+    }
+    asked = {name: value for name, value in lists.items() if value is not None}
     if FROM in derivation:
         return plan_over_parallelism(settings, derivation, asked)
     refuse_without_configuration(derivation)
-    chosen = {name: value for name, value in asked._asdict().items() if value is not None}
-    given = _given(settings) | chosen
+    given = _given(settings) | asked
     for name in ("stages", "batches"):
         if name not in given:
             raise InputError(missing(name))

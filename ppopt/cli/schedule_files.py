@@ -19,7 +19,6 @@ from ppopt.cli.streams import note
 from ppopt.errors import InputError
 
 if TYPE_CHECKING:
-    from ppopt.rechecker import Recheck
     from ppopt.schedule.schedule import Schedule
     from ppopt.studies.reference_check import ReferenceCheck
 
@@ -70,50 +69,33 @@ def verify(
 
     With `--bound` a re-checker, independent of the search, proves its lower bound again.
     """
-    from ppopt.cli import output
+    from ppopt.cli import output, progress
+    from ppopt.formats.documents import label
+    from ppopt.formats.fields import within
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.rechecker import Verdict
+    from ppopt.rechecker import Verdict, recheck
     from ppopt.verifier import verify as check
 
     schedule, claims = read_schedule(file)
     found = check(schedule, claims)
     again = None
     if bound and not found:
-        again = _recheck(file, schedule, time_limit, workers, context.obj, quiet=quiet)
+        with progress.shown(quiet=quiet, limit=time_limit) as line:
+            again = within(
+                label(file),
+                recheck,
+                schedule,
+                time_limit=time_limit,
+                workers=workers,
+                progress=lambda devices: line.update(
+                    f"the bound again, by the rules of {devices} devices"
+                ),
+                began=context.obj,
+            )
     output.show_verification(file, schedule, found, again, as_json=json, quiet=quiet)
     codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
     verdict = Verdict.WRONG if found else again and again.verdict
     return codes.get(verdict, 0) if verdict else 0
-
-
-def _recheck(
-    file: Path,
-    schedule: Schedule,
-    time_limit: float,
-    workers: int | None,
-    began: float,
-    *,
-    quiet: bool,
-) -> Recheck:
-    from ppopt.cli import progress
-    from ppopt.formats.documents import label
-    from ppopt.formats.fields import within
-    from ppopt.rechecker import recheck
-
-    with progress.shown(quiet=quiet, limit=time_limit) as line:
-
-        def follow(devices: int) -> None:
-            line.update(f"the bound again, by the rules of {devices} devices")
-
-        return within(
-            label(file),
-            recheck,
-            schedule,
-            time_limit=time_limit,
-            workers=workers,
-            progress=follow,
-            began=began,
-        )
 
 
 @command(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter
@@ -20,8 +20,6 @@ from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Part, Setting, Shape
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from ppopt.cli.files import Target
     from ppopt.problem.pipeline import Pipeline
 
@@ -116,23 +114,20 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
     """Print a note if an F and a BW as one take longer than one after the other."""
     from ppopt.problem.exact import plain
 
-    if slow := list(_slow_pairs(pipeline)):
-        place, pair, apart = slow[0]
-        more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
-        note(
-            f"note: overlap_times: {place}: {plain(pair)} is above F + BW = "
-            f"{plain(apart)}{more}: such a pair loses time; only strategies that pair make it"
-        )
-
-
-def _slow_pairs(pipeline: Pipeline) -> Iterator[tuple[str, Fraction, Fraction]]:
-    """Stages of pairs that lose time, their time, and that of F and then BW."""
+    slow = []
     for stage, times in enumerate(pipeline.overlap or ()):
         matrix = isinstance(times, tuple)
         for other, time in enumerate(times) if matrix else [(stage, times)]:
             apart = pipeline.forward[stage] + pipeline.backward[other]
             if time > apart:
-                yield f"stage {stage}" + f" with stage {other}" * matrix, time, apart
+                place = f"stage {stage}" + f" with stage {other}" * matrix
+                slow.append(f"{place}: {plain(time)} is above F + BW = {plain(apart)}")
+    if slow:
+        more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
+        note(
+            f"note: overlap_times: {slow[0]}{more}: such a pair loses time; only strategies that "
+            "pair make it"
+        )
 
 
 def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parameter:

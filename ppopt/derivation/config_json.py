@@ -54,12 +54,8 @@ def read_architecture(path: Path) -> Architecture:
     Raises InputError, naming the file, if its model is not known.
     """
     path = config_file(path)
-    return parse_architecture(read_text(path, LARGEST_FILE), label(path))
-
-
-def parse_architecture(text: str, where: str) -> Architecture:
-    """Read the text of a config.json; see `read_architecture`."""
-    document = parse_json(text, where)
+    where = label(path)
+    document = parse_json(read_text(path, LARGEST_FILE), where)
     if not isinstance(document, dict):
         raise InputError(f"{where}: {shown(document)} is no object; give a model's config.json")
     return within(where, architecture_of, document)

@@ -238,26 +238,22 @@ def gpus() -> Mapping[str, Gpu]:
 def gpu_named(name: str | Path) -> Gpu:
     """A GPU by its name, in any case, or by a file of the user's own, which ends in .toml.
 
-    Raises InputError if there is none, or if the file cannot be read.
+    Raises InputError if there is none, or if the file cannot be read, has keys that are unknown or
+    missing, or values out of range.
     """
-    if str(name).lower().endswith(".toml"):
-        return read_gpu(Path(name))
-    return _known(str(name), "gpu")
-
-
-def read_gpu(path: Path) -> Gpu:
-    """A GPU from the user's own file: values in place of those of the GPU that `like` names.
-
-    Without `like` the file needs the values of `REQUIRED`; others are then those of the family.
-    `name` (default: the name of the file) and `source` say what it is. Raises InputError on keys
-    that are unknown or missing, and on values out of range.
-    """
-    where = label(path)
-    document = parse_toml(read_text(path, LARGEST_FILE), where)
-    return within(where, _own_gpu, document, path)
+    if not str(name).lower().endswith(".toml"):
+        return _known(str(name), "gpu")
+    path = Path(name)
+    document = parse_toml(read_text(path, LARGEST_FILE), label(path))
+    return within(label(path), _own_gpu, document, path)
 
 
 def _own_gpu(document: object, path: Path) -> Gpu:
+    """A GPU from the user's own file: values in place of those of the GPU that `like` names.
+
+    Without `like` the file needs the values of `REQUIRED`; others are then those of the family.
+    `name` (default: the name of the file) and `source` say what it is.
+    """
     record = section(document, (), ("name", "like", "source", *_measures()))
     if "like" in record:
         like = _known(within("like", text, record["like"]), "like").name

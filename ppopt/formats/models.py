@@ -49,15 +49,15 @@ def read_settings(name: str) -> dict[str, Any]:
 
 def models() -> dict[str, str]:
     """Every model by name: its size and what it is."""
-    return {name: _summary(read_settings(name)) for name in model_names()}
-
-
-def _summary(settings: dict[str, Any]) -> str:
-    about = settings["about"]["description"]
-    size = f"{settings['stages']:>3} stages"
-    if "model" in settings:
-        size = f"{len(model_of(settings)):>3} layers"
-    return f"{size}  {settings['batches']:>4} microbatches  {about}"
+    found = {}
+    for name in model_names():
+        settings = read_settings(name)
+        size = f"{settings['stages']:>3} stages"
+        if "model" in settings:
+            size = f"{len(model_of(settings)):>3} layers"
+        about = settings["about"]["description"]
+        found[name] = f"{size}  {settings['batches']:>4} microbatches  {about}"
+    return found
 
 
 def read_model(source: str | Path) -> Model:

@@ -71,11 +71,6 @@ def time_factors(lengths: Lengths, reference: int, share: Fraction) -> tuple[Fra
     )
 
 
-def memory_factors(lengths: Lengths, reference: int) -> tuple[Fraction, ...]:
-    """Factor on the memory of every microbatch."""
-    return tuple(Fraction(sum(documents), reference) for documents in lengths)
-
-
 def slice_factors(slices: int, share: Fraction) -> tuple[Fraction, ...]:
     """Factor on the times of every slice of one document under causal attention.
 
@@ -112,7 +107,8 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     times = time_factors(documents, reference, share)
     factors = {"microbatch_times": times}
     if fields["microbatch_memory"] is None:
-        factors["microbatch_memory"] = memory_factors(documents, reference)
+        tokens = map(sum, documents)
+        factors["microbatch_memory"] = tuple(Fraction(each, reference) for each in tokens)
     rounded = {
         field: tuple(max(Fraction(1, 10**DIGITS), round(factor, DIGITS)) for factor in values)
         for field, values in factors.items()

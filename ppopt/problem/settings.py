@@ -171,7 +171,7 @@ class Setting:
     @property
     def flag(self) -> str:
         """The name on the command line."""
-        return self.own_flag or flag_of(self.name)
+        return self.own_flag or f"--{self.name.replace('_', '-')}"
 
 
 def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
@@ -547,11 +547,6 @@ SETTINGS = (
 COUNTS = tuple(setting for setting in SETTINGS if setting.shape is Shape.COUNT)
 NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name in setting.names}
 """Every accepted name -> its setting."""
-
-
-def flag_of(name: str) -> str:
-    """Write a name as a flag: `p2p_time` -> `--p2p-time`."""
-    return f"--{name.replace('_', '-')}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -11,12 +11,11 @@ from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import OTHER_TIMES
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.offload import SEARCH_OFFLOAD
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.recompute import SEARCH_RECOMPUTE
 from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import Row, least_times, pair_time, pairs_save
 from ppopt.schedule.origin import Argument

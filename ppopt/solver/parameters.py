@@ -117,7 +117,7 @@ class PoolParams(NamedTuple):
 
 
 class JustificationParams(NamedTuple):
-    """Justified and expedited schedules, from which local search starts."""
+    """Justified schedules, from which local search starts."""
 
     first: int = 3
     """Number of schedules that are justified before the rounds, for small problems."""
@@ -125,11 +125,6 @@ class JustificationParams(NamedTuple):
     """Largest number of operations of such a problem: justifying takes next to no time."""
     seconds_for_all: float = 0.5
     """Seconds of a turn that justifies all schedules; a shorter one justifies a share of them."""
-    expedited: tuple[tuple[int | None, float], ...] = ((1, 1.0), (1, 0.25), (None, 1.0))
-    """Variants: number of microbatches whose backwards are expedited (None: all), and by what part
-    of the possible gain."""
-    alike: float = 1.002
-    """Largest value of an expedited schedule that is kept, as a multiple of the best value."""
 
 
 class SteadyStateParams(NamedTuple):

@@ -15,12 +15,9 @@ from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
+from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.starting_schedules import (
-    DoubleJustification,
-    ExpediteBackwards,
-)
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.heuristics.window_lns import WindowLNS
 from ppopt.solver.incumbent import Incumbent
@@ -35,7 +32,7 @@ NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
         *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
-        *(SubsetDP, RelaxationBound, ExpediteBackwards, IteratedLocalSearch, RuleAnnealing),
+        *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
         *(BeamSearch, DynamicProgram, WindowLNS, CriticalSwaps, FullModel, TargetFeasibility),
     )
 )
@@ -121,7 +118,6 @@ class _Portfolio:
         for method in self._justifications:
             yield method, share.justification
         for pool, view in self._parts:
-            yield on(view, ExpediteBackwards(pool, params.justification)), share.justification
             yield on(view, IteratedLocalSearch(pool, rng, params.local_search)), share.local_search
             yield on(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
             yield on(view, BeamSearch(pool.problem, params.dynamic_program)), share.beam

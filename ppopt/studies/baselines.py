@@ -254,22 +254,15 @@ def evaluate_all(
             at_least_one=at_least_one,
         ):
             evaluations.append(evaluation)
-    schedules = [
-        (evaluation.schedule, evaluation.seconds)
-        for evaluation in evaluations
-        if evaluation.schedule is not None
-    ]
-    skipped += [
-        (evaluation.name, evaluation.reason)
-        for evaluation in evaluations
-        if evaluation.schedule is None
-    ]
-    done = {evaluation.name for evaluation in evaluations}
-    skipped += [
-        (request.strategy.name, STOPPED)
-        for request in requests
-        if request.strategy.name not in done
-    ]
+    schedules: list[tuple[Schedule, float]] = []
+    for evaluation in evaluations:
+        if evaluation.schedule is None:
+            skipped.append((evaluation.name, evaluation.reason))
+        else:
+            schedules.append((evaluation.schedule, evaluation.seconds))
+    names_left = {request.strategy.name for request in requests}
+    names_left -= {evaluation.name for evaluation in evaluations}
+    skipped += [(name, STOPPED) for name in names_left]
     return schedules, tuple(sorted(skipped))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -210,7 +210,7 @@ def compare(
         refuse_placement_search(problem.placement, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
-    tell = progress or _silent
+    tell: Callable[[Progress | str], None] = progress or (lambda _: None)
     kind = BackwardKind.read(backward_kind)
     evaluation = replace(deadline, progress=lambda state: tell(state.phase), stop=None)
     evaluated, skipped = evaluate_all(
@@ -244,10 +244,6 @@ def compare(
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, tuple(optima.values()), skipped)
-
-
-def _silent(_: object) -> None:
-    """Ignore a report."""
 
 
 def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
@@ -314,30 +310,20 @@ def _start(
 
 
 def _all_under(
-    rows: tuple[ComparisonRow, ...],
+    rows: Iterable[ComparisonRow],
     deviation: float,
     objective: Objective,
     seed: int,
     tell: Callable[[str], None],
 ) -> tuple[ComparisonRow, ...]:
     """Rows under random times; after Ctrl-C the remaining rows stay unchanged."""
-    done: list[ComparisonRow] = []
+    done = list(rows)
     with suppress(KeyboardInterrupt), interrupts.heard():
-        for row in rows:
-            done.append(_under(row, deviation, objective, seed, tell))
-    return (*done, *rows[len(done) :])
-
-
-def _under(
-    row: ComparisonRow,
-    deviation: float,
-    objective: Objective,
-    seed: int,
-    tell: Callable[[str], None],
-) -> ComparisonRow:
-    tell(f"random times: {row.schedule.origin.strategy}")
-    measured = robustness.jitter(row.schedule, deviation, objective, seed=seed)
-    return replace(row, jitter=measured)
+        for number, row in enumerate(done):
+            tell(f"random times: {row.schedule.origin.strategy}")
+            jitter = robustness.jitter(row.schedule, deviation, objective, seed=seed)
+            done[number] = replace(row, jitter=jitter)
+    return tuple(done)
 
 
 def _rows(

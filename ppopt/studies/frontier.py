@@ -25,7 +25,7 @@ from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
 from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME, evaluate_all
-from ppopt.studies.evaluate import objective_value
+from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
@@ -347,9 +347,7 @@ def _baselines(
 ) -> tuple[FrontierHand, ...]:
     baselines = []
     for schedule, seconds in evaluated:
-        ticks, figures = schedule.pipeline.ticks, schedule.metrics
-        memory = ticks.memory(max(figures.peak_memory_ticks))
-        value = ticks.time(figures.value_ticks(space.problem.objective))
+        memory, value = peak_memory(schedule), objective_value(schedule, space.problem.objective)
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None

@@ -40,6 +40,7 @@ from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
+from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Proved
 
 
@@ -206,9 +207,8 @@ class FrontierProblem:
 
     def point(self, schedule: Schedule) -> tuple[int, Fraction]:
         """Largest peak of a schedule in ticks of the limits, and its value."""
-        ticks, figures = schedule.pipeline.ticks, schedule.metrics
-        peak = ticks.memory(max(figures.peak_memory_ticks)) * self.memory_per_unit
-        return int(peak), ticks.time(figures.value_ticks(self.problem.objective))
+        peak = int(peak_memory(schedule) * self.memory_per_unit)
+        return peak, objective_value(schedule, self.problem.objective)
 
     def with_limit(self, schedule: Schedule, limit: Fraction) -> Pipeline:
         """Pipeline of a schedule with a limit, or the problem's own limits if these are lower."""

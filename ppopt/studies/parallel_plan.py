@@ -48,6 +48,7 @@ from ppopt.studies.plan_space import (
     default_recompute,
     default_strategies,
     fields_of,
+    set_up_until,
 )
 from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.storage import Storage
@@ -116,17 +117,7 @@ class PlanArguments:
 
         Combinations for which no time is left have none, but for the first that is valid.
         """
-        spaces: dict[Parallelism, BoundedSpace] = {}
-        refused: dict[Parallelism, str] = {}
-        for combination, model in models.items():
-            if spaces and deadline.over:
-                refused[combination] = OUT_OF_TIME
-                continue
-            try:
-                spaces[combination] = self._checked_space(model)
-            except NotApplicableError as error:
-                refused[combination] = str(error)
-        return spaces, refused
+        return set_up_until(deadline, models, lambda each: self._checked_space(models[each]))
 
     def _checked_space(self, model: DerivedModel) -> BoundedSpace:
         """Plan space of a combination with its quick bound.

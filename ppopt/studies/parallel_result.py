@@ -78,13 +78,7 @@ class ParallelRow:
 
     def status(self, best: Fraction | None) -> RowStatus:
         """State of the combination; `best` is the shortest step of any."""
-        if self.lower_bound is None:
-            return RowStatus.INFEASIBLE
-        if self.value is not None and self.lower_bound >= self.value:
-            return RowStatus.OPTIMAL
-        if best is not None and self.lower_bound >= best:
-            return RowStatus.PRUNED
-        return RowStatus.UNKNOWN if self.value is None else RowStatus.FEASIBLE
+        return RowStatus.of(self.value, self.lower_bound, best)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import Training
-from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
+from ppopt.errors import ConflictError, InputError, not_applicable
 from ppopt.problem.hosting import MOST_DEVICES
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.plan_space import set_up_until
 
 DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
 """Dimensions of the parallelism, as fields of `ParallelSpace`."""
@@ -121,17 +121,7 @@ class ParallelSpace:
 
         The reason is then `OUT_OF_TIME`.
         """
-        models: dict[Parallelism, DerivedModel] = {}
-        skipped: dict[Parallelism, str] = {}
-        for combination in dict.fromkeys(self._combinations()):
-            if models and deadline.over:
-                skipped[combination] = OUT_OF_TIME
-                continue
-            try:
-                models[combination] = self.model(combination)
-            except NotApplicableError as error:
-                skipped[combination] = str(error)
-        return models, skipped
+        return set_up_until(deadline, dict.fromkeys(self._combinations()), self.model)
 
     def _combinations(self) -> Iterator[Parallelism]:
         """All combinations; sizes that are listed may be invalid."""

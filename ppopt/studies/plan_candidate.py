@@ -284,14 +284,8 @@ class PlanCandidate:
             bound = self.bound if self.value is None else min(self.bound, self.value)
             if self.configuration.strategy == OPTIMAL:
                 result = replace(result, lower_bound=bound)
-        if self.impossible:
-            status = RowStatus.INFEASIBLE
-        elif self.value is not None and self.bound >= self.value:
-            status = RowStatus.OPTIMAL
-        elif not self.is_open(best):
-            status = RowStatus.PRUNED
-        else:
-            status = RowStatus.UNKNOWN if self.value is None else RowStatus.FEASIBLE
+        longest = None if best is None else best * self.configuration.batches
+        status = RowStatus.of(self.value, bound, longest)
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
 

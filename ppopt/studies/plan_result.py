@@ -36,6 +36,17 @@ class RowStatus(StrEnum):
     UNKNOWN = "unknown"
     """No schedule was found in time."""
 
+    @classmethod
+    def of(cls, value: Fraction | None, bound: Fraction | None, best: Fraction | None) -> RowStatus:
+        """State by the best value, the lower bound (None: infeasible) and the best of all rows."""
+        if bound is None:
+            return cls.INFEASIBLE
+        if value is not None and bound >= value:
+            return cls.OPTIMAL
+        if best is not None and bound >= best:
+            return cls.PRUNED
+        return cls.UNKNOWN if value is None else cls.FEASIBLE
+
 
 @dataclass(frozen=True)
 class PlanRow:

@@ -353,7 +353,7 @@ class PlanSearch:
             rows=tuple(rows),
             lower_bound=None if least is None else least * batches,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
-            skipped=tuple(set_up.skipped),
+            skipped=set_up.skipped,
             provenance=self.options.provenance,
             solve_seconds=self._deadline.spent,
             interrupted=self.interrupted,

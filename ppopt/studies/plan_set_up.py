@@ -21,7 +21,13 @@ from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
-from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace, partitions_on
+from ppopt.studies.plan_space import (
+    OPTIMAL,
+    PlanConfiguration,
+    PlanSpace,
+    partitions_on,
+    set_up_until,
+)
 from ppopt.studies.quick_bound import minimum_work
 from ppopt.studies.strategy_search import StrategySearch
 
@@ -41,29 +47,21 @@ class PlanSetUp:
         began = Deadline.after()
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options, self._deadline = options, deadline
-        self.orders: list[PlanCandidate] = []
+        candidates, left_out = set_up_until(deadline, space, self._candidate)
+        if not candidates:
+            raise InputError(next(iter(left_out.values())))
+        self.orders = [one for one in candidates.values() if one.strategy is None]
         """Configurations of all orders."""
-        self.strategies: list[PlanCandidate] = []
+        self.strategies = [one for one in candidates.values() if one.strategy is not None]
         """Configurations of hand strategies."""
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped = tuple((str(left), reason) for left, reason in left_out.items())
         """Configurations that are not set up, each with the reason."""
-        self.num_late = 0
+        self.num_late = list(left_out.values()).count(OUT_OF_TIME)
         """Number of configurations for which no time was left."""
-        for configuration in space:
-            if self.candidates and deadline.over:
-                self.num_late += 1
-                self.skipped.append((str(configuration), OUT_OF_TIME))
-                continue
-            try:
-                self._add(configuration)
-            except NotApplicableError as error:
-                self.skipped.append((str(configuration), str(error)))
-        if not self.candidates:
-            raise InputError(self.skipped[0][1])
         self.seconds = began.spent
         """Seconds that this took."""
 
-    def _add(self, configuration: PlanConfiguration) -> None:
+    def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""
         space, pipeline = self.space, self.space.pipeline(configuration)
         kind = backward_kind_of(configuration, self.backward_kind)
@@ -71,8 +69,7 @@ class PlanSetUp:
         choice = choice_of(problem, self._deadline) or GivenPipeline(problem)
         given = PlanChoice(configuration, problem, choice)
         if configuration.strategy == OPTIMAL:
-            self.orders.append(PlanCandidate(given, self._options))
-            return
+            return PlanCandidate(given, self._options)
         search = StrategySearch(
             problem.pipeline,
             configuration.strategy,
@@ -81,7 +78,7 @@ class PlanSetUp:
             accepts_partition=partitions_on(space.runtime, problem.pipeline),
             seed=self._options.seed,
         )
-        self.strategies.append(PlanCandidate(given, self._options, search))
+        return PlanCandidate(given, self._options, search)
 
     @property
     def candidates(self) -> list[PlanCandidate]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, trainer_partition
@@ -16,8 +16,12 @@ from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Options, resolve
+from ppopt.studies.baselines import OUT_OF_TIME
 
+Key = TypeVar("Key")
+Made = TypeVar("Made")
 PLACEMENTS = ("linear", "interleaved", "v")
 """Placements of a plan by default."""
 CHUNKS = (1, 2)
@@ -217,6 +221,26 @@ def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] 
     Raises NotApplicableError if it supports none.
     """
     return trainer_partition.megatron_partitions(pipeline) if runtime == "megatron" else None
+
+
+def set_up_until(
+    deadline: Deadline, keys: Iterable[Key], make: Callable[[Key], Made]
+) -> tuple[dict[Key, Made], dict[Key, str]]:
+    """Make something of every key; also returns the keys that are left out, with the reasons.
+
+    Left out is what does not apply and, once something is made, that for which no time is left.
+    """
+    all_made: dict[Key, Made] = {}
+    left_out: dict[Key, str] = {}
+    for key in keys:
+        if all_made and deadline.over:
+            left_out[key] = OUT_OF_TIME
+            continue
+        try:
+            all_made[key] = make(key)
+        except NotApplicableError as error:
+            left_out[key] = str(error)
+    return all_made, left_out
 
 
 def default_strategies(runtime: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt.cli.help_text import COMMANDS as GROUPS
+from ppopt.cli.application import COMMANDS as GROUPS
 from ppopt.formats.models import model_names
 from ppopt.verifier import Rule, Violation
 from tests.cli.cli_json import OF_SOLVE, UNSOLVED, assert_types

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from ppopt.cli.help_text import COMMANDS
+from ppopt.cli.application import COMMANDS
 from ppopt.cli.program import application
 from ppopt.problem.partition import BALANCED
 from ppopt.problem.settings import SETTINGS, Heading

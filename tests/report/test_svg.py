@@ -18,8 +18,17 @@ from ppopt.problem.kinds import RECORDS
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.drawing import GANTT, Drawing, Series, drawing
-from ppopt.report.raster import LINES, png
-from ppopt.report.svg import LEFT, MOST_PATHS, MOST_RECTS, RIGHT, TEXT, WIDTH, svg
+from ppopt.report.svg import (
+    LEFT,
+    LINES,
+    MOST_PATHS,
+    MOST_RECTS,
+    RIGHT,
+    TEXT,
+    WIDTH,
+    png,
+    svg,
+)
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
 from tests.factories.schedules import F, schedules

@@ -40,8 +40,8 @@ COMPLETE_AT = {
     "solver/microbatch_orders/order_choice.py": 2,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,
-    "studies/plan_product.py": 1,
     "studies/plan_memory.py": 1,
+    "studies/plan_product.py": 1,
     "studies/plan_set_up.py": 1,
     "studies/strategy_search.py": 1,
 }

@@ -7,8 +7,6 @@ from fractions import Fraction
 from itertools import chain, permutations, repeat
 from random import Random
 
-import pytest
-
 from ppopt import Objective, Pipeline, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
@@ -168,25 +166,6 @@ def test_memory_that_goes_in_a_circle_keeps_the_schedule() -> None:
     )
     result = solve(pipeline, time_limit=2, workers=1)
     assert result.status in (Status.FEASIBLE, Status.OPTIMAL)
-
-
-@pytest.mark.slow
-def test_expedited_backwards_make_valid_schedules_within_limits() -> None:
-    """Whatever is expedited, and by how much: data flow and memory limits are kept."""
-    rng, other = Random(76), 0
-    for network in chain.from_iterable(
-        repeat(one, 5) for one in feasible(middle_cases(76, 200, routes=1))
-    ):
-        start = network.double_justified(
-            alone(network), [rng.random() for _ in range(network.size)]
-        )
-        count = rng.randint(1, network.problem.pipeline.batches)
-        made = network.expedite_backwards(start, count, rng.choice((0.25, 0.5, 1.0)))
-        schedule = network.schedule(made)
-        assert verify(schedule) == []
-        assert schedule.fits_limits
-        other += made != start
-    assert other > 20
 
 
 def test_a_window_sees_what_holds_memory_around_it() -> None:

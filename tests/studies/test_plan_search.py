@@ -19,7 +19,7 @@ from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import Effort
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
-from ppopt.solver.result import Result
+from ppopt.solver.result import Progress, Result
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
@@ -37,7 +37,13 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
         model=ppopt.Model(layers), devices=4, batches=(6,), placements=("linear",), chunks=(1,),
         recompute=("none",), fields={"mem_limit": 24},
     )  # fmt: skip
-    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, checked_options(20, 1))
+    halves: list[Fraction] = []
+
+    def is_halved(state: Progress) -> bool:
+        return state.value is not None and any(state.value < half for half in halves)
+
+    options = checked_options(600, 1, stop=is_halved)
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, options)
     (candidate,) = search._orders
     pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
     made = schedule(pipeline, one_at_a_time(candidate.problem.instance))
@@ -46,7 +52,8 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     inner._take(inner._at((0, 2, 2, 2, 2)), known)
     candidate.update(None)
     bound, before = candidate.bound, candidate.value
-    search._search_best_partition(Deadline.after(2))
+    halves.append(before / 2)
+    search._search_best_partition(Deadline.after(600))
     assert candidate.bound == bound
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)

@@ -3,9 +3,6 @@
 import { cells } from "./cells.js";
 import { FREE } from "./data.js";
 
-/** What is drawn, in the user's unit: more than the view shows.
- * @typedef {{from: number, to: number, pixel: number, view: View}} Window */
-
 /** Most operations and idle intervals drawn as shapes of their own; above, as cells. */
 export const MOST_SHAPES = 6000;
 const MOST_LABELS = 1500;
@@ -65,11 +62,11 @@ export function edges(device, lane, bar) {
 }
 
 /** Draw one schedule in the window of the view, widened to both sides so that it can be moved.
- * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel width in
- * the user's unit @param {Set<number> | null} highlighted rows to highlight
+ * @param {Panel} panel @param {Scene} scene @param {Set<number> | null} highlighted rows to highlight
  * @returns {Trace[]} */
-export function gantt(panel, style, view, pixel, highlighted) {
+export function gantt(panel, scene, highlighted) {
   const { schedule } = panel;
+  const { style, view, pixel } = scene;
   const spare = (view.to - view.from) / 2;
   const from = Math.max(0, view.from - spare) * schedule.unit;
   const to = Math.min(schedule.raw.last, (view.to + spare) * schedule.unit);
@@ -83,28 +80,19 @@ export function gantt(panel, style, view, pixel, highlighted) {
   const idle = schedule.gaps.within(from, to, low, high).filter((row) =>
     !view.off.has(style.causes[cause[row]].name)
   );
-  const window = { from: from / schedule.unit, to: to / schedule.unit, pixel, view };
-  if (!highlighted) return layer(panel, style, shown, idle, window, 1);
+  const window = { from: from / schedule.unit, to: to / schedule.unit, pixel };
+  const layer = (/** @type {number[]} */ rows, /** @type {number[]} */ gaps) =>
+    rows.length + gaps.length > MOST_SHAPES
+      ? [cells(panel, style, rows, gaps, window)]
+      : [...shapes(panel, scene, rows, gaps), ...labels(panel, scene, rows)];
+  if (!highlighted) return layer(shown, idle);
   const front = shown.filter((row) => highlighted.has(row));
-  const back = layer(panel, style, shown, idle, window, DIM);
-  const quiet = back.filter((trace) => trace.mode !== "text");
-  return [...quiet, ...layer(panel, style, front, [], window, 1)];
+  const back = layer(shown, idle).filter((trace) => trace.mode !== "text");
+  return [...back.map((trace) => ({ ...trace, opacity: DIM })), ...layer(front, [])];
 }
 
-/** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
- * @param {Window} window @param {number} opacity
- * @returns {Trace[]} */
-function layer(panel, style, rows, idle, window, opacity) {
-  if (rows.length + idle.length > MOST_SHAPES) {
-    return [{ ...cells(panel, style, rows, idle, window), opacity }];
-  }
-  const drawn = shapes(panel, style, rows, idle, window.pixel);
-  return [...drawn.map((trace) => ({ ...trace, opacity })), ...labels(panel, style, rows, window)];
-}
-
-/** @param {Panel} panel @param {Style} style @param {number[]} rows @param {number[]} idle
- * @param {number} pixel */
-function shapes(panel, style, rows, idle, pixel) {
+/** @param {Panel} panel @param {Scene} scene @param {number[]} rows @param {number[]} idle */
+function shapes(panel, { style, pixel }, rows, idle) {
   const { schedule: { ops, gaps, unit, raw }, axis } = panel;
   const paths = boxes(axis);
   for (const row of idle) {
@@ -132,10 +120,8 @@ function shapes(panel, style, rows, idle, pixel) {
 /** Microbatch numbers with slices as subscripts: all operations of a kind and stage show theirs, or
  * none does, so that whether there is room depends on the longest number. One size per kind. Where
  * there are many, only those that the view shows.
- * @param {Panel} panel @param {Style} style @param {number[]} rows
- * @param {Window} window
- * @returns {Trace[]} */
-function labels(panel, style, rows, { pixel, view }) {
+ * @param {Panel} panel @param {Scene} scene @param {number[]} rows @returns {Trace[]} */
+function labels(panel, { style, pixel, view }, rows) {
   const { schedule, axis } = panel;
   const { ops, unit, raw } = schedule;
   if (panel.row < LEAST_LABELLED_ROW) return [];

@@ -5,14 +5,13 @@ import { gantt } from "./gantt.js";
 import { percent } from "./words.js";
 
 /** Transfers in the colour of the kind that hands them on, with their microbatches; or collectives.
- * @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
- * @returns {Trace[]} */
-export function links(panel, style, view, pixel) {
+ * @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+export function links(panel, scene) {
+  const { microbatch } = scene.view;
   const carried = panel.schedule.beside(panel.kind)?.schedule;
   if (!carried) return [];
-  const rows = view.microbatch === FREE ? [] : carried.rowsOf(view.microbatch);
-  const lit = rows.length ? new Set(rows) : null;
-  return gantt({ ...panel, schedule: carried }, style, view, pixel, lit);
+  const rows = microbatch === FREE ? [] : carried.rowsOf(microbatch);
+  return gantt({ ...panel, schedule: carried }, scene, rows.length ? new Set(rows) : null);
 }
 
 /** Ticks in which a link or a queue is busy. @param {Schedule} carried @param {number} link */

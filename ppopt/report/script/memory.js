@@ -7,25 +7,24 @@ import { boxes, idleLook, scatter } from "./gantt.js";
 const MOST_STEPS = 16000;
 
 /** Memory of every device in its row: 0 at the lower edge, all rows to one scale.
- * @param {Panel} panel @param {Style} style @param {View} view @param {string} ink
- * @returns {Trace[]} */
-export function memory(panel, style, view, ink) {
+ * @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+export function memory(panel, scene) {
   const { raw } = panel.schedule;
+  const { style, theme } = scene;
   const scale = style.bar / Math.max(1, ...raw.peak, ...(raw.limits ?? []));
   const y = (/** @type {number} */ device, /** @type {number} */ level) =>
     device + style.bar / 2 - level * scale;
   return [
-    ...stack(panel, style, view, y),
+    ...stack(panel, scene, y),
     ...(raw.limits ? [limitLines(panel, style, y)] : []),
-    peaks(panel, y, ink),
+    peaks(panel, y, theme.ink),
   ];
 }
 
 /** Static memory and, above it, what the operations of every part hold.
- * @param {Panel} panel @param {Style} style @param {View} view
- * @param {(device: number, level: number) => number} y
+ * @param {Panel} panel @param {Scene} scene @param {(device: number, level: number) => number} y
  * @returns {Trace[]} */
-function stack({ schedule, axis }, style, view, y) {
+function stack({ schedule, axis }, { style, view }, y) {
   const { raw, unit, devices } = schedule;
   const names = [
     "static memory",

@@ -20,30 +20,21 @@ const OVERVIEW =
  * @param {Theme} theme */
 export function picture(frame, style, view, last, theme) {
   const pixel = (view.to - view.from) / span(frame);
-  /** @type {string[]} */
-  const messages = [];
+  /** @type {Scene} */
+  const scene = { style, view, theme, last, pixel, messages: [] };
+  const charts = new Map([["gantt", drawn], ["memory", memory]]);
   const traces = frame.panels.flatMap((panel) => [
-    ...chart(panel, style, view, pixel, theme, messages),
-    ...(frame.side ? rowNotes(panel, style, last) : []),
+    ...(charts.get(panel.kind) ?? links)(panel, scene),
+    ...(frame.side ? rowNotes(panel, scene) : []),
   ]);
   const notes = frame.panels.flatMap((panel) => notesOf(panel, frame));
-  if (traces.some(({ name }) => name === "cells")) messages.push(OVERVIEW);
-  return { traces, layout: layoutOf(frame, view, last, theme, notes), messages };
-}
-
-/** @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
- * @param {Theme} theme @param {string[]} messages
- * @returns {Trace[]} */
-function chart(panel, style, view, pixel, theme, messages) {
-  if (panel.kind === "memory") return memory(panel, style, view, theme.ink);
-  if (panel.kind !== "gantt") return links(panel, style, view, pixel);
-  return drawn(panel, style, view, pixel, theme, messages);
+  if (traces.some(({ name }) => name === "cells")) scene.messages.push(OVERVIEW);
+  return { traces, layout: layoutOf(frame, view, last, theme, notes), messages: scene.messages };
 }
 
 /** To the right of the rows of a chart: time by use and idle share, busy share, or peak memory.
- * @param {Panel} panel @param {Style} style @param {number} last
- * @returns {Trace[]} */
-function rowNotes(panel, style, last) {
+ * @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+function rowNotes(panel, { style, last }) {
   const { schedule: { raw, unit } } = panel;
   if (panel.kind === "memory") return [words(panel, 0, (device) => peak(raw, device))];
   const other = panel.schedule.beside(panel.kind)?.schedule;
@@ -74,15 +65,14 @@ function words({ axis, row, low, high }, x, word) {
   };
 }
 
-/** @param {Panel} panel @param {Style} style @param {View} view @param {number} pixel
- * @param {Theme} theme @param {string[]} messages
- * @returns {Trace[]} */
-function drawn(panel, style, view, pixel, theme, messages) {
+/** @param {Panel} panel @param {Scene} scene @returns {Trace[]} */
+function drawn(panel, scene) {
   const { schedule, index } = panel;
+  const { style, view, theme, messages } = scene;
   const rows = view.microbatch === FREE ? [] : schedule.rowsOf(view.microbatch);
   const critical = view.on.has("critical") ? [...schedule.critical] : [];
   const highlighted = rows.length ? rows : critical;
-  const traces = gantt(panel, style, view, pixel, highlighted.length ? new Set(highlighted) : null);
+  const traces = gantt(panel, scene, highlighted.length ? new Set(highlighted) : null);
   if (critical.length) {
     traces.push(path(panel, critical, theme.ink));
     messages.push(`critical path of ${schedule.raw.title}: ${critical.length} operations`);

@@ -205,7 +205,7 @@ export function parallel(data, choice, width, page) {
     colour,
     rows: rows.slice(group * size, (group + 1) * size),
   }));
-  const { quiet, ink } = page.theme();
+  const { quiet, ink, paper } = page.theme();
   const lines = groups.filter(({ rows }) => rows.length).map(({ colour, rows }, group) => ({
     type: "scatter",
     mode: "lines+markers",
@@ -248,7 +248,7 @@ export function parallel(data, choice, width, page) {
           xshift: 5,
           showarrow: false,
           font: { size: 11, color: ink },
-          bgcolor: page.theme().paper,
+          bgcolor: paper,
           opacity: 0.85,
         }))
       ),

@@ -160,6 +160,18 @@ declare global {
 
   type Trace = Record<string, unknown>;
 
+  /** What all charts of a picture share. */
+  interface Scene {
+    style: Style;
+    view: View;
+    theme: Theme;
+    /** End of the time axis, and width of a pixel, in the user's unit. */
+    last: number;
+    pixel: number;
+    /** What the reader is told. */
+    messages: string[];
+  }
+
   /** The curve of a frontier, in `#curve-data`. */
   interface Curve {
     traces: Trace[];

@@ -29,7 +29,6 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints, Holding
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
@@ -299,29 +298,6 @@ class OperationNetwork:
         if self.tight:
             links = self.precedence_of(late)
         return self._forwards(late, links)
-
-    def expedite_backwards(self, start: list[int], count: int, part: float) -> list[int]:
-        """Starts after a forward pass in which backwards reach the busiest device sooner.
-
-        Before its first backward that device runs only forwards, which may arrive too slowly. The
-        backwards of the first `count` microbatches, on the highest stage of that device and on the
-        stages above it, move up in the order by a part of the largest possible gain: that of the
-        first microbatch without any delay. Assumes one route.
-        """
-        links, table = self.precedence_of(start), self.table
-        stage = int(table.stage[table.resource == np.argmax(self._work)].max())
-        back = (self.kind == self.instance.backward) & (table.stage >= stage)
-        way = np.flatnonzero((table.microbatch == 0) & (self.kind == OpKind.F)).tolist()
-        way += np.flatnonzero((table.microbatch == 0) & back).tolist()[::-1]
-        arrival = dict.fromkeys(way, 0)
-        for op in way:
-            before = links.predecessors[op]
-            arrival[op] = max(
-                (arrival[x] + apart for x, apart in before if x in arrival), default=0
-            )
-        sooner = int(part * (start[way[-1]] - arrival[way[-1]]))
-        keys = np.array(start, dtype=np.int64) - sooner * (back & (table.microbatch < count))
-        return self._forwards(start, links, keys.tolist())
 
     def earliest_starts(self, order: list[int]) -> list[int]:
         """Earliest starts of all operations, in the given order on every resource.

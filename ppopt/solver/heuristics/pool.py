@@ -31,8 +31,6 @@ class Pool:
         """Value in ticks and rule; only the best ones after construction."""
         self.schedules: list[tuple[int, Starts]] = []
         """Justified schedules of different values, the best first: value in ticks and starts."""
-        self.alternatives: list[tuple[int, Starts]] = []
-        """Other schedules from which window LNS starts, too."""
 
     @cached_property
     def network(self) -> OperationNetwork:

@@ -41,7 +41,7 @@ def window_orders(schedule: SemiActiveSchedule, part: float) -> list[Topological
 
 
 class WindowLNS:
-    """Large neighbourhood search by windows, half from the best schedule and half from another.
+    """Large neighbourhood search by windows: from the best schedule, and from those of views.
 
     After turns without improvement, the next turns start from the next best schedules, and leave
     part of their budget to the full model if that is more effective.
@@ -66,34 +66,33 @@ class WindowLNS:
         return windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search from the best schedule, then from an alternative."""
+        """Search from the best schedule, then from that of a view."""
         pool = self._pool
         if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         pool.add_best(incumbent)
         if not pool.schedules:
             return Outcome()
-        alternatives = self._of_next_view(incumbent) or pool.alternatives
-        share = self._share(incumbent.problem) * (0.5 if alternatives else 1.0)
+        alternative = self._of_next_view(incumbent)
+        share = self._share(incumbent.problem) * (0.5 if alternative else 1.0)
         before, spent = incumbent.value, 0.0
         _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
         pool.add(*self._searched(start, incumbent, part := budget.part(share)))
         spent += part.spent
-        if alternatives and not budget.search_over:
-            _, start = alternatives.pop(0)
-            alternatives.append(self._searched(start, incumbent, part := budget.part(share)))
+        if alternative and not budget.search_over:
+            self._searched(alternative, incumbent, part := budget.part(share))
             spent += part.spent
         fruitful = incumbent.value != before
         self._in_vain = 0 if fruitful else self._in_vain + 1
         return Outcome(spent, fruitful=fruitful)
 
-    def _of_next_view(self, incumbent: Incumbent) -> list[tuple[int, Starts]]:
+    def _of_next_view(self, incumbent: Incumbent) -> Starts | None:
         """Best schedule of the next view whose schedule differs from the incumbent."""
         self._views.rotate(-1)
         for view in self._views:
-            if view.best is not None and view.value is not None and view.best != incumbent.best:
-                return [(view.value, self._pool.network.starts(view.best))]
-        return []
+            if view.best is not None and view.best != incumbent.best:
+                return self._pool.network.starts(view.best)
+        return None
 
     def _share(self, problem: Problem) -> float:
         small = problem.operations <= self._params.full_model_operations
@@ -105,7 +104,7 @@ class WindowLNS:
             self._neighbourhood = WindowSearch(network, self._rng, self._params)
 
         def submit(report: SemiActiveSchedule) -> None:
-            if incumbent.value is None or report.value < incumbent.value:
+            if incumbent.may_improve(report.value):
                 incumbent.submit(report.network.schedule(report.start))
 
         report = self._neighbourhood.search(SemiActiveSchedule.of(network, start), budget, submit)
