@@ -64,9 +64,9 @@ def main() -> None:
         spent = time.monotonic() - began
         total += spent
         best = min((v for v in (best, one.value) if v is not None), default=None)
-        together = f"{words(row.value)} | {words(row.lower_bound)} | {row.state.seconds:.1f}"
+        in_plan = f"{words(row.value)} | {words(row.lower_bound)} | {row.state.seconds:.1f}"
         apart = f"{words(one.value)} | {words(one.lower_bound)} | {spent:.1f}"
-        print(f"| {row.parallelism} | {together} | {apart} |", flush=True)
+        print(f"| {row.parallelism} | {in_plan} | {apart} |", flush=True)
     print(
         f"\nTimes in ms. Together: {words(found.value)} in {together:.0f} s, no combination below"
     )

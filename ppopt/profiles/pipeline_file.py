@@ -47,8 +47,8 @@ def dumps(
     Comments say what was measured and what was not. The memory of the pipeline `memory` is used
     if the profile has none. `comments` are further lines on the run. `day` defaults to today.
     """
-    known = None if memory is None else memory.memory_unit
-    unit = "MiB" if profile.memory else known
+    own_unit = None if memory is None else memory.memory_unit
+    unit = "MiB" if profile.memory else own_unit
     facts = [f"stages: {len(profile.hosts)}", *_batches_and_placement(profile)]
     costs = profile.costs(MILLISECOND)
     times = [cost for cost in STAGE_COSTS if cost.field in costs]

@@ -14,9 +14,9 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.starting_schedules import DoubleJustification
 from ppopt.solver.parameters import JustificationParams, PoolParams, RoundParams, SolveParams
 from tests.factories.instances import mixed_cases
 from tests.factories.schedules import build
