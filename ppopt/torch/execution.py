@@ -376,7 +376,9 @@ def _run(
             turn = _RankRun(schedule, cut, build_stages(modules, cut, metas, rank), modules, text)
             turn.profiler = entered.enter_context(Profiler(turn.stages, memory=False))
             if simulation is not None:
-                turn.simulation = entered.enter_context(simulation.of_rank(rank, turn.stages))
+                turn.simulation = entered.enter_context(
+                    RankSimulation(simulation, rank, turn.stages)
+                )
             turns.append(turn)
         for step in range(-1, steps):
             for turn in turns:

@@ -121,13 +121,9 @@ class Simulation(NamedTuple):
     path: Path
     """File in which ranks note their posts."""
 
-    def of_rank(self, rank: int, stages: Sequence[Any]) -> RankSimulation:
-        """What a rank simulates, in force for its stages while it is entered."""
-        return RankSimulation(self, rank, stages)
-
 
 class RankSimulation:
-    """Sleeping stages, links and collective queue of a rank."""
+    """Sleeping stages, links and collective queue of a rank; entered, in force for its stages."""
 
     def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
         self._queue = _CollectiveQueue(simulation, rank, stages)
