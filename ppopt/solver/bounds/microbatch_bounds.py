@@ -106,6 +106,7 @@ def microbatch_bound(problem: Problem, *, any_order: bool) -> Bound:
         for value, microbatch in times.in_any_order() if any_order else times.in_order():
             if value > best.value:
                 proof = _proof(problem.pipeline, stage, times.device, microbatch)
+                proof = proof if any_order else f"in the given order, {proof}"
                 best = Bound(int(value), proof, Certificate(Argument.ROUND_TRIP, (times.device,)))
     return best
 
