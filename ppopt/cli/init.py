@@ -70,6 +70,13 @@ def _explain(model: DerivedModel, file: Path | None) -> int:
         raise InputError(f"{file}: --explain prints and writes no file; leave one of them out")
     for title, table in explanation_tables(model):
         print_parts([title, table, ""])
+    if model.attention_share is not None:
+        print_parts(
+            [
+                f"attention: {100 * model.attention_share:.1f} % of all F and BW grows with the "
+                f"square of a document's length, at {model.training.sequence} tokens"
+            ]
+        )
     return 0
 
 

@@ -135,9 +135,38 @@ class DerivedModel:
         size = max(layer.output for layer in self.layers)
         return f"p2p_time: {self.costing.transfer(size)}"
 
+    @cached_property
+    def attention_share(self) -> float | None:
+        """Share of F and BW of all layers that grows with the square of a sequence's length.
+
+        It is half the second difference of the times of one, two and three times the length. None:
+        a microbatch has several sequences, so that its times are not those of one document.
+        """
+        if self.training.microbatch != 1:
+            return None
+        lengths = (times * self.training.sequence for times in (1, 2, 3))
+        once, twice, thrice = (
+            sum(
+                layer.count * (layer.forward + layer.backward)
+                for layer in Costing.of(training, self._gpu, self.scale).layers(self.architecture)
+            )
+            for training in (replace(self.training, sequence=length) for length in lengths)
+        )
+        return min(1.0, max(0.0, (thrice - 2 * twice + once) / (2 * once)))
+
+    def _lengths(self) -> list[str]:
+        """Settings that give the factors of microbatches whose lengths differ."""
+        if self.attention_share is None:
+            return []
+        return [
+            f"attention_share: {self.attention_share:.4f}  # for `microbatch_tokens`, or slices",
+            f"reference_tokens: {self.training.sequence}",
+        ]
+
     def _settings(self) -> list[str]:
         limit = floor(USABLE * self.gpu.memory * 1024)
         return [
+            *self._lengths(),
             f"mem_limit: {limit}  # {USABLE:.0%} of the {self.gpu.memory:g} GiB of a "
             f"{self.gpu.name}: PyTorch reserves more than it allocates",
             *([] if self.partition is None else [f"partition: {json.dumps(self.partition)}"]),

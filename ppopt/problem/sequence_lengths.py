@@ -83,7 +83,8 @@ def slice_factors(slices: int, share: Fraction) -> tuple[Fraction, ...]:
 def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     """The factors that the fields of a pipeline give by lengths, in place of these; perhaps none.
 
-    Where microbatches are alike, the share of attention gives the factors of slices. The reader
+    Without lengths the share of attention gives the factors of slices, if there are any; it and the
+    reference say what the times are, and may be given without use. The reader
     remembers which factors were rounded. Raises InputError if there are no lengths of all
     microbatches or the reference is missing, ConflictError beside what gives the same factors.
     """
@@ -118,15 +119,13 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
 
 
 def _of_slices(fields: dict[str, Any], slices: int, share: Fraction) -> dict[str, Any]:
-    """The factors of slices that the share of attention gives; none without a share."""
-    if fields["reference_tokens"] is not None:
-        raise ConflictError("reference_tokens: goes with microbatch_tokens; give it, too")
+    """The factors of slices that the share of attention gives; none without slices or a share."""
+    used = {} if fields["reference_tokens"] is None else {"reference_tokens": None}
     if fields["attention_share"] is None:
-        return {}
+        return used
+    used["attention_share"] = None
     if slices == 1:
-        raise ConflictError(
-            "attention_share: goes with microbatch_tokens, or with slices; give one of them, too"
-        )
+        return used
     if fields["slice_times"] is not None:
         raise ConflictError("attention_share: gives slice_times; keep one of them")
-    return {"slice_times": slice_factors(slices, share), "attention_share": None}
+    return used | {"slice_times": slice_factors(slices, share)}

@@ -158,6 +158,7 @@ def at_once(stated: Claim) -> tuple[int, str] | None:
     for one, route in routes:
         simple = mixed.of_least_work(mixed.of_one_kind(one))
         known = None if simple.mixed else by_arithmetic(simple, route)
+        known = known or microbatches.by_round_trip(simple, any_order=stated.orders)
         if known is not None:
             return known
     return None

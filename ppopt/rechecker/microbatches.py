@@ -11,19 +11,26 @@ at all if a microbatch as large as the largest does not fit alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from operator import sub
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.route_times import RouteTimes
 from ppopt.verifier.whole_backward import runs_whole_in_weight
 
 MOST_ENUMERATED = 6
 """Most microbatches whose orders are looked at one by one."""
+HANDLES = BESIDE_COMPUTE | {
+    *(Trait.SLICES, Trait.FROZEN, Trait.SPAN),
+    *(Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
+}
+"""Traits that the argument of a round trip handles."""
 DIFFER = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
 _TIMES = (
     *("forward", "backward_input", "weight", "backward", "recompute_time"),
@@ -65,6 +72,110 @@ def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
         f"order {','.join(map(str, order))}": claim.of_pipeline(claim.pipeline.reordered(order))
         for order in orders.values()
     }
+
+
+class _RoundTrip(NamedTuple):
+    """What one device does around the round trip of a microbatch, in ticks at a factor of 1.
+
+    Times that do not grow with the factor are those of links.
+    """
+
+    before: Fraction
+    """F of a stage and of those below it on the device, of all slices."""
+    behind: Fraction
+    """Their backwards."""
+    way: Fraction
+    """From a last slice's F of the stage to its backward, on the stages above."""
+    head: Fraction
+    tail: Fraction
+    links: int
+    """Of the way, the head and the tail."""
+    link_of_way: int
+
+    def around(self, factor: Fraction) -> Fraction:
+        """Time of a microbatch from its first operation counted to its last."""
+        return factor * (self.before + self.way + self.behind)
+
+    def in_order(self, factors: list[Fraction]) -> Fraction:
+        """Least time of all microbatches in this order, by each of them and by the work."""
+        ends = self.head * factors[0] + self.tail * factors[-1] + self.links
+        done, left, values = Fraction(0), sum(factors, Fraction(0)), []
+        values.append((self.before + self.behind) * left - self.link_of_way)
+        for factor in factors:
+            left -= factor
+            values.append(self.before * done + self.around(factor) + self.behind * left)
+            done += factor
+        return ends + max(values)
+
+    def in_any_order(self, factors: list[Fraction]) -> Fraction:
+        """The least of the same over all orders, by the largest microbatch and by the work."""
+        *others, largest = sorted(factors)
+        if not others:
+            return self.in_order(factors)
+        rest, least = sum(others, Fraction(0)), others[0]
+        last = self.head * least + self.before * rest + self.tail * largest
+        first = self.head * largest + self.behind * rest + self.tail * least
+        ways = [last, first]
+        if len(others) > 1:
+            low = min(self.before, self.behind)
+            ends = self.head + self.before - low, self.tail + self.behind - low
+            ways.append(low * rest + min(ends) * others[1] + max(ends) * least)
+        both = sorted(factors)[:2]
+        work = (self.before + self.behind) * (rest + largest) - self.link_of_way
+        work += min(self.head, self.tail) * both[1] + max(self.head, self.tail) * both[0]
+        return self.links + max(work, self.around(largest) + min(ways))
+
+
+def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
+    """A device that proves a claim by the round trip of a microbatch, and how; None: none does.
+
+    All stages run all kinds in one order. So the device runs F of all microbatches before one
+    before its own F, and no backward of those behind it before its own backward. The largest comes
+    first, last, or between two others.
+    """
+    if claim.bound is None or claim.mixed or not claim.has_only(HANDLES):
+        return None
+    factors = [times for times, _ in claim.factors]
+    for stage, device in enumerate(claim.pipeline.hosts[0]):
+        if claim.has(claim.kinds[1], stage):
+            trip = _round_trip(claim, stage)
+            least = trip.in_any_order(factors) if any_order else trip.in_order(factors)
+            if least >= claim.bound:
+                took = claim.pipeline.time_text(int(least))
+                why = f"the way of a microbatch from stage {stage} to the last one and back"
+                return device, f"{why}, or all work, and what device {device} has left take {took}"
+    return None
+
+
+def _round_trip(claim: Claim, stage: int) -> _RoundTrip:
+    """The round trip from a stage."""
+    hosts, durations = claim.pipeline.hosts[0], claim.pipeline.ticks.durations
+    (forward, backward, *rest), times = claim.kinds, RouteTimes(claim, hosts)
+    own = [other for other in range(stage + 1) if hosts[other] == hosts[stage]]
+    above, below = range(stage + 1, len(hosts)), range(own[0])
+    slices = [claim.of_slice(part) for part in range(claim.pipeline.num_slices)]
+    whole = sum(slices, Fraction(0))
+
+    def total(kinds: Sequence[OpKind], stages: Sequence[int]) -> int:
+        there = [(kind, other) for kind in kinds for other in stages if claim.has(kind, other)]
+        return sum(durations[kind][other] for kind, other in there)
+
+    head, tail, at_ends = Fraction(0), Fraction(0), 0
+    if not claim.span:
+        head, at_ends = slices[0] * total([forward], below), sum(times.down[: own[0]])
+    if not claim.span and claim.fused:
+        tail = slices[0] * total([backward], below)
+        at_ends += sum(times.up[other] for other in below if claim.has(backward, other))
+    of_way = sum(times.down[stage:]) + sum(times.up[stage:])
+    return _RoundTrip(
+        before=whole * total([forward], own),
+        behind=whole * total([backward, *rest], own),
+        way=slices[-1] * total([forward, backward], above),
+        head=head,
+        tail=tail,
+        links=at_ends + of_way,
+        link_of_way=of_way,
+    )
 
 
 def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:

@@ -189,8 +189,6 @@ class WindowParams(NamedTuple):
     """Operations of the first window, per device."""
     least_size: int = 20
     """Operations of the smallest window that the size shrinks to."""
-    skew: float = 0.9
-    """Skew of windows, as a part of the largest skew that preserves precedence."""
     smallest: float = 0.3
     """Smallest window, as a share of the present size."""
     growth: float = 1.1

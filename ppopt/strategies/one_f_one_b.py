@@ -1,4 +1,4 @@
-"""1F1B: after a warm-up, one forward and one backward in turn."""
+"""1F1B: after a warm-up, one forward and one backward in turn, or both run as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, alternating, by_stage, register, stream
+from ppopt.strategies.base import Options, alternating, by_stage, overlapping, register, stream
 
 
 @register(
@@ -28,5 +28,29 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
         forward = stream(pipeline, OpKind.F, stage)
         backward = stream(pipeline, OpKind.BW, stage)
         return alternating(forward, backward, warm_up)
+
+    return by_stage(pipeline, order)
+
+
+@register(
+    name="1f1b-overlap",
+    summary="1F1B with each steady F and BW run as one (--overlap-times)",
+    source="pairs after DeepSeek-V3, arXiv 2412.19437, section 3.2.1, in the order of 1F1B",
+    fused=True,
+)
+def build_overlapped(pipeline: Pipeline, _: Options) -> Orders:
+    """Stage i: min(m, 2(p - 1 - i) + 1) F; then the next F and BW as one; then the BW left.
+
+    The two of a pair need nothing of each other, so a microbatch's BW comes one step later than in
+    1F1B at every stage it passes: the warm-up is twice as deep, and one more. With O the time of a
+    pair, equal stages and no delay, m >= 2p - 1: makespan p(F + BW) + (m - 1) O, since the last
+    device never waits after its first F. Memory min(m, 2(p - i)) activations.
+    """
+
+    def order(stage: int) -> Ints:
+        warm_up = min(pipeline.batches, 2 * (pipeline.num_stages - 1 - stage) + 1)
+        forward = stream(pipeline, OpKind.F, stage)
+        backward = stream(pipeline, OpKind.BW, stage)
+        return overlapping(forward, backward, warm_up)
 
     return by_stage(pipeline, order)

@@ -1,4 +1,4 @@
-"""ZB-H1 and ZB-H2: handcrafted zero-bubble schedules."""
+"""ZB-H1, ZB-H2 and ZB-1P: zero-bubble schedules by fixed rules."""
 
 from __future__ import annotations
 
@@ -35,3 +35,28 @@ for _depth, _memory in ((1, "the memory of 1F1B"), (2, "2p - 1 activations")):
         summary=f"handcrafted zero bubble H{_depth}, within {_memory}",
         source=f"Zero Bubble, arXiv 2401.10241, section 2.{_depth}, figure {_depth + 1}",
     )(partial(build, _depth))
+
+
+@register(
+    name="zb-1p",
+    summary="split backward, W as soon as p activations would be exceeded",
+    source="fixed-rule form of ZB-1p, Zero Bubble, arXiv 2401.10241, section 4.2",
+)
+def build_1p(pipeline: Pipeline, _: Options) -> Orders:
+    """Stage i: min(m, p - 1 - i) F; steady F, B and W; cool-down B, W in turn; then the W left.
+
+    Steady W come once p - 1 forwards are ahead of the weight passes. "Forwards ahead" does not
+    count the forward of the step itself, so the first W comes at steady step p - 1 - warm-up and
+    one follows in every step after. At most p activations on a device.
+    """
+
+    def order(stage: int) -> Ints:
+        batches, last = pipeline.batches, pipeline.num_stages - 1
+        warm_up = min(batches, last - stage)
+        forward, backward, weight = (
+            stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
+        )
+        first_weight = min(last - warm_up, batches - warm_up)
+        return alternating(forward, backward, warm_up, (weight, first_weight))
+
+    return by_stage(pipeline, order)

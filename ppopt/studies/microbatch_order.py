@@ -15,10 +15,13 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Floats
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.problem.sequence_lengths import (
     read_lengths,
     read_reference,
@@ -27,6 +30,8 @@ from ppopt.problem.sequence_lengths import (
 )
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
+from ppopt.solver.arguments import ROUND_TRIPS
+from ppopt.solver.bounds.microbatch_bounds import Rows, rows_of, times_of_stage
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
 from ppopt.strategies import resolve
 from ppopt.studies.evaluate import evaluate
@@ -144,32 +149,21 @@ class _Step:
         )
 
     def _bound(self, factors: Floats) -> float | None:
-        """Largest head + work + tail of a device in any order, in ticks.
-
-        The first microbatch must come down to the device. Where all backwards are whole, the
-        gradient of the last one, which is another one if there are two, must go up from it.
-        """
-        if self.pipeline.overlap is not None:
+        """Lower bound on the makespan in any order, in ticks; None if it is not known."""
+        if self.rows is None:
             return None
-        head, work, tail, links = self._device_times
-        first, last = np.sort(factors)[[0, -1 if len(factors) == 1 else 1]]
-        ends = np.minimum(head * first + tail * last, head * last + tail * first)
-        return float((links + work * factors.sum() + ends).max())
+        rows = [[[row * factors for row in each] for each in part] for part in self.rows]
+        stages = range(self.pipeline.num_stages)
+        times = [times_of_stage(self.instance, Objective.MAKESPAN, rows, stage) for stage in stages]
+        return max(bound for each in times for bound, _ in each.in_any_order())
 
     @cached_property
-    def _device_times(self) -> Floats:
-        """Head, work and tail of every device by compute, and its links at both ends, in ticks."""
-        pipeline = self.pipeline
-        forward, b, weight, full = np.array(pipeline.ticks.durations, dtype=np.float64)
-        down, up = (
-            np.array([float(delay * pipeline.ticks.per_unit) for delay in way[0]])
-            for way in (pipeline.links.down, pipeline.links.up)
-        )
-        work = (forward + np.minimum(full, b + weight)) * pipeline.num_slices
-        rows = []
-        for hosted in pipeline.hosted[0]:
-            above = slice(hosted[0])
-            tail = (full[above].sum(), up[above].sum()) if self.whole else (0.0, 0.0)
-            ends = (forward[above].sum(), work[list(hosted)].sum(), tail[0])
-            rows.append((*ends, down[above].sum() + tail[1]))
-        return np.array(rows).T
+    def instance(self) -> Instance:
+        """The operations at factors of 1, of one kind of backwards: no strategy runs less."""
+        kind = BackwardKind.WHOLE if self.whole else BackwardKind.MIXED
+        return Problem(self.pipeline, Objective.MAKESPAN, kind).relaxed_memory.instance
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """Times of these operations; None if pairs may save some."""
+        return rows_of(self.instance) if ROUND_TRIPS.applies(self.instance.traits) else None

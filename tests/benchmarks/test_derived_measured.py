@@ -7,13 +7,11 @@ github.com/bigscience-workshop/bigscience at 9e64ede), Table 4 of arXiv 2407.217
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.derived_measured import parts, report, runs, zero_bubble
+from benchmarks.derived_measured import report, runs, zero_bubble
 from benchmarks.derived_measured.outcomes import calibrated, hardware_flops, outcome_of
-from benchmarks.derived_measured.runs import BIGSCIENCE, LLAMA_3, Run, read_runs
+from benchmarks.derived_measured.runs import BIGSCIENCE, LLAMA_3, Run
 
 SIMUMAX = {
     "source": runs.SIMUMAX,
@@ -112,21 +110,6 @@ def test_published_teraflops_follow_from_steps(run: Run, teraflops: float) -> No
     assert outcome_of(published).measured == pytest.approx(run.row["step_ms"], rel=0.001)
 
 
-def test_cases_of_simumax_are_read_once(tmp_path) -> None:
-    """A case names its parallelism; a row of the other file may be the same run."""
-    case = "llama3_70b_l12_tp2_cp4_pp1_dp1_seq32768_mbc4_cef"
-    short = {"case": case, "real_ms": 1758.0, "real_alloc_gib": 68.43}
-    first, second = tmp_path / "runs.json", tmp_path / "cases.json"
-    first.write_text(json.dumps({"rows": [dict(B200[0].row)]}))
-    second.write_text(json.dumps({"rows": [short]}))
-    _, run = read_runs(first, second)
-    assert (run.count("tp"), run.count("cp"), run.count("pp"), run.data) == (2, 4, 1, 1)
-    assert (run.sequence, run.batches, run.row["layers"], run.count("mbs")) == (32768, 4, 12, 1)
-    assert outcome_of(run).memory_error == pytest.approx(0, abs=0.03)
-    first.write_text(json.dumps({"rows": [{**B200[0].row, "ref": f"summary.json, case {case}"}]}))
-    assert len(read_runs(first, second)) == 1
-
-
 LLAMA = {
     "source": LLAMA_3,
     "ref": "arXiv 2407.21783 Table 4",
@@ -204,14 +187,3 @@ PARTS = [
     },
     {"part": "adamw_fused_fp32", "params": 500000000, "ms": 4.2565},
 ]
-
-
-def test_parts_of_layers(tmp_path) -> None:
-    """A feed-forward network of Llama 3.1 8B on an H200, and an optimizer step."""
-    path = tmp_path / "layers.json"
-    path.write_text(json.dumps({"rows": PARTS}))
-    read = parts.read_parts(path)
-    assert [part.kind for part in read] == ["F", "B", "BW", "step"]
-    assert [part.measured for part in read] == [4.1599, 5.0768, 9.0145, 4.2565]
-    assert all(part.derived for part in read[:3])
-    assert len(list(parts.part_table(read))) == 2 + 4 + 1

@@ -70,18 +70,6 @@ def test_parameters_that_a_token_of_deepseek_v3_passes() -> None:
     assert 3 * dense + 58 * mixed + 2 * 129280 * 7168 == pytest.approx(36.7e9, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    ("dim", "multiple", "wide"), [(4096, 1024, 14336), (8192, 4096, 28672)], ids=["8b", "70b"]
-)
-def test_feed_forward_of_llama_is_as_wide_as_its_code_makes_it(
-    dim: int, multiple: int, wide: int
-) -> None:
-    """2/3 of 4 dim, times ffn_dim_multiplier 1.3, up to a multiple of multiple_of (FeedForward in
-    models/llama3/model.py of github.com/meta-llama/llama-models)."""
-    width = int(1.3 * int(2 * 4 * dim / 3))
-    assert -(-width // multiple) * multiple == wide
-
-
 def test_a_block_of_llama_8b_by_hand() -> None:
     """4096 x (4096 + 2 x 1024 + 4096) + 3 x 4096 x 14336 = 218,103,808 parameters; 8192 tokens."""
     block = next(

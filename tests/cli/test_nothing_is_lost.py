@@ -65,13 +65,6 @@ class TestBeforeTheSearch:
         (folder / "loop.json").symlink_to(folder / "loop.json")
         self.refused(folder, f"solve {SMALL} -o loop.json", "symbolic links")
 
-    def test_a_folder_that_is_a_file_or_is_not_there(self, folder: Path) -> None:
-        (folder / "file").write_text("")
-        self.refused(
-            folder, f"solve {SMALL} -o b.json -o file/a.json", "the folder file does not exist"
-        )
-        self.refused(folder, f"solve {SMALL} -o no/a.json -o b.json", "no does not exist")
-
     def test_a_link_into_no_folder(self, folder: Path) -> None:
         (folder / "link.json").symlink_to(folder / "nowhere" / "a.json")
         self.refused(folder, f"solve {SMALL} -o link.json", "nowhere does not exist")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ppopt import Objective, Pipeline, evaluate, recheck, solve, verify
+from ppopt import Pipeline, evaluate, recheck, solve, verify
 from ppopt.cli.application import EXIT_VIOLATIONS
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
@@ -20,7 +20,6 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op
-from ppopt.problem.problem import Problem
 from ppopt.problem.resources import Resource
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import _sent
@@ -28,9 +27,6 @@ from ppopt.report.labels import link_label, link_title
 from ppopt.schedule import communication, timing
 from ppopt.schedule.link_queues import queues_of_schedule
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.budget import SolverLimits
-from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.cp_sat.model import build_model
 from ppopt.strategies import names
 from ppopt.verifier import Rule
 from ppopt.verifier.posting import posting_faults
@@ -38,7 +34,6 @@ from tests.cli.cli_run import done, run
 from tests.factories.schedules import BW, B, F, W, duration_of, lag_of, table
 from tests.factories.streams import Built, built, linked_pipelines
 from tests.factories.tables import joined, transfer_table
-from tests.oracles.streams_exhaustive import least_makespan
 
 EXCLUSIVE = linked_pipelines((LinkMode.EXCLUSIVE,))
 TWO = Pipeline(stages=2, batches=2, forward=1, backward=2, p2p=2, link_mode="exclusive")
@@ -273,22 +268,6 @@ SMALL = {
     "a ring": Pipeline(stages=2, batches=1, chunks=2, forward=2, p2p=3, link_mode="exclusive"),
     "few": replace(TWO, backward_p2p=4),
 }
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_search_and_model_reach_the_optimum_of_all_orders(name: str) -> None:
-    pipeline = SMALL[name]
-    least = least_makespan(pipeline, whole=True)
-    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-    model = build_model(problem, horizon=2 * least, bound=0)
-    proved = cpsat.search(model, SolverLimits(60, 1, 0), lambda *_: None)
-    assert proved.complete
-    assert verify(proved.schedule) == []
-    assert proved.schedule.metrics.makespan_ticks == least
-    found = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
-    assert found.schedule is not None
-    assert found.value == least / pipeline.ticks.per_unit == found.lower_bound
-    assert recheck(found, workers=1).verdict == "confirmed"
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,17 @@ from types import FrameType
 
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
-from tests.fuzz.deadlines import Deadlines, StudyDeadlines
 from tests.fuzz.draws import Draws, Record, simpler
 from tests.fuzz.group_sizes import GroupSizes
-from tests.fuzz.hostile import Traps
 from tests.fuzz.interrupted import Interrupted
-from tests.fuzz.plans import Plans
-from tests.fuzz.schedules import Edited, Valid
 from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
-from tests.fuzz.short_plans import ParallelPlans, ShortPlans
 from tests.fuzz.streams import Streams
 
 CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
-        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(),
-        Strategies(), Deadlines(), Valid(), Edited(), Traps(), Streams(), Plans(),
-        Compositions(), Interrupted(), StudyDeadlines(), Phases(), GroupSizes(), ShortPlans(),
-        ParallelPlans(),
+        Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(), Strategies(),
+        Streams(), Compositions(), Interrupted(), Phases(), GroupSizes(),
     )
 }  # fmt: skip
 """All categories by name."""

@@ -14,7 +14,7 @@ from ppopt import Objective, Pipeline, Result
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
-from tests.fuzz import configs, judge, layers, pipelines
+from tests.fuzz import judge, layers, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.fuzz.searches import Search, draw_options, optimum, rechecked
 from tests.oracles import exhaustive_pairs
@@ -238,7 +238,7 @@ class Compositions(Layers):
         options = draw_options(rng, short=0.1)
         chunks = rng.choice((1, 1, 2))
         batches = rng.randint(1, 2) if chunks == 1 else 1
-        fields = configs.draw(
+        fields = layers.draw_stated(
             rng, devices=2, stages=2 * chunks, more_layers=2 - chunks, batches=batches
         )
         inner = sum(layer["role"] == "decoder" for layer in fields["model"])

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.cli.cli_run import run
-from tests.fuzz import command
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 
 Order = list[list[Any]]
@@ -39,8 +40,9 @@ class GroupSizes(Category):
     def check(self, case: Case) -> Iterator[Finding]:
         """Export the schedule, and run what the arguments say."""
         devices, chunks, batches = case["devices"], case["chunks"], case["batches"]
-        with command.folder() as where:
-            model, made, out = (where / name for name in ("model.json", "made.json", "out.txt"))
+        with TemporaryDirectory() as where:
+            names = ("model.json", "made.json", "out.txt")
+            model, made, out = (Path(where) / name for name in names)
             layers = [{"forward": 1, "count": devices * chunks + case["more_layers"]}]
             fields = {"stages": devices, "batches": batches, "layers": layers}
             model.write_text(json.dumps(fields), encoding="utf-8")

@@ -126,6 +126,45 @@ def draw_layer(rng: Random, role: str) -> dict[str, Any]:
     return layer
 
 
+def draw_stated(
+    rng: Random, *, devices: int, stages: int, more_layers: int, batches: int
+) -> dict[str, Any]:
+    """Draw a model of up to `more_layers` layers more than stages, its microbatches and limits.
+
+    Layers state what recompute costs them; some say that they do recompute.
+    """
+    model = [_stated_layer(rng, "decoder") for _ in range(stages + rng.randint(0, more_layers))]
+    freeze(rng, model)
+    if rng.random() < 0.4:
+        model[0]["role"], model[-1]["role"] = "embedding", "head"
+    model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
+    fields: dict[str, Any] = {
+        "stages": devices,
+        "batches": batches,
+        "model": model,
+        "p2p": rng.choice((0, 0, 1, 2)),
+    }
+    if rng.random() < 0.5:
+        fields |= {"time_unit": "ms", "memory_unit": "GiB"}
+    whole = sum(layer["activation"] + layer["static"] for layer in model)
+    rooms = [rng.randint(1 + whole // devices, 3 * whole) for _ in range(devices)]
+    match rng.choice(("none", "scalar", "device")):
+        case "scalar":
+            fields["mem_limit"] = max(rooms)
+        case "device":
+            fields["mem_limit"] = rooms
+    return fields
+
+
+def _stated_layer(rng: Random, role: str) -> dict[str, Any]:
+    """Draw a layer that may state what recompute costs it, and rarely that it recomputes."""
+    layer = draw_layer(rng, role)
+    again = layer.pop("recompute", None)
+    if isinstance(again, dict):
+        layer |= {"recompute_time": again["time"], "kept": again["activation"]}
+    return layer | ({"recompute": True} if rng.random() < 0.05 else {})
+
+
 def with_phases(rng: Random, layer: dict[str, Any]) -> dict[str, Any]:
     """Draw phases in place of times; nothing that runs is without length.
 

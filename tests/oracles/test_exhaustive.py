@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.instances import Case, instant_cases, tiny_cases
 from tests.oracles import exhaustive
@@ -206,22 +205,3 @@ def with_limit(pipeline: Pipeline, device: int, limit: int) -> Pipeline:
     limits: list[Any] = [AMPLE] * pipeline.num_devices
     limits[device] = pipeline.ticks.memory(limit)
     return replace(pipeline, mem_limit=limits)
-
-
-def test_instances_are_varied_and_repeat() -> None:
-    cases = list(tiny_cases(25, 200))
-    assert cases == list(tiny_cases(25, 200))
-    pipelines = [case.pipeline for case in cases]
-    assert {pipe.num_devices for pipe in pipelines} == {1, 2, 3}
-    assert {pipe.batches for pipe in pipelines} >= {1, 2, 3, 4}
-    assert {pipe.placement for pipe in pipelines} > {"linear", "v", "interleaved"}
-    for share in (
-        [case.fused for case in cases],
-        [pipe.limits is None for pipe in pipelines],
-        [isinstance(pipe.p2p, tuple) for pipe in pipelines],
-        [0 in pipe.ticks.durations[OpKind.B] for pipe in pipelines],
-        [min(pipe.ticks.costs.memory_b) < 0 for pipe in pipelines],
-        [max(pipe.ticks.costs.memory_b) > 0 for pipe in pipelines],
-        [max(pipe.ticks.static) > 0 for pipe in pipelines],
-    ):
-        assert 0.1 < sum(share) / len(cases) < 0.8

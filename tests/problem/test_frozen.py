@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppopt import Layer, Model, Pipeline, evaluate, recheck, solve, verify
+from ppopt import Layer, Model, Pipeline, evaluate, solve, verify
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.partition_costs import PartitionCosts
 from ppopt.strategies import names
 from tests.factories.tables import transfers_of
+from tests.oracles.configurations import partitions
 
 ENCODER = Layer(
     forward=2,
@@ -248,7 +248,7 @@ def models(draw: st.DrawFn) -> Model:
 def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size: bool) -> None:
     links = {"link": {"latency": 1, "bandwidth": 2}} if by_size and model.has_output else {"p2p": 1}
     base = model.pipeline(devices=3, batches=2, **links)
-    every = list(_partitions(len(model), 3))
+    every = list(partitions(len(model), 3))
     costs = PartitionCosts(base)
     table = costs.table(np.array(every))
     for column, counts in enumerate(every):
@@ -265,68 +265,6 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
         assert [Fraction(int(m), costs.memory_per_unit) for m in table.takes[:, column]] == [
             Fraction(amount, unit) for amount in held
         ]
-
-
-@given(models(), st.booleans(), st.sampled_from((None, 6, 9)), st.booleans())
-@settings(deadline=None, max_examples=12)
-def test_a_searched_partition_is_the_best_of_all(
-    model: Model, span: bool, limit: int | None, recompute: bool
-) -> None:
-    given = model.pipeline(
-        devices=2,
-        batches=3,
-        p2p=1,
-        mem_limit=limit,
-        partition="search",
-        recompute="search" if recompute and limit is not None else None,
-    )
-    options: dict[str, Any] = {"workers": 1, "time_limit": 60}
-    options["objective"] = "device-span" if span else "makespan"
-    found = solve(given, **options)
-    each = [
-        solve(replace(given, partition=counts), **options).value
-        for counts in _partitions(len(model), 2)
-    ]
-    values = [value for value in each if value is not None]
-    assert found.value == min(values, default=None)
-    assert found.status in ("optimal", "infeasible")
-    assert recheck(found, workers=1, time_limit=600).verdict == "confirmed"
-
-
-def _partitions(layers: int, stages: int) -> Any:
-    for cuts in combinations(range(1, layers), stages - 1):
-        yield tuple(high - low for low, high in pairwise((0, *cuts, layers)))
-
-
-@st.composite
-def stages_by_hand(draw: st.DrawFn) -> Pipeline:
-    """Three stages on two devices, the first of them frozen."""
-    rows = {
-        name: draw(st.lists(st.integers(1, 3), min_size=3, max_size=3))
-        for name in ("forward", "backward_input", "weight", "activation")
-    }
-    frozen = [True, draw(st.booleans()), draw(st.booleans())]
-    return Pipeline(
-        stages=3,
-        batches=2,
-        placement=(0, 1, 0),
-        p2p=draw(st.sampled_from((0, 1, ((0, 2), (1, 0))))),
-        mem_limit=draw(st.sampled_from((None, 6))),
-        frozen=frozen,
-        **rows,
-    )
-
-
-@given(stages_by_hand(), st.booleans())
-@settings(deadline=None, max_examples=10)
-def test_a_searched_placement_is_the_best_of_all(given: Pipeline, span: bool) -> None:
-    options: dict[str, Any] = {"workers": 1, "time_limit": 60}
-    options["objective"] = "device-span" if span else "makespan"
-    found = solve(given, placement="search", **options)
-    every = [(a, b, c) for a, b, c in product((0, 1), repeat=3) if len({a, b, c}) == 2]
-    each = [solve(given.placed(hosts), **options).value for hosts in every]
-    assert found.value == min((value for value in each if value is not None), default=None)
-    assert found.status in ("optimal", "infeasible")
 
 
 FROZEN_B = [

@@ -74,6 +74,7 @@ def in_tight_memory(rng: Random) -> Drawn:
                 "recompute": rng.random() < 0.7,
                 "recompute_time": rng.randint(0, 2),
                 "kept": rng.randint(0, min(2, activation)),
+                "frozen": rng.random() < 0.1,
             }
         )  # fmt: skip
     most = 9 // (stages * (2 if whole else 3))

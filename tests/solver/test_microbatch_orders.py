@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ppopt import (
     ConflictError,
     InputError,
+    MicrobatchOrders,
     NotApplicableError,
     Objective,
     Pipeline,
@@ -24,7 +25,11 @@ from ppopt import (
     recheck,
     solve,
 )
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument
 from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.solver.bounds import device_bounds
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, rule_orders
 from ppopt.solver.result import Status
 from ppopt.studies.reference_check import check_reference
@@ -215,3 +220,53 @@ def test_pins_compare_the_factors_of_microbatches() -> None:
     for wrong in (evaluate(replace(given, microbatch_times=[1, 4, 1, 1]), "1f1b"), best):
         with pytest.raises(AssertionError, match="the factors of their microbatches"):
             assert_not_worse_than(wrong, hand)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(case=cases(), more=st.sampled_from((0, 0, 1, 6)))
+def test_bounds_are_below_exhaustive_search(kind: str, case: Different, more: int) -> None:
+    """In the given order and in any; `more` makes the first microbatch so much larger."""
+    case = case._replace(limit=None, times=(case.times[0] + more, *case.times[1:]))
+    pipeline = pipeline_of(case)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind))
+    known = device_bounds.known_bound(problem).value
+    assert pipeline.ticks.time(known) <= least_makespan(case, whole=KINDS[kind])
+    of_any = device_bounds.known_bound(problem, any_order=True).value
+    assert pipeline.ticks.time(of_any) <= least_of_all(case, whole=KINDS[kind])
+
+
+@pytest.mark.parametrize("order", ["given", "search"])
+@settings(max_examples=15, deadline=None)
+@given(case=cases(), more=st.sampled_from((0, 6)))
+def test_no_bound_above_the_optimum_is_confirmed(order: str, case: Different, more: int) -> None:
+    case = case._replace(limit=None, times=(case.times[0] + more, *case.times[1:]))
+    pipeline = replace(pipeline_of(case), order=order)
+    result = solve(pipeline, backward_kind="whole", workers=1, time_limit=600)
+    assert result.status is Status.OPTIMAL
+    tick = Fraction(1, pipeline.ticks.per_unit)
+    above = replace(result, lower_bound=result.value + tick)
+    assert recheck(above, workers=1).verdict is Verdict.WRONG
+
+
+ONE_LARGE = Pipeline(stages=4, batches=6, microbatch_times=[1, 1, 1, 9, 1, 1], p2p="0.5")
+
+
+def test_round_trip_of_a_large_microbatch() -> None:
+    """Whole backwards: F of the others before it, then 9 x 4 x 3 and 6 links of 0.5: 5 + 111.
+
+    In the given order device 0 runs 3 F before it and 2 BW behind it: 3 + 111 + 4.
+    """
+    for order, value in (("search", 116), ("given", 118)):
+        pipeline = replace(ONE_LARGE, order=order)
+        result = solve(pipeline, backward_kind="whole", workers=1, time_limit=60)
+        assert (result.status, result.value) == (Status.OPTIMAL, value)
+        assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
+    assert result.certificate.argument is Argument.ROUND_TRIP
+
+
+def test_orders_of_a_trainer_have_the_same_bound() -> None:
+    factors = [float(factor) for factor in ONE_LARGE.microbatch_times]
+    best = MicrobatchOrders(ONE_LARGE, "1f1b").order(factors)
+    assert best.lower_bound == 116
+    assert best.makespan >= 116

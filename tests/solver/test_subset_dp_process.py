@@ -172,19 +172,8 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
     assert not started
 
 
-@pytest.mark.slow
-def test_what_is_told_of_progress_never_worsens() -> None:
-    """From threads of CP-SAT, and of a bound that comes while it runs."""
-    seen: list[Progress] = []
-    solve(V, time_limit=20, workers=2, progress=seen.append)
-    limits = [state.lower_bound for state in seen]
-    values = [state.value for state in seen if state.value is not None]
-    assert limits == sorted(limits)
-    assert values == sorted(values, reverse=True)
-
-
 def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
-    return _Link(connection, search.incumbent, search.clock, PAUSE, leads=leads)
+    return _Link(connection, search.incumbent, search.clock, leads=leads)
 
 
 def test_both_sides_know_of_the_better_one() -> None:
@@ -263,14 +252,6 @@ def test_the_process_ends_with_the_search() -> None:
     here.close()
     server.join(HANGS)
     assert not server.is_alive()
-
-
-def test_shares_of_several_workers_end_with_the_search() -> None:
-    search = begun(PROBLEM)
-    limits = search.budget(60.0, 2).limits()
-    assert not limits.enough()
-    search.incumbent.value = search.incumbent.bound.value
-    assert limits.enough()
 
 
 def test_what_asks_whether_it_is_enough_may_fail() -> None:

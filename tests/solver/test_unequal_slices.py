@@ -160,7 +160,6 @@ def test_strategies_without_slices_run_whole_microbatches() -> None:
         ({"slices": 3, "slice_times": [1, 2]}, InputError, "has 2 entries for 3 slices"),
         ({"slice_times": [1, 2], "overlap": 2}, ConflictError, "does not go with overlap_times"),
         ({"slices": 2, "slice_times": [1, 2], "attention_share": 1}, ConflictError, "keep one of"),
-        ({"attention_share": "0.5"}, ConflictError, "goes with microbatch_tokens, or with slices"),
         (
             {"slices": 2, "microbatch_tokens": [1, 2], "reference_tokens": 1, "attention_share": 1},
             ConflictError,

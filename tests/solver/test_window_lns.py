@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import chain, permutations, repeat
 from random import Random
 
@@ -18,8 +17,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
-from ppopt.solver.heuristics.window_lns import WindowSearch, window_orders
-from ppopt.solver.parameters import WindowParams
+from ppopt.solver.heuristics.window_lns import WindowSearch
 from ppopt.solver.result import Status
 from ppopt.solver.solve import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases
@@ -27,7 +25,6 @@ from tests.factories.searches import waiting
 from tests.oracles import exhaustive
 
 LIMITS = SolverLimits(60, 1, 0)
-SKEW = WindowParams().skew
 
 
 def feasible(cases: Iterator[Case]) -> Iterator[OperationNetwork]:
@@ -90,9 +87,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         start = alone(network)
         value = network.value(start)
         first, after = sorted(rng.sample(range(network.size + 1), 2))
-        cut = Window(
-            rng.choice(window_orders(SemiActiveSchedule(network, start), SKEW)), first, after
-        )
+        cut = Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, after)
         found = cut.reoptimise(LIMITS)
         if found.order is None:
             continue
@@ -106,23 +101,6 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     assert bettered > 20
 
 
-def test_skewed_orders_are_orders_of_the_same_schedule() -> None:
-    """Timed again, operations of the order by start and skew start when they did.
-
-    Also where times differ so much that skews are lost in the rounding of starts.
-    """
-    skewed, short = 0, Fraction(1, 1000)
-    wide = Pipeline(stages=2, batches=3, forward=[10**12, short], backward=2 * short, weight=short)
-    networks = (network_of(wide), *feasible(middle_cases(74, 120)))
-    for network, start in (
-        (network, made(network)) for network in networks for made in (alone, settled)
-    ):
-        for whole in window_orders(SemiActiveSchedule(network, start), SKEW):
-            assert network.earliest_starts(whole.order) == start
-            skewed += whole.order != sorted(range(network.size), key=start.__getitem__)
-    assert skewed > 60
-
-
 def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
     """No order is below its least, and none shortens the run where it cannot improve."""
     rng, without_gain, better = Random(75), 0, 0
@@ -130,9 +108,7 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
         start, size = settled(network), rng.randint(2, min(6, network.size))
         value = network.value(start)
         first = rng.randrange(network.size - size + 1)
-        cut = Window(
-            rng.choice(window_orders(SemiActiveSchedule(network, start), SKEW)), first, first + size
-        )
+        cut = Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, first + size)
         order = list(cut.whole.order)
         without_gain += cut.cannot_improve
         for inside in permutations(cut.inside):

@@ -15,8 +15,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.heuristics.window import SemiActiveSchedule, Window
-from ppopt.solver.heuristics.window_lns import window_orders
+from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
 from ppopt.solver.parameters import RoundParams, SolveParams
 from tests.factories.instances import mixed_cases
 from tests.factories.schedules import build
@@ -93,14 +92,14 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
     for schedule in schedules(82, 110, 12):
         best = exhaustive.best_mixed(schedule.pipeline, objective="makespan")
         current = settled(schedule)
-        [whole, *_] = window_orders(current, 0.9)
+        whole = TopologicalOrder(current)
         found = reordered(Window(whole, 0, current.network.size))
         if found is None:
             assert current.value == best
             continue
         improved += 1
         assert found.value == best
-        [whole, *_] = window_orders(found, 0.9)
+        whole = TopologicalOrder(found)
         assert reordered(Window(whole, 0, found.network.size)) is None
     assert improved > 15
 
@@ -115,7 +114,7 @@ def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
     """
     pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
     current = settled(evaluate(pipeline, "1f1b"))
-    [whole, *_] = window_orders(current, 0.9)
+    whole = TopologicalOrder(current)
     backward, weight = (row * current.network.choices + slot for row in (1, 2))
     first = whole.place[backward]
     assert whole.place[weight] == first + 1
@@ -129,7 +128,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     for schedule in schedules(83, 200, 40):
         current = settled(schedule)
         first, after = sorted(rng.sample(range(current.network.size + 1), 2))
-        window = Window(rng.choice(window_orders(current, 0.9)), first, after)
+        window = Window(TopologicalOrder(current), first, after)
         found = reordered(window)
         if found is None:
             continue

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import inf
 from operator import add
 from typing import NamedTuple
 
@@ -44,9 +43,6 @@ Sequences = list[list[int]]
 BUSY_SHARE = 0.97
 """Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
 around the idle gaps of busy devices. Tuned on the core suite."""
-LEAST_SKEW = 0.25
-"""Least skew of an order, as a share of the mean duration of an operation: windows of a smaller
-skew hardly differ from unskewed ones."""
 
 
 class Precedence(NamedTuple):
@@ -222,25 +218,6 @@ class OperationNetwork:
                 yield holding, (choice, mode == SPLIT_MODE)
             elif mode == modes[choice]:
                 yield holding, None
-
-    @cached_property
-    def skews(self) -> list[float]:
-        """Least and largest skew of the order of starts, in ticks per device.
-
-        Adding d x skew to the sort key of operations at position d preserves precedence. Skews
-        of less than `LEAST_SKEW` are left out, for example with links from the last device to the
-        first.
-        """
-        low, high, position = -inf, inf, self.table.position
-        for op, links in enumerate(self.successors):
-            for other, apart in links:
-                ahead = position[other] - position[op]
-                if ahead > 0:
-                    low = max(low, -apart / ahead)
-                elif ahead < 0:
-                    high = min(high, -apart / ahead)
-        least = LEAST_SKEW * sum(self.time) / self.size
-        return [skew for skew in (low, high) if least <= abs(skew) < inf]
 
     @cached_property
     def _instant(self) -> bool:

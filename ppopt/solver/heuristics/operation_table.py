@@ -118,15 +118,6 @@ class OperationTable:
         return found
 
     @cached_property
-    def position(self) -> list[float]:
-        """Device of every operation; of a link between two, the middle."""
-        middle = [
-            sum(resource.devices) / len(resource.devices) for resource in self.instance.resources
-        ]
-        found: list[float] = np.array(middle)[self.resource].tolist()
-        return found
-
-    @cached_property
     def memory_users(self) -> dict[int, set[int]]:
         """Per device that has a limit: the resources whose operations take or give its memory."""
         used = self._columns[:, :, 2:].any(axis=(1, 2))

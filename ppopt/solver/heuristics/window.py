@@ -7,8 +7,7 @@ schedule. Memory depends only on the order on each device, so only memory held i
 matters. Such a model has some dozen operations per device, however long the schedule is, and CP-SAT
 solves most of them to optimality within a tenth of a second.
 
-A window is cut from a topological order of the operations. Ordered by start, it is a stretch of
-time; by start and a skew per device, it follows a wave of operations through the devices.
+A window is cut from the topological order of the operations by start: it is a stretch of time.
 """
 
 from __future__ import annotations
@@ -141,20 +140,14 @@ class SemiActiveSchedule:
 
 @dataclass(frozen=True)
 class TopologicalOrder:
-    """A topological order of all operations, from which windows are cut."""
+    """The topological order of all operations by start, from which windows are cut."""
 
     schedule: SemiActiveSchedule
-    skew: float = 0.0
-    """Ticks per device that are added to the sort key: windows follow waves of operations."""
 
-    @cached_property
+    @property
     def order(self) -> list[int]:
-        """All operations by start and skew."""
-        if not self.skew:
-            return self.schedule.order
-        position = self.schedule.network.table.position
-        keys = [begin + self.skew * position[op] for op, begin in enumerate(self.schedule.start)]
-        return sorted(self.schedule.order, key=keys.__getitem__)
+        """All operations by start."""
+        return self.schedule.order
 
     @cached_property
     def place(self) -> list[int]:

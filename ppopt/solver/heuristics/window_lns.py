@@ -1,7 +1,7 @@
 """Large neighbourhood search by windows of time, at random positions.
 
 Most windows lie around an operation that a busy device waits for, because only these can make that
-device end sooner. Some windows are skewed and follow forwards or backwards through the devices.
+device end sooner.
 
 The size of the windows adapts to CP-SAT: it grows after windows that are solved to the end, and
 shrinks after windows that are not and bring no improvement. Each window is solved by one worker: a
@@ -32,12 +32,6 @@ from ppopt.solver.heuristics.window import (
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import WindowParams
-
-
-def window_orders(schedule: SemiActiveSchedule, part: float) -> list[TopologicalOrder]:
-    """Orders to cut windows from: unskewed, and skewed by a part of the largest skews."""
-    skews = (part * skew for skew in schedule.network.skews)
-    return [TopologicalOrder(schedule), *(TopologicalOrder(schedule, skew) for skew in skews)]
 
 
 class WindowLNS:
@@ -143,10 +137,9 @@ class WindowSearch:
 
         Raises KeyboardInterrupt on Ctrl-C.
         """
-        orders = window_orders(current, self._params.skew)
+        whole = TopologicalOrder(current)
         with _side_by_side(min(budget.workers, self._params.most_at_once)) as do_all:
             while not budget.over:
-                whole = self._rng.choice(orders)
                 windows = self._windows(whole, min(budget.workers, self._params.most_at_once))
                 jobs = [
                     (
@@ -166,7 +159,7 @@ class WindowSearch:
                 made = self._joined(current, windows, outcomes)
                 if made.value < current.value:
                     current = made
-                    orders = window_orders(current, self._params.skew)
+                    whole = TopologicalOrder(current)
                     report(current)
         return current
 

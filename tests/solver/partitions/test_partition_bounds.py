@@ -119,40 +119,39 @@ def test_no_bound_is_above_the_optimum() -> None:
     assert tight > looked / 4
 
 
+def behind_a_long_layer(rng: Random) -> PartitionSpace | None:
+    """Where the pace of stage 0 raises a bound."""
+    return slow_at_first(draw_space(rng, most_layers=1, span=False), rng)
+
+
+def where_memory_recurs(rng: Random) -> PartitionSpace | None:
+    """Several stages on a device, within limits."""
+    space = draw_space(rng, most_layers=1, span=False, batches=3)
+    return None if space.limits is None or space.num_stages == space.num_devices else space
+
+
 @pytest.mark.parametrize("count", [10, slow(40)])
-def test_no_bound_from_the_pace_of_stage_0_is_above_the_optimum(
-    count: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("drawn", "raising"),
+    [
+        (behind_a_long_layer, (partition_bounds, "pace_of", lambda *_: 0)),
+        (where_memory_recurs, (layer_run_bounds._Device, "_repetitions", lambda *_: iter(()))),
+    ],
+)
+def test_no_bound_that_an_argument_raises_is_above_the_optimum(
+    drawn: Callable[[Random], PartitionSpace | None],
+    raising: tuple[object, str, object],
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Behind a long first layer, where the pace of stage 0 raises the bound; beside a schedule."""
+    """Beside a schedule, where the bound is lower without the argument."""
     rng, raised, tight = Random(11), 0, 0
     while raised < count:
-        space = slow_at_first(draw_space(rng, most_layers=1, span=False), rng)
-        for counts in every_partition(space):
+        space = drawn(rng)
+        for counts in every_partition(space) if space else ():
             bound = partition_bound(space, counts)
             with monkeypatch.context() as patch:
-                patch.setattr(partition_bounds, "pace_of", lambda *_: 0)
-                if bound in (FOREVER, partition_bound(space, counts)):
-                    continue
-            best = by_model(pipeline_of(space, counts), fused=space.whole)
-            assert best is None or bound <= best, (space, counts, bound, best)
-            raised, tight = raised + 1, tight + (bound == best)
-    assert tight > raised / 8
-
-
-@pytest.mark.parametrize("count", [10, slow(40)])
-def test_no_bound_from_memory_that_recurs_is_above_the_optimum(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several stages on a device, where it raises the bound; beside a schedule."""
-    rng, raised, tight = Random(13), 0, 0
-    while raised < count:
-        space = draw_space(rng, most_layers=1, span=False, batches=3)
-        if space.limits is None or space.num_stages == space.num_devices:
-            continue
-        for counts in every_partition(space):
-            bound = partition_bound(space, counts)
-            with monkeypatch.context() as patch:
-                patch.setattr(layer_run_bounds._Device, "_repetitions", lambda *_: iter(()))
+                patch.setattr(*raising)
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
             best = by_model(pipeline_of(space, counts), fused=space.whole)
