@@ -18,6 +18,7 @@ from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, 
 from tests.fuzz.draws import Draws, Record, simpler
 from tests.fuzz.group_sizes import GroupSizes
 from tests.fuzz.interrupted import Interrupted
+from tests.fuzz.plans import Megatron, Plans
 from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
 from tests.fuzz.streams import Streams
 
@@ -25,7 +26,7 @@ CATEGORIES: Mapping[str, Category] = {
     one.name: one
     for one in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(), Strategies(),
-        Streams(), Compositions(), Interrupted(), Phases(), GroupSizes(),
+        Streams(), Compositions(), Interrupted(), Phases(), GroupSizes(), Plans(), Megatron(),
     )
 }  # fmt: skip
 """All categories by name."""

@@ -1,0 +1,131 @@
+"""Models as their user gives them: a file and a line of words, and what the command says of them.
+
+A case has the fields of a pipeline of layers (see `tests.fuzz.layers`). Layers state what
+recompute costs them (`recompute_time`, `kept`); some say that they do recompute.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import ppopt
+from ppopt import Pipeline, Schedule
+from ppopt.errors import PpoptError
+from tests.cli.cli_run import run
+from tests.fuzz import layers
+from tests.fuzz.category import Finding, SkippedError
+
+LIMITS = ("none", "scalar", "device")
+"""A memory limit: none, one number, or one per device."""
+
+
+def draw(
+    rng: Random, *, devices: int, stages: int, more_layers: int, batches: int
+) -> dict[str, Any]:
+    """Draw a model of up to `more_layers` layers more than stages, its microbatches and limits."""
+    model = [_layer(rng, "decoder") for _ in range(stages + rng.randint(0, more_layers))]
+    layers.freeze(rng, model)
+    if rng.random() < 0.4:
+        model[0]["role"], model[-1]["role"] = "embedding", "head"
+    model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
+    fields: dict[str, Any] = {
+        "stages": devices,
+        "batches": batches,
+        "model": model,
+        "p2p": rng.choice((0, 0, 1, 2)),
+    }
+    if rng.random() < 0.5:
+        fields |= {"time_unit": "ms", "memory_unit": "GiB"}
+    whole = sum(layer["activation"] + layer["static"] for layer in model)
+    rooms = [rng.randint(1 + whole // devices, 3 * whole) for _ in range(devices)]
+    match rng.choice(LIMITS):
+        case "scalar":
+            fields["mem_limit"] = max(rooms)
+        case "device":
+            fields["mem_limit"] = rooms
+    return fields
+
+
+def _layer(rng: Random, role: str) -> dict[str, Any]:
+    """Draw a layer that may state what recompute costs it, and rarely that it recomputes."""
+    layer = layers.draw_layer(rng, role)
+    again = layer.pop("recompute", None)
+    if isinstance(again, dict):
+        layer |= {"recompute_time": again["time"], "kept": again["activation"]}
+    return layer | ({"recompute": True} if rng.random() < 0.05 else {})
+
+
+def answer(words: Sequence[str], fields: dict[str, Any]) -> Any:
+    """The JSON that a command prints of the model, run in this process.
+
+    Raises SkippedError if the command refuses what is asked; a bug of the product is raised.
+    """
+    keys = {"model": "layers", "p2p": "p2p_time"}
+    said = {keys.get(key, key): value for key, value in fields.items() if value is not None}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        path.write_text(json.dumps(said), encoding="utf-8")
+        code, out, err = run("", *words, "--config", path, "--json")
+    if code == 2:
+        raise SkippedError(err.strip().splitlines()[-1])
+    return json.loads(out) | {"code": code}
+
+
+def exact(number: float) -> Fraction:
+    """A number of JSON: the fraction of few digits that it stands for."""
+    return Fraction(number).limit_denominator(10**6)
+
+
+def stated(number: float | None) -> Fraction | None:
+    """The same of a number that may not be known."""
+    return None if number is None else exact(number)
+
+
+def chosen(fields: dict[str, Any], recompute: str) -> list[layers.Chosen]:
+    """The choices of layers that a word of `--recompute` leaves open."""
+    word = None if recompute == "layers" else recompute
+    return list(layers.choices(fields | {"recompute": word}))
+
+
+def schedule(
+    fields: dict[str, Any], strategy: str, counts: Any, which: layers.Chosen
+) -> Schedule | None:
+    """A hand strategy on a partition, where exactly these layers recompute; None: it has none."""
+    model = [layer | {"recompute": one} for layer, one in zip(fields["model"], which, strict=True)]
+    try:
+        return ppopt.evaluate(Pipeline(**fields | {"model": model, "partition": counts}), strategy)
+    except PpoptError:
+        return None
+
+
+def value(made: Schedule) -> Fraction:
+    """Makespan of a schedule in the user's unit."""
+    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
+
+
+def within(found: Iterator[Schedule | None]) -> Iterator[Schedule]:
+    """The schedules that keep their memory limits."""
+    return (made for made in found if made is not None and made.fits_limits)
+
+
+def ended(ran: Any, *, best: Fraction | None) -> Iterator[Finding]:
+    """Compare status, value and bound of an answer with the least value; None: nothing fits."""
+    status, value, bound = ran["status"], stated(ran["value"]), stated(ran["lower_bound"])
+    if best is None:
+        if value is not None:
+            yield Finding("value-of-nothing", f"{status}, {value}, where nothing keeps the limits")
+        return
+    if status == "infeasible":
+        yield Finding("wrong-infeasible", f"infeasible, where {best} is possible")
+    if bound is not None and bound > best:
+        yield Finding("wrong-bound", f"the bound is {bound}, where {best} is possible")
+    if value is not None and value < best:
+        yield Finding("below-optimum", f"the value is {value}, the least is {best}")
+    if status == "optimal" and value != best:
+        yield Finding("wrong-optimum", f"optimal at {value}, where {best} is possible")

@@ -1,0 +1,159 @@
+"""Plans beside every configuration of theirs: false proofs, values, and the gain they state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from random import Random
+from typing import Any, NamedTuple
+
+from ppopt.schedule.origin import SEARCHED
+from tests.fuzz import configs, layers
+from tests.fuzz.category import Case, Category, Finding
+from tests.fuzz.searches import optimum
+from tests.oracles.configurations import partitions
+
+LOSS = Fraction(2, 100)
+"""Largest loss against the best configuration that a plan of hand strategies may have."""
+FULL_TIME = "10"
+"""Seconds of a plan; the tiny ones here end by proof, or when nothing is left to try."""
+
+
+class Configuration(NamedTuple):
+    """A row of a plan."""
+
+    placement: str
+    chunks: int
+    recompute: str
+    strategy: str
+
+
+Best = Mapping[Configuration, Fraction | None]
+"""The least value of every configuration; None if it has no schedule within the limits."""
+
+
+class Plans(Category):
+    """Plans of any schedule, beside exhaustive search of every configuration."""
+
+    name = "plans"
+    goal = 60
+    tries = 60
+    runtime = "any"
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a model of few operations: the oracle searches every configuration."""
+        chunks = rng.choice(("1", "1", "2", "1,2"))
+        batches = rng.randint(1, 2) if chunks == "1" else 1
+        stages = 2 if chunks == "1" else 4
+        fields = configs.draw(rng, devices=2, stages=stages, more_layers=1, batches=batches)
+        words = ["--chunks", chunks, "--backward", rng.choice(("split", "whole", "mixed"))]
+        recompute = rng.choice((None, "none", "full", "search", "none,full"))
+        words += [] if recompute is None else ["--recompute", recompute]
+        return {"pipeline": fields, "words": words}
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        """Plan, and compare every row and the whole with the least values."""
+        words = ["plan", "--runtime", self.runtime, "--time-limit", FULL_TIME, "--workers", "1"]
+        found = configs.answer([*words, *case["words"]], case["pipeline"])
+        best = {
+            one: min(self.values(case, one), default=None)
+            for one in map(_configuration, found["rows"])
+        }
+        known = [value for value in best.values() if value is not None]
+        yield from configs.ended(found, best=min(known, default=None))
+        for row in found["rows"]:
+            yield from self._row(row, best)
+        yield from self._loss(found, known)
+        yield from gain(case["pipeline"], found)
+
+    def _row(self, row: Any, best: Best) -> Iterator[Finding]:
+        one = _configuration(row)
+        for kind, words in configs.ended(row, best=best[one]):
+            yield Finding(f"row-{kind}", f"{', '.join(map(str, one))}: {words}")
+
+    def _loss(self, found: Any, known: list[Fraction]) -> Iterator[Finding]:
+        value = configs.stated(found["value"])
+        if known and value is None and found["status"] != "infeasible":
+            yield Finding("nothing-found", f"{found['status']}, where {min(known)} is possible")
+        if value is not None and known and value > (1 + LOSS) * min(known):
+            yield Finding("slower", f"the plan takes {value}, another configuration {min(known)}")
+
+    def values(self, case: Case, one: Configuration) -> Iterator[Fraction]:
+        """The least value of every partition and choice of recompute of a configuration."""
+        fields = case["pipeline"] | {"placement": one.placement}
+        options = {"objective": "makespan", "backward_kind": case["words"][3]}
+        stages = len(layers.hosts_of(fields))
+        for counts in partitions(len(fields["model"]), stages):
+            for which in configs.chosen(fields, one.recompute):
+                pipeline = layers.spelled_out(fields, counts, which)
+                best = optimum(pipeline, {"options": options})
+                if best is not None:
+                    yield Fraction(best, pipeline.ticks.per_unit)
+
+
+class Megatron(Plans):
+    """Plans for Megatron-LM, beside both of its strategies on every partition."""
+
+    name = "megatron"
+    goal = 60
+    runtime = "megatron"
+
+    def draw(self, rng: Random) -> Case:
+        """Draw a model that Megatron-LM takes: its ends recompute in no case."""
+        devices = rng.choice((2, 2, 3))
+        batches = devices * rng.randint(1, 3)
+        stages = 2 * devices
+        fields = configs.draw(rng, devices=devices, stages=stages, more_layers=2, batches=batches)
+        for layer in fields["model"]:
+            layer.pop("recompute", None)
+        words = ["--placement", rng.choice(("linear", "interleaved", "linear,interleaved"))]
+        words += rng.choice(([], [], ["--recompute", rng.choice(("none", "full", "none,full"))]))
+        return {"pipeline": fields, "words": words}
+
+    def values(self, case: Case, one: Configuration) -> Iterator[Fraction]:
+        """Values of the strategy within the limits on every partition."""
+        for made in configs.within(_every(case["pipeline"], one)):
+            yield configs.value(made)
+
+
+def _configuration(row: Any) -> Configuration:
+    return Configuration(*(row[name] for name in Configuration._fields))
+
+
+def _every(fields: dict[str, Any], one: Configuration) -> Iterator[Any]:
+    """A hand strategy on every partition, with every choice of recompute."""
+    for counts in partitions(len(fields["model"]), one.chunks * fields["stages"]):
+        for which in configs.chosen(fields, one.recompute):
+            yield configs.schedule(fields, one.strategy, list(counts), which)
+
+
+def gain(fields: dict[str, Any], found: Any) -> Iterator[Finding]:
+    """Hold the hand strategies that a plan states its gain over against what `eval` says of them.
+
+    None may be slower than a row of the plan, or than the strategy within the limits on the
+    balanced partition, with a recompute that the plan may choose.
+    """
+    asked = set(found["space"]["recompute"])
+    allowed = {"none", "full"} & asked if "search" not in asked else {"none", "full"}
+    value = configs.stated(found["value"])
+    for hand in found["hands"]:
+        one = _configuration(hand)
+        own, named = configs.exact(hand["value"]), ", ".join(map(str, one))
+        if value and abs(Fraction(hand["speedup"]) * value - own) > Fraction(1, 10**6):
+            yield Finding("wrong-speedup", f"{named}: {hand['speedup']} of {own} to {value}")
+        if hand["recompute"] in ("none", "full"):
+            (which,) = configs.chosen(fields, hand["recompute"])
+            made = configs.schedule(fields, one.strategy, hand["partition"], which)
+            if made is None or configs.value(made) != own or not made.fits_limits:
+                yield Finding("wrong-hand", f"{named}: it states {own}, eval gives {made}")
+        for row in found["rows"]:
+            same = _configuration(row)._replace(recompute="") == one._replace(recompute="")
+            better = configs.stated(row["value"])
+            if same and row["strategy"] != SEARCHED and better is not None and better < own:
+                yield Finding("hand-slower-than-row", f"{named}: {own}, a row has {better}")
+        for recompute in sorted(allowed):
+            (which,) = configs.chosen(fields, recompute)
+            made = configs.schedule(fields, one.strategy, "balanced", which)
+            if made is not None and made.fits_limits and configs.value(made) < own:
+                words = f"{named}: {own}, recompute {recompute}, balanced: {configs.value(made)}"
+                yield Finding("hand-slower-than-eval", words)
