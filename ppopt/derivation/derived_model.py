@@ -166,10 +166,10 @@ class DerivedModel:
     def _settings(self) -> list[str]:
         limit = floor(USABLE * self.gpu.memory * 1024)
         return [
-            *self._lengths(),
             f"mem_limit: {limit}  # {USABLE:.0%} of the {self.gpu.memory:g} GiB of a "
             f"{self.gpu.name}: PyTorch reserves more than it allocates",
             *([] if self.partition is None else [f"partition: {json.dumps(self.partition)}"]),
+            *self._lengths(),
         ]
 
     def _comments(self) -> list[str]:
