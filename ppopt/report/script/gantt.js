@@ -81,14 +81,17 @@ export function gantt(panel, scene, highlighted) {
     !view.off.has(style.causes[cause[row]].name)
   );
   const window = { from: from / schedule.unit, to: to / schedule.unit, pixel };
-  const layer = (/** @type {number[]} */ rows, /** @type {number[]} */ gaps) =>
-    rows.length + gaps.length > MOST_SHAPES
+  /** @param {number[]} rows @param {number[]} gaps @param {number} opacity @returns {Trace[]} */
+  const layer = (rows, gaps, opacity) => {
+    const traces = rows.length + gaps.length > MOST_SHAPES
       ? [cells(panel, style, rows, gaps, window)]
       : [...shapes(panel, scene, rows, gaps), ...labels(panel, scene, rows)];
-  if (!highlighted) return layer(shown, idle);
+    return traces.map((trace) => ({ ...trace, opacity }));
+  };
+  if (!highlighted) return layer(shown, idle, 1);
   const front = shown.filter((row) => highlighted.has(row));
-  const back = layer(shown, idle).filter((trace) => trace.mode !== "text");
-  return [...back.map((trace) => ({ ...trace, opacity: DIM })), ...layer(front, [])];
+  const back = layer(shown, idle, DIM).filter((trace) => trace.mode !== "text");
+  return [...back, ...layer(front, [], 1)];
 }
 
 /** @param {Panel} panel @param {Scene} scene @param {number[]} rows @param {number[]} idle */
