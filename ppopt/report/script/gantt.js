@@ -81,7 +81,7 @@ export function gantt(panel, scene, highlighted) {
     !view.off.has(style.causes[cause[row]].name)
   );
   const window = { from: from / schedule.unit, to: to / schedule.unit, pixel };
-  /** @param {number[]} rows @param {number[]} gaps @param {number} opacity */
+  /** @param {number[]} rows @param {number[]} gaps @param {number} opacity @returns {Trace[]} */
   const layer = (rows, gaps, opacity) => {
     const traces = rows.length + gaps.length > MOST_SHAPES
       ? [cells(panel, style, rows, gaps, window)]
