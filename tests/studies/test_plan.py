@@ -722,10 +722,23 @@ def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:
     assert plan.lower_bound < plan.value
 
 
+def test_partition_of_microbatches_that_differ_is_searched() -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1, count=4, activation=1)])
+    searched = {"partition": "search", "placement": "linear", "chunks": 1}
+    fields = MICROBATCHES | searched
+    plan = ppopt.plan(model, time_limit=600, **fields)
+    rows = [
+        ppopt.plan(model, time_limit=600, **fields | {"partition": counts}).value
+        for counts in ((1, 3), (2, 2), (3, 1))
+    ]
+    assert plan.value == min(rows)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"partition": "search"}, "partition: search knows no microbatches that differ"),
+        ({"partition": "search", "recompute": "search"}, "recompute: search knows no microbatches"),
+        ({"partition": "search", "order": "search"}, "order: search does not go with a search of"),
         ({"recompute": "search", "order": "search"}, "recompute: search does not go with"),
         ({"batches": [4, 8]}, "microbatch_times: has 4 entries for 8 microbatches"),
     ],

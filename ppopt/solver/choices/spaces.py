@@ -28,7 +28,7 @@ _ON_ONE_ROUTE = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
     *(Trait.FROZEN, Trait.SPAN),
 }
-PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE)
+PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE | {Trait.MICROBATCHES})
 PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _ON_ONE_ROUTE | {Trait.SLICES})
 RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES})
 OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES})

@@ -93,8 +93,11 @@ class BoundedPartitions(Choice):
 
     @property
     def _counted(self) -> str:
-        """Text on what of phases the bounds count."""
-        return "" if self._base.overlap is None else "; of phases, those on compute are counted"
+        """Text on what of phases and of microbatches the bounds count."""
+        phases = "; of phases, those on compute are counted"
+        smallest = "; every microbatch is counted as short, and as small, as the smallest"
+        differ = len(set(self._base.factors)) > 1
+        return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 
     def _bounds_in_order(self) -> PartitionBounds | None:
         """Bounds over all partitions, whose order begins; None: none is within the limits."""

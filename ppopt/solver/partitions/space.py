@@ -26,7 +26,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_costs import link_delays
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.spaces import PARTITIONS
+from ppopt.solver.choices.spaces import PARTITIONS, RECOMPUTE
 
 FOREVER = 2**60
 """Above every value in ticks."""
@@ -231,15 +231,17 @@ class PartitionTicks(NamedTuple):
 
     space: PartitionSpace
     per_unit: int
-    memory_per_unit: int
+    memory_per_unit: Fraction
     passing: bool
-    """Whether operations need memory while they run that is not in the space."""
+    """Whether schedules may need memory that is not in the space: while an operation runs, or of a
+    microbatch larger than the smallest."""
 
 
 def space_of(problem: Problem) -> PartitionTicks:
     """Make the partition space of a problem's model and placement.
 
-    If layers have phases, the partitions are those of what the layers compute: a relaxation.
+    If layers have phases, the partitions are those of what the layers compute: a relaxation. If
+    microbatches differ, each is as short, and as small, as the smallest: a relaxation, too.
     Without a memory limit no layer recomputes if that is open: it would only cost time. Raises
     NotApplicableError if a partition search does not apply.
     """
@@ -249,13 +251,17 @@ def space_of(problem: Problem) -> PartitionTicks:
             "partition: search needs a model in layers; give `layers:` in a file"
         )
     PARTITIONS.check(problem)
+    chosen = pipeline.recompute == SEARCH_RECOMPUTE
+    if chosen:
+        RECOMPUTE.check(problem)
+    shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
     if pipeline.overlap is not None:
         pipeline = replace(pipeline, model=pipeline.model.on_compute())
-    chosen = pipeline.recompute == SEARCH_RECOMPUTE
     if chosen:
         model = pipeline.model.recomputing(lambda _: False)
         pipeline = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
-    speed, slowness, divisor = _slowness(pipeline.device_speed)
+    speeds = tuple(speed / shortest for speed in pipeline.device_speed)
+    speed, slowness, divisor = _slowness(speeds)
     ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.costed if chosen else ()
     again = [layer.recompute_time / speed / divisor for layer in layers]
@@ -264,21 +270,23 @@ def space_of(problem: Problem) -> PartitionTicks:
     numbers = (delay for rows in delays for row in rows for delay in row)
     own_per_unit = ticks.per_unit * divisor
     per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *again)))
-    memory = (*costs.static, *saved, *(pipeline.limits or ()))
+    static = [amount / smallest for amount in costs.static]
+    limits = [limit / smallest for limit in pipeline.limits or ()]
+    memory = (*static, *saved, *limits)
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
     more = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
-    limits, kind = pipeline.limits, problem.backward_kind
-    may_recompute = chosen and limits is not None
+    kind = problem.backward_kind
+    may_recompute = chosen and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(
         ticks, pipeline.model, may_recompute=may_recompute
     ):
         kind = BackwardKind.SPLIT
     space = PartitionSpace(
-        layers=_layer_ticks(ticks, *more, _in_ticks(costs.static, memory_per_unit)),
+        layers=_layer_ticks(ticks, *more, _in_ticks(static, memory_per_unit)),
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
-        limits=None if limits is None else _in_ticks(limits, memory_per_unit),
+        limits=None if pipeline.limits is None else _in_ticks(limits, memory_per_unit),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
@@ -293,7 +301,8 @@ def space_of(problem: Problem) -> PartitionTicks:
         for kind in OpKind
         for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
     )
-    return PartitionTicks(space, per_unit, memory_per_unit, passing or chosen)
+    relaxed = passing or chosen or len(set(pipeline.factors)) > 1
+    return PartitionTicks(space, per_unit, memory_per_unit / smallest, relaxed)
 
 
 def _layer_ticks(
