@@ -43,6 +43,7 @@ from ppopt.report.search_text import (
     note_overlaps,
 )
 from ppopt.report.svg import picture_png, svg
+from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
 
@@ -183,13 +184,22 @@ def _describe_comparison(
     yield from describe_robustness(report)
     if details:
         yield from (f"skipped {name}: {reason}" for name, reason in report.skipped)
-    elif report.skipped:
-        text = "left out" if interrupted else "not applicable"
-        yield f"{text}: {', '.join(name for name, _ in report.skipped)}"
+    else:
+        yield from _describe_skipped(
+            report.skipped, "left out" if interrupted else "not applicable"
+        )
     if interrupted:
         yield f"{STOPPED}: strategies or searches may be missing"
     if not details:
         yield "--details adds causes of idle time and the memory of every device"
+
+
+def _describe_skipped(skipped: Sequence[tuple[str, str]], text: str) -> Iterator[str]:
+    """A line on the strategies that have no row, and one on those for which there was no time."""
+    for what, late in ((text, False), (OUT_OF_TIME, True)):
+        names = [name for name, reason in skipped if (reason == OUT_OF_TIME) is late]
+        if names:
+            yield f"{what}: {', '.join(names)}"
 
 
 def _links(mode: str | None) -> Iterator[str]:

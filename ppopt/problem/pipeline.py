@@ -553,7 +553,7 @@ class Pipeline(PipelineFields):
 
     def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
         alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
-        return self.with_stage_costs(self.costs_at(times, memory), **alike)
+        return self.with_stage_costs({**self.costs_at(times, memory), **self._unstated}, **alike)
 
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int

@@ -93,10 +93,7 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     if lengths is None:
         return _of_slices(fields, slices, share)
     if share and slices > 1:
-        raise ConflictError(
-            "attention_share: of packed documents no two microbatches have the same slices; give "
-            "microbatch_times and slice_times, or no slices"
-        )
+        raise no_slices_of_documents()
     if fields["microbatch_times"] is not None:
         raise ConflictError("microbatch_tokens: gives microbatch_times; keep one of them")
     reference = read_reference(fields["reference_tokens"] or fields["tokens_per_microbatch"])
@@ -116,6 +113,14 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
     }
     reader.note(field for field, values in factors.items() if rounded[field] != values)
     return rounded | dict.fromkeys(("microbatch_tokens", "attention_share", "reference_tokens"))
+
+
+def no_slices_of_documents() -> ConflictError:
+    """What is raised if packed documents are cut into slices, and attention makes them differ."""
+    return ConflictError(
+        "attention_share: of packed documents no two microbatches have the same slices; give "
+        "microbatch_times and slice_times, or no slices"
+    )
 
 
 def _of_slices(fields: dict[str, Any], slices: int, share: Fraction) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.sequence_lengths import (
+    no_slices_of_documents,
     read_lengths,
     read_reference,
     read_share,
@@ -96,8 +97,11 @@ class MicrobatchOrders:
         """Order of the microbatches of a step by the lengths of their documents, in tokens.
 
         `lengths` has one entry per microbatch: its tokens, or a list with the length of every
-        document. Raises InputError if it has not, or if there is no `reference_tokens`.
+        document. Raises InputError if it has not, or if there is no `reference_tokens`,
+        ConflictError if the pipeline has slices, and a share of attention makes them differ.
         """
+        if self._share and self._pipeline.num_slices > 1:
+            raise no_slices_of_documents()
         reference, documents = read_reference(self._reference), read_lengths(lengths, "lengths")
         factors = time_factors(documents, reference, self._share)
         return self.order([float(factor) for factor in factors])
@@ -145,7 +149,7 @@ class _Step:
             best.order,
             best.value / per_unit,
             search.by_rule[0].value / per_unit,
-            None if bound is None else bound / per_unit,
+            None if bound is None else min(bound, best.value) / per_unit,
         )
 
     def _bound(self, factors: Floats) -> float | None:

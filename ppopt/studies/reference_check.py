@@ -72,14 +72,15 @@ def check_reference(
 
     A search runs with the objective, seed, workers and time limit that the file names, a strategy
     with its options; any other order (an imported one) is timed again. If a search had several
-    workers, which may find another schedule of equal value, orders are not compared, nor what
-    follows from them (`FREE`); differences in these are in `ignored_differences`. Raises InputError
-    if the file does not say enough, or a strategy no longer applies.
+    workers, or chose the order of the microbatches, another schedule may have the same value:
+    orders are not compared, nor what follows from them (`FREE`); differences in these are in
+    `ignored_differences`. Raises InputError if the file does not say enough, or a strategy no
+    longer applies.
     """
     planned(reference, "check")
     schedule = _remade(reference, progress)
     notes = _notes(reference, schedule)
-    order_compared = not (_searched(reference) and reference.origin.workers != 1)
+    order_compared = _order_not_compared(reference) is None
     if schedule is None:
         status = Difference("status", _said(reference, "status"), "unknown")
         return ReferenceCheck(None, (status,), notes, order_compared=order_compared)
@@ -183,14 +184,30 @@ def _searched(reference: Schedule) -> bool:
     return reference.origin.strategy == SEARCHED
 
 
+def _order_not_compared(reference: Schedule) -> str | None:
+    """Why another order of operations may have the same value; None if orders are compared."""
+    if not _searched(reference):
+        return None
+    if reference.origin.workers != 1:
+        return (
+            "the search had several workers, which may find another of equal value; --workers 1 "
+            "repeats itself"
+        )
+    certificate = reference.origin.certificate
+    if certificate is not None and certificate.argument is Argument.ORDERS:
+        return (
+            "the search chose the order of the microbatches, which is kept here; another order of "
+            "operations may be of equal value"
+        )
+    return None
+
+
 def _notes(reference: Schedule, schedule: Schedule | None) -> tuple[str, ...]:
     origin = reference.origin
     notes = []
-    if _searched(reference) and origin.workers != 1:
-        notes.append(
-            "order not compared: the search had several workers, which may find another of equal "
-            "value; --workers 1 repeats itself"
-        )
+    reason = _order_not_compared(reference)
+    if reason is not None:
+        notes.append(f"order not compared: {reason}")
     every = _claimed_over(reference)
     if every is not None:
         notes.append(

@@ -146,3 +146,22 @@ def test_a_defective_line_is_one_line_of_error(line: str, text: str, tmp_path: P
     file = tmp_path / "steps.jsonl"
     file.write_text(f"[8192]\n{line}\n")
     assert run(f"order {OPTIONS}", file) == Ran(2, "", f"error: {file}: {text}\n")
+
+
+def test_packed_documents_have_no_slices() -> None:
+    """As `ppopt eval` says of a file with `microbatch_tokens`."""
+    orders = MicrobatchOrders(
+        Pipeline(stages=2, batches=1, slices=2), reference_tokens=8192, attention_share="0.4"
+    )
+    with pytest.raises(InputError, match="no two microbatches have the same slices"):
+        orders.of_lengths([[1024, 7168], 8192])
+
+
+def test_a_bound_is_no_higher_than_the_makespan_by_rounding() -> None:
+    pipeline = Pipeline(
+        stages=4, batches=1, forward=[4, 3, 1, 1], backward_input=[3, 4, 2, 5],
+        weight=[1, 5, 5, 4], backward=[3, 8, 6, 7],
+    )  # fmt: skip
+    best = MicrobatchOrders(pipeline).order([0.3333, 0.1])
+    assert best.lower_bound is not None
+    assert best.lower_bound <= best.makespan

@@ -172,3 +172,10 @@ def test_what_does_not_go_together(
 ) -> None:
     with pytest.raises(error, match=message):
         Pipeline(stages=2, batches=2, **fields)
+
+
+def test_slices_and_microbatches_may_both_differ_in_a_search() -> None:
+    """A device alone works F, BW = 2 F, of factors 1 and 2: 3 x 3."""
+    pipeline = Pipeline(stages=1, batches=2, slice_times=(1, 3), microbatch_times=(1, 2))
+    found = solve(pipeline, workers=1)
+    assert (found.status, found.value) == (Status.OPTIMAL, 9)
