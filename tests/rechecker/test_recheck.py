@@ -74,9 +74,9 @@ def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_no
 @pytest.mark.parametrize(
     ("objective", "count", "fixed"),
     [
-        *((objective, 50, {}) for objective in Objective),
-        (Objective.MAKESPAN, 40, {"heavy": True}),
-        (Objective.MAKESPAN, 30, {"boundaries": True}),
+        *((objective, 90, {}) for objective in Objective),
+        (Objective.MAKESPAN, 110, {"heavy": True}),
+        (Objective.MAKESPAN, 50, {"boundaries": True}),
     ],
 )
 def test_optima_are_confirmed_and_a_tick_more_is_not(

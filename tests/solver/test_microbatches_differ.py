@@ -219,7 +219,7 @@ FIELDS = {
 }
 LONG = PLAIN | {
     "stages": 2, "batches": 64, "forward": [1, 2], "mem_limit": 9, "microbatch_times": TIMES,
-    "microbatch_memory": MEMORY, "backward": None, "weight": None, "activation": None,
+    "microbatch_memory": MEMORY, "backward": None, "weight": None, "activation": 1,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ argument below bounds every schedule of every partition with these stages. Of a 
 
 - `forward`: time of F
 - `hand_on`: least time until a backward hands its gradient on (split: B; whole: BW)
-- `backward`: least time of all of it (split: B + W; whole: BW)
+- `backward`, `longest_backward`: least and most time of all of it (split: B + W; whole: BW)
 - `activation`: memory that F leaves; `memory_b`: what B adds once it has handed on
 
 `head` is the least time before F of stage 1, `round_trip` that from the end of F of stage v to its
@@ -15,13 +15,16 @@ backward, and there are m microbatches.
 
 1. *Work and forced idle time*: head + m sum(forward + backward) + idle. From the start of the first
    F to that of the first backward of stage v a round trip passes, in which only F run, as many as
-   memory holds.
+   memory holds. From the end of the last F of stage v to its backward another round trip passes, in
+   which only backwards of microbatches that memory held run. If memory does not hold all
+   microbatches, the first wait ends before the second begins.
 2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
    run but those W for which memory was left; after it the gradient goes up to stage 0, whose own
    backward ends the schedule.
 3. *Last forward*: when the last F of stage v starts, all other F have run, and of the backwards all
    but what memory still held; after it come the round trip and the way of 2.
-4. *Parts of the way*: 1 to 3 for the operations from F of stage p on, which start later.
+4. *Parts of the way*: 1 to 3 for the operations from F of stage p on, and 2 for those up to the
+   last backward of stage q: they start later, or are followed by more.
 5. *Recurrence*: when F of stage p starts, its microbatch keeps the activations of the stages 1 ..
    p. A microbatch whose F of stage p has started keeps those of the stages 1 .. q <= p until its
    backward of stage q ends, then activation + memory_b of stage q until its W ends. Let h be the
@@ -112,6 +115,8 @@ class BackwardTimes(NamedTuple):
     """Least time until its gradient leaves."""
     least: Ints
     """Least time of all of it."""
+    most: Ints
+    """Most time of all of it."""
 
 
 def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTimes:
@@ -121,11 +126,12 @@ def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTime
         row[high] - row[low] for row in (sums.backward_input, sums.weight, sums.backward)
     )
     if not space.split:
-        return BackwardTimes(joint, joint)
+        return BackwardTimes(joint, joint, joint)
     apart = partial + weight
     if not space.whole:
-        return BackwardTimes(partial, apart)
-    return BackwardTimes(np.minimum(partial, joint), np.minimum(apart, joint))
+        return BackwardTimes(partial, apart, apart)
+    both = np.minimum(partial, joint), np.minimum(apart, joint), np.maximum(apart, joint)
+    return BackwardTimes(*both)
 
 
 def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
@@ -258,6 +264,7 @@ class _Device:
         more = list(zip(times, hosted, strict=True))
         self.hand_on = [(time.hand_on + stage.again) * slow for time, stage in more]
         self.backward = [(time.least + stage.again) * slow for time, stage in more]
+        self.longest_backward = [(time.most + stage.again) * slow for time, stage in more]
         self.weight = [
             whole - part for whole, part in zip(self.backward, self.hand_on, strict=True)
         ]
@@ -392,14 +399,14 @@ class _Device:
             found.append(idle(np.minimum(way, head + np.maximum(0, way - head) // pace * pace)))
         return np.asarray(np.max(found, axis=0))
 
-    @cached_property
-    def _unfinished(self) -> Ints:
+    def _unfinished(self, times: list[Ints]) -> Ints:
         """Most backward work of other microbatches left when the last F of the last stage starts.
 
-        A microbatch before its backward holds its activation and has all of it left; one before its
-        W holds `until_weight` and has what B leaves of it. An F of no length may share its instant.
+        A microbatch before its backward holds its activation and has all of `times` left; one
+        before its W holds `until_weight` and has what B leaves of it. An F of no length may share
+        its instant.
         """
-        others, times = self.batches - 1, self.backward
+        others = self.batches - 1
         everything = np.asarray(others * sum(times))
         if self.room is None or self._room_of_waiting is None:
             return everything
@@ -415,6 +422,12 @@ class _Device:
             most = np.where(gives, most_work(items, self.room - self.held), most)
         most = np.minimum(everything, most)
         return np.where(self.forward[-1] > 0, most, everything)
+
+    @cached_property
+    def _left(self) -> Ints:
+        """Idle time of argument 1 after the last F."""
+        left = np.maximum(0, self.round_trip - self._unfinished(self.longest_backward))
+        return np.where(self.forward[-1] > 0, left, 0)
 
     @cached_property
     def _pending(self) -> Ints:
@@ -433,12 +446,23 @@ class _Device:
         wait, start = self._wait(first), self.head(first)
         forwards = np.asarray(self.batches * sum(self.forward[first:]))
         backwards = np.asarray(self.batches * sum(self.backward))
-        work = start + wait + forwards + backwards
-        last = work - self.backward[0] - self._pending
-        others = np.asarray((self.batches - 1) * sum(self.backward)) - self._unfinished
+        idle = np.where(self.tight, wait + self._left, np.maximum(wait, self._left))
+        work = start + forwards + backwards + idle
+        last = start + wait + forwards + backwards - self.backward[0] - self._pending
+        others = np.asarray((self.batches - 1) * sum(self.backward)) - self._unfinished(
+            self.backward
+        )
         turn = start + np.where(self.tight, wait, 0) + forwards + others + self.round_trip
         found = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
-        return _larger(found, DeviceBound(work, found.through))
+        found = _larger(found, DeviceBound(work, found.through))
+        for stage in range(len(self.hosted)):
+            found = _larger(found, self._up_to_backward(stage, start + wait + forwards))
+        return found
+
+    def _up_to_backward(self, last: int, begun: Ints) -> DeviceBound:
+        """Argument 4, up to the last backward of hosted stage `last`, after all F and idle time."""
+        above = np.asarray(self.batches * sum(self.hand_on[last + 1 :], start=0 * begun))
+        return self._ends(begun + above + (self.batches - 1) * self.hand_on[last] + self._up(last))
 
     def recurrence(self, first: int) -> DeviceBound:
         """Argument 5 from F of hosted stage `first`, for the most repetitions and one less."""
