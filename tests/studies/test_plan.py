@@ -597,9 +597,9 @@ def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyP
     rounds: list[int] = []
     search = PlanSearch._round
 
-    def counted(self: PlanSearch, number: int, bounding: float = 0.4) -> None:
+    def counted(self: PlanSearch, number: int) -> None:
         rounds.append(number)
-        search(self, number, bounding)
+        search(self, number)
 
     monkeypatch.setattr(PlanSearch, "_round", counted)
     model = ppopt.Model(

@@ -65,7 +65,7 @@ class MicrobatchTimes(NamedTuple):
         return [(float(work), None), (self._around(largest), largest)]
 
     def _around(self, microbatch: int) -> float:
-        """Bound by one microbatch of several, wherever it is in the order."""
+        """Bound by one microbatch of several, at any place of the order."""
         forward, backward, head, tail = (
             np.delete(times, microbatch)
             for times in (self.forward, self.backward, self.head, self.tail)
