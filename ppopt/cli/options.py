@@ -135,11 +135,17 @@ def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Func
 
 
 def with_options(command: Function | Extended, options: Mapping[str, Any]) -> Function:
-    """The command as typer takes it: every parameter with its option, or that of `SHARED`."""
+    """The command as typer takes it: every parameter with its option, or that of `SHARED`.
+
+    Raises TypeError if an option is of no parameter.
+    """
     function = _built(command)
+    signature = inspect.signature(function, eval_str=True).parameters
+    if unknown := options.keys() - signature.keys():
+        raise TypeError(f"{function.__name__}: options of no parameter: {sorted(unknown)}")
     known = {**SHARED, **options}
     parameters = []
-    for name, item in inspect.signature(function, eval_str=True).parameters.items():
+    for name, item in signature.items():
         shown = known.get(name)
         if shown is not None and item.annotation is bool:
             shown.param_decls = (f"--{name.replace('_', '-')}",)  # and no `--no-...`

@@ -30,12 +30,7 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
         "Settings that vary, named as their flags without dashes, and `strategy`, e.g. "
         "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
     ),
-    where=option(
-        "CONDITION",
-        "Keep combinations that satisfy it, e.g. 'chunks < 2 or batches >= 16'; may be repeated.",
-    ),
     retries=option("N", "Retries of a row whose process dies.", min=0, max=100),
-    memory_per_job=option("SIZE", "Memory limit of each process, e.g. 4GiB."),
     shard=option("I/N", "Only rows I, I + N, I + 2N, ..."),
     **ENGINE_OPTIONS,
 )
@@ -108,7 +103,7 @@ def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
         "Show the rows of a study, or copy the results of other storages into this one.",
     ),
     output=output_option("File for the rows of the study: .html, .csv or .json."),
-    **ENGINE_OPTIONS,
+    storage=ENGINE_OPTIONS["storage"],
 )
 def studies(
     words: list[str] | None = None,

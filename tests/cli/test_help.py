@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from ppopt.cli.application import COMMANDS
+from ppopt.cli.options import option, with_options
 from ppopt.cli.program import application
 from ppopt.problem.partition import BALANCED
 from ppopt.problem.settings import SETTINGS, Heading
@@ -125,3 +126,11 @@ def test_completion_in_bash(
     else:
         assert "--backward-times" in offered
     assert done.stderr == ""
+
+
+def test_an_option_of_no_parameter_is_an_error() -> None:
+    def command(settings: int, shard: str = "1/1") -> int:
+        return settings
+
+    with pytest.raises(TypeError, match=r"command: options of no parameter: \['where'\]"):
+        with_options(command, {"shard": option("I/N", "Rows."), "where": option("X", "Rows.")})
