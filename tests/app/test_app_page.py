@@ -19,7 +19,6 @@ needed("starlette")
 
 pytestmark = pytest.mark.slow
 
-TITLES = "return ppopt.schedules.map((one) => one.raw.title.split(' ')[0])"
 LAYERS = """
 - {name: e, role: embedding, forward: 1}
 - {name: t, count: 8, forward: 2}

@@ -1,7 +1,6 @@
 """Models as their user gives them: a file and a line of words, and what the command says of them.
 
-A case has the fields of a pipeline of layers (see `tests.fuzz.layers`). Layers state what
-recompute costs them (`recompute_time`, `kept`); some say that they do recompute.
+A case has the fields of a pipeline of layers as `tests.fuzz.layers.draw_stated` draws them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import ppopt
@@ -20,45 +18,6 @@ from ppopt.errors import PpoptError
 from tests.cli.cli_run import run
 from tests.fuzz import layers
 from tests.fuzz.category import Finding, SkippedError
-
-LIMITS = ("none", "scalar", "device")
-"""A memory limit: none, one number, or one per device."""
-
-
-def draw(
-    rng: Random, *, devices: int, stages: int, more_layers: int, batches: int
-) -> dict[str, Any]:
-    """Draw a model of up to `more_layers` layers more than stages, its microbatches and limits."""
-    model = [_layer(rng, "decoder") for _ in range(stages + rng.randint(0, more_layers))]
-    layers.freeze(rng, model)
-    if rng.random() < 0.4:
-        model[0]["role"], model[-1]["role"] = "embedding", "head"
-    model[0]["activation"] = max(1, model[0]["activation"])  # without any no limit is accepted
-    fields: dict[str, Any] = {
-        "stages": devices,
-        "batches": batches,
-        "model": model,
-        "p2p": rng.choice((0, 0, 1, 2)),
-    }
-    if rng.random() < 0.5:
-        fields |= {"time_unit": "ms", "memory_unit": "GiB"}
-    whole = sum(layer["activation"] + layer["static"] for layer in model)
-    rooms = [rng.randint(1 + whole // devices, 3 * whole) for _ in range(devices)]
-    match rng.choice(LIMITS):
-        case "scalar":
-            fields["mem_limit"] = max(rooms)
-        case "device":
-            fields["mem_limit"] = rooms
-    return fields
-
-
-def _layer(rng: Random, role: str) -> dict[str, Any]:
-    """Draw a layer that may state what recompute costs it, and rarely that it recomputes."""
-    layer = layers.draw_layer(rng, role)
-    again = layer.pop("recompute", None)
-    if isinstance(again, dict):
-        layer |= {"recompute_time": again["time"], "kept": again["activation"]}
-    return layer | ({"recompute": True} if rng.random() < 0.05 else {})
 
 
 def answer(words: Sequence[str], fields: dict[str, Any]) -> Any:

@@ -45,7 +45,7 @@ class Plans(Category):
         chunks = rng.choice(("1", "1", "2", "1,2"))
         batches = rng.randint(1, 2) if chunks == "1" else 1
         stages = 2 if chunks == "1" else 4
-        fields = configs.draw(rng, devices=2, stages=stages, more_layers=1, batches=batches)
+        fields = layers.draw_stated(rng, devices=2, stages=stages, more_layers=1, batches=batches)
         words = ["--chunks", chunks, "--backward", rng.choice(("split", "whole", "mixed"))]
         recompute = rng.choice((None, "none", "full", "search", "none,full"))
         words += [] if recompute is None else ["--recompute", recompute]
@@ -103,7 +103,9 @@ class Megatron(Plans):
         devices = rng.choice((2, 2, 3))
         batches = devices * rng.randint(1, 3)
         stages = 2 * devices
-        fields = configs.draw(rng, devices=devices, stages=stages, more_layers=2, batches=batches)
+        fields = layers.draw_stated(
+            rng, devices=devices, stages=stages, more_layers=2, batches=batches
+        )
         for layer in fields["model"]:
             layer.pop("recompute", None)
         words = ["--placement", rng.choice(("linear", "interleaved", "linear,interleaved"))]
