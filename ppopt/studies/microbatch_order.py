@@ -90,7 +90,7 @@ class MicrobatchOrders:
         resolve(strategy)
         self._strategy, self._evaluations = strategy, evaluations
         self._share = read_share(attention_share)
-        self._reference = reference_tokens and read_reference(reference_tokens)
+        self._reference = None if reference_tokens is None else read_reference(reference_tokens)
         self._steps: dict[int, _Step] = {}
 
     def of_lengths(self, lengths: object) -> MicrobatchOrder:

@@ -255,11 +255,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     if chosen:
         RECOMPUTE.check(problem)
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
-    if pipeline.overlap is not None:
-        pipeline = replace(pipeline, model=pipeline.model.on_compute())
-    if chosen:
-        model = pipeline.model.recomputing(lambda _: False)
-        pipeline = replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
+    pipeline = _on_compute(pipeline, chosen=chosen)
     speeds = tuple(speed / shortest for speed in pipeline.device_speed)
     speed, slowness, divisor = _slowness(speeds)
     ticks, costs = _one_layer_each(pipeline, speed)
@@ -296,13 +292,28 @@ def space_of(problem: Problem) -> PartitionTicks:
         else None,
         slowness=slowness,
     )
-    passing = any(
-        taken and given
-        for kind in OpKind
-        for taken, given in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
-    )
-    relaxed = passing or chosen or len(set(pipeline.factors)) > 1
+    relaxed = _has_workspace(ticks) or chosen or len(set(pipeline.factors)) > 1
     return PartitionTicks(space, per_unit, memory_per_unit / smallest, relaxed)
+
+
+def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
+    """The pipeline of what the layers compute; no layer recomputes if that is chosen."""
+    assert pipeline.model is not None
+    if pipeline.overlap is not None:
+        pipeline = replace(pipeline, model=pipeline.model.on_compute())
+    if not chosen:
+        return pipeline
+    model = pipeline.model.recomputing(lambda _: False)
+    return replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
+
+
+def _has_workspace(ticks: Ticks) -> bool:
+    """Whether an operation needs memory while it runs."""
+    return any(
+        allocated and freed
+        for kind in OpKind
+        for allocated, freed in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
+    )
 
 
 def _layer_ticks(
