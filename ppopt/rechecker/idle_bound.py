@@ -36,7 +36,7 @@ def least_idle(claim: Claim, device: int) -> int:
     if not claim.has_only(HANDLES) or not stages:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
-    room = pipeline.ticks.room(device)
+    room = pipeline.ticks.headroom(device)
     whole = pipeline.batches * sum(claim.kept(stage) for stage in stages)
     return before + after if room is not None and whole > room else max(before, after)
 
@@ -50,7 +50,7 @@ def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
         Filler(ticks.durations[OpKind.F][stage], claim.kept(stage), pipeline.batches)
         for stage in stages
     ]
-    return max(0, wait - filled(fillers, ticks.room(hosts[low])))
+    return max(0, wait - filled(fillers, ticks.headroom(hosts[low])))
 
 
 def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
@@ -69,7 +69,7 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
         if not claim.fused:
             left = claim.unfinished(stage)
             fillers.append(Filler(own[-1], left, pipeline.batches - 1))
-    room = ticks.room(pipeline.hosts[0][high])
+    room = ticks.headroom(pipeline.hosts[0][high])
     if room is not None:
         room -= sum(claim.kept(stage) for stage in stages)
     return max(0, wait - filled(fillers, room))

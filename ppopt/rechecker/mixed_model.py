@@ -213,7 +213,7 @@ class MixedModel:
             busy += [self.once.busy[device]] if device in self.once.busy else []
             held += self.once.held[device]
         cp.add_no_overlap(busy)
-        room = claim.pipeline.ticks.room(device)
+        room = claim.pipeline.ticks.headroom(device)
         if room is not None:
             cp.add_cumulative([interval for interval, _ in held], [much for _, much in held], room)
 

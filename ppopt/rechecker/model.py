@@ -124,7 +124,7 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     between = (*((kind, claim.gives) for kind in claim.kinds[:-1]),)
     between += (*((kind, claim.takes) for kind in claim.kinds[1:]),)
     counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
-    room = claim.pipeline.ticks.room(device)
+    room = claim.pipeline.ticks.headroom(device)
     if room is None:
         return
     one_fits = all(claim.takes(OpKind.F, stage) <= room for stage, _ in stages)

@@ -150,7 +150,7 @@ def held(claim: Claim, device: int) -> int:
         return 0
     ticks = pipeline.ticks
     f_alone = not any(
-        ticks.kept[stage] != ticks.costs.activation[stage]
+        ticks.retained[stage] != ticks.costs.activation[stage]
         or ticks.costs.memory_b[stage] > 0
         or any(row[stage] for row in ticks.workspace)
         for stage in mine

@@ -144,7 +144,7 @@ class PartialSchedules:
         for place in self._last_first():
             self._tails[place] = self._tail(place)
         ticks = pipeline.ticks
-        self._room = [ticks.room(device) for device in devices]
+        self._room = [ticks.headroom(device) for device in devices]
         free = [0] * len(devices)
         if self._stages:
             first = self._stages[0]

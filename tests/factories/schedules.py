@@ -443,7 +443,7 @@ def taken(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     moved = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
         return int(bw_allocates(pipeline, stage, factor) + moved)
-    kept = factor * (ticks.kept[stage] + ticks.costs.offload_memory[stage])
+    kept = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
     missing = factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - kept
     workspace = ticks.workspace[kind][stage]
     if kind == OpKind.F:
@@ -455,7 +455,7 @@ def given(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation gives at its end, in ticks."""
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     if kind == OpKind.BW:
-        return int(factor * ticks.kept[stage]) + taken(pipeline, kind, stage, microbatch)
+        return int(factor * ticks.retained[stage]) + taken(pipeline, kind, stage, microbatch)
     by_b, moved = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
     own = (moved, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
     workspace = ticks.workspace[kind][stage] - (moved if kind == OpKind.F else 0)

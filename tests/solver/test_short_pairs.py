@@ -100,7 +100,7 @@ def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) ->
             least = min(ours.durations[each][stage] for each in kinds)
             assert theirs.durations[backward][stage] <= least
             assert least_times(given)[F][stage] <= two
-        for one, two in pairs.places:
+        for one, two in pairs.stage_pairs:
             time = theirs.pair_time(one, backward, two)
             assert time >= max(theirs.durations[F][one], theirs.durations[backward][two])
             assert time == min(ours.pair_time(one, each, two) for each in kinds)
