@@ -16,7 +16,7 @@ from benchmarks.unequal import (
     MIDDLE,
     PAGE,
     Example,
-    hands,
+    baselines,
     short_text,
 )
 from ppopt import evaluate
@@ -39,7 +39,7 @@ def test_the_best_schedule_beats_every_hand_strategy(example: Example) -> None:
     assert ppopt.verify(schedule, claims) == []
     assert schedule.pipeline.limits == example.pipeline.limits
     best = schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-    fitting = hands(example.pipeline)
+    fitting = baselines(example.pipeline)
     assert best < fitting[0].value
     less = 1 - best / fitting[0].value
     assert f"takes {float(100 * less):.1f} % less time than `{fitting[0].name}`" in section(example)
@@ -56,7 +56,7 @@ def test_the_stored_schedule_is_of_the_pipeline_shown(example: Example) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_figures_and_pictures_are_current(example: Example) -> None:
-    made = {hand.name: hand for hand in hands(example.pipeline)}
+    made = {hand.name: hand for hand in baselines(example.pipeline)}
     rows = re.findall(r"\| `([\w-]+)` \| ([\d.]+) \| \|", section(example))
     assert rows
     for name, value in rows:
@@ -73,7 +73,9 @@ def test_values_of_the_cases_are_current() -> None:
     )
     assert TEXT.startswith("\n".join((HEAD, *short_text(), MIDDLE))), f"renew {PAGE}"
     assert CASES_HEAD in TEXT
-    assert [row[:3] for row in rows] == [(c.strategy, c.words, c.objective.value) for c in CASES]
+    assert [row[:3] for row in rows] == [
+        (c.strategy, c.description, c.objective.value) for c in CASES
+    ]
     for case, (*_, value, bound, verdict) in zip(CASES, rows, strict=True):
         made = evaluate(case.pipeline, case.strategy, case.objective)
         figure = made.pipeline.ticks.time(made.metrics.value_ticks(case.objective))
