@@ -112,8 +112,8 @@ class PoolParams(NamedTuple):
 
     def steps(self, operations: int) -> int:
         """Number of steps from each start in a first turn, for schedules of so many operations."""
-        fewest, most = self.first_steps
-        return min(max(self.first_operations // operations, fewest), most)
+        min_steps, max_steps = self.first_steps
+        return min(max(self.first_operations // operations, min_steps), max_steps)
 
 
 class JustificationParams(NamedTuple):
@@ -121,7 +121,7 @@ class JustificationParams(NamedTuple):
 
     first: int = 3
     """Number of schedules that are justified before the rounds, for small problems."""
-    first_most: int = 1_000
+    first_max_operations: int = 1_000
     """Largest number of operations of such a problem: justifying takes next to no time."""
     seconds_for_all: float = 0.5
     """Seconds of a turn that justifies all schedules; a shorter one justifies a share of them."""
@@ -187,7 +187,7 @@ class WindowParams(NamedTuple):
 
     first_size: int = 16
     """Operations of the first window, per device."""
-    least_size: int = 20
+    min_size: int = 20
     """Operations of the smallest window that the size shrinks to."""
     smallest: float = 0.3
     """Smallest window, as a share of the present size."""
@@ -205,9 +205,9 @@ class WindowParams(NamedTuple):
     """Largest number of seconds of one window, with several workers."""
     overhead: float = 0.05
     """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units."""
-    most_at_once: int = 8
+    max_at_once: int = 8
     """Largest number of windows that are solved in parallel."""
-    least_share: float = 0.25
+    min_share: float = 0.25
     """Least share of a budget that is used after turns in vain, on problems with a full model."""
     full_model_operations: int = 4_000
     """Largest number of operations of a problem with a full model."""
@@ -230,7 +230,7 @@ class RelaxationParams(NamedTuple):
     """Number of single devices that come before the larger subsets."""
     share: float = 0.5
     """Largest share of a budget for one relaxed model, and of that for one target."""
-    kept_seconds: float = 2e-4
+    operation_seconds: float = 2e-4
     """Measured seconds to build a model, per operation of the subset."""
     cut_seconds: float = 2e-6
     """Measured seconds to build a model, per operation of the problem."""
@@ -247,7 +247,7 @@ class SubsetParams(NamedTuple):
     max_overrun_factor: float = 10
     """A layered DP over a target is given up when its remaining layers, at the present width, would
     take more than this multiple of its time."""
-    most_entries: int = 40_000_000
+    max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 
 
@@ -270,16 +270,16 @@ class DynamicProgramParams(NamedTuple):
     at the present width, take less than this share of the whole search."""
     reach: float = 0.5
     """Value of `first_reach` in later turns."""
-    least_beam: int = 200
+    min_beam: int = 200
     """Least width of a beam."""
-    most_classes: int = 30
+    max_classes: int = 30
     """Largest number of classes for beam search: 8 devices of one stage or 4 devices of two. With
     more classes, beams of this width find worse schedules than local search."""
-    most_rows: int = 600
+    max_rows: int = 600
     """Largest number of rows of a state."""
-    most_flags: int = 30
+    max_flags: int = 30
     """Largest number of classes that share memory: each has a bit of a 32-bit number."""
-    most_entries: int = 40_000_000
+    max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 
 
@@ -288,7 +288,7 @@ class FullModelParams(NamedTuple):
 
     operations: int = 600
     """Largest number of operations of a plain problem that the full model minimises."""
-    most_operations: int = 4_000
+    max_operations: int = 4_000
     """Largest number of operations for which a CP-SAT model of all devices is built."""
     focuses: tuple[tuple[str, ...], ...] = (
         ("ordering",),
@@ -305,12 +305,12 @@ class FullModelParams(NamedTuple):
     """Largest number of seconds to confirm infeasibility by the re-checker."""
 
 
-class QuestionParams(NamedTuple):
+class FeasibilityParams(NamedTuple):
     """CP-SAT feasibility questions at chosen objective values."""
 
     operations: int = 600
     """Problems have more operations than this; smaller ones have the full model."""
-    most_operations: int = 4_000
+    max_operations: int = 4_000
     """Largest number of operations for which a CP-SAT model of all devices is built."""
     close: int = 100
     """The bound may be met if this multiple of the gap is at most the value."""
@@ -329,24 +329,24 @@ class Share(NamedTuple):
     """Seconds in the first turn; None: same as `later`."""
     in_vain: float | None = None
     """Seconds after a turn without improvement; None: same as `later`."""
-    most: float = 1.0
+    max_share: float = 1.0
     """Largest number of seconds of a turn, as a share of the whole search."""
 
 
 class RoundParams(NamedTuple):
     """Rounds in which the methods take turns."""
 
-    most: int | None = None
+    max_rounds: int | None = None
     """Most rounds; None: until the search ends. The search over partitions sets it, to try many."""
     first_seconds: float = 0.5
     """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4
     """Largest unit of the first round per operation: the method that proves a small problem may
     come late in a round."""
-    most_doublings: int = 60
+    max_doublings: int = 60
     """Rounds after which the unit stays the same: far more than any search has time for."""
-    subset_dp: Share = Share(12, in_vain=2, most=0.25)
-    subset_dp_remote: Share = Share(12, first=1, in_vain=2, most=0.25)
+    subset_dp: Share = Share(12, in_vain=2, max_share=0.25)
+    subset_dp_remote: Share = Share(12, first=1, in_vain=2, max_share=0.25)
     """Share of `subset_dp` with several workers: after its first turn it runs in a child process.
     """
     relaxations: Share = Share(2, 1)
@@ -360,7 +360,7 @@ class RoundParams(NamedTuple):
     dynamic_program: Share = Share(2)
     windows: Share = Share(3)
     full_model: Share = Share(12)
-    questions: Share = Share(4)
+    feasibility: Share = Share(4)
     swaps: Share = Share(2 / 3)
     swaps_over_links: Share = Share(8)
     lagging: float = 0.25
@@ -385,7 +385,7 @@ class ConfigurationParams(NamedTuple):
     bounding: float = 4.0
     """Units of work in which the least bounds are raised by subsets of devices, at first; at each
     level of effort twice as many."""
-    least_work: float = 0.01
+    min_work: float = 0.01
     """Least units of work that are counted for raising a bound."""
     subsets: int = 3
     """Subsets of devices that raised other bounds and are tried first."""
@@ -414,24 +414,24 @@ class MoveParams(NamedTuple):
 class PlanParams(NamedTuple):
     """Division of the time of a plan; shares are of its time limit, unless said otherwise."""
 
-    beginning: float = 0.2
+    baseline_share: float = 0.2
     """Largest share for hand strategies before the search."""
-    beginning_seconds: float = 6.0
+    baseline_seconds: float = 6.0
     """Most seconds for hand strategies before the search: strategies improve little after the first
     turns, and a longer plan had no more time for its search than a short one."""
-    refining: float = 0.1
+    refinement_share: float = 0.1
     """Largest share for continuing the hand strategies that a gain names."""
-    less: float = 0.05
+    min_memory_share: float = 0.05
     """Least share of a search for less memory at the same speed."""
-    less_left: float = 0.1
+    memory_share: float = 0.1
     """Share of that search if so much is left; it is longer if the plan took longer."""
-    less_level: int = 1
+    memory_max_level: int = 1
     """Most rounds of all methods on one partition in that search."""
-    within: float = 0.2
+    slowdown_share: float = 0.2
     """Share of the search for the least memory within a slowdown, if requested."""
-    more: float = 0.1
+    extra_memory_share: float = 0.1
     """Least share of the search with more memory."""
-    more_memory: Fraction = Fraction(11, 10)
+    extra_memory_factor: Fraction = Fraction(11, 10)
     """Memory limit of the search with more memory, as a multiple of the given limit."""
     first: float = 0.5
     """Share of the time left for one configuration before any has a schedule."""
@@ -445,9 +445,9 @@ class PlanParams(NamedTuple):
     """Share of the time left, after the first round, for searching only the partition and recompute
     of the best schedule. In 60 s a plan of deepseek-v3 ends at 5728 with it and at 5880 without,
     one of internvl2-26b at 3553 and 3594."""
-    short: int = 3
+    first_round_partitions: int = 3
     """Partitions of a configuration in the first round: also the most even ones of least bounds."""
-    few: int = 8
+    partitions_per_round: int = 8
     """Partitions of a configuration that are scheduled by heuristics before any is searched more;
     doubled at every level."""
 
@@ -471,7 +471,7 @@ class FrontierParams(NamedTuple):
     """Configurations that a search of level 0 schedules; doubled at each level."""
     worth: float = 0.002
     """Share of the value: segments of a smaller step are searched after all others."""
-    least: float = 0.05
+    min_seconds: float = 0.05
     """Least seconds of a search."""
     per_operation: float = 5e-5
     """Least seconds of a search per operation: time to construct and verify a schedule."""
@@ -502,7 +502,7 @@ class SolveParams:
     subset: SubsetParams = field(default_factory=SubsetParams)
     dynamic_program: DynamicProgramParams = field(default_factory=DynamicProgramParams)
     full_model: FullModelParams = field(default_factory=FullModelParams)
-    questions: QuestionParams = field(default_factory=QuestionParams)
+    feasibility: FeasibilityParams = field(default_factory=FeasibilityParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     moves: MoveParams = field(default_factory=MoveParams)
     frontier: FrontierParams = field(default_factory=FrontierParams)

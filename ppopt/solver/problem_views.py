@@ -151,8 +151,8 @@ def compute_view(target: Incumbent) -> View:
     def with_ends(bound: Bound) -> Bound:
         if not ends:
             return bound
-        words = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
-        return bound._replace(value=bound.value + ends, proof=words)
+        proof = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
+        return bound._replace(value=bound.value + ends, proof=proof)
 
     return View(compute, target, known_bound(compute), lift_schedule=complete, lift_bound=with_ends)
 
@@ -248,6 +248,6 @@ def relaxed_for(handles: Traits, incumbent: Incumbent) -> Incumbent:
     return incumbent
 
 
-def on(incumbent: Incumbent | None, method: Method, *, constructs: bool = False) -> Method:
+def run_on_view(incumbent: Incumbent | None, method: Method, *, constructs: bool = False) -> Method:
     """Let a method work on a view; if there is none, return the method."""
     return OnView(method, incumbent, constructs) if isinstance(incumbent, View) else method

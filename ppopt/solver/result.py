@@ -118,8 +118,8 @@ class Result(NotebookView):
             return f"Result({self.status.value}: {self.proof})"
         assert self.gap is not None
         gap = "" if self.status is Status.OPTIMAL else f", gap {float(100 * self.gap):.2f} %"
-        words = f"{self.objective.value} {plain(self.value)}{gap}"
-        return f"Result({self.status.value}: {words}; {self.pipeline!r})"
+        figures = f"{self.objective.value} {plain(self.value)}{gap}"
+        return f"Result({self.status.value}: {figures}; {self.pipeline!r})"
 
     @property
     def claim(self) -> Claim | None:

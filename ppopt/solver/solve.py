@@ -18,7 +18,7 @@ from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Stop
-from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, choice_of
+from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
@@ -77,8 +77,8 @@ def solve(
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
-    further = NONE_CHOSEN if placement is None else Chosen.PLACEMENT
-    candidates = choice_of(problem, options.deadline, further)
+    extra_decisions = NO_DECISIONS if placement is None else OpenDecisions.PLACEMENT
+    candidates = choice_of(problem, options.deadline, extra_decisions)
     if candidates is None:
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
         return search_from(start, problem, options)
@@ -95,29 +95,29 @@ def _known_configuration(
 
     Raises InputError if the hint belongs to none of the configurations.
     """
-    given, asked = hint.pipeline, problem.pipeline
-    if asked.model is not None and given.model is None:
+    hint_pipeline, asked = hint.pipeline, problem.pipeline
+    if asked.model is not None and hint_pipeline.model is None:
         raise InputError("hint: its stages have no layers; give a schedule of a model in layers")
     same = all(
-        own == other
-        for own, other in (
-            (given.num_stages, asked.num_stages),
-            (given.num_devices, asked.num_devices),
-            (len(given.model or ()), len(asked.model or ())),
+        left == right
+        for left, right in (
+            (hint_pipeline.num_stages, asked.num_stages),
+            (hint_pipeline.num_devices, asked.num_devices),
+            (len(hint_pipeline.model or ()), len(asked.model or ())),
         )
     )
-    key = candidates.key(given) if same else None
+    key = candidates.key(hint_pipeline) if same else None
     if key is None:
         raise InputError(
             f"hint: its {candidates.name} is none of those searched; give one of the same layers "
             "and devices"
         )
     own = replace(problem, pipeline=candidates.pipeline(key))
-    found = warm_starts.read_hint(own, hint)
-    made = found.schedule
-    if found.orders is not None:
-        made = timing.schedule(own.pipeline, found.orders, problem.objective)
-    return made, found.record(own, followed=True)
+    converted = warm_starts.read_hint(own, hint)
+    schedule = converted.schedule
+    if converted.orders is not None:
+        schedule = timing.schedule(own.pipeline, converted.orders, problem.objective)
+    return schedule, converted.record(own, followed=True)
 
 
 def _check_names(without: frozenset[str]) -> None:

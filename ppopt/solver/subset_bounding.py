@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ppopt.problem.problem import Problem
-from ppopt.solver.bound import least_possible_value
+from ppopt.solver.bound import min_possible_value
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.bounds.subset_selection import Devices
@@ -18,7 +18,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import SubsetParams
-from ppopt.solver.problem_views import on, relaxed_for
+from ppopt.solver.problem_views import relaxed_for, run_on_view
 
 
 class SubsetBounding:
@@ -31,7 +31,7 @@ class SubsetBounding:
         self._incumbent = Incumbent(problem, device_bounds.known_bound(problem))
         relaxed = relaxed_for(SubsetDP.handles, self._incumbent)
         self._subsets = SubsetDP(relaxed.problem, params, first)
-        self._method = on(relaxed, self._subsets)
+        self._method = run_on_view(relaxed, self._subsets)
         self.exhausted = not applies(self._method, problem)
         """Whether nothing is left to do."""
 
@@ -41,7 +41,7 @@ class SubsetBounding:
         `seconds` is the time left.
         """
         incumbent, clock = self._incumbent, Clock(Deadline.after(seconds), stopped)
-        incumbent.value = least_possible_value(incumbent.problem, value)
+        incumbent.value = min_possible_value(incumbent.problem, value)
         budget = Budget(incumbent, clock, 1, 0, work)
         outcome = self._method.run(incumbent, budget)
         self.exhausted = outcome.exhausted

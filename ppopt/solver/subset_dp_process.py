@@ -28,7 +28,7 @@ PAUSE = 0.05
 """Least number of seconds between two exchanges of messages."""
 FIRST_ROUND = 6.0
 """Seconds of the first round; each round takes twice as long."""
-LEAST_SECONDS = 3.0
+MIN_SECONDS = 3.0
 """Least number of seconds left to start the process, which takes half a second."""
 
 
@@ -89,15 +89,15 @@ class SubsetDPProxy:
         The incumbent must have a schedule.
         """
         python = child_process.interpreter()
-        if self._process or python is None or clock.left < LEAST_SECONDS:
+        if self._process or python is None or clock.left < MIN_SECONDS:
             return
         assert incumbent.value is not None
         try:
-            here, self._process = child_process.start(python, __name__)
+            connection, self._process = child_process.start(python, __name__)
         except OSError:
             return
         self._clock = clock
-        self._link = _Link(here, incumbent, clock, leads=True)
+        self._link = _Link(connection, incumbent, clock, leads=True)
         clock.poll = self._link.exchange
         self._link.send(
             SubsetProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
@@ -164,21 +164,21 @@ class _Link:
             return
         self._next = Deadline.after(PAUSE)
         for news in self._received():
-            self._take(news)
+            self._receive(news)
         self.tell()
 
     def _received(self) -> list[BestValues]:
         """Read messages of the other side; raises VerificationError if its bound is too high."""
-        found = []
+        messages = []
         try:
             while self.connection.poll():
                 message = self.connection.recv()
                 if isinstance(message, VerificationError):
                     raise message
-                found.append(message)
+                messages.append(message)
         except (EOFError, OSError):
             self._end()
-        return found
+        return messages
 
     def tell(self) -> None:
         """Send the value and the bound if the other side has worse ones."""
@@ -201,7 +201,7 @@ class _Link:
         self._cut = True
         self._clock.interrupted |= not self._leads
 
-    def _take(self, news: BestValues) -> None:
+    def _receive(self, news: BestValues) -> None:
         search = self._incumbent
         assert search.value is not None
         if not self._leads:

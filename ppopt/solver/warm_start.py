@@ -103,7 +103,9 @@ def apply_warm_start(
     """
     if start.bound is not None:
         incumbent.raise_bound(start.bound)
-    known = [Hint(replace(made, pipeline=incumbent.problem.pipeline)) for made in start.schedules]
+    known = [
+        Hint(replace(schedule, pipeline=incumbent.problem.pipeline)) for schedule in start.schedules
+    ]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
             _submit(incumbent, view or incumbent, hint, clock.deadline)
@@ -112,17 +114,17 @@ def apply_warm_start(
 def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:
     """Submit a hint at its own starts and at those of its order, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
-    made = hint.schedule
+    schedule = hint.schedule
     if hint.orders is not None:
-        made = timing.schedule(pipeline, hint.orders, objective)
-    if made.fits_limits:
-        incumbent.submit(made)
-        view.submit_orders(made.orders)
+        schedule = timing.schedule(pipeline, hint.orders, objective)
+    if schedule.fits_limits:
+        incumbent.submit(schedule)
+        view.submit_orders(schedule.orders)
     else:
         for restriction in incumbent.problem.restrictions:
-            orders = of_kind(pipeline, made.orders, restriction.backward_kind)
-            again = timing.schedule(pipeline, orders, objective)
-            view.submit_orders(repair(again, restriction.instance, deadline))
+            orders = of_kind(pipeline, schedule.orders, restriction.backward_kind)
+            retimed = timing.schedule(pipeline, orders, objective)
+            view.submit_orders(repair(retimed, restriction.instance, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:
@@ -135,16 +137,16 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
         ("routes", theirs.routes, pipeline.routes),
         ("slices", theirs.num_slices, pipeline.num_slices),
     )
-    for what, found, wanted in sizes:
-        if found != wanted:
+    for what, actual, wanted in sizes:
+        if actual != wanted:
             raise InputError(
-                f"hint: it is of another pipeline: {found} {what}, not {wanted}; "
+                f"hint: it is of another pipeline: {actual} {what}, not {wanted}; "
                 "give one of the same stages, microbatches and placement"
             )
-    for stage, (found, wanted) in enumerate(zip(theirs.hosts[0], pipeline.hosts[0], strict=True)):
-        if found != wanted:
+    for stage, (actual, wanted) in enumerate(zip(theirs.hosts[0], pipeline.hosts[0], strict=True)):
+        if actual != wanted:
             raise InputError(
-                f"hint: it is of another placement: stage {stage} sits on device {found}, not "
+                f"hint: it is of another placement: stage {stage} sits on device {actual}, not "
                 f"{wanted}; give one of the same placement"
             )
     violations = verify(schedule, enforce_limit=False)
@@ -155,13 +157,13 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
 def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
     """Schedule on the searched pipeline, and notes on what had to be changed."""
     notes = []
-    moved = replace(schedule, pipeline=problem.pipeline)
+    retargeted = replace(schedule, pipeline=problem.pipeline)
     if _times(problem.pipeline) != _times(schedule.pipeline):
-        moved = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
+        retargeted = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
         notes.append(RETIMED)
     if _memory(problem.pipeline) != _memory(schedule.pipeline):
         notes.append(OTHER_MEMORY)
-    return moved, notes
+    return retargeted, notes
 
 
 def _times(pipeline: Pipeline) -> object:

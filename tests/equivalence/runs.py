@@ -116,7 +116,7 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
         options["hint"] = _from_file(ppopt, **options["hint"])
     if "rounds" in options:
         most = options.pop("rounds")
-        options["params"] = _parameters(rounds=lambda own: own._replace(most=most))
+        options["params"] = _parameters(rounds=lambda own: own._replace(max_rounds=most))
     found = ppopt.solve(pipeline, **options, **_common())
     return _answer(found) | {"proof": _proof(found), "schedule": _schedule(found.schedule)}
 

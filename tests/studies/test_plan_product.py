@@ -11,10 +11,10 @@ import ppopt
 from ppopt import Objective, PlanSpace
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.choices.enumeration import Key, Unlisted
-from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
@@ -42,7 +42,7 @@ def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> 
     candidates = []
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
-        choice = choice_of(problem, Deadline.after(60)) or GivenPipeline(problem)
+        choice = choice_of(problem, Deadline.after(60)) or SinglePipeline(problem)
         given = PlanChoice(configuration, problem, choice)
         candidates.append(PlanCandidate(given, checked_options(60, 1)))
     return candidates

@@ -18,9 +18,9 @@ from ppopt.schedule.schedule import Schedule
 
 TOGETHER = 64
 """Orders that are timed together: their times fit the caches of a processor."""
-MOST_STEPS = 2**20
+MAX_STEPS = 2**20
 """Most neighbours of an order, about."""
-MOST_NEAR = 16
+MAX_NEAR_BATCHES = 16
 """Most batches of neighbours of which the best are named."""
 KICK = 3
 """Exchanges away from the best order where no neighbour is better."""
@@ -86,10 +86,10 @@ class OrderSearch:
 
     def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
         """Search until so many more orders are timed, or one is as good as the bound."""
-        end, here = self.evaluated + evaluations, self.best
+        end, current = self.evaluated + evaluations, self.best
         while self.evaluated < end and self.best.value > bound and not self._stop():
-            self.best = min(self.best, self._descend(here, end))
-            here = self._kicked(self.best.order, KICK)
+            self.best = min(self.best, self._descend(current, end))
+            current = self._kicked(self.best.order, KICK)
         return self.best
 
     def local_optimum(self, order: Order, kicks: int) -> Order:
@@ -98,7 +98,7 @@ class OrderSearch:
 
     def near(self, order: Order, count: int) -> list[Order]:
         """The best neighbours of an order, of as many as are looked at."""
-        steps = islice(self._shuffled(), min(MOST_NEAR, self._batches))
+        steps = islice(self._shuffled(), min(MAX_NEAR_BATCHES, self._batches))
         timed = [
             valued
             for batch in steps
@@ -107,17 +107,17 @@ class OrderSearch:
         ]
         return [valued.order for valued in nsmallest(count, timed)]
 
-    def _descend(self, here: ValuedOrder, end: float) -> ValuedOrder:
+    def _descend(self, current: ValuedOrder, end: float) -> ValuedOrder:
         """Take the best of every few neighbours that is better, until none is.
 
         It ends once `end` orders are timed in all.
         """
         failed, steps = 0, self._shuffled()
         while failed < self._batches and self.evaluated < end and not self._stop():
-            tried = min(self._timed(self._neighbours(here.order, next(steps))))
-            failed = 0 if tried.value < here.value else failed + 1
-            here = min(here, tried)
-        return here
+            tried = min(self._timed(self._neighbours(current.order, next(steps))))
+            failed = 0 if tried.value < current.value else failed + 1
+            current = min(current, tried)
+        return current
 
     @property
     def _batches(self) -> int:
@@ -165,7 +165,7 @@ def _steps(size: int) -> Ints:
     A row has the two places, and whether it is a move. Of many microbatches only those of places
     that are near each other, about `MOST_STEPS` in all.
     """
-    reach = min(size - 1, max(1, MOST_STEPS // (3 * size)))
+    reach = min(size - 1, max(1, MAX_STEPS // (3 * size)))
     rows = [np.zeros((0, 3), dtype=np.int64)]
     for apart in range(1, reach + 1):
         low = np.arange(size - apart)

@@ -33,11 +33,11 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 """Most orders that are enumerated."""
 EVALUATIONS = 2000
 """Orders that a local search times before the next search of schedules."""
-MOST_BASELINES = 4
+MAX_BASELINES = 4
 """Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
 BASELINE_SHARE = 0.2
 """Share of the time after which no further baseline is begun."""
@@ -59,7 +59,9 @@ class OrderChoice(Choice):
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
         self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
         self._alike = {
-            factors: [place for place, other in enumerate(self._base.factors) if other == factors]
+            factors: [
+                index for index, candidate in enumerate(self._base.factors) if candidate == factors
+            ]
             for factors in self._base.factors
         }
         self._bound = device_bounds.known_bound(self._problem, any_order=True)
@@ -72,17 +74,17 @@ class OrderChoice(Choice):
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Order of a pipeline of these microbatches; None if it has others."""
-        order = pipeline.order if isinstance(pipeline.order, tuple) else self._given
+        order = pipeline.order if isinstance(pipeline.order, tuple) else self._listed_order
         same = self._base.reordered(order).factors == pipeline.factors
         return self._representative(order) if same else None
 
     def _representative(self, order: Sequence[int]) -> Order:
         """The order in which microbatches that are alike keep the order of the list."""
-        alike = {factors: iter(places) for factors, places in self._alike.items()}
-        return tuple(next(alike[self._base.factors[place]]) for place in order)
+        interchangeable = {factors: iter(places) for factors, places in self._alike.items()}
+        return tuple(next(interchangeable[self._base.factors[place]]) for place in order)
 
     @property
-    def _given(self) -> Order:
+    def _listed_order(self) -> Order:
         return tuple(range(self._base.batches))
 
     @property
@@ -107,7 +109,7 @@ class OrderChoice(Choice):
 
     @cached_property
     def _listed(self) -> Enumeration[Key]:
-        if self.size > MOST_LISTED:
+        if self.size > MAX_LISTED:
             return Partial()
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
@@ -116,10 +118,10 @@ class OrderChoice(Choice):
 
     def _next(self, order: Order) -> list[int]:
         """Microbatches that may run next, of those that are alike the first one that is left."""
-        left = (
+        remaining = (
             [place for place in places if place not in order] for places in self._alike.values()
         )
-        return [places[0] for places in left if places]
+        return [places[0] for places in remaining if places]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Orders that are not listed; none where memory rules out all of them."""
@@ -131,7 +133,7 @@ class OrderChoice(Choice):
         for search in self._searches:
             yield self._representative(search.run(EVALUATIONS, self._bound.value).order)
         self._searches.sort(key=lambda search: search.best)
-        yield self._given
+        yield self._listed_order
 
     def _baselines(self) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
@@ -142,7 +144,7 @@ class OrderChoice(Choice):
             if baseline is not None:
                 objective, stop = self._problem.objective, lambda: self._deadline.over
                 searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
-        return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
+        return sorted(searches, key=lambda search: search.best)[:MAX_BASELINES]
 
     def moves(self, key: Key) -> Iterator[Order]:
         """The best neighbours of an order, in the order of operations of the best baseline."""

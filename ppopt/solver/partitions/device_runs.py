@@ -32,7 +32,7 @@ class Runs(NamedTuple):
     second: int
 
 
-class Places(NamedTuple):
+class RunPositions(NamedTuple):
     """Positions and lengths of runs, one entry per choice; second: 0 if there is one run."""
 
     first: Ints
@@ -40,20 +40,22 @@ class Places(NamedTuple):
     first_run: Ints
     second_run: Ints
 
-    def at(self, kept: Ints | Bools | slice) -> Places:
+    def at(self, selected: Ints | Bools | slice) -> RunPositions:
         """Select choices."""
-        return Places(*(row[kept] for row in self))
+        return RunPositions(*(row[selected] for row in self))
 
 
 class DeviceRuns(NamedTuple):
     """The choices of a device, sorted by positions and lengths."""
 
-    places: Places
+    places: RunPositions
     bound: DeviceBound
 
-    def at(self, kept: Ints | Bools | slice) -> DeviceRuns:
+    def at(self, selected: Ints | Bools | slice) -> DeviceRuns:
         """Select choices, in their order."""
-        return DeviceRuns(self.places.at(kept), DeviceBound(*(row[kept] for row in self.bound)))
+        return DeviceRuns(
+            self.places.at(selected), DeviceBound(*(row[selected] for row in self.bound))
+        )
 
     def beginning_at(self, position: tuple[int, int]) -> DeviceRuns:
         """Select the choices whose runs begin at these positions."""
@@ -68,16 +70,16 @@ class DeviceRuns(NamedTuple):
         return (Runs(*length) for length in lengths)
 
 
-def joined(parts: Sequence[Places]) -> Places:
+def joined(parts: Sequence[RunPositions]) -> RunPositions:
     """Concatenate and sort choices."""
     if not parts:
-        return Places(*np.zeros((4, 0), np.int64))
-    rows = Places(*map(np.concatenate, zip(*parts, strict=True)))
+        return RunPositions(*np.zeros((4, 0), np.int64))
+    rows = RunPositions(*map(np.concatenate, zip(*parts, strict=True)))
     return rows.at(np.lexsort(rows[::-1]))
 
 
-def least_by_position(
-    places: Places,
+def min_by_position(
+    places: RunPositions,
     own: Numbers,
     rest: Numbers,
     ends: tuple[Ints, Ints],
@@ -92,17 +94,17 @@ def least_by_position(
     of the choices.
     """
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
-    least = np.full(rest.shape, nothing, rest.dtype)
+    minima = np.full(rest.shape, nothing, rest.dtype)
     alive = np.flatnonzero(np.any(rest < nothing, axis=-1)[ends])
     places, own, ends = places.at(alive), own[alive], (ends[0][alive], ends[1][alive])
-    for number, here in enumerate(_together(places)):
-        if number:
+    for index, batch in enumerate(_together(places)):
+        if index:
             look()
-        paths = join(own[here, None], rest[ends[0][here], ends[1][here]])
-        first, second = places.first[here], places.second[here]
+        paths = join(own[batch, None], rest[ends[0][batch], ends[1][batch]])
+        first, second = places.first[batch], places.second[batch]
         begin = _beginnings(first, second)
-        least[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
-    return least
+        minima[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
+    return minima
 
 
 def _beginnings(first: Ints, second: Ints) -> Ints:
@@ -111,7 +113,7 @@ def _beginnings(first: Ints, second: Ints) -> Ints:
     return np.concatenate([[0], 1 + np.flatnonzero(changes)])
 
 
-def _together(places: Places) -> Iterator[slice]:
+def _together(places: RunPositions) -> Iterator[slice]:
     """Choices in parts of limited size, those of a position in one of them."""
     count = len(places.first)
     if not count:

@@ -41,7 +41,7 @@ SHARES = (0.0, 0.01, 0.02, 0.05)
 always best."""
 EVEN = 0.02
 """Share for the partition whose bound is the first ceiling if memory is limited."""
-MOST_ENUMERATED = 20_000
+MAX_ENUMERATED = 20_000
 """Most partitions of a placement without a program that are bounded one by one."""
 TOGETHER = 128
 """Partitions that are bounded together between two looks at the time."""
@@ -67,18 +67,22 @@ def partition_bounds(space: PartitionSpace, partitions: Sequence[Counts]) -> lis
     bounds = np.zeros(len(partitions), np.int64)
     lengths = np.array([counts[0] for counts in partitions])
     for length in np.unique(lengths):
-        alike = np.flatnonzero(lengths == length)
-        bounds[alike] = _bounds_alike(space, [partitions[place] for place in alike.tolist()])
+        same_length = np.flatnonzero(lengths == length)
+        bounds[same_length] = _bounds_of_equal_first(
+            space, [partitions[index] for index in same_length.tolist()]
+        )
     return [int(bound) for bound in bounds]
 
 
-def _bounds_alike(space: PartitionSpace, alike: Sequence[Counts]) -> Ints:
+def _bounds_of_equal_first(space: PartitionSpace, partitions: Sequence[Counts]) -> Ints:
     """Bounds of partitions whose stages 0 have the same layers."""
-    length = alike[0][0]
+    length = partitions[0][0]
     tail, pace = int(first_stage_tail(space, np.array(length))), pace_of(space, length)
     bounds = [
-        np.broadcast_to(chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(alike))
-        for device, stages in enumerate(_hosted(space, alike))
+        np.broadcast_to(
+            chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(partitions)
+        )
+        for device, stages in enumerate(_hosted(space, partitions))
     ]
     return np.asarray(np.max(bounds, axis=0))
 
@@ -106,13 +110,13 @@ def quick_bound(space: PartitionSpace) -> int:
     way. It is not for device span where layers run no backward.
     """
     layers, sums = space.layers, space.sums
-    work = sum(layers.forward) + _least_backward(space)
+    work = sum(layers.forward) + _min_backward(space)
     speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
     mean = ceil(space.batches * work / sum(speeds))
     if space.span and not space.has_all_backwards:
         return mean
     delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
-    way = int(sums.forward[-1] + sums.hand_on[-1]) * space.least_slowness
+    way = int(sums.forward[-1] + sums.gradient_time[-1]) * space.min_slowness
     return max(mean, way + delays)
 
 
@@ -121,12 +125,12 @@ def highest_bound(space: PartitionSpace) -> int:
     layers, delays = space.layers, space.delays
     times = layers.forward, layers.backward_input, layers.weight, layers.backward
     links = sum(max(row) for rows in delays for row in rows)
-    again = 0 if space.recompute is None else 2 * sum(space.recompute.time)
-    most = max(space.slowness, default=1)
-    return space.batches * (most * (sum(map(sum, times)) + again) + links)
+    recompute_time = 0 if space.recompute is None else 2 * sum(space.recompute.time)
+    slowest = max(space.slowness, default=1)
+    return space.batches * (slowest * (sum(map(sum, times)) + recompute_time) + links)
 
 
-def _least_backward(space: PartitionSpace) -> int:
+def _min_backward(space: PartitionSpace) -> int:
     """Least time of a backward of all layers, each in its faster way."""
     layers = space.layers
     apart = map(add, layers.backward_input, layers.weight)
@@ -140,12 +144,12 @@ class PartitionBounds(ABC):
 
     @property
     @abstractmethod
-    def least(self) -> int:
+    def min_bound(self) -> int:
         """Lower bound of all partitions; FOREVER: none is within the memory limits."""
 
     @property
     @abstractmethod
-    def least_limit(self) -> int:
+    def min_limit(self) -> int:
         """Limit, one for every device, below which no partition runs, in memory ticks."""
 
     @abstractmethod
@@ -172,13 +176,13 @@ def bounds_of(space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> Partit
     """
     pattern = pattern_of(space)
     if pattern is not None:
-        return _Programmed(space, pattern, deadline)
-    if space.size <= MOST_ENUMERATED:
-        return _Listed(space, deadline)
-    return _StagesAlone(space, deadline)
+        return _DpBounds(space, pattern, deadline)
+    if space.size <= MAX_ENUMERATED:
+        return _EnumeratedBounds(space, deadline)
+    return _PerStageBounds(space, deadline)
 
 
-class BoundingInTurns:
+class ResumableBounding:
     """Bounds of a space, computed in turns: each continues where the last one ended."""
 
     def __init__(self, space: PartitionSpace) -> None:
@@ -189,7 +193,7 @@ class BoundingInTurns:
         """Value that all bounds exceed."""
         self._whole: PartitionBounds | None = None
         """Bounds without a ceiling; None: not begun."""
-        self._alone: _StagesAlone | None = None
+        self._alone: _PerStageBounds | None = None
         """Bounds of every stage alone; None: not needed yet."""
         self._too_large = False
         """Whether a program has too many choices: no further one is made."""
@@ -204,17 +208,17 @@ class BoundingInTurns:
         """
         share = PROGRAM_SHARE if self._alone is None else 1
         try:
-            found = self._of_all(turn.share(share), ceiling)
+            bounds = self._of_all(turn.share(share), ceiling)
         except TimeoutError as error:
             self._too_large |= isinstance(error, ProgramTooLargeError)
-            self._alone = found = self._alone or _StagesAlone(self._space)
+            self._alone = bounds = self._alone or _PerStageBounds(self._space)
             if self._program is not None:
-                self._above = max(self._above, self._program.least_so_far - 1)
+                self._above = max(self._above, self._program.min_bound_so_far - 1)
             self._alone.raise_above(self._above)
-        found.extend(turn)
-        _ = found.least
-        found.extend(deadline)
-        return found
+        bounds.extend(turn)
+        _ = bounds.min_bound
+        bounds.extend(deadline)
+        return bounds
 
     def _of_all(self, turn: Deadline, ceiling: int | None) -> PartitionBounds:
         """Bounds of all partitions, the least one found in a turn."""
@@ -225,7 +229,7 @@ class BoundingInTurns:
         self._whole = self._whole or bounds_of(self._space, turn)
         self._whole.extend(turn)
         if isinstance(self._whole, CompleteBounds):
-            _ = self._whole.least
+            _ = self._whole.min_bound
         return self._whole
 
     def _within(self, ceiling: int, pattern: PlacementPattern, turn: Deadline) -> PartitionBounds:
@@ -233,16 +237,16 @@ class BoundingInTurns:
         near = int(quick_bound(self._space) * (1 + NEAR))
         while self._above < ceiling:
             if self._program is None:
-                most = ceiling if self._above >= near else min(near, ceiling)
-                self._program = PartitionProgram(self._space, pattern, most, turn)
+                program_ceiling = ceiling if self._above >= near else min(near, ceiling)
+                self._program = PartitionProgram(self._space, pattern, program_ceiling, turn)
             self._program.deadline = turn
-            if self._program.least < FOREVER:
-                return _Programmed(self._space, pattern, turn, self._program)
+            if self._program.min_bound < FOREVER:
+                return _DpBounds(self._space, pattern, turn, self._program)
             self._above, self._program = self._program.ceiling, None
-        return _StagesAlone(self._space, above=self._above)
+        return _PerStageBounds(self._space, above=self._above)
 
 
-class _Programmed(CompleteBounds):
+class _DpBounds(CompleteBounds):
     """Bounds by dynamic programs."""
 
     def __init__(
@@ -261,23 +265,23 @@ class _Programmed(CompleteBounds):
         """Share above the quick bound at which the next program has its ceiling."""
 
     @cached_property
-    def least(self) -> int:
+    def min_bound(self) -> int:
         if self._program is None and self._known_bound < FOREVER:
             self._program = self._stated(self._known_bound)
-        while self._program is None or self._program.least == FOREVER:
+        while self._program is None or self._program.min_bound == FOREVER:
             if self._share >= PATIENCE and not self._fits:
                 return FOREVER
             self._program = self._stated(int(quick_bound(self._space) * (1 + self._share)))
             self._share *= 2
-        return self._program.least
+        return self._program.min_bound
 
     @cached_property
     def _known_bound(self) -> int:
         """Bound of an even partition: the least bound of all is no larger."""
         if self._space.limits is None:
             return FOREVER
-        free = _Programmed(self._space.unlimited, self._pattern, self._deadline)
-        if free.least == FOREVER:
+        free = _DpBounds(self._space.unlimited, self._pattern, self._deadline)
+        if free.min_bound == FOREVER:
             return FOREVER
         even = free.most_even(EVEN)
         return FOREVER if even is None else partition_bound(self._space, even)
@@ -290,27 +294,27 @@ class _Programmed(CompleteBounds):
             return True
         highest = max(limits)
         figure = BoundFunction(_need_beside_limit, _memory)
-        return self._stated(highest, figure).least <= highest
+        return self._stated(highest, figure).min_bound <= highest
 
     @cached_property
-    def least_limit(self) -> int:
-        figure, least = BoundFunction(_need, _memory), FOREVER
+    def min_limit(self) -> int:
+        figure, limit = BoundFunction(_need, _memory), FOREVER
         ceiling = -(-memory_of_all(self._space) // self._space.num_devices)
-        while least == FOREVER:
+        while limit == FOREVER:
             ceiling += 1 + ceiling // 4
-            least = self._stated(ceiling, figure).least
-        return least
+            limit = self._stated(ceiling, figure).min_bound
+        return limit
 
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
-        if self.least == FOREVER:
+        if self.min_bound == FOREVER:
             return iter(())
-        found = self._program_for(min(ceiling, FOREVER - 1)).in_order()
-        return takewhile(lambda pair: pair[0] <= ceiling, found)
+        partitions = self._program_for(min(ceiling, FOREVER - 1)).in_order()
+        return takewhile(lambda pair: pair[0] <= ceiling, partitions)
 
     def most_even(self, share: float) -> Counts | None:
-        if self.least == FOREVER:
+        if self.min_bound == FOREVER:
             return None
-        ceiling = int(self.least * (1 + share))
+        ceiling = int(self.min_bound * (1 + share))
         return self._program_for(ceiling).most_even(ceiling)
 
     def _program_for(self, ceiling: int) -> PartitionProgram:
@@ -330,12 +334,12 @@ class _Programmed(CompleteBounds):
         return PartitionProgram(self._space, self._pattern, ceiling, self._deadline, figure)
 
 
-class _Listed(CompleteBounds):
+class _EnumeratedBounds(CompleteBounds):
     """Bounds of partitions, computed one by one."""
 
     def __init__(self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> None:
         self._space, self._deadline = space, deadline
-        self._found: list[tuple[int, Counts]] = []
+        self._bounded: list[tuple[int, Counts]] = []
         """Bounded partitions, with their bounds."""
         self._done = 0
         """Number of batches that are bounded."""
@@ -343,25 +347,25 @@ class _Listed(CompleteBounds):
     @cached_property
     def _bounds(self) -> list[tuple[int, Counts]]:
         """Partitions within the limits, the least bounds first."""
-        for alike in self._batches_from(self._done):
-            bounds = _bounds_alike(self._space, alike).tolist()
-            self._found += zip(bounds, alike, strict=True)
+        for batch in self._batches_from(self._done):
+            bounds = _bounds_of_equal_first(self._space, batch).tolist()
+            self._bounded += zip(bounds, batch, strict=True)
             self._done += 1
-        return sorted(entry for entry in self._found if entry[0] < FOREVER)
+        return sorted(entry for entry in self._bounded if entry[0] < FOREVER)
 
     def _batches_from(self, first: int) -> Iterator[list[Counts]]:
         """Yield the batches from a number on, until the deadline."""
-        for alike in islice(_batches(self._space), first, None):
+        for batch in islice(_batches(self._space), first, None):
             if self._deadline.over:
                 raise TimeoutError
-            yield alike
+            yield batch
 
     @property
-    def least(self) -> int:
+    def min_bound(self) -> int:
         return self._bounds[0][0] if self._bounds else FOREVER
 
     @property
-    def least_limit(self) -> int:
+    def min_limit(self) -> int:
         return min(int(self._need(alike).min()) for alike in self._batches_from(0))
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
@@ -375,9 +379,9 @@ class _Listed(CompleteBounds):
         return ((bound, counts) for bound, counts in self._bounds if bound <= ceiling)
 
     def most_even(self, share: float) -> Counts | None:
-        if self.least == FOREVER:
+        if self.min_bound == FOREVER:
             return None
-        close = (counts for _, counts in self.in_order(int(self.least * (1 + share))))
+        close = (counts for _, counts in self.in_order(int(self.min_bound * (1 + share))))
         return min(close, key=lambda counts: sum(n * n for n in counts))
 
     def extend(self, deadline: Deadline) -> None:
@@ -391,7 +395,7 @@ def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
             yield batch
 
 
-class _StagesAlone(PartitionBounds):
+class _PerStageBounds(PartitionBounds):
     """The quick bound, and bounds of every stage alone on its own device: a relaxation."""
 
     def __init__(
@@ -402,7 +406,7 @@ class _StagesAlone(PartitionBounds):
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         slowness = tuple(map(space.slowness_of, space.hosts))
         alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
-        self._alone = _Programmed(alone, PlacementPattern.ONE, deadline)
+        self._alone = _DpBounds(alone, PlacementPattern.SINGLE, deadline)
         self._quick = quick_bound(space)
         self.raise_above(above)
 
@@ -411,23 +415,23 @@ class _StagesAlone(PartitionBounds):
         self._quick = max(self._quick, above + 1)
 
     @property
-    def least(self) -> int:
-        return max(self._quick, self._least_alone)
+    def min_bound(self) -> int:
+        return max(self._quick, self._min_bound_alone)
 
     @cached_property
-    def _least_alone(self) -> int:
+    def _min_bound_alone(self) -> int:
         """Least bound of stages alone; 0 if it is not found by the deadline."""
         try:
-            return self._alone.least
+            return self._alone.min_bound
         except TimeoutError:
             return 0
 
     @property
-    def least_limit(self) -> int:
-        return self._alone.least_limit
+    def min_limit(self) -> int:
+        return self._alone.min_limit
 
     def most_even(self, share: float) -> Counts | None:
-        return self._alone.most_even(share) if self._least_alone else None
+        return self._alone.most_even(share) if self._min_bound_alone else None
 
     def extend(self, deadline: Deadline) -> None:
         self._alone.extend(deadline)
@@ -435,12 +439,12 @@ class _StagesAlone(PartitionBounds):
 
 def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     """Static memory of layers, and the least of their activations that F keeps."""
-    return space.sums.least_memory_of(low, high)
+    return space.sums.min_memory_of(low, high)
 
 
 def memory_of_all(space: PartitionSpace) -> int:
     """Memory that all devices together need with any partition and recompute."""
-    return int(space.sums.least_memory_of(0, space.num_layers))
+    return int(space.sums.min_memory_of(0, space.num_layers))
 
 
 def _need(

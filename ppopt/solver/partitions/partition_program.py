@@ -28,10 +28,10 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.device_runs import (
     Bools,
     DeviceRuns,
-    Places,
+    RunPositions,
     Runs,
     joined,
-    least_by_position,
+    min_by_position,
 )
 from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
@@ -62,7 +62,7 @@ TOGETHER = 2**15
 class PlacementPattern(Enum):
     """Direction in which the second run of layers of every device grows."""
 
-    ONE = 0
+    SINGLE = 0
     """No second run: one stage per device."""
     LOOP = 1
     """Forwards: stages s and s + D share a device."""
@@ -80,7 +80,7 @@ def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     if pattern is None:
         return None
     places = space.num_layers + 1
-    grid = places if pattern is PlacementPattern.ONE else places**2
+    grid = places if pattern is PlacementPattern.SINGLE else places**2
     states = grid * (places if pattern is PlacementPattern.LOOP else 1) * space.num_devices
     return pattern if grid <= MAX_GRID and states <= MAX_STATES else None
 
@@ -91,7 +91,7 @@ def _pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     if len(set(first)) < devices:
         return None
     if not rest:
-        return PlacementPattern.ONE
+        return PlacementPattern.SINGLE
     if rest == first[::-1]:
         return PlacementPattern.V
     return PlacementPattern.LOOP if rest == first else None
@@ -125,12 +125,12 @@ class BoundFunction(NamedTuple):
 
 def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     """Work of layers on the fastest device: F and the least backward of all microbatches."""
-    return space.batches * space.least_slowness * _stage_time(space, low, high)
+    return space.batches * space.min_slowness * _stage_time(space, low, high)
 
 
 def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     forward = space.sums.forward
-    return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).least)
+    return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).minimum)
 
 
 VALUE = BoundFunction(chosen_bound, work, paced=True)
@@ -156,21 +156,21 @@ class PartitionProgram:
         self.deadline = deadline
         """Deadline, which may be moved."""
         self._places = space.num_layers + 1
-        self._seconds = 1 if pattern is PlacementPattern.ONE else self._places
+        self._seconds = 1 if pattern is PlacementPattern.SINGLE else self._places
         self._choices: dict[StageZeroContext, list[DeviceRuns]] = {}
         """Per device, as far as computed, by what is known of stage 0."""
         self._suffixes: dict[StageZeroContext, list[Ints]] = {}
         """Per device, the last one first, as far as computed."""
         self._bounded: dict[StageZeroContext, _Bounded] = {}
-        self._found: list[Places] = []
+        self._runs_so_far: list[RunPositions] = []
         """Runs that any device may host, by their lengths, as far as computed."""
-        self._found_size = 0
+        self._num_runs = 0
         """Number of these runs."""
-        self._unfinished: dict[tuple[int, int], tuple[Places, list[DeviceBound]]] = {}
+        self._unfinished: dict[tuple[int, int], tuple[RunPositions, list[DeviceBound]]] = {}
         """Choices of a device, by its level and the pace, with the bounds of the first ones."""
 
     @cached_property
-    def least(self) -> int:
+    def min_bound(self) -> int:
         """Least bound of all partitions; FOREVER if it is above the ceiling."""
         waiting = dict.fromkeys(self._first_stages)
         while waiting:
@@ -181,7 +181,7 @@ class PartitionProgram:
         return FOREVER
 
     @property
-    def least_so_far(self) -> int:
+    def min_bound_so_far(self) -> int:
         """Lower bound of all partitions, as far as computed; -1: nothing is known.
 
         Above the ceiling it may be any bound above the ceiling.
@@ -228,8 +228,8 @@ class PartitionProgram:
             while self._known_bound(stage) <= ceiling and not self._is_exact(stage):
                 self._raise(stage)
             if self._known_bound(stage) <= ceiling:
-                found = self._evenest_start(stage, ceiling)
-                best = found if best is None or found < best else best
+                start = self._evenest_start(stage, ceiling)
+                best = start if best is None or start < best else best
         return None if best is None else self._trace(*best[1:], ceiling)
 
     def _check_time(self) -> None:
@@ -241,7 +241,7 @@ class PartitionProgram:
     def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """Middle cut (0 if there is none) and the positions before the first device."""
         last = self.space.num_layers
-        if self.pattern is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.SINGLE:
             yield 0, (0, 0)
         elif self.pattern is PlacementPattern.V:
             yield 0, (0, last)
@@ -254,7 +254,7 @@ class PartitionProgram:
         last = self.space.num_layers
         rows = self._places if self.pattern is PlacementPattern.LOOP else 1
         end = np.full((self._places, self._seconds, rows), FOREVER)
-        if self.pattern is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.SINGLE:
             end[last, 0, 0] = 0
         elif self.pattern is PlacementPattern.V:
             end[range(self._places), range(self._places), 0] = 0
@@ -262,57 +262,62 @@ class PartitionProgram:
             end[range(self._places), last, range(self._places)] = 0
         return end
 
-    def _hosted(self, level: int, here: Places) -> list[Hosted]:
+    def _hosted(self, level: int, candidates: RunPositions) -> list[Hosted]:
         """Stages of the device at a level."""
-        one, other = self._ends(here)
-        found = [Hosted(level, here.first, one)]
+        first_end, second_end = self._ends(candidates)
+        stages = [Hosted(level, candidates.first, first_end)]
         if self.pattern is PlacementPattern.V:
-            found.append(Hosted(self.space.num_stages - 1 - level, other, here.second))
+            stages.append(Hosted(self.space.num_stages - 1 - level, second_end, candidates.second))
         elif self.pattern is PlacementPattern.LOOP:
-            found.append(Hosted(level + self.space.num_devices, here.second, other))
-        return found
+            stages.append(Hosted(level + self.space.num_devices, candidates.second, second_end))
+        return stages
 
-    def _ends(self, here: Places) -> tuple[Ints, Ints]:
+    def _ends(self, candidates: RunPositions) -> tuple[Ints, Ints]:
         """Positions after the runs of choices."""
-        return here.first + here.first_run, here.second + self.pattern.value * here.second_run
+        return (
+            candidates.first + candidates.first_run,
+            candidates.second + self.pattern.value * candidates.second_run,
+        )
 
-    def _moved(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
+    def _positions_after(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
         """Positions after runs."""
         return positions[0] + runs.first, positions[1] + self.pattern.value * runs.second
 
     def _window(self, runs: Runs) -> tuple[slice, slice]:
         """Positions [first, second] that runs continue from."""
-        here = slice(0, self._places - runs.first)
-        if self.pattern is PlacementPattern.ONE:
-            return here, slice(None)
+        first_window = slice(0, self._places - runs.first)
+        if self.pattern is PlacementPattern.SINGLE:
+            return first_window, slice(None)
         low, high = slice(0, self._places - runs.second), slice(runs.second, None)
-        return here, high if self.pattern is PlacementPattern.V else low
+        return first_window, high if self.pattern is PlacementPattern.V else low
 
     # Figures of every device.
 
-    def _places_of(self, level: int) -> Places:
+    def _places_of(self, level: int) -> RunPositions:
         """Runs that a device may host, by its parts and those of all others alone."""
         self._check_time()
-        here = self._possible
-        here = here.at(self._leaves_room(level, here))
-        return here.at(self._others_fit(level, here))
+        candidates = self._possible
+        candidates = candidates.at(self._leaves_layers(level, candidates))
+        return candidates.at(self._rest_fits(level, candidates))
 
     @cached_property
-    def _possible(self) -> Places:
+    def _possible(self) -> RunPositions:
         """Runs that any device may host, by the parts alone; sorted. A further query resumes."""
         self._check_time()
         for runs in self._runs_left:
-            self._found.append(self._fitting_places(runs))
-            self._found_size += len(self._found[-1].first)
-            if self._found_size > MAX_CHOICES:
+            self._runs_so_far.append(self._fitting_places(runs))
+            self._num_runs += len(self._runs_so_far[-1].first)
+            if self._num_runs > MAX_CHOICES:
                 raise ProgramTooLargeError
             self._check_time()
-        return joined(self._found)
+        return joined(self._runs_so_far)
 
     @cached_property
     def _runs_left(self) -> Iterator[Runs]:
         """Lengths of runs whose positions are not looked at yet."""
-        seconds = range(1) if self.pattern is PlacementPattern.ONE else range(1, self._longest + 1)
+        seconds = (
+            range(1) if self.pattern is PlacementPattern.SINGLE else range(1, self._longest + 1)
+        )
         return starmap(Runs, product(range(1, self._longest + 1), seconds))
 
     @cached_property
@@ -320,15 +325,15 @@ class PartitionProgram:
         """First and second positions of all places."""
         return list(np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij"))
 
-    def _fitting_places(self, runs: Runs) -> Places:
+    def _fitting_places(self, runs: Runs) -> RunPositions:
         """Positions of runs of these lengths whose parts a device can have."""
-        least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
-        one, other = (axis[self._window(runs)].ravel() for axis in self._grid)
-        here = Places(one, other, *(np.full_like(one, length) for length in runs))
-        hosted = self._hosted(0, here)
+        min_part = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
+        first, second = (axis[self._window(runs)].ravel() for axis in self._grid)
+        candidates = RunPositions(first, second, *(np.full_like(first, length) for length in runs))
+        hosted = self._hosted(0, candidates)
         fits = np.asarray(sum(self._parts(hosted))) <= self.ceiling
-        fits &= np.asarray(sum(map(self._layers_of, hosted))) >= least
-        return here.at(fits)
+        fits &= np.asarray(sum(map(self._layers_of, hosted))) >= min_part
+        return candidates.at(fits)
 
     def _layers_of(self, stage: Hosted) -> Ints:
         """Sum of the parts of a stage's layers."""
@@ -337,20 +342,23 @@ class PartitionProgram:
     def _parts(self, hosted: Sequence[Hosted]) -> list[Ints]:
         return [self._figure.part(self.space, stage.low, stage.high) for stage in hosted]
 
-    def _others_fit(self, level: int, here: Places) -> Bools:
+    def _rest_fits(self, level: int, candidates: RunPositions) -> Bools:
         """Whether devices before and after a level, each within the ceiling, hold all other layers.
 
         Of the interleaved placement, only layers that are before or after for every middle cut.
         """
-        (one, other), last = self._ends(here), self.space.num_layers
+        (first_end, second_end), last = self._ends(candidates), self.space.num_layers
         upto, after = self._parts_upto, self.space.num_devices - 1 - level
-        done, rest = upto[here.first], 0 * here.first
-        if self.pattern is PlacementPattern.ONE:
-            rest = upto[last] - upto[one]
+        done, rest = upto[candidates.first], 0 * candidates.first
+        if self.pattern is PlacementPattern.SINGLE:
+            rest = upto[last] - upto[first_end]
         elif self.pattern is PlacementPattern.V:
-            done, rest = done + upto[last] - upto[here.second], upto[other] - upto[one]
+            done, rest = (
+                done + upto[last] - upto[candidates.second],
+                upto[second_end] - upto[first_end],
+            )
         else:
-            rest = upto[last] - upto[other]
+            rest = upto[last] - upto[second_end]
         return np.asarray((done <= level * self.ceiling) & (rest <= after * self.ceiling))
 
     @cached_property
@@ -365,28 +373,30 @@ class PartitionProgram:
 
         The least part of a stage does not fall as it gets longer.
         """
-        most = self.space.num_layers - self.space.num_stages + 1
-        return bisect_right(range(1, most + 1), self.ceiling, key=self._least_part)
+        max_layers = self.space.num_layers - self.space.num_stages + 1
+        return bisect_right(range(1, max_layers + 1), self.ceiling, key=self._min_part)
 
-    def _least_part(self, length: int) -> int:
+    def _min_part(self, length: int) -> int:
         places = np.arange(self._places - length)
         return int(self._figure.part(self.space, places, places + length).min())
 
-    def _leaves_room(self, level: int, here: Places) -> Bools:
+    def _leaves_layers(self, level: int, candidates: RunPositions) -> Bools:
         """Whether every other stage still finds a layer, and none is left before all."""
         devices, last = self.space.num_devices, self.space.num_layers
         after = devices - 1 - level
-        first, second = here[:2]
-        (one, other) = self._ends(here)
-        kept = first >= level if level else first == 0
-        if self.pattern is PlacementPattern.ONE:
-            return np.asarray(kept & (one + after <= last))
+        first, second = candidates[:2]
+        (first_end, second_end) = self._ends(candidates)
+        fits = first >= level if level else first == 0
+        if self.pattern is PlacementPattern.SINGLE:
+            return np.asarray(fits & (first_end + after <= last))
         if self.pattern is PlacementPattern.V:
-            kept &= second <= last - level if level else second == last
-            return np.asarray(kept & (other - one >= 2 * after))
-        return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
+            fits &= second <= last - level if level else second == last
+            return np.asarray(fits & (second_end - first_end >= 2 * after))
+        return np.asarray(
+            fits & (first_end + after <= second - level) & (second_end + after <= last)
+        )
 
-    def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceRuns:
+    def _bounded_choices(self, level: int, places: RunPositions, pace: int) -> DeviceRuns:
         """Choices of a device with their figures; a further query resumes."""
         if not places.first.size:
             return DeviceRuns(places, DeviceBound(places.first, places.first))
@@ -410,7 +420,7 @@ class PartitionProgram:
             known.append(self._bounded_choices(level, places, stage.pace))
         return known
 
-    def _alive(self, level: int, stage: StageZeroContext) -> Places:
+    def _alive(self, level: int, stage: StageZeroContext) -> RunPositions:
         """Choices with such a stage 0 that others may follow, with any pace."""
         unpaced = stage._replace(pace=0)
         choices = self._choices_after(unpaced)[level]
@@ -423,12 +433,12 @@ class PartitionProgram:
     @cached_property
     def _first_stages(self) -> dict[StageZeroContext, list[int]]:
         """Possible contexts of stage 0, each with the lengths of stage 0 that have it."""
-        found: dict[StageZeroContext, list[int]] = {}
+        contexts: dict[StageZeroContext, list[int]] = {}
         for length in np.unique(self._choices_after(ANY)[0].places.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
             pace = pace_of(self.space, length) if self._figure.paced else 0
-            found.setdefault(StageZeroContext(tail, pace), []).append(length)
-        return found
+            contexts.setdefault(StageZeroContext(tail, pace), []).append(length)
+        return contexts
 
     def _known_bound(self, stage: StageZeroContext) -> int:
         """Lower bound of partitions with such a stage 0; FOREVER: none is within the ceiling."""
@@ -458,12 +468,12 @@ class PartitionProgram:
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
             self._check_time()
             weight = choices.bound.with_tail(stage.tail)
-            kept = np.flatnonzero(weight <= self.ceiling)
-            here = choices.places.at(kept)
-            ends = self._ends(here)
+            indices = np.flatnonzero(weight <= self.ceiling)
+            candidates = choices.places.at(indices)
+            ends = self._ends(candidates)
             levels.append(
-                least_by_position(
-                    here, weight[kept], levels[-1], ends, np.maximum, self._check_time
+                min_by_position(
+                    candidates, weight[indices], levels[-1], ends, np.maximum, self._check_time
                 )
             )
         return levels[-1 - level]
@@ -475,13 +485,13 @@ class PartitionProgram:
 
         `counted`: the context that is counted.
         """
-        lengths, found = self._first_stages[stage], []
+        lengths, roots = self._first_stages[stage], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
                 self._check_time()
             steps = self._steps((), counted, middle)
-            found += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
-        return found
+            roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
+        return roots
 
     def _steps(
         self, path: tuple[Runs, ...], first: StageZeroContext, middle: int
@@ -491,40 +501,40 @@ class PartitionProgram:
         row = middle if self.pattern is PlacementPattern.LOOP else 0
         rest = self._suffix(first, len(path))[(*self._ends(choices.places), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
-        kept = np.flatnonzero(bounds <= self.ceiling)
-        return list(zip(bounds[kept].tolist(), choices.at(kept).runs(), strict=True))
+        indices = np.flatnonzero(bounds <= self.ceiling)
+        return list(zip(bounds[indices].tolist(), choices.at(indices).runs(), strict=True))
 
     def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
         positions = {
-            PlacementPattern.ONE: (0, 0),
+            PlacementPattern.SINGLE: (0, 0),
             PlacementPattern.V: (0, self.space.num_layers),
             PlacementPattern.LOOP: (0, middle),
         }
-        found = positions[self.pattern]
+        position = positions[self.pattern]
         for runs in path:
-            found = self._moved(found, runs)
-        return found
+            position = self._positions_after(position, runs)
+        return position
 
     def _counts(self, path: tuple[Runs, ...]) -> Counts:
         firsts = [runs.first for runs in path]
         seconds = [runs.second for runs in path]
-        if self.pattern is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.SINGLE:
             return tuple(firsts)
         return (*firsts, *(seconds[::-1] if self.pattern is PlacementPattern.V else seconds))
 
     # The most even partition.
 
-    def _squares(self, level: int, here: Places) -> np.ndarray:
+    def _squares(self, level: int, candidates: RunPositions) -> np.ndarray:
         """Sum of squared stage times of the choices of a device."""
         slow = float(self.space.slowness_of(self.space.hosts[level]))
         return np.asarray(
             sum(
                 (slow * _stage_time(self.space, stage.low, stage.high)) ** 2
-                for stage in self._hosted(level, here)
+                for stage in self._hosted(level, candidates)
             )
         )
 
-    def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> Places:
+    def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> RunPositions:
         """Runs that a device may host within a ceiling after such a stage 0."""
         choices = self._choices_after(stage)[level]
         return choices.places.at(choices.bound.with_tail(stage.tail) <= ceiling)
@@ -534,11 +544,16 @@ class PartitionProgram:
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
             self._check_time()
-            here = self._within(level, stage, ceiling)
-            squares = self._squares(level, here)
+            candidates = self._within(level, stage, ceiling)
+            squares = self._squares(level, candidates)
             levels.append(
-                least_by_position(
-                    here, squares, levels[-1], self._ends(here), np.add, self._check_time
+                min_by_position(
+                    candidates,
+                    squares,
+                    levels[-1],
+                    self._ends(candidates),
+                    np.add,
+                    self._check_time,
                 )
             )
         return levels[::-1]
@@ -547,13 +562,15 @@ class PartitionProgram:
         self, stage: StageZeroContext, ceiling: int
     ) -> tuple[float, StageZeroContext, int, Runs]:
         """First device of the partition of least squares: that sum, middle cut and runs."""
-        here = self._within(0, stage, ceiling)
-        here = here.at(np.isin(here.first_run, self._first_stages[stage]))
-        middles = here.second if self.pattern is PlacementPattern.LOOP else 0 * here.second
-        rest = self._square_suffix(stage, ceiling)[0][(*self._ends(here), middles)]
-        squares = self._squares(0, here) + rest
+        candidates = self._within(0, stage, ceiling)
+        candidates = candidates.at(np.isin(candidates.first_run, self._first_stages[stage]))
+        middles = (
+            candidates.second if self.pattern is PlacementPattern.LOOP else 0 * candidates.second
+        )
+        rest = self._square_suffix(stage, ceiling)[0][(*self._ends(candidates), middles)]
+        squares = self._squares(0, candidates) + rest
         best = int(np.argmin(squares))
-        runs = Runs(int(here.first_run[best]), int(here.second_run[best]))
+        runs = Runs(int(candidates.first_run[best]), int(candidates.second_run[best]))
         return float(squares[best]), stage, int(middles[best]), runs
 
     def _trace(
@@ -564,11 +581,11 @@ class PartitionProgram:
         for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
             choices = self._choices_after(stage)[level]
             choices = choices.beginning_at(self._positions(tuple(path), middle))
-            here = choices.places
-            sums = self._squares(level, here) + beyond[(*self._ends(here), row)]
+            candidates = choices.places
+            sums = self._squares(level, candidates) + beyond[(*self._ends(candidates), row)]
             sums[choices.bound.with_tail(stage.tail) > ceiling] = np.inf
             best = int(np.argmin(sums))
-            path.append(Runs(int(here.first_run[best]), int(here.second_run[best])))
+            path.append(Runs(int(candidates.first_run[best]), int(candidates.second_run[best])))
         return self._counts(tuple(path))
 
 

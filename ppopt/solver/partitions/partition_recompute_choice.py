@@ -30,21 +30,21 @@ from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first
 from ppopt.solver.partitions.partition_choice import (
     BoundedPartitions,
     PartitionOrder,
+    exclusion_text,
     no_partition_fits,
     one_layer_moves,
-    ruled_out_words,
 )
 from ppopt.solver.partitions.partition_program import Counts, PlacementPattern, pattern_of
 from ppopt.solver.partitions.space import FOREVER, space_of
 from ppopt.solver.recompute.stage_options import StageOptions, ends_of
 from ppopt.strategies.v_half import most_activations
 
-MOST_OF_DEVICE = 256
+MAX_DEVICE_OPTIONS = 256
 """Most options of one device in a partition; of more, some are left out, and their bound is that of
 all partitions."""
 
 
-class DeviceOption(NamedTuple):
+class DeviceRecomputeOption(NamedTuple):
     """An option for every stage of a device; options are ordered by their time."""
 
     bound: int
@@ -58,10 +58,10 @@ class DeviceOption(NamedTuple):
     """
 
 
-MOST_BEGUN = 16
+MAX_STARTED = 16
 """Most partitions whose options are put in order at a time."""
 
-OptionsByDevice = tuple[tuple[DeviceOption, ...], ...]
+OptionsByDevice = tuple[tuple[DeviceRecomputeOption, ...], ...]
 """Options per device."""
 
 
@@ -79,12 +79,12 @@ class PartitionRecomputeChoice(BoundedPartitions):
 
         Raises NotApplicableError if partitions cannot be searched.
         """
-        given, ticks = problem.pipeline, space_of(problem)
+        pipeline, ticks = problem.pipeline, space_of(problem)
         base = replace(
-            given,
-            model=given.model.recomputing(lambda _: False),
+            pipeline,
+            model=pipeline.model.recomputing(lambda _: False),
             recompute=None,
-            mem_limit=given.limits,
+            mem_limit=pipeline.limits,
         )
         super().__init__(base, ticks, deadline)
         self._stages = self._space.num_stages
@@ -109,7 +109,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Key of a pipeline, or of options that take no more; None if there are none."""
         numbers = self._stage_options.numbers(pipeline)
         key = None if numbers is None else (*pipeline.counts, *numbers)
-        return key if key is not None and self._is_kept(key) else None
+        return key if key is not None and self._is_considered(key) else None
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Choices with their bounds; one whose memory cannot suffice is impossible."""
@@ -119,14 +119,14 @@ class PartitionRecomputeChoice(BoundedPartitions):
 
     def first(self) -> Iterator[Key]:
         """The given rule's partition, once before all bounds; then even ones of low bounds."""
-        given = self._simple(self._base.counts)
-        yield given[0]
+        simple = self._simple(self._base.counts)
+        yield simple[0]
         bounds = self._bounds_in_order()
         if bounds is None:
             return
         for counts in self._most_even(bounds):
             yield from self._simple(counts)
-        yield from given
+        yield from simple
         for counts in self._by_rule():
             yield from self._simple(counts)
 
@@ -136,37 +136,39 @@ class PartitionRecomputeChoice(BoundedPartitions):
         choices = self._choices(counts)
         for step in (1, -1):
             for device in range(len(choices)):
-                number = numbers[device] + step
-                if 0 <= number < len(choices[device]):
-                    yield self._key(counts, (*numbers[:device], number, *numbers[device + 1 :]))
-            moved = tuple(
-                min(max(number + step, 0), len(own) - 1)
-                for number, own in zip(numbers, choices, strict=True)
+                index = numbers[device] + step
+                if 0 <= index < len(choices[device]):
+                    yield self._key(counts, (*numbers[:device], index, *numbers[device + 1 :]))
+            shifted = tuple(
+                min(max(index + step, 0), len(own) - 1)
+                for index, own in zip(numbers, choices, strict=True)
             )
-            yield self._key(counts, moved)
-        held = [choice.microbatches for choice in self._of_devices(key)]
-        for other in one_layer_moves(counts):
-            yield self._key(other, self._holding(other, held))
+            yield self._key(counts, shifted)
+        microbatches = [choice.microbatches for choice in self._of_devices(key)]
+        for neighbour in one_layer_moves(counts):
+            yield self._key(neighbour, self._cheapest_stashing(neighbour, microbatches))
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all partitions and recompute options."""
         space = self._space
         if search.infeasible and self._bounds is not None:
-            words = no_partition_fits(self._ticks, self._bounds)
-            return f"{words}, whatever recomputes"
+            reason = no_partition_fits(self._ticks, self._bounds)
+            return f"{reason}, whatever recomputes"
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
             f"{space.num_stages} stages and all choices of layers that recompute: "
-            f"{ruled_out_words(search, space)}{self._counted}"
+            f"{exclusion_text(search, space)}{self._counted}"
         )
 
     # The order of bounds.
 
-    def _following(self, order: PartitionOrder, known: Container[Key], most: int | None) -> Rest:
-        most = FOREVER - 1 if most is None else most
+    def _following(
+        self, order: PartitionOrder, known: Container[Key], max_bound: int | None
+    ) -> Rest:
+        max_bound = FOREVER - 1 if max_bound is None else max_bound
         if not self._left_out:
             try:
-                passed = self._fill(order, known, most)
+                passed = self._fill(order, known, max_bound)
             except KeyboardInterrupt:
                 self._left_out = True
                 raise
@@ -174,35 +176,35 @@ class PartitionRecomputeChoice(BoundedPartitions):
                 return Unlisted(self._time(passed))
         if self._left_out:
             return Unlisted(self.lower_bound)
-        if not self._heap or self._heap[0][0] > most:
+        if not self._heap or self._heap[0][0] > max_bound:
             return NONE_LEFT
         return Unlisted(self._time(self._heap[0][0]), self._heap[0][2])
 
-    def _fill(self, order: PartitionOrder, known: Container[Key], most: int) -> int | None:
+    def _fill(self, order: PartitionOrder, known: Container[Key], max_bound: int) -> int | None:
         """Bring the unknown option of least bound to the top of the heap, up to a bound.
 
         If too many partitions come before that, returns a lower bound of all unknown options.
         """
         for begun in count():
             while self._heap and self._heap[0][2] in known:
-                _, number, _, rest = heappop(self._heap)
-                self._push(number, rest)
+                _, order_id, _, rest = heappop(self._heap)
+                self._push(order_id, rest)
             top = self._heap[0][0] if self._heap else FOREVER - 1
-            following = order.peek(self._begun, min(top, most))
+            following = order.peek(self._begun, min(top, max_bound))
             if isinstance(following, Complete):
                 return None
-            if begun >= MOST_BEGUN:
+            if begun >= MAX_STARTED:
                 return following[0]
             self._begun.add(following[1])
             self._push(len(self._begun), self._in_order(*following))
         return None
 
-    def _push(self, number: int, rest: Iterator[tuple[int, Key]]) -> None:
+    def _push(self, order_id: int, rest: Iterator[tuple[int, Key]]) -> None:
         following = next(rest, None)
         if following is not None:
-            heappush(self._heap, (following[0], number, following[1], rest))
+            heappush(self._heap, (following[0], order_id, following[1], rest))
 
-    def _in_order(self, least: int, counts: Counts) -> Iterator[tuple[int, Key]]:
+    def _in_order(self, min_bound: int, counts: Counts) -> Iterator[tuple[int, Key]]:
         """Options of a partition in the order of their bounds, none below a least bound."""
         choices = self._choices(counts)
         steps = sorted(
@@ -214,7 +216,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
             ]
             for numbers in product(*within):
                 if max(own[n].bound for own, n in zip(choices, numbers, strict=True)) == bound:
-                    yield max(bound, least), self._key(counts, numbers)
+                    yield max(bound, min_bound), self._key(counts, numbers)
 
     # The choices of a partition.
 
@@ -228,16 +230,16 @@ class PartitionRecomputeChoice(BoundedPartitions):
 
     def _options_of_device(
         self, device: int, ends: tuple[tuple[int, int], ...], tail: int
-    ) -> tuple[DeviceOption, ...]:
+    ) -> tuple[DeviceRecomputeOption, ...]:
         """Options of a device whose stages have these layers, after a stage 0 of this tail."""
         fronts = [self._stage_options.of(low, high) for low, high in ends]
         numbers = [list(range(len(front))) for front in fronts]
-        while prod(map(len, numbers)) > MOST_OF_DEVICE:
+        while prod(map(len, numbers)) > MAX_DEVICE_OPTIONS:
             self._left_out = True
             longest = max(numbers, key=len)
             longest[1:-1] = longest[1:-1:2]
         combinations = list(product(*numbers))
-        again, saved = (
+        recompute_time, saved = (
             [
                 np.array([row[number] for number in own], np.int64)
                 for row, own in zip(rows, zip(*combinations, strict=True), strict=True)
@@ -245,16 +247,16 @@ class PartitionRecomputeChoice(BoundedPartitions):
             for rows in zip(*(self._points(low, high) for low, high in ends), strict=True)
         )
         hosted = [
-            Hosted(stage, *(np.full(len(combinations), place) for place in own), *more)
-            for stage, own, *more in zip(
-                self._space.hosted[device], ends, again, saved, strict=True
+            Hosted(stage, *(np.full(len(combinations), position) for position in own), *recompute)
+            for stage, own, *recompute in zip(
+                self._space.hosted[device], ends, recompute_time, saved, strict=True
             )
         ]
         bounds = device_bound(self._space, device, hosted).with_tail(tail)
-        order = np.argsort(np.asarray(sum(again)), kind="stable")
-        whole, each = self._held(device, hosted)
+        order = np.argsort(np.asarray(sum(recompute_time)), kind="stable")
+        whole, each = self._stashed(device, hosted)
         return tuple(
-            DeviceOption(int(bounds[n]), combinations[n], int(whole[n]), int(each[n]))
+            DeviceRecomputeOption(int(bounds[n]), combinations[n], int(whole[n]), int(each[n]))
             for n in order
         )
 
@@ -264,20 +266,24 @@ class PartitionRecomputeChoice(BoundedPartitions):
         whole = activation_of(self._base.model.costed[low:high])
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(option.time * per_unit) for option in front]
-        return times, [int((whole - option.kept) * self._ticks.memory_per_unit) for option in front]
+        return times, [
+            int((whole - option.stashed) * self._ticks.memory_per_unit) for option in front
+        ]
 
-    def _held(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:
+    def _stashed(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:
         """Microbatches, and activations of one stage, that memory holds as the last one runs."""
         limits, sums = self._space.limits, self._space.sums
-        most = np.full(hosted[0].low.shape, self._space.batches)
+        max_batches = np.full(hosted[0].low.shape, self._space.batches)
         if limits is None:
-            return most, most * len(hosted)
+            return max_batches, max_batches * len(hosted)
         static = sum(sums.static_of(stage.low, stage.high) for stage in hosted)
-        kept = [sums.activation_of(stage.low, stage.high) - stage.saved for stage in hosted]
-        more = np.max([np.asarray(stage.saved) for stage in hosted], axis=0)
-        room = np.maximum(0, limits[device] - static - more)
-        whole = np.minimum(room // np.maximum(np.sum(kept, axis=0), 1), most)
-        each = np.minimum(room // np.maximum(np.max(kept, axis=0), 1), most * len(hosted))
+        activations = [sums.activation_of(stage.low, stage.high) - stage.saved for stage in hosted]
+        max_saved = np.max([np.asarray(stage.saved) for stage in hosted], axis=0)
+        headroom = np.maximum(0, limits[device] - static - max_saved)
+        whole = np.minimum(headroom // np.maximum(np.sum(activations, axis=0), 1), max_batches)
+        each = np.minimum(
+            headroom // np.maximum(np.max(activations, axis=0), 1), max_batches * len(hosted)
+        )
         return whole, each
 
     def _simple(self, counts: Counts) -> list[Key]:
@@ -285,38 +291,42 @@ class PartitionRecomputeChoice(BoundedPartitions):
         choices = self._choices(counts)
         own = tuple(min(range(len(choice)), key=lambda n: choice[n].bound) for choice in choices)
         devices = self._space.num_devices
-        like_1f1b = self._holding(counts, [devices - device for device in range(devices)])
+        like_1f1b = self._cheapest_stashing(counts, [devices - device for device in range(devices)])
         fits = tuple(
             next((n for n, option in enumerate(of) if option.bound < FOREVER), 0) for of in choices
         )
         full = tuple(len(of) - 1 for of in choices)
-        found = [like_1f1b, own, fits, full]
+        selections = [like_1f1b, own, fits, full]
         if pattern_of(self._space) is PlacementPattern.V:
-            most = most_activations(devices)
+            needed = most_activations(devices)
             like_v_half = (
-                next((n for n, option in enumerate(of) if option.activations >= most), len(of) - 1)
+                next(
+                    (n for n, option in enumerate(of) if option.activations >= needed), len(of) - 1
+                )
                 for of in choices
             )
-            found.insert(0, tuple(like_v_half))
-        return list(dict.fromkeys(self._key(counts, numbers) for numbers in found))
+            selections.insert(0, tuple(like_v_half))
+        return list(dict.fromkeys(self._key(counts, numbers) for numbers in selections))
 
-    def _holding(self, counts: Counts, held: Sequence[int]) -> tuple[int, ...]:
+    def _cheapest_stashing(self, counts: Counts, microbatches: Sequence[int]) -> tuple[int, ...]:
         """Cheapest option of every device that holds so many microbatches, or the most."""
-        found = []
-        for choices, least in zip(self._choices(counts), held, strict=True):
-            most = min(least, max(choice.microbatches for choice in choices))
-            found.append(next(n for n, option in enumerate(choices) if option.microbatches >= most))
-        return tuple(found)
+        options = []
+        for choices, wanted in zip(self._choices(counts), microbatches, strict=True):
+            reachable = min(wanted, max(choice.microbatches for choice in choices))
+            options.append(
+                next(n for n, option in enumerate(choices) if option.microbatches >= reachable)
+            )
+        return tuple(options)
 
     # Keys.
 
     def _key(self, counts: Counts, numbers: Sequence[int]) -> Key:
         """Key of a partition and the number of the option of every device."""
         chosen = [0] * self._stages
-        for device, (stages, number) in enumerate(zip(self._space.hosted, numbers, strict=True)):
-            own = self._choices(counts)[device][number].stages
-            for stage, one in zip(stages, own, strict=True):
-                chosen[stage] = one
+        for device, (stages, index) in enumerate(zip(self._space.hosted, numbers, strict=True)):
+            own = self._choices(counts)[device][index].stages
+            for stage, option in zip(stages, own, strict=True):
+                chosen[stage] = option
         return (*counts, *chosen)
 
     def _numbers(self, key: Key) -> tuple[int, ...]:
@@ -327,7 +337,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
             for device, own in enumerate(choices)
         )
 
-    def _is_kept(self, key: Key) -> bool:
+    def _is_considered(self, key: Key) -> bool:
         """Whether the options of every device are among those that are considered."""
         return all(
             any(choice.stages == self._stages_of(key, device) for choice in own)
@@ -337,6 +347,6 @@ class PartitionRecomputeChoice(BoundedPartitions):
     def _stages_of(self, key: Key, device: int) -> tuple[int, ...]:
         return tuple(key[self._stages + stage] for stage in self._space.hosted[device])
 
-    def _of_devices(self, key: Key) -> list[DeviceOption]:
+    def _of_devices(self, key: Key) -> list[DeviceRecomputeOption]:
         choices = self._choices(key[: self._stages])
         return [own[n] for own, n in zip(choices, self._numbers(key), strict=True)]

@@ -101,7 +101,7 @@ class PartitionSpace:
         return self.slowness[device] if self.slowness else 1
 
     @cached_property
-    def least_slowness(self) -> int:
+    def min_slowness(self) -> int:
         """Slowness of the fastest device."""
         return min(self.slowness, default=1)
 
@@ -148,7 +148,7 @@ class LayerPrefixSums(NamedTuple):
     """Sums of costs over the first l layers, l = 0 .. number of layers; int64 arrays."""
 
     forward: Ints
-    hand_on: Ints
+    gradient_time: Ints
     """Least time from the start of a backward until its gradient leaves: B, BW, or the less."""
     backward_input: Ints
     weight: Ints
@@ -173,57 +173,57 @@ class LayerPrefixSums(NamedTuple):
         """Activation of layers `low` to `high` - 1."""
         return self.activation[high] - self.activation[low]
 
-    def least_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
+    def min_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
         """Static memory of layers `low` to `high` - 1, and the least of their activation kept."""
-        kept = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
-        return self.static_of(low, high) + kept
+        activation = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
+        return self.static_of(low, high) + activation
 
     @classmethod
     def of(cls, space: PartitionSpace) -> LayerPrefixSums:
         """Add up the costs of a space's layers."""
         layers = space.layers
-        hand_on: tuple[int, ...] = layers.backward
+        gradient_time: tuple[int, ...] = layers.backward
         if space.split:
-            hand_on = layers.backward_input
+            gradient_time = layers.backward_input
             if space.whole:
-                hand_on = tuple(map(min, layers.backward_input, layers.backward))
-        there, back = (np.array(rows, np.int64) for rows in space.delays)
+                gradient_time = tuple(map(min, layers.backward_input, layers.backward))
+        down, up = (np.array(rows, np.int64) for rows in space.delays)
         if space.num_stages == 1:
-            there = back = np.zeros((0, space.num_layers + 1), np.int64)
+            down = up = np.zeros((0, space.num_layers + 1), np.int64)
         nothing = (0,) * space.num_layers
         saved = nothing if space.recompute is None else space.recompute.saved
-        rows = {"hand_on": hand_on, "saved": saved, **layers._asdict()}
+        rows = {"gradient_time": gradient_time, "saved": saved, **layers._asdict()}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
             for name, row in rows.items()
         }
         slowness = np.array([space.slowness_of(host) for host in space.hosts], np.int64)
-        beyond = sums["forward"] + sums["hand_on"]
+        beyond = sums["forward"] + sums["gradient_time"]
         return cls(
             **sums,
-            lead_in=_least_before(there, sums["forward"], slowness),
-            way_out=_least_before(back, sums["hand_on"], slowness),
-            round_trip=_least_before(
-                (there + back)[::-1, ::-1], (beyond[-1] - beyond)[::-1], slowness[::-1]
+            lead_in=_min_before(down, sums["forward"], slowness),
+            way_out=_min_before(up, sums["gradient_time"], slowness),
+            round_trip=_min_before(
+                (down + up)[::-1, ::-1], (beyond[-1] - beyond)[::-1], slowness[::-1]
             )[::-1, ::-1],
         )
 
 
-def _least_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
+def _min_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
     """`[s][l]`: least time of the stages 0 .. s - 1, which end after l layers, and their delays.
 
     `delays[s][l]` is the delay of the cut after stage s, after l layers; every stage has a layer at
     least. `times[l]` is the time of the first l layers, `slowness[s]` multiplies that of stage s.
     """
-    cuts, places = delays.shape
-    least = np.full((cuts + 1, places), FOREVER)
-    least[0, 0] = 0
+    cuts, positions = delays.shape
+    minima = np.full((cuts + 1, positions), FOREVER)
+    minima[0, 0] = 0
     for cut in range(cuts):
         own = times * slowness[cut]
-        before = np.minimum.accumulate(np.where(least[cut] < FOREVER, least[cut] - own, FOREVER))
+        before = np.minimum.accumulate(np.where(minima[cut] < FOREVER, minima[cut] - own, FOREVER))
         ends = np.where(before[:-1] < FOREVER, before[:-1] + own[1:] + delays[cut, 1:], FOREVER)
-        least[cut + 1, 1:] = ends
-    return least
+        minima[cut + 1, 1:] = ends
+    return minima
 
 
 class PartitionTicks(NamedTuple):
@@ -260,17 +260,17 @@ def space_of(problem: Problem) -> PartitionTicks:
     speed, slowness, divisor = _slowness(speeds)
     ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.costed if chosen else ()
-    again = [layer.recompute_time / speed / divisor for layer in layers]
+    recompute_times = [layer.recompute_time / speed / divisor for layer in layers]
     saved = [layer.saved for layer in layers]
     delays = _delays(pipeline)
     numbers = (delay for rows in delays for row in rows for delay in row)
     own_per_unit = ticks.per_unit * divisor
-    per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *again)))
+    per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *recompute_times)))
     static = [amount / smallest for amount in costs.static]
     limits = [limit / smallest for limit in pipeline.limits or ()]
     memory = (*static, *saved, *limits)
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
-    more = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
+    factors = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
     kind = problem.backward_kind
     may_recompute = chosen and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(
@@ -278,7 +278,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     ):
         kind = BackwardKind.SPLIT
     space = PartitionSpace(
-        layers=_layer_ticks(ticks, *more, _in_ticks(static, memory_per_unit)),
+        layers=_layer_ticks(ticks, *factors, _in_ticks(static, memory_per_unit)),
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
@@ -287,7 +287,9 @@ def space_of(problem: Problem) -> PartitionTicks:
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
         has_all_backwards=not pipeline.model.layers[0].frozen,
-        recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
+        recompute=RecomputeTicks(
+            _in_ticks(recompute_times, per_unit), _in_ticks(saved, memory_per_unit)
+        )
         if may_recompute
         else None,
         slowness=slowness,
@@ -317,17 +319,17 @@ def _has_workspace(ticks: Ticks) -> bool:
 
 
 def _layer_ticks(
-    ticks: Ticks, more_per_unit: int, more_memory_per_unit: int, static: tuple[int, ...]
+    ticks: Ticks, time_factor: int, memory_factor: int, static: tuple[int, ...]
 ) -> LayerTicks:
     """Costs of the layers, from their ticks as stages of a layer each, in finer ticks."""
-    durations = [_times(ticks.durations[kind], more_per_unit) for kind in OpKind]
+    durations = [_times(ticks.durations[kind], time_factor) for kind in OpKind]
     return LayerTicks(
         forward=durations[OpKind.F],
         backward_input=durations[OpKind.B],
         weight=durations[OpKind.W],
         backward=durations[OpKind.BW],
-        activation=_times(_changes(ticks, OpKind.F), more_memory_per_unit),
-        memory_b=_times(_changes(ticks, OpKind.B), more_memory_per_unit),
+        activation=_times(_changes(ticks, OpKind.F), memory_factor),
+        memory_b=_times(_changes(ticks, OpKind.B), memory_factor),
         static=static,
     )
 
@@ -404,7 +406,7 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
 def _delays(pipeline: Pipeline) -> list[list[tuple[Fraction, ...]]]:
     """Delays down and up in the user's unit, as in `CutDelays`."""
     cuts = len(pipeline.model) + 1
-    found = [[(Fraction(0),) * cuts] * (pipeline.num_stages - 1) for _ in range(2)]
+    rows = [[(Fraction(0),) * cuts] * (pipeline.num_stages - 1) for _ in range(2)]
     for _, stage, back, delays in link_delays(pipeline):
-        found[back][stage] = tuple(delays) if len(delays) > 1 else tuple(delays) * cuts
-    return found
+        rows[back][stage] = tuple(delays) if len(delays) > 1 else tuple(delays) * cuts
+    return rows

@@ -25,7 +25,7 @@ from ppopt.problem.layer import Layer, activation_of, backward_peak, held_by_for
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
-MOST_KEPT = 4096
+MAX_CACHED = 4096
 """Most stages whose options are cached."""
 
 
@@ -36,9 +36,9 @@ class StageOption(NamedTuple):
     """Time added to B and BW."""
     moving: Fraction
     """Time of the moves to the host, each way."""
-    kept: Fraction
+    stashed: Fraction
     """Activations of the stage that F keeps."""
-    left: Fraction
+    resident: Fraction
     """Activations kept, without those that move to the host."""
     peak: Fraction
     """Largest live memory of a microbatch while BW of the stage runs."""
@@ -47,14 +47,18 @@ class StageOption(NamedTuple):
     offloaded: frozenset[int]
     """Indices, within the stage, of the layers that offload."""
 
-    def costs_no_more(self, other: StageOption) -> bool:
-        """Whether the option takes no more time than another one, and no longer moves."""
-        return self.time <= other.time and self.moving <= other.moving
+    def costs_no_more(self, reference: StageOption) -> bool:
+        """Whether the option needs no more time than the reference, and no longer moves."""
+        return self.time <= reference.time and self.moving <= reference.moving
 
-    def takes_no_more(self, other: StageOption) -> bool:
-        """Whether a schedule with another option is valid with this one."""
-        less = self.kept <= other.kept and self.left <= other.left and self.peak <= other.peak
-        return less and self.costs_no_more(other)
+    def uses_no_more(self, reference: StageOption) -> bool:
+        """Whether every schedule with the reference is also valid with this option."""
+        less_memory = (
+            self.stashed <= reference.stashed
+            and self.resident <= reference.resident
+            and self.peak <= reference.peak
+        )
+        return less_memory and self.costs_no_more(reference)
 
 
 class StageOptions:
@@ -75,27 +79,29 @@ class StageOptions:
         recompute is included in any case. It may take longer than the option before and save no
         more; an order that depends on times may hold less with it.
         """
-        given = _as_given(model.layers, model.recompute_unit)
+        stated = _stated_option(model.layers, model.recompute_unit)
         self.bare = model.with_choice(
-            () if recompute else given.layers, () if offload else given.offloaded
+            () if recompute else stated.layers, () if offload else stated.offloaded
         )
         """Model without what is chosen."""
         self._limited, self._full = limited, full and recompute
         self._searched = recompute, offload
-        self.of = lru_cache(maxsize=MOST_KEPT)(self._of)
+        self.of = lru_cache(maxsize=MAX_CACHED)(self._of)
         """Options of the stage of the layers `low` to `high` - 1, the shortest first."""
 
     def _of(self, low: int, high: int) -> list[StageOption]:
         layers = self.bare.costed[low:high]
         recompute, offload = self._searched
         unit = self.bare.recompute_unit
-        found = stage_options(layers, unit, recompute=recompute, offload=offload)
+        options = stage_options(layers, unit, recompute=recompute, offload=offload)
         if not self._limited:
-            return found[:1]
+            return options[:1]
         if not self._full:
-            return found
+            return options
         full = full_recompute(layers, unit)
-        return found if any(option.layers == full.layers for option in found) else [*found, full]
+        return (
+            options if any(option.layers == full.layers for option in options) else [*options, full]
+        )
 
     @property
     def leaves_out(self) -> bool:
@@ -110,13 +116,13 @@ class StageOptions:
 
     def model(self, counts: Counts, numbers: Sequence[int]) -> Model:
         """Model in which the layers of the options of these numbers recompute or offload."""
-        again: set[int] = set()
-        moved: set[int] = set()
+        recomputed: set[int] = set()
+        offloaded: set[int] = set()
         for (low, high), number in zip(ends_of(counts), numbers, strict=True):
             choice = self.of(low, high)[number]
-            again |= {low + place for place in choice.layers}
-            moved |= {low + place for place in choice.offloaded}
-        return self.bare.with_choice(again, moved)
+            recomputed |= {low + index for index in choice.layers}
+            offloaded |= {low + index for index in choice.offloaded}
+        return self.bare.with_choice(recomputed, offloaded)
 
     def numbers(self, pipeline: Pipeline) -> tuple[int, ...] | None:
         """Number of the option of every stage that does as the layers of a pipeline, or less.
@@ -139,12 +145,12 @@ class StageOptions:
 
         No more means no more time, and with a memory limit no more memory.
         """
-        given = _as_given(layers, self.bare.recompute_unit)
-        same = (option for option in front if option[-2:] == given[-2:])
+        stated = _stated_option(layers, self.bare.recompute_unit)
+        same = (option for option in front if option[-2:] == stated[-2:])
         less = (
             option
             for option in front
-            if option.takes_no_more(given) or (not self._limited and option.costs_no_more(given))
+            if option.uses_no_more(stated) or (not self._limited and option.costs_no_more(stated))
         )
         return next(same, None) or next(less, None)
 
@@ -167,19 +173,21 @@ def stage_options(
     among the first layers of the stage stays so whatever follows: times and memory add up, and the
     peak grows with what F keeps of the layers before.
     """
-    front, place = [_as_given((), unit)], 0
+    front, start = [_stated_option((), unit)], 0
     for _, run in groupby(layers, _costs_of_option):
         equal = tuple(run)
         layer, count = equal[0], len(equal)
-        own = _as_given((layer,), RecomputeUnit.LAYER)
+        own = _stated_option((layer,), RecomputeUnit.LAYER)
         may_offload = offload and layer.offload_memory > 0 and not layer.recompute
         front = _non_dominated(
-            _followed(option, layer, own, range(place, place + count), again, moved)
+            _followed(
+                option, layer, own, range(start, start + count), num_recomputed, num_offloaded
+            )
             for option in front
-            for again in range(count + 1 if recompute and layer.saved > 0 else 1)
-            for moved in range(count - again + 1 if may_offload else 1)
+            for num_recomputed in range(count + 1 if recompute and layer.saved > 0 else 1)
+            for num_offloaded in range(count - num_recomputed + 1 if may_offload else 1)
         )
-        place += count
+        start += count
     if unit is RecomputeUnit.STAGE:
         peak = _peak(layers, unit)
         front = _non_dominated(option._replace(peak=peak) for option in front)
@@ -195,25 +203,43 @@ def _costs_of_option(layer: Layer) -> tuple[object, ...]:
 
 
 def _followed(
-    option: StageOption, layer: Layer, own: StageOption, places: range, again: int, moved: int
+    option: StageOption,
+    layer: Layer,
+    own: StageOption,
+    places: range,
+    num_recomputed: int,
+    num_offloaded: int,
 ) -> StageOption:
-    """An option followed by equal layers: `again` recompute, the next `moved` offload.
+    """An option followed by equal layers: the first ones recompute, the next ones offload.
 
     The others do as the layer says, which is the option `own`.
     """
-    cost, others = (layer.activation, layer.backward_workspace), len(places) - again - moved
-    peak = BackwardPeak(option.kept, option.peak)
-    peak = peak.then(layer.kept, *cost, again).then(own.kept, *cost, moved + others)
-    left = again * layer.kept + moved * (own.kept - layer.offload_memory) + others * own.left
+    cost, num_unchanged = (
+        (layer.activation, layer.backward_workspace),
+        len(places) - num_recomputed - num_offloaded,
+    )
+    peak = BackwardPeak(option.stashed, option.peak)
+    peak = peak.then(layer.kept, *cost, num_recomputed).then(
+        own.stashed, *cost, num_offloaded + num_unchanged
+    )
+    resident = (
+        num_recomputed * layer.kept
+        + num_offloaded * (own.stashed - layer.offload_memory)
+        + num_unchanged * own.resident
+    )
     return StageOption(
-        time=option.time + again * layer.recompute_time + (moved + others) * own.time,
-        moving=option.moving + moved * layer.offload_time + others * own.moving,
-        kept=peak.held,
-        left=option.left + left,
+        time=option.time
+        + num_recomputed * layer.recompute_time
+        + (num_offloaded + num_unchanged) * own.time,
+        moving=option.moving + num_offloaded * layer.offload_time + num_unchanged * own.moving,
+        stashed=peak.held,
+        resident=option.resident + resident,
         peak=peak.peak,
-        layers=option.layers | frozenset(places if own.layers else places[:again]),
+        layers=option.layers | frozenset(places if own.layers else places[:num_recomputed]),
         offloaded=option.offloaded
-        | frozenset(places if own.offloaded else places[again : again + moved]),
+        | frozenset(
+            places if own.offloaded else places[num_recomputed : num_recomputed + num_offloaded]
+        ),
     )
 
 
@@ -221,20 +247,20 @@ def full_recompute(
     layers: tuple[Layer, ...], unit: RecomputeUnit = RecomputeUnit.LAYER
 ) -> StageOption:
     """Option in which all layers of a stage recompute that may, also if it saves nothing."""
-    return _as_given(
+    return _stated_option(
         [replace(layer, recompute=layer.recompute or layer.recomputable) for layer in layers], unit
     )
 
 
-def _as_given(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
+def _stated_option(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
     """Option of a stage whose layers do as they say."""
-    again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
-    moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
-    time = sum((layers[place].recompute_time for place in again), Fraction(0))
-    kept = sum(map(held_by_forward, layers), Fraction(0))
-    moving = sum((layers[place].offload_time for place in moved), Fraction(0))
-    left = kept - sum(layers[place].offload_memory for place in moved)
-    return StageOption(time, moving, kept, left, _peak(layers, unit), again, moved)
+    recomputed = frozenset(index for index, layer in enumerate(layers) if layer.recompute)
+    offloaded = frozenset(index for index, layer in enumerate(layers) if layer.offload)
+    time = sum((layers[index].recompute_time for index in recomputed), Fraction(0))
+    stashed = sum(map(held_by_forward, layers), Fraction(0))
+    moving = sum((layers[index].offload_time for index in offloaded), Fraction(0))
+    resident = stashed - sum(layers[index].offload_memory for index in offloaded)
+    return StageOption(time, moving, stashed, resident, _peak(layers, unit), recomputed, offloaded)
 
 
 def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
@@ -249,6 +275,6 @@ def _non_dominated(options: Iterator[StageOption]) -> list[StageOption]:
     """Options that no other one dominates."""
     front: list[StageOption] = []
     for option in sorted(options, key=lambda option: (*option[:5], *map(sorted, option[5:]))):
-        if not any(known.takes_no_more(option) for known in reversed(front)):
+        if not any(known.uses_no_more(option) for known in reversed(front)):
             front.append(option)
     return front

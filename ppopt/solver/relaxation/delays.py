@@ -49,7 +49,10 @@ class Delays:
     @cached_property
     def operations(self) -> list[list[OperationClass]]:
         """Classes of every stage (of its first slice), in the order in which they can run."""
-        return [[self.instance.classes[number] for number in mine] for mine in self.numbers]
+        return [
+            [self.instance.classes[class_id] for class_id in class_ids]
+            for class_ids in self.numbers
+        ]
 
     def graph(self) -> ClassGraph:
         """Precedence between these classes."""
@@ -81,9 +84,9 @@ class Delays:
         return [
             sum(
                 self._lag(before, after) + self.instance.classes[after].duration
-                for before, after in pairwise(mine)
+                for before, after in pairwise(class_ids)
             )
-            for _, *mine in self.numbers
+            for _, *class_ids in self.numbers
         ]
 
     @cached_property
@@ -136,15 +139,15 @@ class Delays:
 
     @cached_property
     def _round_trips(self) -> list[int]:
-        graph, found = self.graph(), []
+        graph, trips = self.graph(), []
         for forward, backward, *weight in reversed(self.numbers):
-            found.append(graph.lag(forward, backward) or 0)
-            for number in (forward, backward, *weight):
-                graph.remove(number)
-        return found[::-1]
+            trips.append(graph.lag(forward, backward) or 0)
+            for class_id in (forward, backward, *weight):
+                graph.remove(class_id)
+        return trips[::-1]
 
     @cached_property
-    def most_until_b(self) -> list[int | None]:
+    def max_until_b(self) -> list[int | None]:
         """Per stage: most microbatches between the start of F and the end of B; None: any number.
 
         From F(stage) to B(stage) a microbatch holds what the F of this stage and of all lower
@@ -152,31 +155,33 @@ class Delays:
         start does so while all of them are held, and there must be room for what it takes. A B of
         no length may share its instant with what gives memory back: what it takes is not counted.
         """
-        kept = [forward.change for forward, *_ in self.operations]
-        found = []
+        stashed = [forward.change for forward, *_ in self.operations]
+        limits = []
         for stage, (device, (_, backward, *_)) in enumerate(
             zip(self.host, self.operations, strict=True)
         ):
-            each = sum(kept[other] for other in self.hosted[device] if other <= stage)
-            found.append(self._most(device, each, backward.takes if backward.duration else 0))
-        return found
+            each = sum(stashed[lower] for lower in self.hosted[device] if lower <= stage)
+            limits.append(
+                self._max_microbatches(device, each, backward.takes if backward.duration else 0)
+            )
+        return limits
 
     @cached_property
-    def most_until_w(self) -> list[int | None]:
+    def max_until_w(self) -> list[int | None]:
         """Per stage: most microbatches between the start of F and the end of W; None: any number.
 
         A microbatch holds at least the smaller of two amounts: what F keeps, and what F and B keep
         together.
         """
-        held = [
+        live = [
             accumulate(op_class.change for op_class in before) for *before, _ in self.operations
         ]
         return [
-            self._most(device, min(amounts))
-            for device, amounts in zip(self.host, held, strict=True)
+            self._max_microbatches(device, min(amounts))
+            for device, amounts in zip(self.host, live, strict=True)
         ]
 
-    def _most(self, device: int, each: int, beside: int = 0) -> int | None:
+    def _max_microbatches(self, device: int, each: int, beside: int = 0) -> int | None:
         """Number of times that `each` fits in addition to an amount; None: any number."""
-        room = self.instance.room(device)
-        return None if room is None or not each else max(0, room - beside) // each
+        headroom = self.instance.room(device)
+        return None if headroom is None or not each else max(0, headroom - beside) // each
