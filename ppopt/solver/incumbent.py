@@ -73,7 +73,7 @@ class Incumbent:
             self.submit(timing.schedule(self.problem.pipeline, orders, self.problem.objective))
 
     def raise_bound(self, bound: Bound) -> None:
-        """Keep a lower bound if it is better, rounded up to the next value an optimum can have."""
+        """Keep a lower bound if it is better, rounded up to the next possible optimum."""
         if bound.value > self.bound.value:
             possible = min_possible_value(self.problem, bound.value)
             if possible > bound.value:

@@ -1,4 +1,4 @@
-"""Which of partition, placement, recompute and offload a pipeline leaves open, and their choice."""
+"""The open decisions of a pipeline (partition, placement, recompute, ...), and their choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OpenDecisions(Flag):
-    """Decisions that are made with the schedule: any combination of these."""
+    """Decisions that are searched together with the schedule: any combination of these."""
 
     PARTITION = auto()
     PLACEMENT = auto()
@@ -28,7 +28,7 @@ class OpenDecisions(Flag):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what is chosen."""
+        """Names of the open decisions."""
         return tuple(str(choice.name).lower() for choice in self)
 
 
@@ -36,9 +36,9 @@ NO_DECISIONS = OpenDecisions(0)
 
 
 def open_decisions(pipeline: Pipeline) -> OpenDecisions:
-    """Decisions that a pipeline leaves open.
+    """Open decisions of a pipeline.
 
-    Raises NotApplicableError if the order of microbatches is open beside others.
+    Raises NotApplicableError if the order of microbatches and another decision are open.
     """
     choices = NO_DECISIONS
     if pipeline.placement == placement.SEARCH:
@@ -64,7 +64,7 @@ def _with_order(choices: OpenDecisions) -> OpenDecisions:
 def choice_of(
     problem: Problem, deadline: Deadline, extra_decisions: OpenDecisions = NO_DECISIONS
 ) -> Choice | None:
-    """Configuration space of what a pipeline leaves open; None if nothing is.
+    """Choice for the open decisions of a pipeline; None if there are none.
 
     `extra_decisions` are searched in addition. Bounds end at the deadline. Raises
     NotApplicableError if the search does not apply. The classes load on use.

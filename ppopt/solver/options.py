@@ -71,5 +71,5 @@ def versions() -> dict[str, str]:
 
 @cache
 def _version(distribution: str) -> str:
-    """Version of a distribution; to read it takes longer than to search a tiny pipeline."""
+    """Version of a distribution, cached: reading it takes longer than searching a tiny pipeline."""
     return metadata.version(distribution)

@@ -41,7 +41,7 @@ PROVING = frozenset(
     method.name
     for method in (SubsetDP, RelaxationBound, DynamicProgram, FullModel, TargetFeasibility)
 )
-"""Names of the methods that raise bounds; all others only make schedules."""
+"""Names of the methods that raise bounds; all others only find schedules."""
 
 
 def improvement_turns(
@@ -53,7 +53,7 @@ def improvement_turns(
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows compute alone, if there are other operations.
+    `view` is the view of compute alone, if there are other operations.
     """
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options)
@@ -172,7 +172,7 @@ class _Portfolio:
 
     @property
     def _compute(self) -> Incumbent:
-        """The view of compute alone, or the incumbent if there is nothing else."""
+        """The view of compute alone, or the incumbent if there are no other operations."""
         return self._view or self._incumbent
 
     @property

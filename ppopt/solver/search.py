@@ -106,9 +106,9 @@ class Search:
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        With any time limit there is a schedule if memory allows one microbatch at a time. Priority
-        rules and hand strategies may take `params.construction.grace` seconds more, because a
-        schedule of one microbatch at a time is several times as long as theirs.
+        With any time limit there is a schedule if one microbatch at a time fits into memory.
+        Priority rules and baselines may exceed the time limit by `params.construction.grace`
+        seconds, because a schedule of one microbatch at a time is several times as long.
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
@@ -140,9 +140,9 @@ class Search:
         return Clock(self.options.deadline.longer(grace), self._stopped)
 
     def _run_turns(self, turns: Turns, clock: Clock) -> None:
-        """Take turns until there are none left, the problem is solved, or time is up.
+        """Run turns until none remains, the problem is solved, or the time limit is reached.
 
-        Of a search that is over none is asked for: what takes the turns takes long to import.
+        A search that is over requests no turn, because the methods take long to import.
         """
         turn = None if clock.over or self.incumbent.closed else next(turns, None)
         while turn is not None and not (clock.over or self.incumbent.closed):
@@ -168,10 +168,10 @@ class Search:
                 yield Turn(method, 0.0)
 
     def _construction(self) -> Turns:
-        """Rules and hand strategies in turn.
+        """Rules and baselines in alternation.
 
-        If backwards are mixed, all of these for split and for whole ones, and the strategies that
-        mix them as they are.
+        If backwards are mixed, all of these for split and for whole backwards, and the strategies
+        that mix them unchanged.
         """
         params = self.params
         yield from alternate(
@@ -193,14 +193,14 @@ class Search:
 
     @cached_property
     def parts(self) -> list[BackwardPool]:
-        """Pool of the heuristics per kind of backward, and the view that gets schedules."""
+        """Pool of the heuristics per kind of backward, and the view that receives schedules."""
         return backward_pools(self.view or self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
 
     def _improvement(self) -> Turns:
-        """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
+        """Local search, bounds and exact methods, which need CP-SAT; its import takes long."""
         if _PORTFOLIO not in sys.modules and self.clock.left < _IMPORT_SECONDS:
             return
         with interrupts.deferred():

@@ -1,4 +1,4 @@
-"""`ppopt.solve`: finds the best schedule, with partition, placement or recompute if open."""
+"""`ppopt.solve`: finds the best schedule, with the open decisions of the pipeline."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def solve(
     params: SolveParams = SolveParams(),
     began: float | None = None,
 ) -> Result:
-    """Search the schedule of least makespan or device span within the memory limits.
+    """Search for the schedule with the minimum makespan or device span within the memory limits.
 
-    Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
-    nothing for makespan, and less than a tick for device span. The search space: any order on every
-    device, and of every stage and microbatch either BW or B and W (`backward_kind` mixed, the
-    default), B and W (split) or BW (whole).
+    Starts are whole ticks: the unit of time is divided so that all times are integers. Other starts
+    gain nothing for makespan, and less than a tick for device span. The search space contains any
+    order on every device. Every stage and microbatch has either BW or B and W (`backward_kind`
+    mixed, the default), B and W (split), or BW (whole).
 
-    `mem_limit`, if given, replaces the limit of the pipeline. `time_limit` is in seconds, from
+    `mem_limit` replaces the limit of the pipeline. `time_limit` is in seconds, from
     `began` (of `time.monotonic`) or else from now. `workers` defaults to the processors available;
     with more than one, and several stages per device, part of the search runs in a child process.
 

@@ -1,7 +1,6 @@
 """Raises the lower bound of one configuration by subsets of its devices, without a schedule.
 
-In a search over configurations, a configuration whose bound reaches the best value of another one
-need not be scheduled.
+A search over configurations need not schedule a configuration whose bound reaches the best value.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ppopt.solver.problem_views import relaxed_for, run_on_view
 
 
 class SubsetBounding:
-    """Dynamic programming over subsets of devices that can be continued any number of times."""
+    """Dynamic programming over subsets of devices, which can be resumed any number of times."""
 
     def __init__(self, problem: Problem, params: SubsetParams, first: Sequence[Devices]) -> None:
         """`first`: subsets to try before others, such as the best ones of a similar problem."""
@@ -33,7 +32,7 @@ class SubsetBounding:
         self._subsets = SubsetDP(relaxed.problem, params, first)
         self._method = run_on_view(relaxed, self._subsets)
         self.exhausted = not applies(self._method, problem)
-        """Whether nothing is left to do."""
+        """Whether another run would do nothing."""
 
     def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
         """Work towards a value in ticks for some units of work; return the units used.
@@ -49,7 +48,7 @@ class SubsetBounding:
 
     @property
     def base(self) -> Devices:
-        """Subset that gave the best bound; empty if none did."""
+        """Subset with the best bound; empty if none improved the bound."""
         return self._subsets.base
 
     @property

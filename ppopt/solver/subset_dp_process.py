@@ -1,8 +1,8 @@
 """Runs dynamic programming over subsets of devices in a child process.
 
 The dynamic program needs a processor for the whole search, and Python runs only one thread of a
-process at a time. The search sends values and bounds, the process sends bounds; both sides read
-messages at every stop check.
+process at a time. The search sends values and bounds, the process sends bounds. Both sides read
+messages whenever they check for a stop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ppopt.solver.parameters import SubsetParams
 BY_CLOCK = 2
 """Workers of the budget in this process: with more than one, budgets are seconds."""
 PAUSE = 0.05
-"""Least number of seconds between two exchanges of messages."""
+"""Minimum number of seconds between two exchanges of messages."""
 FIRST_ROUND = 6.0
 """Seconds of the first round; each round takes twice as long."""
 MIN_SECONDS = 3.0
-"""Least number of seconds left to start the process, which takes half a second."""
+"""Minimum number of remaining seconds to start the process, which takes half a second."""
 
 
 class SubsetProblem(NamedTuple):
@@ -69,7 +69,7 @@ class SubsetDPProxy:
         return self._local.supports(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Take a turn in this process, then start the child process; later do nothing."""
+        """Run a turn in this process, then start the child process; later turns do nothing."""
         if self.active:
             return Outcome()
         outcome = self._local.run(incumbent, budget)
@@ -84,7 +84,7 @@ class SubsetDPProxy:
 
     @interrupts.deferred()
     def begin(self, incumbent: Incumbent, clock: Clock) -> None:
-        """Start the process, once, if enough time is left and the system supports it.
+        """Start the process, once, if enough time remains and the system supports it.
 
         The incumbent must have a schedule.
         """
@@ -159,7 +159,7 @@ class _Link:
         self._next = Deadline.after(0.0)
 
     def exchange(self) -> None:
-        """Receive what the other side has found and send improvements, at most once per pause."""
+        """Receive improvements of the other side and send own ones, at most once per pause."""
         if self._cut or not self._next.over:
             return
         self._next = Deadline.after(PAUSE)

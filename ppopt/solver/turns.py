@@ -36,7 +36,7 @@ class TurnTaker:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the method has nothing left to do."""
+        """Whether another turn of the method would do nothing."""
         return self._last is not None and self._last.exhausted
 
     def note(self, outcome: Outcome) -> None:

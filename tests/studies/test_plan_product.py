@@ -83,7 +83,7 @@ def test_one_configuration_is_told_from_the_others() -> None:
     for candidate in candidates:
         candidate.update(best)
         own = candidate.state
-        assert own.least >= best or own.value == best
+        assert own.open_bound >= best or own.value == best
         if own.value is not None:
             assert own.best is not None and own.best.result is not None
             pipeline = own.best.result.pipeline
@@ -116,9 +116,9 @@ def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
     candidates = candidates_of(space)
     product = PlanProduct(candidates)
     candidates[1].raise_floor(Fraction(1000))
-    assert product.least((0,)) < 1000
+    assert product.min_bound((0,)) < 1000
     product.bound(NO_DEADLINE)
-    assert product.least((0,)) == 1000
+    assert product.min_bound((0,)) == 1000
 
 
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
@@ -130,6 +130,6 @@ def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     assert list(product.first()) == []
     product.bound(NO_DEADLINE, least + Fraction(1, 1000))
     firsts = {key[:1] for key in product.first()}
-    assert firsts == {prefix for prefix in product.inner if product.least(prefix) == least}
+    assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == least}
     candidates[0].update(least)
     assert candidates[0].searches == 0

@@ -369,7 +369,7 @@ class ConfigurationSearch:
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
         best = self.state.best or next(iter(self.state.known.values()))
-        for _ in range(self._params.kicks):
+        for _ in range(self._params.max_perturbations):
             key = self.choice.perturbed(best.key, self._random)
             if key is None:
                 return False

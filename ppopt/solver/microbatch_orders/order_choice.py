@@ -1,7 +1,7 @@
-"""Orders of microbatches that differ, as configurations of a search.
+"""Orders of different microbatches, as configurations of a search.
 
-A few orders are enumerated. Of more, those are searched whose baselines are best: the order of
-every device in a hand strategy stays as it is, and local search exchanges the microbatches.
+A small number of orders is enumerated. Otherwise local search improves the best baselines: the
+order of operations on every device stays fixed, and the microbatches are exchanged.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
 MAX_LISTED = 1000
-"""Most orders that are enumerated."""
+"""Maximum number of orders that are enumerated."""
 EVALUATIONS = 2000
 """Orders that a local search times before the next search of schedules."""
 MAX_BASELINES = 4
-"""Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
+"""Number of baselines whose orders of microbatches are searched."""
 BASELINE_SHARE = 0.2
-"""Share of the time after which no further baseline is begun."""
+"""Share of the time after which no other baseline is started."""
 NEAR = 8
 """Neighbours of an order that are tried."""
 KICKS = 2
@@ -73,13 +73,13 @@ class OrderChoice(Choice):
         return self._base.reordered(key)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Order of a pipeline of these microbatches; None if it has others."""
+        """Order of a pipeline with these microbatches; None if its microbatches are different."""
         order = pipeline.order if isinstance(pipeline.order, tuple) else self._listed_order
         same = self._base.reordered(order).factors == pipeline.factors
         return self._representative(order) if same else None
 
     def _representative(self, order: Sequence[int]) -> Order:
-        """The order in which microbatches that are alike keep the order of the list."""
+        """The equivalent order in which equal microbatches keep the listed order."""
         interchangeable = {factors: iter(places) for factors, places in self._alike.items()}
         return tuple(next(interchangeable[self._base.factors[place]]) for place in order)
 
@@ -89,7 +89,7 @@ class OrderChoice(Choice):
 
     @property
     def size(self) -> int:
-        """Number of orders, microbatches that are alike exchanged."""
+        """Number of orders, up to exchanges of equal microbatches."""
         alike = (factorial(len(places)) for places in self._alike.values())
         return factorial(self._base.batches) // prod(alike)
 
@@ -99,7 +99,7 @@ class OrderChoice(Choice):
         return self._base.ticks.time(self._bound.value)
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Orders with the bound of all."""
+        """Orders with the bound over all orders."""
         impossible = self._infeasible is not None
         return [Configuration(key, self.lower_bound, impossible) for key in keys]
 
@@ -117,14 +117,14 @@ class OrderChoice(Choice):
         return Complete(orders)
 
     def _next(self, order: Order) -> list[int]:
-        """Microbatches that may run next, of those that are alike the first one that is left."""
+        """Microbatches that may run next: the first remaining one of each group of equal ones."""
         remaining = (
             [place for place in places if place not in order] for places in self._alike.values()
         )
         return [places[0] for places in remaining if places]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Orders that are not listed; none where memory rules out all of them."""
+        """Orders that are not listed; none if memory excludes all of them."""
         return NONE_LEFT if self._infeasible is not None else super().rest(known, ceiling)
 
     def first(self) -> Iterator[Order]:
@@ -152,7 +152,7 @@ class OrderChoice(Choice):
             yield from map(self._representative, self._searches[0].near(key, NEAR))
 
     def perturbed(self, key: Key, random: Random) -> Order | None:
-        """Local optimum some random exchanges away; None if all orders are enumerated."""
+        """Local optimum after some random exchanges; None if all orders are enumerated."""
         if isinstance(self._listed, Complete) or not self._searches:
             return None
         search = random.choice(self._searches)

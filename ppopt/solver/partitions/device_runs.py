@@ -1,8 +1,8 @@
 """Runs of consecutive layers that a device may host in the partition program, with bounds.
 
-A choice is one or two runs of layers: the positions of the program before the device, where they
-begin, and their lengths. Choices are sorted by these, so that those of one state of the program are
-adjacent.
+A choice is one or two runs of layers, given by the positions at which they begin (the state of the
+program before the device) and their lengths. Choices are sorted by these, so that the choices of
+one state are adjacent.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ppopt.solver.partitions.space import FOREVER
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
-"""Whole or other numbers."""
+"""Integers or floats."""
 TOGETHER = 2**14
 """Choices whose paths are computed at once."""
 
 
 class Runs(NamedTuple):
-    """Runs of one device: `first` layers at the first position, `second` at the second."""
+    """Runs of one device: `first` layers at the first position, `second` layers at the second."""
 
     first: int
     second: int
 
 
 class RunPositions(NamedTuple):
-    """Positions and lengths of runs, one entry per choice; second: 0 if there is one run."""
+    """Positions and lengths of runs, one entry per choice; `second` is 0 if there is one run."""
 
     first: Ints
     second: Ints
@@ -86,12 +86,12 @@ def min_by_position(
     join: np.ufunc,
     look: Callable[[], None] = lambda: None,
 ) -> Numbers:
-    """Least over the choices of every position, of their own value joined to that of the rest.
+    """Minimum over the choices of every position of their own value combined with the rest.
 
-    `rest` is the least of what follows, by positions [first][second] and rows that do not change;
-    it is read at the `ends` of the runs. Its largest value means that nothing follows. The result
-    is of the same shape, by the positions at which the runs begin. `look` is called between parts
-    of the choices.
+    `rest` is the minimum over what follows, by positions [first][second] and rows that do not
+    change; it is read at the `ends` of the runs. Its largest value means that nothing follows. The
+    result has the same shape, by the positions at which the runs begin. `join` combines two values.
+    `look` is called between batches of choices.
     """
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
     minima = np.full(rest.shape, nothing, rest.dtype)
@@ -114,7 +114,7 @@ def _beginnings(first: Ints, second: Ints) -> Ints:
 
 
 def _together(places: RunPositions) -> Iterator[slice]:
-    """Choices in parts of limited size, those of a position in one of them."""
+    """Batches of choices of limited size; the choices of a position are in the same batch."""
     count = len(places.first)
     if not count:
         return

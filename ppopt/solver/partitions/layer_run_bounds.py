@@ -1,50 +1,52 @@
 """Lower bounds of one device, vectorised over all runs of layers that it may host.
 
-A device hosts stages 1 .. v (here numbered in forward order); a microbatch visits it at F of
-1 .. v, then at the backwards of v .. 1. Where these stages begin and end fixes its work, its
-memory, and the least delays before, between and beyond them, whatever the other cuts are. So each
-argument below bounds every schedule of every partition with these stages. Of a stage:
+A device hosts stages 1 .. v (here numbered in forward order). A microbatch visits it for F of
+1 .. v, then for the backwards of v .. 1. The layers of these stages determine its work, its memory,
+and the minimum delays before, between and after them, whatever the other cuts are. So each argument
+below bounds every schedule of every partition with these stages. Quantities of a stage:
 
 - `forward`: time of F
-- `gradient_time`: least time until a backward hands its gradient on (split: B; whole: BW)
-- `backward`, `longest_backward`: least and most time of all of it (split: B + W; whole: BW)
-- `activation`: memory that F leaves; `memory_b`: what B adds once it has handed on
+- `gradient_time`: minimum time from the start of a backward to its gradient (split: B; whole: BW)
+- `backward`, `longest_backward`: minimum and maximum time of a backward (split: B + W; whole: BW)
+- `activation`: memory that F allocates and retains; `memory_b`: change of memory by B
 
-`head` is the least time before F of stage 1, `round_trip` that from the end of F of stage v to its
-backward, and there are m microbatches.
+`head` is the minimum time before F of stage 1. `round_trip` is the minimum time from the end of F
+of stage v to the start of its backward. There are m microbatches.
 
-1. *Work and forced idle time*: head + m sum(forward + backward) + idle. From the start of the first
-   F to that of the first backward of stage v a round trip passes, in which only F run, as many as
-   memory holds. From the end of the last F of stage v to its backward another round trip passes, in
-   which only backwards of microbatches that memory held run. If memory does not hold all
-   microbatches, the first wait ends before the second begins.
+1. *Work and forced idle time*: head + m sum(forward + backward) + idle. Between the start of the
+   first F and the start of the first backward of stage v there is a round trip, in which only F
+   run, as many as fit into memory. Between the end of the last F of stage v and its backward there
+   is another round trip, in which only backwards of live microbatches run. If not all microbatches
+   fit into memory, the first wait ends before the second begins.
 2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
-   run but those W for which memory was left; after it the gradient goes up to stage 0, whose own
-   backward ends the schedule.
-3. *Last forward*: when the last F of stage v starts, all other F have run, and of the backwards all
-   but what memory still held; after it come the round trip and the way of 2.
-4. *Parts of the way*: 1 to 3 for the operations from F of stage p on, and 2 for those up to the
-   last backward of stage q: they start later, or are followed by more.
-5. *Recurrence*: when F of stage p starts, its microbatch keeps the activations of the stages 1 ..
-   p. A microbatch whose F of stage p has started keeps those of the stages 1 .. q <= p until its
-   backward of stage q ends, then activation + memory_b of stage q until its W ends. Let h be the
-   least time from that F to that end. If n others do not fit beside the one that starts, at least
-   j + 1 of the first j + n have come to that end, one of them no sooner than h after F of stage p
-   of microbatch j. What is left without the first i n microbatches starts i h later.
+   run, except the W whose memory may still be live. After it the gradient passes up to stage 0,
+   whose own backward ends the schedule.
+3. *Last forward*: when the last F of stage v starts, all other F have run, and all backwards except
+   those of live microbatches. After it come the round trip and the gradient path of 2.
+4. *Subsets of the stages*: 1 to 3 for the operations from F of stage p on, and 2 for those up to
+the
+   last backward of stage q: they start later, or more operations follow.
+5. *Recurrence*: when F of stage p starts, the activations of its microbatch on the stages 1 .. p
+are
+   live. After F of stage p has started, the activations of a microbatch on the stages 1 .. q <= p
+   are live until its backward of stage q ends, and then activation + memory_b of stage q until its
+   W ends. Let h be the minimum time from that F to that end. If at most n - 1 other microbatches
+   fit, then j + 1 of the first j + n must have reached that end, one of them at least h after F of
+   stage p of microbatch j. So the schedule without the first i n microbatches starts i h later.
    For v above 1 the arguments of every stage alone count too.
-6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
-   starts at the least time before the first of them, plus n g, or later; g is also at least the F
-   of every hosted stage before k. Before the first backward only F run. What has come until an
-   instant t before that is at most ceil((t - head of k) / g) F of every stage k. The rest of the
-   time up to t is idle. This is the wait of 1, 2 and 4 if it is longer than by memory.
-   (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
-If layers run no backward, the first stages may not wait for those after them. The makespan does
-not tell: their backwards take no time, and may as well wait. A device span does: there only the
+6. *Pace*: stage 0 runs its F one after another, with duration g. So the n-th F (n = 0, 1, ...) of a
+   stage k starts at or after the minimum time of its first F plus n g; g is also at least the F of
+   every hosted stage before k. Before the first backward only F run. Up to an earlier instant t, at
+   most ceil((t - head of k) / g) F of every stage k have arrived. The rest of the time up to t is
+   idle. This is the wait of 1, 2 and 4 if it is longer than the wait by memory. (One machine with
+   release times, as in Carlier; not for device span, whose clock starts late.)
+If layers run no backward, the first stages need not wait for later stages. For makespan this makes
+no difference: backwards of duration 0 may wait without cost. For device span it does, so only the
 work of a device counts.
 
-If a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b` has
-what its backward takes besides. On the way beyond the device's own stages nothing recomputes: that
-only shortens the way.
+If a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b`
+includes what its backward allocates again. On other devices nothing recomputes in these bounds,
+which only shortens their delays.
 
 1 is the bound of `ppopt.solver.bounds.device_bounds`; forced idle time as in
 `ppopt.solver.bounds.idle_bounds`. Head-body-tail bounds: Carlier, EJOR 11 (1982).
@@ -67,7 +69,7 @@ OUTWARD = 1e-9
 
 
 class Hosted(NamedTuple):
-    """A stage of a device: its number, and where it begins and ends, for many choices at once."""
+    """A stage of a device, with its first layer and its end, for many choices at once."""
 
     stage: int
     low: Ints
@@ -75,12 +77,12 @@ class Hosted(NamedTuple):
     high: Ints
     """Layers up to its end."""
     recompute_time: Ints | int = 0
-    """Time of its recompute, part of every backward."""
+    """Recompute time, added to every backward."""
     saved: Ints | int = 0
-    """Memory that its F does not keep; its backward takes it at its start."""
+    """Memory that its F does not retain; its backward allocates it at its start."""
 
     def at(self, places: Ints) -> Hosted:
-        """Some of the choices."""
+        """Select choices."""
         recompute_time, saved = (
             row if isinstance(row, int) else row[places]
             for row in (self.recompute_time, self.saved)
@@ -89,20 +91,20 @@ class Hosted(NamedTuple):
 
 
 class DeviceBound(NamedTuple):
-    """Bounds of a device, one entry per choice; FOREVER: memory never suffices."""
+    """Bounds of a device, one entry per choice; FOREVER: its memory limit is too small."""
 
     alone: Ints
-    """Bound that ends on this device or on its way."""
+    """Bound for an end on this device, or on a path from it."""
     through: Ints
-    """Bound up to the end of the first stage's backward, less `first_stage_tail` of that stage."""
+    """Bound up to the end of the backward of stage 0, minus `first_stage_tail` of that stage."""
 
     def with_tail(self, tail: int | Ints) -> Ints:
-        """The larger of both, for a first stage of this tail."""
+        """The larger of both, if stage 0 has this tail."""
         return np.asarray(np.minimum(np.maximum(self.alone, self.through + tail), FOREVER))
 
 
 class KnapsackItems(NamedTuple):
-    """Work that may be done `copies` times while `memory` each is held."""
+    """Work that can be done up to `copies` times, each with `memory` that is live meanwhile."""
 
     work: Ints
     memory: Ints
@@ -113,15 +115,15 @@ class BackwardTimes(NamedTuple):
     """Times of a backward of some layers, one entry per choice."""
 
     gradient_time: Ints
-    """Least time until its gradient leaves."""
+    """Minimum time until the gradient is computed."""
     minimum: Ints
-    """Least time of all of it."""
+    """Minimum time of the whole backward."""
     maximum: Ints
-    """Most time of all of it."""
+    """Maximum time of the whole backward."""
 
 
 def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTimes:
-    """Times of a backward of layers `low` to `high`, in the ways that the space has."""
+    """Times of a backward of layers `low` to `high`, over the kinds that the space allows."""
     sums = space.sums
     partial, weight, joint = (
         row[high] - row[low] for row in (sums.backward_input, sums.weight, sums.backward)
@@ -136,16 +138,16 @@ def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTime
 
 
 def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
-    """Least time of a backward of stage 0, less the time to hand on the gradient of its layers.
+    """Minimum time of a backward of stage 0, minus the gradient time of its layers.
 
-    The way out of a device counts the layers of stage 0 too; here they are taken back.
+    The path out of a device includes the gradient times of stage 0, which are subtracted here.
     """
     slow = space.slowness_of(space.hosts[0])
     return (backward_times(space, 0 * high, high).minimum - space.sums.gradient_time[high]) * slow
 
 
 def pace_of(space: PartitionSpace, high: int) -> int:
-    """Time of F of stage 0 if it has `high` layers: no stage gets its inputs faster."""
+    """Time of F of stage 0 with `high` layers: the minimum distance of the inputs of any stage."""
     return int(space.sums.forward[high]) * space.slowness_of(space.hosts[0])
 
 
@@ -154,7 +156,7 @@ def device_bound(
 ) -> DeviceBound:
     """The largest bound of a device by all arguments of this module.
 
-    `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
+    `pace` is the minimum time of F of stage 0 (see `pace_of`); 0: unknown.
     """
     own = _Device(space, device, tuple(hosted), space.batches, pace=pace)
     if space.span and not space.has_all_backwards:
@@ -189,18 +191,18 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -
 
 
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Least time before the first F of a device, and the time of all its operations."""
+    """Minimum time before the first F of a device, plus the time of all its operations."""
     own = _Device(space, device, tuple(hosted), space.batches)
     return np.asarray(own.head(0) + own.work)
 
 
 def min_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Memory without which no schedule runs, one entry per choice, in ticks of memory.
+    """Minimum memory limit below which no schedule exists, one entry per choice, in memory ticks.
 
-    When F of stage k starts, its microbatch holds the activations of the stages 1 .. k, for none of
-    their backwards has started; a B that takes time and memory adds that. A whole backward adds
-    nothing. One microbatch at a time needs no more than this, unless operations of no length take
-    memory.
+    When F of stage k starts, the activations of its microbatch on the stages 1 .. k are live,
+    because none of their backwards has started. A B with a duration above 0 adds its allocation. A
+    whole backward adds nothing. One microbatch at a time needs no more than this, unless operations
+    of duration 0 allocate memory.
     """
     return _Device(space, device, tuple(hosted), space.batches).min_memory()
 
@@ -208,8 +210,8 @@ def min_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> 
 def max_work(items: Sequence[KnapsackItems], headroom: Ints | None) -> Ints:
     """Upper bound on the work of items that fit into `headroom` together: exact for one item.
 
-    For several it is the least, over all prices per memory, of the price of the room and what
-    every item is worth above its own price: the linear relaxation of the knapsack problem.
+    For several items it is the linear relaxation of the knapsack problem: the minimum, over all
+    prices per memory, of the price of the headroom plus the work of the items above their price.
     """
     everything = np.asarray(sum(item.copies * item.work for item in items))
     if headroom is None:
@@ -228,7 +230,7 @@ def max_work(items: Sequence[KnapsackItems], headroom: Ints | None) -> Ints:
 
 
 def _fitting(item: KnapsackItems, headroom: Ints) -> Ints:
-    """Number of times that an item fits."""
+    """Number of copies of an item that fit."""
     counted = np.maximum(0, headroom) // np.maximum(item.memory, 1)
     return np.where(item.memory > 0, np.minimum(item.copies, counted), item.copies)
 
@@ -251,9 +253,9 @@ class _Device:
         later: int | Ints = 0,
         pace: int = 0,
     ) -> None:
-        """`batches` microbatches, the first of which reaches the device `later` than it might.
+        """`later`: additional delay of the first of the `batches` microbatches.
 
-        Those after the first come `pace` apart, if they are all.
+        `pace` is the distance of their inputs, if all microbatches count.
         """
         sums = space.sums
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
@@ -274,7 +276,7 @@ class _Device:
         self.weight = [
             whole - part for whole, part in zip(self.backward, self.gradient_time, strict=True)
         ]
-        """Least time of a backward after its gradient is handed on."""
+        """Minimum time of a backward after its gradient."""
         self.activation = [
             sums.activation_of(stage.low, stage.high) - stage.saved for stage in hosted
         ]
@@ -291,13 +293,13 @@ class _Device:
         limits = space.limits
         self.headroom: Ints | None = None if limits is None else limits[device] - self.static
         self.live = np.asarray(sum(self.activation))
-        """Memory of a microbatch between its last F and its first backward here."""
+        """Live memory of a microbatch between its last F and its first backward on the device."""
         self.tight = (
             np.zeros(self.live.shape, bool)
             if self.headroom is None
             else self.batches * self.live > self.headroom
         )
-        """Whether memory does not hold all microbatches at once."""
+        """Whether not all microbatches fit into memory at once."""
 
     @cached_property
     def round_trip(self) -> Ints:
@@ -311,9 +313,9 @@ class _Device:
         return np.asarray(self.batches * np.asarray(sum(self.forward) + sum(self.backward)))
 
     def head(self, first: int) -> Ints:
-        """Least time before the first F of a hosted stage.
+        """Minimum time before the first F of a hosted stage.
 
-        For device span it counts from the first F of the device.
+        For device span, from the first F of the device.
         """
         sums, stage = self.space.sums, self.hosted[first]
         if self.space.span:
@@ -337,7 +339,7 @@ class _Device:
         )
 
     def _min_gradient_time(self, k: int) -> Ints:
-        """Time to hand on the gradient of a hosted stage, by the least of every layer."""
+        """Gradient time of a hosted stage, as the sum of the minima of its layers."""
         gradient_time, stage = self.space.sums.gradient_time, self.hosted[k]
         slow = self.space.slowness_of(self.device)
         return np.asarray(
@@ -345,7 +347,7 @@ class _Device:
         )
 
     def _between_hosted(self, sums: Ints, first: int, last: int | None = None) -> Ints:
-        """Least time of the stages of other devices between hosted stages."""
+        """Minimum time of the stages of other devices between hosted stages."""
         pairs = pairwise(self.hosted[first : None if last is None else last + 1])
         gaps = []
         for low, high in pairs:
@@ -364,18 +366,18 @@ class _Device:
         return DeviceBound(alone, start + out)
 
     def _allocated(self, k: int) -> Ints:
-        """Memory that every backward of a hosted stage takes while it runs."""
+        """Memory that every backward of a hosted stage allocates at its start."""
         certain = self.space.split and not self.space.whole
         return np.where(self.gradient_time[k] > 0, np.maximum(0, self.memory_b[k]), 0) * certain
 
     @cached_property
     def _allocated_by_b(self) -> Ints:
-        """Memory that B of the only hosted stage takes; 0 if there are several stages."""
+        """Memory that B of the only hosted stage allocates; 0 if there are several stages."""
         return self._allocated(0) * (len(self.hosted) == 1)
 
     @cached_property
     def _waiting_headroom(self) -> Ints | None:
-        """Room for microbatches before their backwards: one of these must be able to run."""
+        """Headroom for microbatches before their backwards, so that a backward can run."""
         return None if self.headroom is None else self.headroom - self._allocated_by_b
 
     def _wait(self, first: int = 0) -> Ints:
@@ -391,7 +393,7 @@ class _Device:
     def _paced_wait(self, first: int, way: Ints) -> Ints:
         """Argument 6: idle time up to `way` after the head of a hosted stage.
 
-        Looked at are that instant, and the last before it at which an F of each stage comes.
+        Evaluated at that instant, and at the last arrival of an F of each stage before it.
         """
         stages, start = range(first, len(self.hosted)), self.head(first)
         heads = [self.head(k) - start for k in stages]
@@ -413,11 +415,11 @@ class _Device:
         return np.asarray(np.max(idle_times, axis=0))
 
     def _unfinished(self, times: list[Ints]) -> Ints:
-        """Most backward work of other microbatches left when the last F of the last stage starts.
+        """Maximum backward work of other microbatches that remains when the last F starts.
 
-        A microbatch before its backward holds its activation and has all of `times` left; one
-        before its W holds `until_weight` and has what B leaves of it. An F of no length may share
-        its instant.
+        A microbatch before its backward has its activation live and all of `times` to do. One
+        before its W has `until_weight` live and the rest of `times` after B to do. An F of duration
+        0 may share its instant with backwards.
         """
         num_others = self.batches - 1
         everything = np.asarray(num_others * sum(times))
@@ -446,7 +448,7 @@ class _Device:
 
     @cached_property
     def _pending(self) -> Ints:
-        """Most work of W left when the last backward of the first hosted stage starts."""
+        """Maximum work of W after the start of the last backward of the first hosted stage."""
         items = [
             KnapsackItems(time, memory, self.batches - (0 if k else 1))
             for k, (time, memory) in enumerate(zip(self.weight, self.until_weight, strict=True))
@@ -488,7 +490,7 @@ class _Device:
         )
 
     def recurrence(self, first: int) -> DeviceBound:
-        """Argument 5 from F of hosted stage `first`, for the most repetitions and one less."""
+        """Argument 5 from F of hosted stage `first`, for the maximum repetitions and one less."""
         bound = DeviceBound(0 * self.live, 0 * self.live - FOREVER)
         work = np.asarray(sum(self.forward[first:]) + sum(self.backward))
         for fit, gap in self._repetitions(first):
@@ -502,11 +504,11 @@ class _Device:
         return bound
 
     def _repetitions(self, first: int) -> Iterator[tuple[Ints, Ints]]:
-        """Of argument 5 with p = `first`: n and h, by stage q, for the ends of B and of W.
+        """Values n and h of argument 5 with p = `first`, by stage q, for the ends of B and of W.
 
-        If memory waits for an end of B, none is running when an F starts; the next that does
-        adds what it takes. If it waits for an end of W, enough have come to that of B, and one
-        of these has not come to that of W.
+        If the F waits for memory that B frees, no B is running when it starts, and the next B adds
+        its allocation. If it waits for memory that W frees, enough microbatches have ended B, and
+        one of these has not ended W.
         """
         assert self.headroom is not None
         headroom, up = (
@@ -525,7 +527,7 @@ class _Device:
             yield np.maximum(fit, fit_until_w), arrives + self.backward[k]
 
     def _at(self, places: Ints, batches: Ints, later: Ints) -> _Device:
-        """Some of the choices, with other numbers of microbatches, which come later."""
+        """Select choices, with other numbers of microbatches that start later."""
         hosted = tuple(stage.at(places) for stage in self.hosted)
         return _Device(self.space, self.device, hosted, batches[places], later[places])
 
@@ -543,5 +545,5 @@ class _Device:
 
 
 def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
-    """Least delays between two stages, over all places of the cuts."""
+    """Minimum delays between two stages, over all positions of the cuts."""
     return sum(min(rows[stage][1:-1], default=0) for stage in range(low, high))

@@ -2,7 +2,7 @@
 
 Every partition has a lower bound (`ppopt.solver.partitions.layer_run_bounds`); dynamic programs
 enumerate partitions by that bound. The most even partitions whose bound is within 0 to 5 % of the
-least, and those made by rule, are scheduled first.
+minimum, and the partitions by rule, are scheduled first.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from ppopt.solver.partitions.partition_program import Counts
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
 
 MAX_FAR_MOVES = 64
-"""Most moves of one layer between two stages: all of 8 stages, those over up to 2 cuts of 16."""
+"""Maximum number of moves of a layer to another stage: all for 8 stages, over 2 cuts for 16."""
 EVEN_SHARE = 0.05
-"""Most of the time left for one even partition of a low bound: of two stages per device it can take
-as long as the bound over all, while nothing is scheduled."""
+"""Maximum share of the remaining time for one even partition: with two stages per device it may
+take as long as the bound over all, and nothing is scheduled meanwhile."""
 FIRST_EXTENSION = 0.01
 """Share by which the enumeration in bound order is extended; it doubles every time."""
 
@@ -49,7 +49,7 @@ class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
     def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: Deadline) -> None:
-        """`base`: its model is cut; bounds raise TimeoutError after the deadline."""
+        """`base` has the model to partition. Bounds raise TimeoutError after the deadline."""
         self._base, self._ticks, self._deadline = base, ticks, deadline
         self._space = ticks.space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
@@ -59,7 +59,7 @@ class BoundedPartitions(Choice):
         self._order: PartitionOrder | None = None
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound all partitions; if that takes longer, every stage alone. A further call resumes."""
+        """Bound all partitions, or else every stage alone; another call resumes."""
         if isinstance(self._bounds, CompleteBounds):
             return
         max_bound = None if ceiling is None else int(ceiling * self._ticks.per_unit)
@@ -70,7 +70,7 @@ class BoundedPartitions(Choice):
 
     @property
     def lower_bound(self) -> Fraction:
-        """Least bound of all partitions; 0 if none is within the memory limits."""
+        """Minimum bound of all partitions; 0 if none is within the memory limits."""
         if self._bounds is None:
             return self._time(quick_bound(self._space))
         return (
@@ -78,7 +78,7 @@ class BoundedPartitions(Choice):
         )
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Next configuration in the order of bounds; without an order, the least bound."""
+        """Next configuration in the order of bounds; without an order, the minimum bound."""
         if self._bounds is not None and self._bounds.min_bound == FOREVER:
             return NONE_LEFT
         if self._order is None:
@@ -97,14 +97,14 @@ class BoundedPartitions(Choice):
 
     @property
     def _counted(self) -> str:
-        """Text on what of phases and of microbatches the bounds count."""
+        """Text on how the bounds count phases and different microbatches."""
         phases = "; of phases, those on compute are counted"
         smallest = "; every microbatch is counted as short, and as small, as the smallest"
         differ = len(set(self._base.factors)) > 1
         return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 
     def _bounds_in_order(self) -> PartitionBounds | None:
-        """Bounds over all partitions, whose order begins; None: none is within the limits."""
+        """Bounds over all partitions, for enumeration in order; None: none is feasible."""
         if self._bounds is None:
             bounds = bounds_of(self._space, self._deadline)
             _ = bounds.min_bound
@@ -116,7 +116,7 @@ class BoundedPartitions(Choice):
         return self._bounds
 
     def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
-        """Even partitions of low bounds, as many as are found in time: the evener, the longer."""
+        """Even partitions with small bounds, until the deadline; more even ones take longer."""
         for share in SHARES:
             bounds.extend(self._deadline.share(EVEN_SHARE))
             try:
@@ -129,7 +129,7 @@ class BoundedPartitions(Choice):
                 yield counts
 
     def _by_rule(self) -> list[Counts]:
-        """Partitions made by rule."""
+        """Partitions by rule."""
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
     def _time(self, ticks: int) -> Fraction:
@@ -151,20 +151,20 @@ class PartitionChoice(BoundedPartitions):
         super().__init__(base, space_of(replace(problem, pipeline=base)), deadline)
 
     def pipeline(self, key: Key) -> Pipeline:
-        """Pipeline cut into these counts of layers."""
+        """Pipeline with these numbers of layers per stage."""
         return replace(self._base, partition=key)
 
     def key(self, pipeline: Pipeline) -> Key:
-        """Counts of layers of a pipeline."""
+        """Numbers of layers per stage of a pipeline."""
         return pipeline.counts
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Partitions with their bounds; one whose memory cannot suffice is impossible."""
+        """Partitions with their bounds; those over the memory limits are impossible."""
         for counts, bound in zip(keys, partition_bounds(self._space, keys), strict=True):
             yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
     def first(self) -> Iterator[Counts]:
-        """The given rule's partition, before all bounds; then even ones of low bounds."""
+        """The partition of the pipeline, before all bounds; then even ones with small bounds."""
         yield self._base.counts
         bounds = self._bounds_in_order()
         if bounds is None:
@@ -198,7 +198,7 @@ class PartitionChoice(BoundedPartitions):
 
 
 def exclusion_text(search: SearchedConfigurations, space: PartitionSpace) -> str:
-    """Text on why no partition is better than the bound."""
+    """Text on how all other partitions are excluded."""
     searched, examined = search.searched, search.examined
     alone = "the head, work, forced idle time and way out of one device together take as long"
     if space.limits is not None:
@@ -229,9 +229,9 @@ class PartitionOrder:
     def peek(
         self, known: Container[Counts], ceiling: int | None
     ) -> tuple[int, Counts] | Complete[Counts]:
-        """Next unknown partition and its bound; complete if no more have bounds up to the ceiling.
+        """Next unknown partition and its bound; `Complete` if there is none up to the ceiling.
 
-        Raises TimeoutError after the deadline of the bounds, and ever after.
+        Raises TimeoutError after the deadline of the bounds, also in all later calls.
         """
         ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
         while self._next is None or self._next[1] in known:
@@ -245,7 +245,7 @@ class PartitionOrder:
         return self._next if self._next[0] <= ceiling else NONE_LEFT
 
     def _following(self) -> tuple[int, Counts] | None:
-        """Next enumerated partition; none is the last after Ctrl-C, or when time is up."""
+        """Next enumerated partition; after Ctrl-C or a timeout, later calls raise TimeoutError."""
         rest, self._rest = self._rest, iter(_time_is_up, None)
         following = next(rest, None)
         self._rest = rest
@@ -257,7 +257,7 @@ def _time_is_up() -> tuple[int, Counts]:
 
 
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
-    """Text on why no partition has a schedule, with the least sufficient limit."""
+    """Text on why no partition has a schedule, with the minimum limit."""
     none = (
         f"no partition of {ticks.space.num_layers} layers fits the limits even for one "
         "microbatch at a time"
@@ -278,9 +278,9 @@ def one_layer_moves(counts: Counts) -> Iterator[Counts]:
 
 
 def layer_moves(counts: Counts) -> Iterator[Counts]:
-    """Partitions with one layer less in one stage and one more in another, near ones first.
+    """Partitions with one layer less in one stage and one more in another, near stages first.
 
-    Moves over one cut are always included, farther ones while there are few.
+    Moves over one cut are always included; farther moves only up to `MAX_FAR_MOVES` in total.
     """
     num_moves = 0
     for distance in range(1, len(counts)):

@@ -1,10 +1,10 @@
 """Device bounds minimised over the recompute options of the stages.
 
-A set of layers that recompute costs time and saves memory. A schedule in which a stage takes less
-time and keeps less memory is still a schedule. So a bound for several sets that are each at least
-as long, and keep at least as much, as a point (time, memory saved) holds for all of them. The
-points of a stage are its non-dominated sets. If these are many, neighbours are merged into one
-point, of the least time and the most memory saved.
+A set of layers that recompute costs time and saves memory. A schedule remains valid if a stage
+needs less time and less memory. So the bound of a point (time, memory saved) holds for every set of
+layers that takes at least this time and saves at most this memory. The points of a stage are its
+non-dominated sets. If there are too many, neighbours are merged into one point with the minimum
+time and the maximum memory saved.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ppopt.solver.partitions.layer_run_bounds import (
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, RecomputeTicks
 
 MAX_POINTS = {1: 16, 2: 4}
-"""Most points of a stage, by the stages of its device; with more stages, as with two."""
+"""Maximum number of points of a stage, by the number of stages of its device (2: also more)."""
 MAX_CARRIED = 64
-"""Most points while layers are added to a stage one by one."""
+"""Maximum number of points while layers are added to a stage one by one."""
 
 
 class RecomputeTradeoff(NamedTuple):
@@ -54,9 +54,9 @@ def chosen_bound(
     ceiling: int = FOREVER,
     pace: int = 0,
 ) -> DeviceBound:
-    """Bound of a device, the least over what its stages may recompute.
+    """Bound of a device: the minimum over the recompute options of its stages.
 
-    Above the ceiling, it need not be exact. `pace` as in `device_bound`.
+    A bound above the ceiling need not be exact. `pace` as in `device_bound`.
     """
     floor = device_bound(space.unlimited, device, hosted, pace)
     indices = np.flatnonzero(floor.alone <= ceiling)
@@ -81,11 +81,11 @@ def _min_over_points(
     ceiling: int,
     pace: int,
 ) -> DeviceBound:
-    """Least bound over all combinations of points of a device's stages.
+    """Minimum bound over all combinations of points of a device's stages.
 
     `floor` is the bound without recompute and without a memory limit: it holds for all. A
-    combination is left out if its head and work are no less than the least bound so far, or above
-    the ceiling.
+    combination is skipped if its head and work are at least the minimum bound so far, or above the
+    ceiling.
     """
     first, *combinations = _recomputing(space, hosted)
     alone, through = device_bound(space, device, first, pace)
@@ -103,7 +103,7 @@ def _min_over_points(
 
 
 def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Memory without which no schedule runs, with any recompute."""
+    """Minimum memory limit below which no schedule exists, with any recompute."""
     if space.recompute is None:
         return min_memory(space, device, hosted)
     needs = [min_memory(space, device, stages) for stages in _recomputing(space, hosted)]
@@ -131,9 +131,9 @@ def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[
 
 @lru_cache(maxsize=8)
 def _table(layers: RecomputeTicks, longest: int, max_points: int) -> tuple[Points, Ints]:
-    """Points of all stages of up to `longest` layers, and how many of them are different.
+    """Points of all stages of up to `longest` layers, and the number of different ones.
 
-    By [first layer][end], of the points [number], the last one repeated.
+    The indices are [first layer][end][point]; the last point is repeated.
     """
     count = len(layers.time)
     shape = (count + 1, count + 1, max_points)
@@ -162,7 +162,7 @@ def _growing(layers: RecomputeTicks, low: int, longest: int) -> list[list[Recomp
 
 
 def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
-    """Points that save more than all of no more time, the shortest first."""
+    """Points that save more than all other points of at most the same time, the shortest first."""
     front: list[RecomputeTradeoff] = []
     for candidate in sorted(points, key=lambda point: (point.time, -point.saved)):
         if not front or candidate.saved > front[-1].saved:
@@ -171,9 +171,9 @@ def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
 
 
 def merged(points: list[RecomputeTradeoff], max_points: int) -> list[RecomputeTradeoff]:
-    """Merge points to at most `max_points`, each with the first time and the last savings.
+    """Merge points to at most `max_points`, each with the minimum time and the maximum savings.
 
-    The first stays alone: it is the stage without recompute.
+    The first point is never merged: it is the stage without recompute.
     """
     if len(points) <= max_points:
         return list(points)

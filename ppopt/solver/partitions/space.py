@@ -46,9 +46,9 @@ class LayerTicks(NamedTuple):
     backward: tuple[int, ...]
     """Time of BW."""
     activation: tuple[int, ...]
-    """Memory that F leaves behind."""
+    """Memory that F allocates and retains."""
     memory_b: tuple[int, ...]
-    """Signed change of memory by B; W gives back the rest."""
+    """Signed change of memory by B; W frees the rest."""
     static: tuple[int, ...]
 
 
@@ -58,7 +58,7 @@ class RecomputeTicks(NamedTuple):
     time: tuple[int, ...]
     """Time added to B and BW."""
     saved: tuple[int, ...]
-    """Memory that F does not keep; B or BW takes it at its start."""
+    """Memory that F does not retain; B or BW allocates it at its start."""
 
 
 class CutDelays(NamedTuple):
@@ -91,13 +91,12 @@ class PartitionSpace:
     has_all_backwards: bool = True
     """Whether all layers have a backward: the first one is not frozen."""
     recompute: RecomputeTicks | None = None
-    """Recompute per layer if it is chosen, else None; the costs of the layers are those without it.
-    """
+    """Recompute per layer if it is searched, else None; the costs of the layers exclude it."""
     slowness: tuple[int, ...] = ()
-    """Per device, the factor of the times of layers; empty: 1."""
+    """Per device, the factor on the times of layers; empty: 1."""
 
     def slowness_of(self, device: int) -> int:
-        """Factor of the times of layers on a device."""
+        """Factor on the times of layers on a device."""
         return self.slowness[device] if self.slowness else 1
 
     @cached_property
@@ -130,12 +129,12 @@ class PartitionSpace:
 
     @property
     def size(self) -> int:
-        """Number of partitions: every stage holds a layer at least."""
+        """Number of partitions with at least one layer per stage."""
         return comb(self.num_layers - 1, self.num_stages - 1)
 
     @cached_property
     def unlimited(self) -> PartitionSpace:
-        """Return the space without memory limits, where no layer recomputes."""
+        """Return the space without memory limits and without recompute."""
         return replace(self, limits=None, recompute=None)
 
     @cached_property
@@ -149,7 +148,7 @@ class LayerPrefixSums(NamedTuple):
 
     forward: Ints
     gradient_time: Ints
-    """Least time from the start of a backward until its gradient leaves: B, BW, or the less."""
+    """Minimum time from the start of a backward to its gradient: B, BW, or the shorter one."""
     backward_input: Ints
     weight: Ints
     backward: Ints
@@ -157,13 +156,13 @@ class LayerPrefixSums(NamedTuple):
     memory_b: Ints
     static: Ints
     saved: Ints
-    """Most memory that F does not keep; 0 if recompute is not chosen."""
+    """Maximum memory that F does not retain; 0 if recompute is not searched."""
     lead_in: Ints
-    """`[s][l]`: least time of forwards and delays before stage s if it begins after l layers."""
+    """`[s][l]`: minimum time of forwards and delays before stage s if it begins after l layers."""
     way_out: Ints
-    """`[s][l]`: least time of backwards from the end of that of stage s to that of stage 0."""
+    """`[s][l]`: minimum time from the gradient of stage s, after l layers, to that of stage 0."""
     round_trip: Ints
-    """`[s][l]`: least time of both ways beyond stage s if it ends after l layers."""
+    """`[s][l]`: minimum round trip from stage s to the last stage if it ends after l layers."""
 
     def static_of(self, low: Ints | int, high: Ints | int) -> Ints:
         """Static memory of layers `low` to `high` - 1."""
@@ -174,7 +173,7 @@ class LayerPrefixSums(NamedTuple):
         return self.activation[high] - self.activation[low]
 
     def min_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
-        """Static memory of layers `low` to `high` - 1, and the least of their activation kept."""
+        """Static memory of layers `low` to `high` - 1, plus their minimum retained activation."""
         activation = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
         return self.static_of(low, high) + activation
 
@@ -210,10 +209,11 @@ class LayerPrefixSums(NamedTuple):
 
 
 def _min_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
-    """`[s][l]`: least time of the stages 0 .. s - 1, which end after l layers, and their delays.
+    """`[s][l]`: minimum time of the stages 0 .. s - 1, which end after l layers, and their delays.
 
-    `delays[s][l]` is the delay of the cut after stage s, after l layers; every stage has a layer at
-    least. `times[l]` is the time of the first l layers, `slowness[s]` multiplies that of stage s.
+    `delays[s][l]` is the delay of the cut after stage s, after l layers; every stage has at least
+    one layer. `times[l]` is the time of the first l layers, `slowness[s]` multiplies that of stage
+    s.
     """
     cuts, positions = delays.shape
     minima = np.full((cuts + 1, positions), FOREVER)
@@ -233,16 +233,16 @@ class PartitionTicks(NamedTuple):
     per_unit: int
     memory_per_unit: Fraction
     passing: bool
-    """Whether schedules may need memory that is not in the space: while an operation runs, or of a
+    """Whether schedules may need memory that the space ignores: workspace, or the memory of a
     microbatch larger than the smallest."""
 
 
 def space_of(problem: Problem) -> PartitionTicks:
-    """Make the partition space of a problem's model and placement.
+    """Create the partition space of a problem's model and placement.
 
-    If layers have phases, the partitions are those of what the layers compute: a relaxation. If
-    microbatches differ, each is as short, and as small, as the smallest: a relaxation, too.
-    Without a memory limit no layer recomputes if that is open: it would only cost time. Raises
+    If layers have phases, only their compute counts, which is a relaxation. If microbatches differ,
+    all are as short and as small as the smallest, which is a relaxation as well. If recompute is
+    searched without a memory limit, no layer recomputes, because it would only cost time. Raises
     NotApplicableError if a partition search does not apply.
     """
     pipeline = problem.pipeline
@@ -299,7 +299,7 @@ def space_of(problem: Problem) -> PartitionTicks:
 
 
 def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
-    """The pipeline of what the layers compute; no layer recomputes if that is chosen."""
+    """The pipeline with only the compute of its layers; without recompute if that is searched."""
     assert pipeline.model is not None
     if pipeline.overlap is not None:
         pipeline = replace(pipeline, model=pipeline.model.on_compute())
@@ -310,7 +310,7 @@ def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
 
 
 def _has_workspace(ticks: Ticks) -> bool:
-    """Whether an operation needs memory while it runs."""
+    """Whether an operation needs workspace."""
     return any(
         allocated and freed
         for kind in OpKind
@@ -321,7 +321,7 @@ def _has_workspace(ticks: Ticks) -> bool:
 def _layer_ticks(
     ticks: Ticks, time_factor: int, memory_factor: int, static: tuple[int, ...]
 ) -> LayerTicks:
-    """Costs of the layers, from their ticks as stages of a layer each, in finer ticks."""
+    """Costs of the layers in finer ticks, from their ticks as stages of one layer each."""
     durations = [_times(ticks.durations[kind], time_factor) for kind in OpKind]
     return LayerTicks(
         forward=durations[OpKind.F],
@@ -335,11 +335,11 @@ def _layer_ticks(
 
 
 def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool) -> bool:
-    """Whether splitting loses nothing in any stage of these layers, as in each of them alone.
+    """Whether splitting backwards loses nothing in any stage of these layers.
 
-    `may_recompute`: whether the layers may also recompute, which they do not in these ticks. If
-    layers recompute one at a time, BW of a stage allocates no less than its last layer alone: no
-    layer up to that one may need more in B or W, and none may recompute, for B recomputes all.
+    `may_recompute`: whether the layers may also recompute, which these ticks exclude. If layers
+    recompute one at a time, BW of a stage allocates at least as much as its last layer alone. So no
+    layer up to that one may need more in B or W, and none may recompute, because B recomputes all.
     """
     _, partial, weight, full = ticks.durations
     _, at_b, at_w, allocated = ticks.takes
@@ -362,7 +362,7 @@ def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool
 def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], int]:
     """Speed of a device of slowness 1, slowness of every device, and divisor of a time tick.
 
-    On devices of one speed it is that speed, and nothing else.
+    If all devices have the same speed, it is that speed, without slowness and divisor.
     """
     if len(set(speeds)) == 1:
         return speeds[0], (), 1
@@ -371,7 +371,7 @@ def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], 
 
 
 def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCosts[Fraction]]:
-    """Costs of the pipeline whose stages are single layers, all on one device of this speed."""
+    """Costs of the pipeline whose stages are single layers on one device of this speed."""
     fine = replace(
         pipeline,
         stages=len(pipeline.model),
@@ -390,7 +390,7 @@ def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCo
 def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
     """Net change of memory by an operation of every layer.
 
-    Memory needed only while it runs is left out: bounds are of no more memory than is needed.
+    Workspace is not included: bounds must not assume more memory than is needed.
     """
     return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.costs.activation)))
 

@@ -1,8 +1,8 @@
 """Candidate placements of a search.
 
-A small space is enumerated, and every placement bounded, which rules out most of them. A large
+A small space is enumerated, and every placement is bounded, which excludes most of them. A large
 space has one common bound; the search tries the named placements (linear, interleaved, v) and
-neighbours of the best one: two devices exchanged or one stage moved.
+neighbours of the best placement: two devices exchanged, or one stage moved.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 PERTURBATION = 4
-"""Random moves away from the best placement, if not all are enumerated and moves improve no more.
+"""Number of random moves from the best placement, when no move improves it.
 """
 MAX_MEASURED = 1000
-"""Most placements whose least memory limits are compared if none is within the limits."""
+"""Maximum number of placements whose minimum memory limits are compared if none is feasible."""
 
 
 class PlacementChoice(Choice):
@@ -50,7 +50,7 @@ class PlacementChoice(Choice):
         return hosts if hosts == self._space.representative(hosts) else None
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Placements with their bounds; one whose memory cannot suffice is impossible."""
+        """Placements with their bounds; those over the memory limits are impossible."""
         return self._space.configurations(keys)
 
     def listed(self) -> Enumeration[Key]:
@@ -74,7 +74,7 @@ class PlacementChoice(Choice):
         return self._space.moves(key)
 
     def perturbed(self, key: Key, random: Random) -> Hosts | None:
-        """Local optimum some random moves away; None if all placements are enumerated."""
+        """Local optimum after some random moves; None if all placements are enumerated."""
         space, hosts = self._space, key
         if isinstance(space.listed, Complete):
             return None
@@ -118,7 +118,7 @@ class PlacementChoice(Choice):
         return text
 
     def _infeasible(self, known: Collection[Hosts]) -> str:
-        """Text on why no placement has a schedule, with the least limit if that is known."""
+        """Text on why no placement has a schedule, with the minimum limit if it is known."""
         text = f"none of the {self._scope} fits the memory limits"
         if len(known) > MAX_MEASURED:
             return text

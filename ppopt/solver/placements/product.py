@@ -1,7 +1,7 @@
 """Combines every placement with the partitions or recompute assignments of its pipeline.
 
-Among placements that differ only by exchanging identical devices, one representative is used; it
-has an inner choice. A key is the device of every stage, then the key of the inner choice.
+Of placements that differ only by exchanging identical devices, one representative is used. It has
+an inner choice. A key is the device of every stage, then the key of the inner choice.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 MAX_PLACEMENTS = 120
-"""Most placements with an inner choice: all assignments of four stages to two devices, or five
-devices that all differ in any order."""
+"""Maximum number of placements with an inner choice: all assignments of four stages to two devices,
+or of five different devices in any order."""
 SET_UP = 0.5
-"""Most of the time left in which the inner choices are set up."""
+"""Maximum share of the remaining time for setting up the inner choices."""
 Inner = Callable[[Pipeline], Choice]
-"""Makes the inner choice of a pipeline whose placement is given."""
+"""Creates the inner choice of a pipeline with a fixed placement."""
 
 
 class PlacementProduct(ProductChoice):
-    """Every placement with the choice of its pipeline, as many as are set up in time."""
+    """Placements with the choice of their pipelines, as many as are set up in time."""
 
     argument = Argument.SEARCH
 
@@ -61,12 +61,12 @@ class PlacementProduct(ProductChoice):
         self._num_omitted = len(order) - len(choices)
         """Number of placements that were not set up in time."""
         self._omitted_bound = _bound_of_all(problem) if self._num_omitted else None
-        """Lower bound of the placements left out; None if there are none."""
+        """Lower bound of the omitted placements; None if there are none."""
         own = next(iter(choices.values())).name
         self.name = f"placement with {own}"
 
     def prefixes(self, pipeline: Pipeline) -> list[Hosts]:
-        """Placement of a pipeline; none if it has another representative."""
+        """Placement of a pipeline; empty if it has another representative."""
         hosts = pipeline.hosts[0]
         return [hosts] if hosts in self.inner else []
 
@@ -88,7 +88,7 @@ class PlacementProduct(ProductChoice):
                 yield (*neighbour, *same)
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Unlisted configurations of all placements, also of those left out."""
+        """Unlisted configurations of all placements, including the omitted ones."""
         rest = super().rest(known, ceiling)
         if self._omitted_bound is None:
             return rest

@@ -1,6 +1,6 @@
-"""The space of placements: every way to put the stages on the devices that uses every device.
+"""The space of placements: all assignments of stages to devices that use every device.
 
-The rule `balanced` cuts a model in layers again for every placement, because it depends on the
+The rule `balanced` partitions a model in layers anew for every placement, because it depends on the
 speeds of the devices.
 
 Devices are interchangeable if they have equal speed, limit and delays. Of placements that differ by
@@ -36,12 +36,12 @@ from ppopt.solver.choices.spaces import PLACEMENTS
 Hosts = tuple[int, ...]
 """Device of every stage."""
 MAX_LISTED = 20_000
-"""Most placements that are enumerated and bounded."""
+"""Maximum number of placements that are enumerated and bounded."""
 MAX_DEVICES = 128
 MAX_STAGES = 512
-"""Most devices and stages whose placements are searched."""
+"""Maximum number of devices and stages of a placement search."""
 MAX_REPARTITIONED = 2000
-"""Most devices and stages if every placement has its own partition."""
+"""Maximum number of enumerated placements if every placement has its own partition."""
 
 
 class PlacementSpace:
@@ -63,10 +63,10 @@ class PlacementSpace:
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
         balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
         self.repartition_per_placement = balanced or pipeline.partition == partition.SEARCH
-        """Whether the stages of a placement depend on it."""
+        """Whether every placement has its own partition."""
 
     def pipeline(self, key: Hosts) -> Pipeline:
-        """Pipeline of a placement; its limits are those of the given pipeline."""
+        """Pipeline with a placement; its limits are those of the problem."""
         return self._base.placed(key)
 
     @property
@@ -80,7 +80,7 @@ class PlacementSpace:
 
     @cached_property
     def interchangeable_with(self) -> tuple[int, ...]:
-        """Per device, the least device that is interchangeable with it.
+        """Per device, the first device that is interchangeable with it.
 
         If exchanging i with j and j with k changes nothing, neither does exchanging i with k.
         """
@@ -119,7 +119,7 @@ class PlacementSpace:
         return matrix if _is_matrix(delays) else matrix[:, 0]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
-        """The canonical representative: devices that are alike are first used in order."""
+        """The canonical representative: interchangeable devices are first used in order."""
         free = [
             [
                 device
@@ -145,7 +145,7 @@ class PlacementSpace:
                 begun += [(*hosts, device) for device in reversed(self._next(hosts))]
 
     def _next(self, hosts: Hosts) -> list[int]:
-        """Devices of the next stage: one of interchangeable unused ones; all are used at last."""
+        """Devices for the next stage: used ones, and one of each group of unused ones."""
         used = set(hosts)
         fresh: dict[int, int] = {}
         for device in range(self.num_devices):
@@ -169,7 +169,7 @@ class PlacementSpace:
         return [*(row[: self.num_stages] for row in rows), self._runs()]
 
     def _runs(self) -> Hosts:
-        """Consecutive stages on every device, as many as its share of all speeds, at least one."""
+        """Consecutive stages on every device, in proportion to its speed, at least one."""
         speeds = self._base.device_speed
         ends = [sum(speeds[: device + 1]) / sum(speeds) for device in range(self.num_devices)]
         hosts: list[int] = []
@@ -187,7 +187,7 @@ class PlacementSpace:
         return tuple(hosts)
 
     def configurations(self, keys: Iterable[Hosts]) -> list[Configuration]:
-        """Placements with their bounds; one whose memory cannot suffice is impossible.
+        """Placements with their bounds; those over the memory limits are impossible.
 
         If every placement has its own partition, the bound over all placements is also the bound of
         each.
@@ -216,12 +216,12 @@ class PlacementSpace:
 
     @cached_property
     def _per_unit(self) -> int:
-        """Ticks per unit of time that make every time on every device whole."""
+        """Ticks per unit of time, with which all times on all devices are integers."""
         return lcm(*(pipeline.ticks.per_unit for pipeline in self._at_speeds.values()))
 
     @cached_property
     def _durations(self) -> Ints:
-        """Least time of an operation, alone or in a pair, [kind, stage, device]."""
+        """Minimum time of an operation, alone or in a pair, [kind, stage, device]."""
         columns = []
         for speed in self._base.device_speed:
             ticks = self._at_speeds[speed].ticks
@@ -246,13 +246,13 @@ class PlacementSpace:
 
     @cached_property
     def _gradient_time(self) -> Ints:
-        """Least time of what a gradient waits for at a stage, B or BW: [stage, device]."""
+        """Minimum time until the gradient of a stage, B or BW: [stage, device]."""
         kinds = [kind for kind in (OpKind.B, OpKind.BW) if kind in self._problem.instance.kinds]
         return np.asarray(self._durations[kinds].min(axis=0))
 
     @cached_property
     def _backward(self) -> Ints:
-        """Least time of the backward of a stage, B and W or BW: [stage, device]."""
+        """Minimum time of the backward of a stage, B and W or BW: [stage, device]."""
         kinds, times = self._problem.instance.kinds, self._durations
         ways = []
         if OpKind.B in kinds:
@@ -267,10 +267,10 @@ class PlacementSpace:
         """Lower bound of every placement [number, stage], in ticks of `_per_unit`.
 
         Makespan: a device waits for its first input, a forward of its lowest stage, and then does
-        its work; where all backwards are whole its last operation is one of that stage, whose
-        gradient must go up the stages that are left. Device span: its work. Both: one microbatch
-        goes down, up, and through the W of stage 0. No device of stages without backward waits
-        for it: for device span that path begins on the stage after them.
+        its work. If all backwards are whole, its last operation is one of that stage, whose
+        gradient must then pass all lower stages. Device span: the work of the device. Both: the
+        round trip of one microbatch, including the W of stage 0. Devices of stages without backward
+        do not wait for it: for device span the path begins at the stage after them.
         """
         stages = np.arange(self.num_stages)
         forward, gradient_time = (
@@ -299,10 +299,10 @@ class PlacementSpace:
         return np.asarray(bound)
 
     def _work(self, hosts: Ints) -> Ints:
-        """Least time that every device takes for its operations, [number, device].
+        """Minimum time of all operations of every device, [number, device].
 
-        If an F and a backward may run as one, all F take no less than they take alone, and
-        neither do all backwards.
+        If an F and a backward may run as a pair, it is the larger of the time of all F and the time
+        of all backwards.
         """
         stages = np.arange(self.num_stages)
         forward = self._durations[OpKind.F][stages, hosts]
@@ -319,9 +319,9 @@ class PlacementSpace:
         return np.stack(columns, axis=1)
 
     def _fits(self, hosts: Ints) -> Ints:
-        """Whether every device can hold its static memory and one microbatch of every stage.
+        """Whether static memory and one microbatch of every stage fit on every device.
 
-        When the last F of a microbatch on a device starts, no backward of it there has begun.
+        When the last F of a microbatch on a device starts, none of its backwards there has started.
         """
         ticks = self._base.ticks
         fits = np.ones(len(hosts), dtype=bool)
@@ -344,14 +344,15 @@ class PlacementSpace:
         """Lower bound of all placements, in the user's unit.
 
         If every placement has its own partition, it is the bound over all placements of single
-        layers, whether the layers of a stage share a device or not. It is the largest of four
-        bounds. First: every device takes this time, and the k-th of them, in the order of their
-        lowest stages, waits for k forwards and delays at least. Its share of the work is its speed
-        times the time left; the waits are assigned so that the bound is least, the longest to the
-        slowest device. Second: the time within which all devices together have room for all stages,
-        each for the smallest ones. Third: the stage of most work, on the fastest device. Fourth:
-        one microbatch on the fastest device, down and up, over links that reach every device, a
-        spanning tree of them at least; not for device span if stages run no backward.
+        layers, whether or not the layers of a stage share a device. It is the maximum of four
+        bounds. First: every device works within this time, and the k-th device, in the order of the
+        lowest stages, first waits for at least k forwards and delays. Its share of the work is its
+        speed times the remaining time. The waits are assigned to minimise the bound, the longest to
+        the slowest device. Second: the minimum time in which all stages fit on the devices, if
+        every device could host the smallest ones. Third: the stage with the most work, on the
+        fastest device. Fourth: the round trip of one microbatch on the fastest device, over links
+        that reach every device, at least a spanning tree; not for device span if stages have no
+        backward.
         """
         if self.repartition_per_placement:
             return PlacementSpace(self._of_layers()).lower_bound
@@ -380,7 +381,7 @@ class PlacementSpace:
         )
 
     def _of_layers(self) -> Problem:
-        """The problem whose stages are single layers; of layers with phases, what they compute."""
+        """The problem whose stages are single layers; layers with phases only compute."""
         base = self._base
         if base.overlap is not None:
             base = replace(base, model=base.model.on_compute())
@@ -394,7 +395,7 @@ class PlacementSpace:
         return replace(self._problem, pipeline=alone)
 
     def _waits(self, fastest: int) -> list[Fraction]:
-        """Least waits of the devices for their first inputs, ascending."""
+        """Minimum waits of the devices for their first inputs, ascending."""
         down = self._delays[0].min(axis=0) if self.num_stages > 1 else self._delays[0].sum(axis=0)
         apart = ~np.eye(self.num_devices, dtype=bool)
         link = int(down[apart].min()) if apart.any() else 0
@@ -405,7 +406,7 @@ class PlacementSpace:
         ]
 
     def _spanning_tree(self) -> int:
-        """Least delays there and back over links that join all devices (Kruskal, 1956)."""
+        """Minimum delays of a round trip over links that connect all devices (Kruskal, 1956)."""
         if self.num_stages == 1:
             return 0
         delays = self._delays.min(axis=1).sum(axis=0)
@@ -434,10 +435,10 @@ class PlacementSpace:
                         yield self.representative(neighbour)
 
     def local_optimum(self, hosts: Hosts) -> Hosts:
-        """Make moves while the bound falls, or stays and the work is spread more evenly.
+        """Make moves while the bound decreases, or stays equal and the work becomes more even.
 
-        No schedules are made. If every placement has its own partition, the placement stays as it
-        is.
+        No schedule is built. If every placement has its own partition, the placement is returned
+        unchanged.
         """
         if self.repartition_per_placement:
             return hosts
@@ -460,7 +461,7 @@ class PlacementSpace:
 
 
 def _min_capacity_time(work: list[int], speeds: list[Fraction]) -> Fraction:
-    """Least time in which devices have room for all stages, each device for the smallest ones."""
+    """Minimum time in which all stages fit on the devices, if each could host the smallest ones."""
     first = list(accumulate(sorted(work)))
     times = sorted({done / speed for done in first for speed in speeds})
 
@@ -471,15 +472,16 @@ def _min_capacity_time(work: list[int], speeds: list[Fraction]) -> Fraction:
 
 
 def _min_delay(delays: Any) -> Any:
-    """Delays with a list, one per boundary of stages, replaced by the least of it."""
+    """Delays; a list with one delay per stage boundary is replaced by its minimum."""
     listed = isinstance(delays, tuple) and not _is_matrix(delays)
     return min(delays, default=0) if listed else delays
 
 
 def _min_times(ticks: Ticks, table: Ints) -> Ints:
-    """Times [kind, stage] alone, or in a pair with any stage if that is less.
+    """Minimum times [kind, stage], alone or in a pair with any stage.
 
-    An F is in no pair with a B that is shorter than itself and than all its pairs with BW.
+    The minimum of an F is over its pairs with BW: a pair with B is no shorter than F or such a
+    pair.
     """
     stages, minima = range(table.shape[1]), table.copy()
     for kind in (OpKind.B, OpKind.BW):

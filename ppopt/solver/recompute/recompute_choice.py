@@ -1,11 +1,9 @@
 """Candidate assignments of recomputed or offloaded layers to stages, with lower bounds.
 
-The bound of a device (its head, work, and the idle time that its memory forces:
-`ppopt.solver.bounds.device_bounds`) depends on the options of its own stages; those of other stages
-only make it wait longer. So it is computed with no recompute or offload elsewhere, once for every
-option of the device, and the largest of these over all devices holds for every assignment. The
-least over the options of one device holds for all assignments (the one-device bounds of a plan's
-space).
+The bound of a device (head, work and forced idle time: `ppopt.solver.bounds.device_bounds`) depends
+on the options of its own stages; those of other stages only increase its waits. So it is computed
+for every option of the device, without recompute or offload on other devices. The maximum over the
+devices bounds an assignment. The minimum over the options of one device bounds all assignments.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 
 MAX_LISTED = 4096
-"""Most assignments that are bounded one by one."""
+"""Maximum number of assignments that are bounded one by one."""
 MAX_DEVICE_OPTIONS = 512
-"""Most options of one device."""
+"""Maximum number of options of one device."""
 
 
 class DeviceOption(NamedTuple):
@@ -51,19 +49,19 @@ class DeviceOption(NamedTuple):
 
 
 SPACES = {"recompute": RECOMPUTE, "offload": OFFLOAD}
-"""Spaces by the field that is left open."""
+"""Spaces by the open field."""
 ARGUMENTS = {
     ("recompute",): Argument.RECOMPUTE,
     ("offload",): Argument.OFFLOAD,
     ("recompute", "offload"): Argument.RECOMPUTE_OFFLOAD,
 }
-"""Argument of a proof over all assignments, by what is chosen."""
+"""Argument of a proof over all assignments, by the open fields."""
 
 
 class RecomputeChoice(Choice):
-    """All assignments of recompute, of offload or of both to layers that may be best.
+    """All non-dominated assignments of recompute, offload or both to layers.
 
-    A key has the number of the option of every device, the cheapest in time first.
+    A key has the number of the option of every device, the fastest option first.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -94,7 +92,7 @@ class RecomputeChoice(Choice):
         )  # fmt: skip
         self._fronts = self._choices.of_partition(self._base.counts)
         self._none = [device for device, choices in enumerate(self.devices) if not choices]
-        """Devices without memory for one microbatch with any option."""
+        """Devices on which one microbatch does not fit with any option."""
         self._listed: Enumeration[Key] = (
             Complete(list(self.assignments())) if self.size <= MAX_LISTED else Partial()
         )
@@ -108,7 +106,7 @@ class RecomputeChoice(Choice):
         return replace(self._base, model=self._choices.model(self._base.counts, numbers))
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Key of the assignment of a pipeline, or of one that takes no more; None: none."""
+        """Key of the assignment of a pipeline, or of one that dominates it; None: there is none."""
         chosen = self._choices.numbers(pipeline)
         if chosen is None:
             return None
@@ -126,7 +124,7 @@ class RecomputeChoice(Choice):
         return self._base.without_model()
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
-        """Costs with these options of some stages, stage by stage: faster than by layers."""
+        """Pipeline with these options of some stages, by costs of stages, which is fast."""
         chosen = [front[0] for front in self._fronts]
         for stage, option_id in zip(stages, numbers, strict=True):
             chosen[stage] = self._fronts[stage][option_id]
@@ -142,7 +140,7 @@ class RecomputeChoice(Choice):
 
     @cached_property
     def devices(self) -> list[list[DeviceOption]]:
-        """Options of every device that has memory for one microbatch; perhaps none."""
+        """Options of every device with which one microbatch fits; possibly none."""
         return [self._of_device(device) for device in range(self._base.num_devices)]
 
     def _of_device(self, device: int) -> list[DeviceOption]:
@@ -196,14 +194,14 @@ class RecomputeChoice(Choice):
         return self._listed
 
     def required_candidates(self) -> list[Key]:
-        """Assignments with as little recompute and offload as possible, and with as much."""
+        """Assignments with the minimum and the maximum of recompute and offload."""
         if self._none:
             return []
         ends = [(0,) * len(self.devices), tuple(len(choices) - 1 for choices in self.devices)]
         return list(dict.fromkeys(ends))
 
     def first(self) -> list[Key]:
-        """Assignments with as much as possible, as little, the bound's own, and levels between."""
+        """Assignments with the maximum, the minimum, the smallest bounds, and levels between."""
         if self._none:
             return []
         bound = tuple(
@@ -229,7 +227,7 @@ class RecomputeChoice(Choice):
         return list(dict.fromkeys([*levels[4::5], levels[0], bound, *levels, within]))
 
     def _levels(self, among: Callable[[DeviceOption], bool]) -> list[Key]:
-        """Assignments from none to the last of the options `among` some, on every device."""
+        """Assignments in five steps through the options that satisfy `among`, on every device."""
         each = [
             [option_id for option_id, option in enumerate(choices) if among(option)]
             for choices in self.devices
@@ -241,7 +239,7 @@ class RecomputeChoice(Choice):
         ]
 
     def moves(self, key: Key) -> Iterator[Key]:
-        """Assignments with the next option on one device, either way, and on all devices."""
+        """Assignments with the next or previous option on one device, or on all devices."""
         steps = [
             *(tuple(device == index for index in range(len(key))) for device in range(len(key))),
             (True,) * len(key),

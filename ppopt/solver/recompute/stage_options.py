@@ -1,14 +1,14 @@
 """Pareto-optimal sets of recomputed or offloaded layers of one stage: time against memory.
 
-An option says which layers recompute or offload. Recompute costs time in every backward of the
-stage; offload takes the host link for some time, each way. Both save memory between F and the
-backward. While a whole backward runs, the layers that recompute matter by their place
-(`ppopt.problem.backward_memory`): of equal layers in a row, recompute of the first ones has the
+An option is a set of layers that recompute or offload. Recompute adds time to every backward of the
+stage; offload uses the host link for some time, each way. Both save memory between F and the
+backward. While a whole backward runs, the position of the layers that recompute matters
+(`ppopt.problem.backward_memory`): among equal layers in a row, recompute of the first ones has the
 smallest peak.
 
-An option is dominated if another one of its stage takes no more time, and no more memory at any
-instant. Dominated options are left out. The other option can replace them in any schedule: its
-backwards and its moves out at the same starts, its moves back at the same ends.
+An option is dominated if another option of its stage needs no more time, and no more memory at any
+instant. Dominated options are removed. The dominating option can replace a dominated one in any
+schedule without changing start times, except that reloads keep their ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
 MAX_CACHED = 4096
-"""Most stages whose options are cached."""
+"""Maximum number of stages whose options are cached."""
 
 
 class StageOption(NamedTuple):
@@ -37,9 +37,9 @@ class StageOption(NamedTuple):
     moving: Fraction
     """Time of the moves to the host, each way."""
     stashed: Fraction
-    """Activations of the stage that F keeps."""
+    """Activations of the stage that are retained after F."""
     resident: Fraction
-    """Activations kept, without those that move to the host."""
+    """Retained activations that stay on the device."""
     peak: Fraction
     """Largest live memory of a microbatch while BW of the stage runs."""
     layers: frozenset[int]
@@ -73,17 +73,17 @@ class StageOptions:
         recompute: bool = True,
         offload: bool = False,
     ) -> None:
-        """Choose `recompute`, `offload` or both; what is not chosen is as the layers say.
+        """Search `recompute`, `offload` or both; the other one is as stated by the layers.
 
         Without a memory limit, layers that need not recompute or offload do neither. `full`: full
-        recompute is included in any case. It may take longer than the option before and save no
-        more; an order that depends on times may hold less with it.
+        recompute is always included. It may be dominated, but an order that depends on times may
+        need less memory with it.
         """
         stated = _stated_option(model.layers, model.recompute_unit)
         self.bare = model.with_choice(
             () if recompute else stated.layers, () if offload else stated.offloaded
         )
-        """Model without what is chosen."""
+        """Model without the recompute or offload that is searched."""
         self._limited, self._full = limited, full and recompute
         self._searched = recompute, offload
         self.of = lru_cache(maxsize=MAX_CACHED)(self._of)
@@ -105,7 +105,7 @@ class StageOptions:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether dominated options may be left out: not if the layers that may are all alike."""
+        """Whether options may be dominated: not if all layers that may recompute are equal."""
         layers = [layer for layer in self.bare.layers if layer.recomputable]
         alike = {(layer.recompute_time, layer.saved) for layer in layers}
         return len(alike) > 1 or any(time <= 0 or saved <= 0 for time, saved in alike)
@@ -115,7 +115,7 @@ class StageOptions:
         return [self.of(*ends) for ends in ends_of(counts)]
 
     def model(self, counts: Counts, numbers: Sequence[int]) -> Model:
-        """Model in which the layers of the options of these numbers recompute or offload."""
+        """Model in which the layers of these options recompute or offload."""
         recomputed: set[int] = set()
         offloaded: set[int] = set()
         for (low, high), number in zip(ends_of(counts), numbers, strict=True):
@@ -125,9 +125,9 @@ class StageOptions:
         return self.bare.with_choice(recomputed, offloaded)
 
     def numbers(self, pipeline: Pipeline) -> tuple[int, ...] | None:
-        """Number of the option of every stage that does as the layers of a pipeline, or less.
+        """Number of the option of every stage that equals or dominates that of a pipeline.
 
-        None if a stage has no option that takes no more.
+        None if a stage has no such option.
         """
         layers = pipeline.model.stage_layers(pipeline.counts)
         numbers = []
@@ -141,9 +141,9 @@ class StageOptions:
     def _choice_of(
         self, layers: Sequence[Layer], front: Sequence[StageOption]
     ) -> StageOption | None:
-        """Option of a stage that does as these layers, or one that takes no more; None: none.
+        """Option of a stage that equals the option stated by these layers, or dominates it.
 
-        No more means no more time, and with a memory limit no more memory.
+        None if there is none. Without a memory limit only times are compared.
         """
         stated = _stated_option(layers, self.bare.recompute_unit)
         same = (option for option in front if option[-2:] == stated[-2:])
@@ -169,9 +169,9 @@ def stage_options(
 ) -> list[StageOption]:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
-    Of equal layers in a row the first ones recompute, and the next ones offload. What is dominated
-    among the first layers of the stage stays so whatever follows: times and memory add up, and the
-    peak grows with what F keeps of the layers before.
+    Among equal layers in a row the first ones recompute, and the next ones offload. An option that
+    is dominated for the first layers of the stage stays dominated with all further layers: times
+    and memory add up, and the peak grows with the retained activations of the layers before.
     """
     front, start = [_stated_option((), unit)], 0
     for _, run in groupby(layers, _costs_of_option):
@@ -195,7 +195,7 @@ def stage_options(
 
 
 def _costs_of_option(layer: Layer) -> tuple[object, ...]:
-    """What decides the options of a layer: layers with the same are equal here."""
+    """Costs that determine the options of a layer: layers with equal costs are equal here."""
     return (
         *(layer.activation, layer.kept, layer.saved, layer.recompute_time, layer.recompute),
         *(layer.backward_workspace, layer.offload_memory, layer.offload_time, layer.offload),
@@ -212,7 +212,7 @@ def _followed(
 ) -> StageOption:
     """An option followed by equal layers: the first ones recompute, the next ones offload.
 
-    The others do as the layer says, which is the option `own`.
+    The other layers have the option `own`, as stated by the layer.
     """
     cost, num_unchanged = (
         (layer.activation, layer.backward_workspace),
@@ -246,14 +246,14 @@ def _followed(
 def full_recompute(
     layers: tuple[Layer, ...], unit: RecomputeUnit = RecomputeUnit.LAYER
 ) -> StageOption:
-    """Option in which all layers of a stage recompute that may, also if it saves nothing."""
+    """Option in which all layers of a stage recompute that may, even if it saves nothing."""
     return _stated_option(
         [replace(layer, recompute=layer.recompute or layer.recomputable) for layer in layers], unit
     )
 
 
 def _stated_option(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
-    """Option of a stage whose layers do as they say."""
+    """Option that the layers of a stage state."""
     recomputed = frozenset(index for index, layer in enumerate(layers) if layer.recompute)
     offloaded = frozenset(index for index, layer in enumerate(layers) if layer.offload)
     time = sum((layers[index].recompute_time for index in recomputed), Fraction(0))
@@ -272,7 +272,7 @@ def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
 
 
 def _non_dominated(options: Iterator[StageOption]) -> list[StageOption]:
-    """Options that no other one dominates."""
+    """Options that no other option dominates."""
     front: list[StageOption] = []
     for option in sorted(options, key=lambda option: (*option[:5], *map(sorted, option[5:]))):
         if not any(known.uses_no_more(option) for known in reversed(front)):

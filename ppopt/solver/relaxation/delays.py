@@ -1,4 +1,4 @@
-"""Least delays between the operations of one microbatch, along the stages of its route."""
+"""Minimum delays between the operations of one microbatch, along the stages of its route."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ppopt.problem.traits import Trait
 
 @dataclass(frozen=True)
 class Delays:
-    """Durations and delays of one route in ticks, and how many microbatches its stages can hold.
+    """Durations and delays of one route in ticks, and the microbatches that fit on its stages.
 
-    Stages without backward count as stages of a backward of no length in the delays along the
-    backwards. Nothing goes back over their links, so that adds nothing.
+    In the delays along the backwards, stages without backward have a backward of duration 0. No
+    gradient passes their links, so they add no delay.
 
-    `backward` is B, or BW where backwards are whole (then `weight` is 0).
+    `backward` is B, or BW if backwards are whole (then `weight` is 0).
     """
 
     instance: Instance
@@ -43,12 +43,12 @@ class Delays:
 
     @cached_property
     def numbers(self) -> list[list[int]]:
-        """Numbers of the classes of every stage (of its first slice), as they can run."""
+        """Class ids of every stage (of its first slice), in feasible order."""
         return [self.instance.numbers(stage, self.route) for stage in range(len(self.host))]
 
     @cached_property
     def operations(self) -> list[list[OperationClass]]:
-        """Classes of every stage (of its first slice), in the order in which they can run."""
+        """Classes of every stage (of its first slice), in feasible order."""
         return [
             [self.instance.classes[class_id] for class_id in class_ids]
             for class_ids in self.numbers
@@ -80,7 +80,7 @@ class Delays:
 
     @cached_property
     def closing(self) -> list[int]:
-        """Least delay from the end of B to the end of W per stage."""
+        """Minimum delay from the end of B to the end of W per stage."""
         return [
             sum(
                 self._lag(before, after) + self.instance.classes[after].duration
@@ -111,9 +111,9 @@ class Delays:
         return list(accumulate(steps, initial=0))
 
     def _lag(self, before: int, after: int) -> int:
-        """Lag between two classes of which the second waits for the first.
+        """Lag from one class to another that waits for it.
 
-        0 if it does not: one of the two has no operations.
+        0 if it does not wait, because one of the two has no operations.
         """
         return dict(self.instance.predecessors[after]).get(before, 0)
 
@@ -134,7 +134,7 @@ class Delays:
         return self.up(stage, 0) + self.backward[0] if stage else 0
 
     def round_trip(self, stage: int) -> int:
-        """Least delay from the end of F(stage) to the start of B(stage): the longest path."""
+        """Minimum delay from the end of F(stage) to the start of B(stage): the longest path."""
         return self._round_trips[stage]
 
     @cached_property
@@ -148,12 +148,12 @@ class Delays:
 
     @cached_property
     def max_until_b(self) -> list[int | None]:
-        """Per stage: most microbatches between the start of F and the end of B; None: any number.
+        """Per stage: maximum microbatches between the start of F and the end of B; None: no limit.
 
-        From F(stage) to B(stage) a microbatch holds what the F of this stage and of all lower
-        stages of the device keep, because their backwards come later. The first B of the stage to
-        start does so while all of them are held, and there must be room for what it takes. A B of
-        no length may share its instant with what gives memory back: what it takes is not counted.
+        From F(stage) to B(stage) the activations of a microbatch on this stage and on all lower
+        stages of the device are live, because their backwards run later. The first B of the stage
+        starts while all of them are live, so its allocation must fit as well. The allocation of a B
+        of duration 0 does not count: it may start when other operations free memory.
         """
         stashed = [forward.change for forward, *_ in self.operations]
         limits = []
@@ -168,10 +168,10 @@ class Delays:
 
     @cached_property
     def max_until_w(self) -> list[int | None]:
-        """Per stage: most microbatches between the start of F and the end of W; None: any number.
+        """Per stage: maximum microbatches between the start of F and the end of W; None: no limit.
 
-        A microbatch holds at least the smaller of two amounts: what F keeps, and what F and B keep
-        together.
+        The live memory of such a microbatch is at least the smaller of two amounts: the net change
+        by F, and the net change by F and B.
         """
         live = [
             accumulate(op_class.change for op_class in before) for *before, _ in self.operations
@@ -182,6 +182,6 @@ class Delays:
         ]
 
     def _max_microbatches(self, device: int, each: int, beside: int = 0) -> int | None:
-        """Number of times that `each` fits in addition to an amount; None: any number."""
+        """Number of times that `each` fits in addition to `beside`; None: no limit."""
         headroom = self.instance.room(device)
         return None if headroom is None or not each else max(0, headroom - beside) // each

@@ -1,19 +1,19 @@
 """Precedence constraints and objective cuts of a problem reduced to some or all devices.
 
-The kept devices remain resources; each dropped device is replaced by the delays it causes. The
+The kept devices remain resources; each dropped device is replaced by the delays that it causes. The
 constraints hold in every schedule of the whole pipeline whose microbatches are in order (see
-`ppopt.solver.cp_sat.model`), so the least objective of the kept devices under these constraints is
-a lower bound for all devices. With every device kept, the constraints are exactly the data flow of
-the pipeline.
+`ppopt.solver.cp_sat.model`). So the minimum objective of the kept devices under these constraints
+is a lower bound for all devices. If every device is kept, the constraints are exactly the data flow
+of the pipeline.
 
 An F and a backward of an overlapped pair each take as long as the pair, which is at least their own
 duration. So the delays remain valid, and so do sums of backwards and W, which never overlap; sums
 that contain F do not.
 
-Notation: a, b kept stages, k a dropped one; down(a, b) the delay from the end of F(a) to the
-start of F(b) through the stages between; up(b, a) the same of B; K the most microbatches that
-memory lets stage k hold between F and B, L the same between F and W. B stands for BW where
-backwards are whole.
+Notation: a and b are kept stages, k is a dropped stage; down(a, b) is the delay from the end of
+F(a) to the start of F(b) through the stages between, up(b, a) the same for B. K is the maximum
+number of microbatches of stage k between F and B within the memory limit, L the same between F and
+W. B is BW if backwards are whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ObjectiveCut(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceSubset:
-    """One route of an instance, with some or all of its devices kept; stages are ascending."""
+    """One route of an instance with a subset of its devices; stages are ascending."""
 
     delays: Delays
     devices: frozenset[int]
@@ -89,7 +89,7 @@ class DeviceSubset:
         ]
 
     def _is_implied(self, before: int, after: int, lag: int) -> bool:
-        """Whether this is the lag from an F to its backward, and a longer path leads there."""
+        """Whether this is the lag from an F to its backward, and a longer path implies more."""
         stage = self.instance.classes[before].stage
         turns = self.delays.numbers[stage][:2] == [before, after]
         return lag > 0 and turns and lag < self.delays.round_trip(stage)
@@ -109,7 +109,7 @@ class DeviceSubset:
         return self.codes(self.instance.backward, stage)
 
     def closing(self, stage: int) -> Ints:
-        """The last operations of a stage, in microbatch order: W, or what there is instead."""
+        """The last operations of a stage, in microbatch order: W, or the last existing kind."""
         classes = self.instance.classes
         numbers = (n for n in reversed(self.delays.numbers[stage]) if classes[n].size)
         return self.instance.codes[next(numbers)]
@@ -145,7 +145,7 @@ def implied_precedence(subset: DeviceSubset) -> Constraints:
 
 
 Part = tuple[Ints, Ints, int]
-"""Operations, the operation that follows each of them, and the lag of all in ticks."""
+"""Operations, the operation after each of them, and the common lag in ticks."""
 
 
 def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
@@ -178,8 +178,8 @@ def _memory_of_retained_stages(subset: DeviceSubset) -> Iterator[Part]:
 def needs_cumulative(instance: Instance, device: int) -> bool:
     """Whether the memory limit of a kept device needs more than `_memory_of_kept_stages`.
 
-    It does not if all memory of the device is held from F to W (or BW) of one stage on one route,
-    in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
+    It does not if all memory of the device is live from F to W (or BW) of one stage on one route,
+    in a single mode. Then the limit is a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
     if stages > 1 or not (instance.alike and SUBSETS.applies(instance.traits)):
@@ -218,9 +218,9 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
 def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
     """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
 
-    Not where stage a has no backward. Between the arrival of F(k, j) and the end of B(k, j + n),
-    stage k runs F and B of j .. j + n, and W of j .. j + n - L, which memory needs done before F(k,
-    j + n).
+    This does not apply if stage a has no backward. Between the arrival of F(k, j) and the end of
+    B(k, j + n), stage k runs F and B of j .. j + n, and W of j .. j + n - L, which must end before
+    F(k, j + n) fits into memory.
     """
     delays, batches = subset.delays, subset.delays.batches
     longest: dict[tuple[int, int], int] = {}
@@ -293,9 +293,9 @@ def _dropped_makespan(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCu
 
 
 def _work_after_b(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
-    """Least work of the device once B(k, j) may start.
+    """Minimum work of the device after B(k, j) may start.
 
-    B and W of microbatches j and later at stages up to k; F of those that memory holds back:
+    B and W of microbatches j and later at stages up to k, and F that wait for memory:
     F(s, i) waits for B(s, i - K), and B(s, i) with s <= k, i >= j comes after B(k, j) starts.
     """
     remaining = delays.batches - j
@@ -311,7 +311,7 @@ def _work_after_b(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> in
 
 
 def _work_after_f(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
-    """Least work of the device once F(k, j) may start: all of j and later, but F before k."""
+    """Minimum work of the device after F(k, j) may start: all of j and later, without F below k."""
     remaining = delays.batches - j
     return remaining * sum(
         delays.backward[stage]
@@ -322,12 +322,12 @@ def _work_after_f(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> in
 
 
 def _dropped_span(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
-    """Span of a dropped device, if the path from its first operation crosses kept stages.
+    """Span of a dropped device, if the path from its first operation passes kept stages.
 
-    Its first operation is F(k, 0) of its lowest stage k. With b the kept stage above k, F(b, 0)
-    starts at least F(k) + down(k, b) later; with a the kept stage below k and none above, B(a, 0)
-    starts at least the round trip at k later. The rest is as for makespan. Nothing is known if
-    stage k, or a, has no backward.
+    Its first operation is F(k, 0) of its lowest stage k. If b is the kept stage above k, F(b, 0)
+    starts at least F(k) + down(k, b) later. If there is none, and a is the kept stage below k,
+    B(a, 0) starts at least the round trip of k later. The rest is as for makespan. There is no cut
+    if stage k, or a, has no backward.
     """
     delays, stages = subset.delays, subset.delays.hosted[device]
     k = stages[0]

@@ -1,7 +1,7 @@
 """Overlapped pairs: which operations may run as one, and how much time that can save.
 
-Only pairs that save time are considered. A pair that saves none can be replaced by its backward and
-then its F: they fit into the time of the pair and hold memory no longer.
+Only pairs that save time are considered. A pair that saves no time can be replaced by its backward
+and then its F: both fit into the time of the pair, and no memory is live for longer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Symmetry of microbatches: their canonical order.
 
-Renumbering microbatches canonically loses no attainable objective value. The proof is in the
+Renumbering microbatches canonically loses no objective value. The proof is in the
 docstring of `ppopt.solver.cp_sat.model`.
 """
 
