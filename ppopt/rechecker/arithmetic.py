@@ -36,7 +36,7 @@ def least_time(claim: Claim, device: int) -> int:
             times[kind] += int(claim.pieces(route) * each)
     work = claim.work(times)
     smallest = of_smallest(claim)
-    left = once.tail(smallest, device) if pipeline.has_further_operations else 0
+    left = once.tail(smallest, device) if pipeline.has_auxiliary_operations else 0
     if not claim.span and claim.fused:
         left = max(left, _least_way(smallest, device, OpKind.BW))
     return head(smallest, device) + work + left
@@ -44,7 +44,7 @@ def least_time(claim: Claim, device: int) -> int:
 
 def head(claim: Claim, device: int) -> int:
     """Time before which a device cannot compute, in ticks: from 0, or its own first operation."""
-    if claim.pipeline.has_further_operations:
+    if claim.pipeline.has_auxiliary_operations:
         return once.head(claim, device)
     return 0 if claim.span else _least_way(claim, device, OpKind.F)
 

@@ -72,7 +72,7 @@ class MixedModel:
         for row in rows:
             self._add_order(row)
         self.once: Once | None = None
-        if pipeline.has_further_operations:
+        if pipeline.has_auxiliary_operations:
             self.once = add_once(self.cp, claim, self.last, self.start, self.end)
         for device in range(pipeline.num_devices):
             self._add_device([op for op in forwards if claim.device(op) == device])

@@ -117,7 +117,7 @@ def two_stages() -> Instance:
 def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
     instance = two_stages()
     run = Generation(instance)
-    first, second = (instance.number(OpKind.F, stage) for stage in (0, 1))
+    first, second = (instance.class_id(OpKind.F, stage) for stage in (0, 1))
     assert run.arrival(second) is None
     assert run.append(first, 0) == 1
     assert run.arrival(second) == 2
@@ -130,8 +130,8 @@ def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
 def test_idle_time_counts_from_the_first_start() -> None:
     instance = two_stages()
     run = Generation(instance)
-    run.append(instance.number(OpKind.F, 1), 5)
-    run.append(instance.number(OpKind.F, 1), 9)
+    run.append(instance.class_id(OpKind.F, 1), 5)
+    run.append(instance.class_id(OpKind.F, 1), 9)
     assert run.idle == [0, 3]
     assert run.max_idle == 3
 
@@ -159,6 +159,6 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
 
 def test_microbatches_of_a_class_follow_in_order() -> None:
     instance = two_stages()
-    forward, backward = (instance.number(kind, 0) for kind in (OpKind.F, OpKind.BW))
+    forward, backward = (instance.class_id(kind, 0) for kind in (OpKind.F, OpKind.BW))
     (order,) = class_orders(instance, [[forward, backward, forward, backward]])
     assert [str(instance.pipeline.op(code)) for code in order] == ["0F0", "0BW0", "0F1", "0BW1"]

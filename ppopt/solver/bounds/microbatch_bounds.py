@@ -132,7 +132,7 @@ def rows_of(instance: Instance) -> Rows:
         [
             [
                 np.array(instance.times(number) or none, dtype=np.int64)
-                for number in instance.numbers(stage, 0, part)
+                for number in instance.class_ids(stage, 0, part)
             ]
             for stage in range(pipeline.num_stages)
         ]

@@ -101,12 +101,12 @@ class DeviceScope:
     @property
     def _computing(self) -> int:
         """Number of classes of compute; they come first."""
-        return len(self.instance.rows) * self.instance.places
+        return len(self.instance.rows) * self.instance.num_positions
 
     @cached_property
     def numbers(self) -> list[int]:
         """Classes of the kept resources: of devices by route, as they can run; then of links."""
-        places, classes = self.instance.places, self.instance.classes
+        places, classes = self.instance.num_positions, self.instance.classes
 
         def key(number: int) -> tuple[int, ...]:
             op_class = classes[number]
@@ -172,7 +172,7 @@ class DeviceScope:
 
     def _choices(self, number: int) -> list[int]:
         """Mode choices of the operations of a class: the numbers of their F."""
-        forward = self.instance.number(OpKind.F, *self.instance.classes[number][:3])
+        forward = self.instance.class_id(OpKind.F, *self.instance.classes[number][:3])
         choices: list[int] = self.instance.codes[forward].tolist()
         return choices
 
@@ -236,7 +236,7 @@ class DeviceScope:
         yield ObjectiveCuts(device_relaxation.objective_cuts(subset, self.problem.objective))
         if not self._spans:
             return
-        own = len(self.instance.further_classes) > 0
+        own = len(self.instance.auxiliary_classes) > 0
         routes = [
             route for route in range(self.pipeline.routes) if own or route != subset.delays.route
         ]
@@ -269,11 +269,11 @@ class DeviceScope:
     def _is_last(self, number: int) -> bool:
         """Whether operations of a class may end last on their device."""
         op_class = self.instance.classes[number]
-        if number in self.instance.further_classes:
+        if number in self.instance.auxiliary_classes:
             return not self.instance.successors[number]
         *_, last = (
             other
-            for other in self.instance.numbers(op_class.stage, op_class.route, op_class.slice)
+            for other in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
             if self.instance.classes[other].size
         )
         closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
@@ -292,8 +292,8 @@ class DeviceScope:
         """
         instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
-        number = instance.number(OpKind.F, lowest, route)
-        further = instance.further_classes
+        number = instance.class_id(OpKind.F, lowest, route)
+        further = instance.auxiliary_classes
         waits = (before for before, _ in instance.predecessors[number] if before in further)
         return int(instance.codes[next(waits, number)][0])
 
@@ -303,7 +303,7 @@ class DeviceScope:
         It precedes everything else of its route, but for what runs before the compute of others.
         """
         opened = [self.devices]
-        if len(self.instance.further_classes):
+        if len(self.instance.auxiliary_classes):
             opened = [frozenset((device,)) for device in sorted(self.devices)]
         routes = range(self.pipeline.routes)
         return Origin([self._first(devices, route) for devices in opened for route in routes])
@@ -337,14 +337,14 @@ class DeviceScope:
     def _moving(self) -> set[int]:
         """Devices whose memory moves to the host and back."""
         instance = self.instance
-        moves = (n for n in instance.further_classes if instance.classes[n].per_microbatch)
+        moves = (n for n in instance.auxiliary_classes if instance.classes[n].per_microbatch)
         return {instance.device(number) for number in moves}
 
     @cached_property
     def _lasting(self) -> dict[int, list[Held]]:
         """Memory that every device holds once, from one operation to another."""
         instance, found = self.instance, defaultdict(list)
-        for taker, giver, amount in instance.lasting:
+        for taker, giver, amount in instance.step_long_allocations:
             first, last = (int(instance.codes[number][0]) for number in (taker, giver))
             found[instance.device(taker)].append(Held(instance.device(taker), first, last, amount))
         return found

@@ -97,7 +97,7 @@ class DeviceSubset:
     def codes(self, kind: OpKind, stage: int, part: int = 0) -> Ints:
         """Operations of a kind and stage (and slice), in microbatch order."""
         instance = self.instance
-        codes: Ints = instance.codes[instance.number(kind, stage, self.delays.route, part)]
+        codes: Ints = instance.codes[instance.class_id(kind, stage, self.delays.route, part)]
         return codes
 
     def forwards(self, stage: int) -> Ints:
@@ -182,7 +182,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if stages > 1 or not (instance.alike and SUBSETS.applies(instance.traits)):
+    if stages > 1 or not (instance.has_uniform_classes and SUBSETS.applies(instance.traits)):
         return True
     classes = instance.classes
     return any(

@@ -92,13 +92,17 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
             if (one, other) not in gains:
                 continue
             forwards, backwards = (
-                [codes[instance.number(kind, stage, way, part)] for part in slices]
+                [codes[instance.class_id(kind, stage, way, part)] for part in slices]
                 for kind, stage, way in (
                     (OpKind.F, one, route),
                     (instance.backward, other, facing),
                 )
             )
-            time = instance.pair_time(forwards[0][0], backwards[0][0]) if instance.alike else None
+            time = (
+                instance.pair_time(forwards[0][0], backwards[0][0])
+                if instance.has_uniform_classes
+                else None
+            )
             for place in range(instance.batches):
                 for partner in range(instance.batches if facing != route else place):
                     for f, b in product(forwards, backwards):
