@@ -148,6 +148,6 @@ def _row(name: str, kind: str, parts: Sequence[Timing]) -> list[object]:
     middle = median(error for error, _ in errors)
     worst, part = max(errors, key=lambda item: item[0])
     met = middle <= MEDIAN and worst <= WORST and len(errors) == len(parts)
-    shown = f"{part.name} {part.kind} {part.shape}: {_error(part)}"
+    label = f"{part.name} {part.kind} {part.shape}: {_error(part)}"
     verdict = "pass" if met else "FAIL"
-    return [name, kind, len(parts), len(errors), percent(middle), percent(worst), shown, verdict]
+    return [name, kind, len(parts), len(errors), percent(middle), percent(worst), label, verdict]

@@ -117,7 +117,7 @@ class TestOwnFile:
         assert "x half" in half.text
 
     @pytest.mark.parametrize(
-        ("content", "told"),
+        ("content", "expected"),
         [
             ("memroy = 80", "unknown key 'memroy'; did you mean memory?"),
             ("basis = 'measured'", "unknown key 'basis'"),
@@ -144,9 +144,9 @@ class TestOwnFile:
             ("", "the file is empty"),
         ],
     )
-    def test_refused(self, file: Path, content: str, told: str) -> None:
+    def test_refused(self, file: Path, content: str, expected: str) -> None:
         file.write_text(content)
-        with pytest.raises(InputError, match=told) as raised:
+        with pytest.raises(InputError, match=expected) as raised:
             gpu_named(file)
         message = str(raised.value)
         assert message.startswith(f"{file}: ") and "\n" not in message
