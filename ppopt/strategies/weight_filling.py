@@ -72,15 +72,9 @@ def best(
     """The order of least device span, then of least makespan, that keeps the memory.
 
     A backbone gives F and B, and every rule fills it with W; complete orders are taken as they
-<<<<<<< HEAD
     are. No device has more than `max_in_flight` activations, counted from F to W, if any order
     allows that. A long run uses the order that is best for its first `SAMPLE` microbatches per
     device, or the next best if that one, repeated, exceeds the limit.
-=======
-    are. No device holds more than `max_in_flight` activations, counted from F to W, if any order
-    keeps that. A long run takes the order that is best for its first `SAMPLE` microbatches per
-    device, or the next best where that one, repeated, holds more in the end.
->>>>>>> w-core
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W

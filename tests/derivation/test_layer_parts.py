@@ -221,7 +221,9 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
 
 def test_dropout_keeps_a_byte_of_both_outputs() -> None:
     """arXiv 2205.05198, section 4.1: s b h bytes each for the masks of a layer."""
-    activations = [rank_of(sequence=2048, dropout=on).residual(4096).stashed for on in (True, False)]
+    activations = [
+        rank_of(sequence=2048, dropout=on).residual(4096).stashed for on in (True, False)
+    ]
     assert activations[0] - activations[1] == 2 * 2048 * 4096
 
 
