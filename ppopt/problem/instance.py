@@ -34,10 +34,10 @@ from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
-    ClassHolding,
+    Allocation,
+    ClassAllocation,
     Constraints,
     DispatchRule,
-    Holding,
     Mode,
     OperationClass,
 )
@@ -313,16 +313,16 @@ class Instance:
         )
 
     @cached_property
-    def holdings(self) -> tuple[ClassHolding, ...]:
+    def live_memory(self) -> tuple[ClassAllocation, ...]:
         """What every microbatch holds in the first modes, if all is given back."""
-        return self.holdings_in(SPLIT_MODE)
+        return self.live_memory_in(SPLIT_MODE)
 
-    def holdings_in(self, option: int) -> tuple[ClassHolding, ...]:
+    def live_memory_in(self, option: int) -> tuple[ClassAllocation, ...]:
         """What every microbatch holds in these modes, from which class to which.
 
         What is given back is what was taken last.
         """
-        holdings: list[ClassHolding] = []
+        allocations: list[ClassAllocation] = []
         for numbers in self._lifetime:
             modes = {class_id: self.operation_modes(class_id, option) for class_id in numbers}
             count = max(map(len, modes.values()))
@@ -331,13 +331,13 @@ class Instance:
                 own = {
                     class_id: row[microbatch % len(row)] for class_id, row in modes.items() if row
                 }
-                for taker, giver, amount in _holdings_of_microbatch(own):
-                    amounts.setdefault((taker, giver), [0] * count)[microbatch] = amount
-            holdings += [
-                ClassHolding(*both, tuple(amounts[both]) * (self.batches // count))
+                for allocator, freer, amount in _allocations_of_microbatch(own):
+                    amounts.setdefault((allocator, freer), [0] * count)[microbatch] = amount
+            allocations += [
+                ClassAllocation(*both, tuple(amounts[both]) * (self.batches // count))
                 for both in sorted(amounts)
             ]
-        return tuple(holdings)
+        return tuple(allocations)
 
     @cached_property
     def _lifetime(self) -> list[list[int]]:
@@ -467,18 +467,18 @@ class Instance:
         return range(len(self.classes) - count, len(self.classes))
 
     @cached_property
-    def step_long_allocations(self) -> tuple[Holding, ...]:
+    def step_long_allocations(self) -> tuple[Allocation, ...]:
         """What is held once in a step, from one class of a stage to another one."""
         classes = {
             class_id: op_class
             for class_id in self.auxiliary_classes
             if not (op_class := self.classes[class_id]).per_microbatch
         }
-        takers = {
+        allocators = {
             op_class[:2]: class_id for class_id, op_class in classes.items() if op_class.allocates
         }
         return tuple(
-            Holding(takers[op_class[:2]], class_id, op_class.frees)
+            Allocation(allocators[op_class[:2]], class_id, op_class.frees)
             for class_id, op_class in classes.items()
             if op_class.frees
         )
@@ -501,17 +501,17 @@ OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
 (`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
 
 
-def _holdings_of_microbatch(modes: Mapping[int, Mode]) -> Iterator[Holding]:
+def _allocations_of_microbatch(modes: Mapping[int, Mode]) -> Iterator[Allocation]:
     """What a microbatch holds, by the modes of its operations in the order in which they run."""
-    open_holdings: list[Holding] = []
+    open_allocations: list[Allocation] = []
     for class_id, mode in modes.items():
         if mode.allocates:
-            open_holdings.append(Holding(class_id, class_id, mode.allocates))
+            open_allocations.append(Allocation(class_id, class_id, mode.allocates))
         amount = mode.frees
         while amount:
-            taker, _, available = open_holdings.pop()
+            allocator, _, available = open_allocations.pop()
             freed = min(amount, available)
             if freed < available:
-                open_holdings.append(Holding(taker, taker, available - freed))
+                open_allocations.append(Allocation(allocator, allocator, available - freed))
             amount -= freed
-            yield Holding(taker, class_id, freed)
+            yield Allocation(allocator, class_id, freed)

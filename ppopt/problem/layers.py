@@ -196,7 +196,7 @@ class Layers:
         return any(layer.activation for layer in self.distinct)
 
     @cached_property
-    def forward_only(self) -> int:
+    def num_forward_only_layers(self) -> int:
         """How many layers run no backward: the frozen ones before the first that is trained."""
         return num_forward_only(layer.frozen for layer in self.layers)
 
@@ -211,7 +211,7 @@ class Layers:
         costed_layers: dict[tuple[int, bool], Layer] = {}
         layers = []
         for index, layer in enumerate(self.layers):
-            key = id(layer), index < self.forward_only
+            key = id(layer), index < self.num_forward_only_layers
             if key not in costed_layers:
                 costed_layers[key] = layer.costed(forward_only=key[1])
             layers.append(costed_layers[key])
@@ -226,7 +226,7 @@ class Layers:
     def passing(self) -> tuple[Fraction, ...]:
         """What F holds only while it runs of the activations of the first 0, 1, ... layers."""
         forward_memory = (
-            layer.activation if index < self.forward_only else ZERO
+            layer.activation if index < self.num_forward_only_layers else ZERO
             for index, layer in enumerate(self.layers)
         )
         return tuple(accumulate(forward_memory, initial=ZERO))

@@ -278,7 +278,7 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
     """
     back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
     ways = links_of(pipeline.hosts, pipeline.p2p, back, [True] * pipeline.num_stages)[1:]
-    forward_only = pipeline.model.forward_only
+    num_forward_only = pipeline.model.num_forward_only_layers
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
     if pipeline.link is not None and pipeline.backward_p2p is None:
@@ -291,9 +291,10 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
                 if hosts[stage] == hosts[stage + 1]:
                     continue
                 own_delays = delays or (delay,)
-                if back and forward_only:
+                if back and num_forward_only:
                     every = own_delays if len(own_delays) > 1 else own_delays * len(sizes)
-                    own_delays = (Fraction(0),) * (forward_only + 1) + every[forward_only + 1 :]
+                    first = num_forward_only + 1
+                    own_delays = (Fraction(0),) * first + every[first:]
                 yield LinkDelays(route, stage, back, own_delays)
 
 

@@ -246,8 +246,9 @@ class Pipeline(PipelineFields):
             return self.frozen or (False,) * self.num_stages
         stages = self.model.stage_layers(self.counts)
         starts = accumulate(self.counts, initial=0)
+        last = self.model.num_forward_only_layers
         return tuple(
-            all(layer.frozen for layer in stage) if stage else start <= self.model.forward_only
+            all(layer.frozen for layer in stage) if stage else start <= last
             for stage, start in zip(stages, starts, strict=False)
         )
 

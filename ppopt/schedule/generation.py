@@ -75,7 +75,7 @@ class _Follower(NamedTuple):
     resource: int
 
 
-class Generation:
+class EventSimulation:
     """Operations run so far, and when the next ones may start."""
 
     def __init__(self, instance: Instance) -> None:

@@ -27,7 +27,7 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, Generation, Pop, pop_until
+from ppopt.schedule.generation import NEVER, EventSimulation, Pop, pop_until
 from ppopt.schedule.orders import Orders
 
 
@@ -132,7 +132,7 @@ class ListScheduler:
         try:
             if self.plain:
                 return _schedule_plain(self, rule, pop)
-            return _RuleGeneration(self, rule).result(pop)
+            return _RuleSimulation(self, rule).result(pop)
         except TimeoutError:
             return None
 
@@ -167,7 +167,7 @@ class ListScheduler:
 
     @cached_property
     def allocates(self) -> list[tuple[int, ...]]:
-        """Memory that every operation of a class takes; one entry more, as in `Generation`."""
+        """Memory that every operation of a class takes; one entry more, as in `EventSimulation`."""
         return [(*self.instance.allocated(class_id), 0) for class_id in self._numbers]
 
     @property
@@ -222,13 +222,13 @@ class ListScheduler:
         )
 
 
-class _RuleGeneration:
+class _RuleSimulation:
     """One parallel generation, steered by a rule."""
 
     def __init__(self, scheduler: ListScheduler, rule: PriorityRule) -> None:
         instance, num_positions = scheduler.instance, scheduler.num_positions
         devices = range(len(scheduler.hosted))
-        self.run = Generation(instance)
+        self.run = EventSimulation(instance)
         self.instance, self.rule, self.total = instance, rule, instance.batches
         self.hosted, self.allocates = scheduler.triples, scheduler.allocates
         self.needs, self.transient = scheduler.needs, scheduler.transient
@@ -388,7 +388,7 @@ class _DeviceParams(NamedTuple):
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
     scheduler: ListScheduler, rule: PriorityRule, pop: Pop
 ) -> ListSchedule | None:
-    """List scheduling of a plain pipeline: `_RuleGeneration` with all else left out.
+    """List scheduling of a plain pipeline: `_RuleSimulation` with all else left out.
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and it
     is built 2.6 times as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most

@@ -15,7 +15,7 @@ from itertools import accumulate
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, Generation
+from ppopt.schedule.generation import NEVER, EventSimulation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
@@ -81,7 +81,11 @@ class _Paced:
     """One generation, and what devices hold in it."""
 
     def __init__(self, instance: Instance, max_in_flight: int, percent: int) -> None:
-        self.run, self.instance, self.max_in_flight = Generation(instance), instance, max_in_flight
+        self.run, self.instance, self.max_in_flight = (
+            EventSimulation(instance),
+            instance,
+            max_in_flight,
+        )
         self.classes = instance.classes
         hosted = [filter(None, map(instance.times, class_ids)) for class_ids in instance.hosted]
         work = [zip(*times, strict=True) for times in hosted]

@@ -11,7 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import Generation
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import equal_times
 
@@ -98,7 +98,11 @@ class _Filling:
     def __init__(
         self, instance: Instance, sequences: Sequences, max_in_flight: int, rule: GapRule | None
     ) -> None:
-        self.run, self.instance, self.classes = Generation(instance), instance, instance.classes
+        self.run, self.instance, self.classes = (
+            EventSimulation(instance),
+            instance,
+            instance.classes,
+        )
         self.sequences, self.max_in_flight, self.rule = sequences, max_in_flight, rule
         numbers = map(instance.class_ids, range(instance.pipeline.num_stages))
         present = [[class_id for class_id in row if self.classes[class_id].size] for row in numbers]

@@ -10,7 +10,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.generation import Generation
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, register
@@ -66,7 +66,7 @@ class _Run:
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
         instance = Instance(pipeline, BackwardKind.SPLIT)
-        self.run, self.choices = Generation(instance), choices
+        self.run, self.choices = EventSimulation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
         self.class_ids = [instance.class_ids(stage) for stage in self.stages]

@@ -67,8 +67,8 @@ def test_chosen_modes_that_are_all_alike_are_the_uniform_instance(seed: int) -> 
             zip(*map(np.ndarray.tolist, alone), strict=True)
         )
         option = SPLIT_MODE if split else WHOLE_MODE
-        amounts = [one.amounts for one in mixed.holdings_in(option)]
-        assert amounts == [one.amounts for one in Instance(pipeline, kind).holdings]
+        amounts = [one.amounts for one in mixed.live_memory_in(option)]
+        assert amounts == [one.amounts for one in Instance(pipeline, kind).live_memory]
 
 
 def test_transfers_of_streams_are_operations_of_links() -> None:

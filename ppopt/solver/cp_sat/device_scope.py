@@ -353,7 +353,7 @@ class DeviceScope:
         """Memory that the devices of limits hold, in order of stage and microbatch."""
         found = []
         for option in (SPLIT_MODE, WHOLE_MODE):
-            for taker, giver, amounts in self.instance.holdings_in(option):
+            for taker, giver, amounts in self.instance.live_memory_in(option):
                 op_class, device = self.instance.classes[taker], self.instance.device(taker)
                 options = self._options(op_class.stage)
                 if device not in self._room or option not in options:

@@ -28,7 +28,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation_classes import Constraints, Holding
+from ppopt.problem.operation_classes import Allocation, Constraints
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
@@ -171,19 +171,19 @@ class OperationNetwork:
         return links
 
     @cached_property
-    def _holdings(self) -> dict[int, list[tuple[int, int, Holding]]]:
+    def _holdings(self) -> dict[int, list[tuple[int, int, Allocation]]]:
         """(choice, mode, holding) on every device of `tight`, in all modes."""
         instance, choice = self.instance, self.table.choice.tolist()
         place = [np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes]
         home = self.table.home.tolist()
-        found: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
+        found: dict[int, list[tuple[int, int, Allocation]]] = {device: [] for device in self.tight}
         for mode in range(max(map(len, instance.rows))):
-            for taker, giver, amounts in instance.holdings_in(mode):
+            for taker, giver, amounts in instance.live_memory_in(mode):
                 mine = found.get(home[place[taker][0]])
                 if mine is not None:
                     rows = zip(place[taker], place[giver], amounts, strict=True)
                     mine += (
-                        (choice[first], mode, Holding(first, last, amount))
+                        (choice[first], mode, Allocation(first, last, amount))
                         for first, last, amount in rows
                         if amount
                     )
@@ -207,7 +207,7 @@ class OperationNetwork:
 
     def held(
         self, device: int, choices: Collection[int]
-    ) -> Iterator[tuple[Holding, tuple[int, bool] | None]]:
+    ) -> Iterator[tuple[Allocation, tuple[int, bool] | None]]:
         """Holdings of operations on a device of `tight`, and their modes if these are open.
 
         In the modes of these choices that is (choice, whether they are the first).

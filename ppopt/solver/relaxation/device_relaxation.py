@@ -187,7 +187,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     classes = instance.classes
     return any(
         (classes[taker].kind, classes[giver].kind) != (OpKind.F, instance.closing)
-        for taker, giver, _ in instance.holdings
+        for taker, giver, _ in instance.live_memory
         if classes[taker].device == device
     )
 
