@@ -265,9 +265,9 @@ class Claim(NamedTuple):
             return int(self._for_whole(stage, factor))
         amount = 0
         if kind is OpKind.F:
-            amount = ticks.kept[stage]
+            amount = ticks.retained[stage]
         if kind is OpKind.B:
-            amount = ticks.costs.activation[stage] - ticks.kept[stage]
+            amount = ticks.costs.activation[stage] - ticks.retained[stage]
             amount += max(0, ticks.costs.memory_b[stage])
         return int(factor * amount + self._workspace(kind, stage, factor))
 
@@ -303,7 +303,7 @@ class Claim(NamedTuple):
         """
         ticks = self.pipeline.ticks
         if kind is OpKind.BW:
-            return int(factor * ticks.kept[stage] + self._for_whole(stage, factor))
+            return int(factor * ticks.retained[stage] + self._for_whole(stage, factor))
         amount = 0
         if kind is OpKind.B:
             amount = max(0, -ticks.costs.memory_b[stage])

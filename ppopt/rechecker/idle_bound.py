@@ -36,7 +36,7 @@ def min_idle(claim: Claim, device: int) -> int:
     if not claim.has_only(HANDLES) or not stages:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
-    headroom = pipeline.ticks.room(device)
+    headroom = pipeline.ticks.headroom(device)
     whole = pipeline.batches * sum(claim.stashed(stage) for stage in stages)
     return before + after if headroom is not None and whole > headroom else max(before, after)
 
@@ -50,7 +50,7 @@ def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
         Filler(ticks.durations[OpKind.F][stage], claim.stashed(stage), pipeline.batches)
         for stage in stages
     ]
-    return max(0, wait - filled(fillers, ticks.room(hosts[low])))
+    return max(0, wait - filled(fillers, ticks.headroom(hosts[low])))
 
 
 def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
@@ -69,7 +69,7 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
         if not claim.fused:
             pending = claim.pending(stage)
             fillers.append(Filler(own[-1], pending, pipeline.batches - 1))
-    headroom = ticks.room(pipeline.hosts[0][high])
+    headroom = ticks.headroom(pipeline.hosts[0][high])
     if headroom is not None:
         headroom -= sum(claim.stashed(stage) for stage in stages)
     return max(0, wait - filled(fillers, headroom))

@@ -222,7 +222,7 @@ class MixedModel:
             )
             live += self.step_operations.live[device]
         cp.add_no_overlap(busy)
-        headroom = claim.pipeline.ticks.room(device)
+        headroom = claim.pipeline.ticks.headroom(device)
         if headroom is not None:
             cp.add_cumulative(
                 [interval for interval, _ in live], [much for _, much in live], headroom

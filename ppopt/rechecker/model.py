@@ -124,7 +124,7 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     between = (*((kind, claim.frees) for kind in claim.kinds[:-1]),)
     between += (*((kind, claim.allocates) for kind in claim.kinds[1:]),)
     counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
-    headroom = claim.pipeline.ticks.room(device)
+    headroom = claim.pipeline.ticks.headroom(device)
     if headroom is None:
         return
     one_fits = all(claim.allocates(OpKind.F, stage) <= headroom for stage, _ in stages)

@@ -150,7 +150,7 @@ class PartialSchedules:
         for class_id in self._last_first():
             self._tails[class_id] = self._tail(class_id)
         ticks = pipeline.ticks
-        self._headroom = [ticks.room(device) for device in devices]
+        self._headroom = [ticks.headroom(device) for device in devices]
         free = [0] * len(devices)
         if self._stages:
             first = self._stages[0]

@@ -8,7 +8,7 @@ UNSHARD to the end of GRADIENT_SYNC.
 
 OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
 claim counts that part as live while F runs and from the start of the backward on; every schedule
-needs at least that (`Ticks.kept`).
+needs at least that (`Ticks.retained`).
 
 Margins. When F(k) of a stage starts, all lower stages on its device and route have begun that
 microbatch, so their UNSHARDs and its own have ended: their sum is a release time of F(k). After the
@@ -150,7 +150,7 @@ def live_weights(claim: Claim, device: int) -> int:
         return 0
     ticks = pipeline.ticks
     f_alone = not any(
-        ticks.kept[stage] != ticks.costs.activation[stage]
+        ticks.retained[stage] != ticks.costs.activation[stage]
         or ticks.costs.memory_b[stage] > 0
         or any(row[stage] for row in ticks.workspace)
         for stage in own_stages

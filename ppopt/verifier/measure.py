@@ -138,7 +138,7 @@ def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Int
     frees them.
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
-    rows = (costs.activation, ticks.kept, costs.memory_b, costs.offload_memory)
+    rows = (costs.activation, ticks.retained, costs.memory_b, costs.offload_memory)
     activation, stashed, change, offloaded = (np.array(row, dtype=np.int64) for row in rows)
     workspace = np.array(ticks.workspace, dtype=np.int64)
     stashed, workspace[OpKind.F] = stashed + offloaded, workspace[OpKind.F] - offloaded
