@@ -118,7 +118,7 @@ class _Repair:
         A device does not wait after it has postponed an operation, because only other operations
         release memory for that one.
         """
-        device, held = self.devices[number], self.run.held[number]
+        device, held = self.devices[number], self.run.live[number]
         while device.oldest < len(self.by_age) and self._finished(device):
             device.oldest += 1
         blocked = False
