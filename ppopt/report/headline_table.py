@@ -19,7 +19,7 @@ from ppopt.report.numbers import NONE, number, percent, short, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.origin import SEARCHED
-from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, RUNNABLE, Headline, HeadlineRow
+from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
     *("strategy", "status", "objective", "value", "lower_bound", "gap", "makespan"),
@@ -66,6 +66,12 @@ def headline_table(headline: Headline) -> Table:
     return table_of(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
 
 
+def describe_headline(headline: Headline) -> Iterator[str | Table]:
+    """Title and rows for a terminal, before what follows; nothing without a best schedule."""
+    if headline.best is not None:
+        yield from (headline_title(headline), headline_table(headline), "")
+
+
 def headline_section(headline: Headline) -> str:
     """Title and rows as HTML; empty without rows."""
     entries = _entries(headline)
@@ -79,18 +85,19 @@ def headline_section(headline: Headline) -> str:
 def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
     """Columns of the rows. The time is that of a microbatch if rows differ in microbatches."""
     units = entries[0].report if entries else ScheduleReport()
+    best = headline.best
+    is_open = best is not None and best.label == BEST and best.lower_bound is not None
     value, bound, memory = (
         column.of(_figures)
         for column in figure_columns(("value", "lower_bound", "peak_memory"), units, absent="")
     )
     if len({row.schedule.pipeline.batches for row in headline.rows}) > 1:
         value = Column(stacked("per microbatch", units.time_unit), _per_microbatch)
-    bounded = any(row.lower_bound is not None for row in headline.rows)
     return [
-        left("", lambda entry: _label(entry.row, headline), no_wrap=True),
+        left("", lambda entry: entry.row.label, no_wrap=True),
         left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
         value,
-        *([bound] if bounded else []),
+        *([bound] if is_open else []),
         Column("gain", lambda entry: NONE if entry.row.gain is None else percent(entry.row.gain)),
         memory,
         left("changes", lambda entry: describe_changes(entry.row)),
@@ -105,17 +112,15 @@ def _per_microbatch(entry: _Entry) -> str:
     return short(plain(entry.row.per_microbatch))
 
 
-def _label(row: HeadlineRow, headline: Headline) -> str:
-    return f"{row.label} ({headline.runtime})" if row.label == RUNNABLE else row.label
-
-
 def headline_title(headline: Headline) -> str:
-    """The model, the devices, the parallelism and the microbatches; empty without rows."""
+    """Model, devices, parallelism and microbatches of the best row, and the runtime."""
     if not headline.rows:
         return ""
     pipeline = headline.rows[-1].schedule.pipeline
-    parts = [_describe_devices(pipeline), f"{number(pipeline.batches)} microbatches"]
-    text = ", ".join(parts)
+    text = (
+        f"{_describe_devices(pipeline)}, {number(pipeline.batches)} microbatches, "
+        f"runtime {headline.runtime}"
+    )
     return f"{pipeline.name}: {text}" if pipeline.name else text
 
 

@@ -126,7 +126,7 @@ def _of_strategy(
         unplaced = replace(unplaced, **settings)
     except ConflictError as error:
         raise NotApplicableError(str(error)) from None
-    return evaluate(unplaced, rule.name, objective, rule.taken(options))
+    return evaluate(unplaced, rule.name, objective, rule.own_options(options))
 
 
 def _defaults_of_open(pipeline: Pipeline) -> dict[str, Any]:
