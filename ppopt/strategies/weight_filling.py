@@ -73,8 +73,8 @@ def best(
 
     A backbone gives F and B, and every rule fills it with W; complete orders are taken as they
     are. No device holds more than `max_in_flight` activations, counted from F to W, if any order
-    keeps that. A long run takes the order that is best for its first `SAMPLE` microbatches per device,
-    or the next best where that one, repeated, holds more in the end.
+    keeps that. A long run takes the order that is best for its first `SAMPLE` microbatches per
+    device, or the next best where that one, repeated, holds more in the end.
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W

@@ -451,9 +451,11 @@ def allocated(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     offloaded = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
-        return int(bw_allocates(pipeline, stage, factor) + moved)
-    kept = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
-    missing = factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - kept
+        return int(bw_allocates(pipeline, stage, factor) + offloaded)
+    stashed = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
+    missing = (
+        factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - stashed
+    )
     workspace = ticks.workspace[kind][stage]
     if kind == OpKind.F:
         return int(stashed + workspace - ticks.costs.offload_memory[stage])
@@ -464,10 +466,10 @@ def freed(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation gives at its end, in ticks."""
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     if kind == OpKind.BW:
-        return int(factor * ticks.retained[stage]) + taken(pipeline, kind, stage, microbatch)
-    by_b, moved = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
-    own = (moved, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
-    workspace = ticks.workspace[kind][stage] - (moved if kind == OpKind.F else 0)
+        return int(factor * ticks.retained[stage]) + allocated(pipeline, kind, stage, microbatch)
+    by_b, offloaded = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
+    own = (offloaded, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
+    workspace = ticks.workspace[kind][stage] - (offloaded if kind == OpKind.F else 0)
     return int(factor * own + workspace)
 
 

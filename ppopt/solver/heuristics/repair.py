@@ -68,7 +68,7 @@ class _Repair:
         self.priority = _priorities(schedule, instance)
         self.run = Generation(instance)
         self.done = self.run.done
-        rooms = map(instance.room, range(len(instance.hosted)))
+        rooms = map(instance.headroom, range(len(instance.hosted)))
         self.devices = [
             self._device(hosted, inf if room is None else room)
             for hosted, room in zip(instance.hosted, rooms, strict=True)
