@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ from rich.table import Table
 from ppopt.formats.figures import measured, placed
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
-from ppopt.problem.layers import Layers
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
 from ppopt.report.labels import title
@@ -28,6 +27,8 @@ KEYS = (
     "offload",
 )
 """Keys of the figures of a row in JSON."""
+MOST_COUNTS = 16
+"""Most stages whose layers are all listed."""
 _STYLES = {OPTIMUM: "bold green", BEST: "bold"}
 
 
@@ -47,13 +48,12 @@ def _report(row: HeadlineRow) -> ScheduleReport:
     schedule, bound = row.schedule, row.lower_bound
     strategy = schedule.origin.strategy
     gap = None if bound is None or not row.value else (row.value - bound) / row.value
-    status = {OPTIMUM: "optimal", BEST: "feasible"}.get(row.label)
     return ScheduleReport(
         **measured(schedule),
         **placed(schedule.pipeline),
         routes=schedule.pipeline.routes,
         strategy=None if row.label == CURRENT and strategy == SEARCHED else strategy,
-        status=status,
+        status="optimal" if row.proved else "feasible",
         lower_bound=plain_or_none(bound),
         gap=plain_or_none(gap),
     )
@@ -142,44 +142,44 @@ def _describe_devices(pipeline: Pipeline) -> str:
 
 
 def describe_changes(row: HeadlineRow) -> str:
-    """What a row changes against the row above; of the first row, what it consists of."""
-    pipeline = row.schedule.pipeline
-    texts = dict(_describe_decisions(pipeline))
+    """What a row changes against the row above; of the first row, how the model is cut."""
+    values = _decision_values(row.schedule.pipeline)
     if row.label == CURRENT:
-        kept = ("partition", "recompute", "offload")
-        return ", ".join(texts[name] for name in kept if name in texts and _is_used(name, pipeline))
-    return ", ".join(texts.get(name, name) for name in row.changes) or "nothing"
+        used = {name: values.get(name) for name in ("partition", "recompute", "offload")}
+        named = [name for name, value in used.items() if value not in (None, "none")]
+    else:
+        named = list(row.changes)
+    parts = (f"{name} {values[name]}" if name in values else name for name in named)
+    text = ", ".join(parts)
+    return text or ("" if row.label == CURRENT else "nothing")
 
 
-def _is_used(name: str, pipeline: Pipeline) -> bool:
-    """Whether a decision of the first row is worth a word."""
-    layers = {"recompute": pipeline.recomputed, "offload": pipeline.offloaded}
-    return any(layers.get(name, (1,)))
-
-
-def _describe_decisions(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Decisions of a pipeline by name, in words; those that name themselves are left out."""
+def _decision_values(pipeline: Pipeline) -> dict[str, str]:
+    """Decisions of a pipeline that have a value, as text by name."""
     where = pipeline.resolved_placement
-    yield "microbatches", f"{pipeline.batches} microbatches"
-    yield "placement", f"placement {where if isinstance(where, str) else spread(where)}"
-    yield "chunks", f"{pipeline.num_chunks} chunk{'' if pipeline.num_chunks == 1 else 's'}"
-    yield "routes", f"{pipeline.routes} route{'' if pipeline.routes == 1 else 's'}"
-    yield "slices", f"{pipeline.num_slices} slice{'' if pipeline.num_slices == 1 else 's'}"
-    if pipeline.model is not None:
-        yield "partition", f"partition {spread(pipeline.counts)}"
-        yield "recompute", f"recompute {_describe_flags(pipeline.model, pipeline.recomputed)}"
-        yield (
-            "offload",
-            f"offload {spread(pipeline.offloaded) if any(pipeline.offloaded) else 'none'}",
-        )
+    values = {
+        "microbatches": str(pipeline.batches),
+        "placement": where if isinstance(where, str) else spread(where),
+        "chunks": str(pipeline.num_chunks),
+        "routes": str(pipeline.routes),
+        "slices": str(pipeline.num_slices),
+    }
+    if pipeline.model is None:
+        return values
+    recomputable = sum(layer.recomputable for layer in pipeline.model.layers)
+    is_full = sum(pipeline.recomputed) == recomputable
+    return values | {
+        "partition": _describe_counts(pipeline.counts),
+        "recompute": "full" if is_full else _describe_counts(pipeline.recomputed),
+        "offload": _describe_counts(pipeline.offloaded),
+    }
 
 
-def _describe_flags(model: Layers, counts: tuple[int, ...]) -> str:
-    """Layers that recompute: `none`, `full`, or their numbers per stage."""
+def _describe_counts(counts: Sequence[int]) -> str:
+    """Layers of every stage; of many stages the first and the last; `none` if there are none."""
     if not any(counts):
         return "none"
-    able = sum(layer.recomputable for layer in model.layers)
-    return "full" if sum(counts) == able else spread(counts)
+    return " ".join(map(str, counts)) if len(counts) <= MOST_COUNTS else spread(counts)
 
 
 # JSON.

@@ -53,6 +53,8 @@ class HeadlineRow(NamedTuple):
     there is no current schedule."""
     changes: tuple[str, ...]
     """Decisions that differ from the row above, of `DECISIONS`; empty for the first row."""
+    proved: bool
+    """Whether it is proved that no schedule of the study is better."""
     lower_bound: Fraction | None = None
     """Lower bound of all schedules that were searched; of the last row only."""
 
@@ -97,27 +99,27 @@ def headline(
     def per_microbatch(schedule: Schedule) -> Fraction:
         return objective_value(schedule, objective) / schedule.pipeline.batches
 
-    def row(
-        label: str,
-        schedule: Schedule,
-        above: Schedule | None = None,
-        lower_bound: Fraction | None = None,
-    ) -> HeadlineRow:
+    best_schedule = None if best is None else best.schedule
+    proved = best is not None and best.is_proved(objective)
+
+    def row(label: str, schedule: Schedule, above: Schedule | None = None) -> HeadlineRow:
         gain, time = None, per_microbatch(schedule)
         if current is not None and label != CURRENT and time:
             gain = per_microbatch(current) / time - 1
         changes = () if above is None else changed_decisions(above, schedule)
         value = objective_value(schedule, objective)
-        return HeadlineRow(label, schedule, value, gain, changes, lower_bound)
+        return HeadlineRow(
+            label, schedule, value, gain, changes, proved and schedule is best_schedule
+        )
 
-    of_study = [*schedules] if best is None else [best.schedule, *schedules]
+    of_study = [*schedules] if best_schedule is None else [best_schedule, *schedules]
     candidates = sorted(of_study, key=per_microbatch)
     runnable = next((schedule for schedule in candidates if runs_on(runtime, schedule)), None)
     last = None
     if best is not None:
-        label = OPTIMUM if best.is_proved(objective) else BEST
         above = current if runnable is None else runnable
-        last = row(label, best.schedule, above, best.lower_bound)
+        last = row(OPTIMUM if proved else BEST, best.schedule, above)
+        last = last._replace(lower_bound=best.lower_bound)
     return Headline(
         objective,
         RUNTIMES[runtime],
