@@ -55,7 +55,7 @@ def least_possible_value(problem: Problem, bound: int) -> int:
     return -(-number * times // parts)
 
 
-WHOLE_TICKS = "; of starts at multiples of the finest unit of the times (others gain less than it)"
+WHOLE_TICKS = "; for start times on the time grid (off-grid starts gain less than one tick)"
 """Text for a device span that starts between ticks may make smaller."""
 
 

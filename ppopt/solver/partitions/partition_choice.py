@@ -253,16 +253,16 @@ def _time_is_up() -> tuple[int, Counts]:
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
     """Text on why no partition has a schedule, with the least sufficient limit."""
     none = (
-        f"no partition of {ticks.space.num_layers} layers fits the limits even for one "
+        f"no partition of {ticks.space.num_layers} layers fits the memory limits, even for one "
         "microbatch at a time"
     )
     try:
         least = Fraction(bounds.least_limit, ticks.memory_per_unit)
     except TimeoutError:
         return none
-    words = "the least limit that works on every device is"
+    words = "the minimum feasible limit for all devices is"
     if not isinstance(bounds, CompleteBounds) or ticks.passing:
-        words = "one that works on every device is at least"
+        words = "a limit for all devices must be at least"
     return f"{none}; {words} {exact.plain(least)}"
 
 
