@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from html import escape
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
 from ppopt.report.labels import title
-from ppopt.report.numbers import NONE, number, percent, short, spread
+from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.origin import SEARCHED
@@ -92,7 +93,10 @@ def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
         for column in figure_columns(("value", "lower_bound", "peak_memory"), units, absent="")
     )
     if len({row.schedule.pipeline.batches for row in headline.rows}) > 1:
-        value = Column(stacked("per microbatch", units.time_unit), _per_microbatch)
+        value = Column(
+            stacked("per microbatch", units.time_unit), lambda entry: _share(entry, entry.row.value)
+        )
+        bound = Column("lower bound", lambda entry: _share(entry, entry.row.lower_bound))
     return [
         left("", lambda entry: entry.row.label, no_wrap=True),
         left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
@@ -108,8 +112,9 @@ def _figures(entry: _Entry) -> ScheduleReport:
     return entry.report
 
 
-def _per_microbatch(entry: _Entry) -> str:
-    return short(plain(entry.row.per_microbatch))
+def _share(entry: _Entry, time: Fraction | None) -> str:
+    """A time per microbatch of a row; empty if it is not known."""
+    return "" if time is None else significant(plain(time / entry.row.schedule.pipeline.batches))
 
 
 def headline_title(headline: Headline) -> str:
@@ -117,8 +122,9 @@ def headline_title(headline: Headline) -> str:
     if not headline.rows:
         return ""
     pipeline = headline.rows[-1].schedule.pipeline
+    plural = "" if pipeline.batches == 1 else "es"
     text = (
-        f"{_describe_devices(pipeline)}, {number(pipeline.batches)} microbatches, "
+        f"{_describe_devices(pipeline)}, {number(pipeline.batches)} microbatch{plural}, "
         f"runtime {headline.runtime}"
     )
     return f"{pipeline.name}: {text}" if pipeline.name else text

@@ -164,7 +164,7 @@ def test_every_point_is_that_of_exhaustive_search(
         assert found.status is Status.OPTIMAL
         assert steps(found) == brute(case, objective), case
         assert_sound(found)
-        assert all(point.least for point in found.points)
+        assert all(point.limit_proved for point in found.points)
         assert found.enough_proved
         several += len(found.points) > 1
     assert several >= count // 2
@@ -207,7 +207,7 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert (steps(found)[0][1], steps(found)[-1][1]) == (72, 27)
     for limit, value in steps(found):
         assert solve(found.pipeline, mem_limit=limit, time_limit=2400).value == value
-    assert (found.least.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
+    assert (found.min_memory_point.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
     assert found.proof == "device 0 needs 1 even for one microbatch at a time"
     assert found.at(Fraction(7, 2)) is found.points[2]
     assert found.at(0.5) is None

@@ -111,11 +111,14 @@ def microbatch_bound(problem: Problem, *, any_order: bool) -> Bound:
 
 def _proof(pipeline: Pipeline, stage: int, device: int, microbatch: int | None) -> str:
     if microbatch is None:
-        return f"device {device} works from its first input on, up to the last gradient from it"
+        return (
+            f"device {device} is the bottleneck: the way of the first microbatch to it, its work, "
+            "and the way of the last gradient back to stage 0"
+        )
     name = pipeline.order[microbatch] if isinstance(pipeline.order, tuple) else microbatch
     return (
-        f"microbatch {name} goes from stage {stage} to the last one and back, and device {device} "
-        "works on all others before it leaves or once it is back"
+        f"device {device} is the bottleneck: microbatch {name} travels from stage {stage} to the "
+        "last stage and back, and the device runs all others before or after that"
     )
 
 
@@ -130,7 +133,7 @@ def rows_of(instance: Instance) -> Rows:
         [
             [
                 np.array(instance.times(class_id) or none, dtype=np.int64)
-                for class_id in instance.numbers(stage, 0, slice_index)
+                for class_id in instance.class_ids(stage, 0, slice_index)
             ]
             for stage in range(pipeline.num_stages)
         ]
