@@ -102,7 +102,7 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
     than the best found, its `value`, and the largest limit proved not to do (`beyond`, or null).
     """
     found = report.frontier
-    least, enough, provenance = found.least, found.enough, found.provenance
+    least, enough, provenance = found.min_memory_point, found.enough, found.provenance
     pipeline = ScheduleFigures.of(None, found.pipeline)
     return json_object(
         {
@@ -114,7 +114,7 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
             "searched": found.searched,
             "link_mode": found.pipeline.link_mode.value,
             "least_limit": least and least.limit,
-            "least_limit_proved": least is not None and least.least,
+            "least_limit_proved": least is not None and least.limit_proved,
             "useful_limit": enough and enough.limit,
             "useful_limit_proved": found.enough_proved,
             **({} if report.within is None else {"within": report.within}),
