@@ -106,7 +106,9 @@ def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:
     between = [tuple(sorted(amounts)) for amounts in slots.values()]
     memory = pipeline.ticks.costs.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
-    equal_microbatches = batches if all(instance.alike for instance in instances) else 1
+    equal_microbatches = (
+        batches if all(instance.has_uniform_classes for instance in instances) else 1
+    )
     return _LiveAmounts(between, sorted(during.difference(*between)), gathered, equal_microbatches)
 
 
