@@ -13,6 +13,7 @@ from ppopt.formats import origin_json
 from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain
+from ppopt.report.headline_table import headline_object
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation
 from ppopt.verifier.measured import is_measured
@@ -58,7 +59,7 @@ def of_evaluation(report: ScheduleReport) -> dict[str, Any]:
 
 
 def of_comparison(report: ComparisonReport) -> dict[str, Any]:
-    """Object of `ppopt compare`.
+    """Object of `ppopt compare`: its search, its headline, and a row for every schedule.
 
     With random times, `steadiest` names the strategy that degrades least, and `fragile` the best
     strategy on paper and the one that is better on average, or is null.
@@ -72,6 +73,7 @@ def of_comparison(report: ComparisonReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **search.to_object((*SEARCHED, "time_unit", "memory_unit", "link_mode")),
+        **headline_object(report.headline),
         "rows": [
             {
                 "schema": SCHEMA,
