@@ -49,10 +49,7 @@ UNEQUAL = Pipeline(stages=3, batches=5, forward=[2, 3, 4], p2p=1)
 EVEN = Pipeline(stages=2, batches=4, forward=[2, 3], p2p=1)
 """Two stages, so that strategies of two routes apply."""
 TOY = Model(
-    [
-        Layer(forward=time, activation=4, recompute_time=1, kept=1)
-        for time in (3, 1, 4, 1, 5, 2, 2)
-    ],
+    [Layer(forward=time, activation=4, recompute_time=1, kept=1) for time in (3, 1, 4, 1, 5, 2, 2)],
     name="toy",
 )
 """Seven layers of different lengths, each of which may recompute."""
