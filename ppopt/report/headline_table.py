@@ -15,7 +15,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
 from ppopt.report.labels import title
-from ppopt.report.numbers import NONE, number, percent, short, spread
+from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.origin import SEARCHED
@@ -114,7 +114,7 @@ def _figures(entry: _Entry) -> ScheduleReport:
 
 def _share(entry: _Entry, time: Fraction | None) -> str:
     """A time per microbatch of a row; empty if it is not known."""
-    return "" if time is None else short(plain(time / entry.row.schedule.pipeline.batches))
+    return "" if time is None else significant(plain(time / entry.row.schedule.pipeline.batches))
 
 
 def headline_title(headline: Headline) -> str:

@@ -103,7 +103,7 @@ def pipeline_of(schedule: Schedule) -> object:
 def test_tables() -> None:
     words = " ".join(done(f"eval 1f1b {LINE}").out.split())
     assert "makespan 28 ms" in words
-    assert "peak memory max 4 GiB (4 2)" in words
+    assert "memory peak 4 GiB on device 0" in words
     found = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
     assert "memory makespan (GiB) (ms)" in found
     assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in found
