@@ -27,6 +27,7 @@ from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
 from ppopt.report.frontier import frontier_page
 from ppopt.report.frontier_report import describe_frontier
+from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
 from ppopt.report.objects import of_comparison, of_frontier, of_verification
@@ -147,17 +148,20 @@ def show_comparison(
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
     schedules = [row.schedule for row in compared.rows]
+    lead = headline_section(report.headline)
     closing = filter(None, (*note_overlaps(schedules), last))
     return _show(
         settings,
         schedules,
         partial(of_comparison, report),
         lambda _: chain(
+            describe_headline(report.headline),
             _compared_tables(report, details=details),
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        drawn=next((row.schedule for row in compared.rows if row.fits_limit), None),
+        page=lambda: as_page(schedules, lead=lead),
+        drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )
 
@@ -246,8 +250,10 @@ def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
     """
 
     def parts(code: int) -> Iterator[Part]:
+        yield from describe_headline(found.headline)
         report = report_plan(found)
-        yield Text(describe_title(report), style="bold")
+        if found.best is None:
+            yield Text(describe_title(report), style="bold")
         if found.best is not None:
             yield f"best: {found.best.configuration}"
         yield summary_table(report)

@@ -54,7 +54,7 @@ def report_frontier(found: Frontier, share: Fraction | None = None) -> FrontierR
             point.result,
             best(schedules, point.result),
             limit=plain(point.limit),
-            limit_proved=point.least,
+            limit_proved=point.limit_proved,
             ratio_to_best=1,
         )
         for point in found.points

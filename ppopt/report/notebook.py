@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ppopt.report.comparison_report import report_comparison
 from ppopt.report.frontier_report import describe_frontier, report_frontier
+from ppopt.report.headline_table import headline_table
 from ppopt.report.placement_text import explain_routes
 from ppopt.report.plan_objects import report_plan
 from ppopt.report.plan_table import plan_table
@@ -51,8 +52,11 @@ def _(value: Result) -> str:
 def _(value: Comparison) -> str:
     report = report_comparison(value)
     searches = [describe_search(search, report.rows) for search in report.searches]
-    return notebook_table(compare_table(report.rows)) + _lines(
-        [*describe_best(report.rows), *searches, *explain_routes(report.rows)]
+    tables = notebook_table(headline_table(report.headline))
+    return (
+        tables
+        + notebook_table(compare_table(report.rows))
+        + _lines([*describe_best(report.rows), *searches, *explain_routes(report.rows)])
     )
 
 
@@ -65,7 +69,8 @@ def _(value: Frontier) -> str:
 
 @html_of.register
 def _(value: Plan) -> str:
-    tables = notebook_table(summary_table(report_plan(value))) + notebook_table(plan_table(value))
+    shown = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
+    tables = "".join(map(notebook_table, shown))
     return _picture(value.schedule) + tables + _lines(describe_use(value))
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, left, table_of
+from ppopt.report.headline_table import describe_headline
 from ppopt.report.numbers import number, percent, significant
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_text import describe_slowdown, excess
@@ -75,6 +76,7 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
 
 def describe(found: ParallelPlan) -> Iterator[str | Table]:
     """What a terminal shows: lines and tables."""
+    yield from describe_headline(found.plan.headline)
     yield from describe_parallel_plan(found)
     if found.interrupted:
         yield f"stopped early{'' if found.storage is None else '; the same command continues'}"

@@ -14,7 +14,7 @@ from ppopt.problem.traits import Trait
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.solver.open_choices import open_choices
+from ppopt.solver.open_decisions import open_decisions
 
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
@@ -29,7 +29,7 @@ def describe_unsearched(pipeline: Pipeline) -> str:
     Empty if it leaves none, or if nothing searches them.
     """
     names, planned = list(_kept_of_layers(pipeline)), pipeline.model is not None
-    if "placement" not in open_choices(pipeline).names:
+    if "placement" not in open_decisions(pipeline).names:
         names.insert(0, "placement")
     if planned and pipeline.named_placement:
         names.append("chunks")
@@ -66,7 +66,7 @@ def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
         if any(getattr(layer, able) for layer in model.layers):
             chosen = any(getattr(layer, name) for layer in model.layers)
             kept[name] = None if chosen else "none"
-    searched = open_choices(pipeline).names
+    searched = open_decisions(pipeline).names
     return {name: value for name, value in kept.items() if name not in searched}
 
 

@@ -9,6 +9,7 @@ from html import escape
 from ppopt.formats.figures import limits
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, Html, html_table
+from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import headed, measured, number, percent, significant, spread
@@ -51,7 +52,8 @@ def plan_page(plan: Plan) -> str:
         f"{_sentences(plan)}\n{_more(plan)}\n"
         f"{data_element('plan', data)}\n</section>"
     )
-    return page(list(schedules.values()), what="Plan", opening=opening)
+    lead = headline_section(plan.headline)
+    return page(list(schedules.values()), what="Plan", lead=lead, opening=opening)
 
 
 def _cards(plan: Plan) -> str:

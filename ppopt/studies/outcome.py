@@ -24,7 +24,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options, versions
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
@@ -256,8 +256,10 @@ class Effort(NamedTuple):
     @classmethod
     def of(cls, result: Result) -> Effort:
         """Effort of a result."""
-        made = result.provenance
-        return cls(result.status.value, made.time_limit, made.workers, result.solve_seconds)
+        provenance = result.provenance
+        return cls(
+            result.status.value, provenance.time_limit, provenance.workers, result.solve_seconds
+        )
 
 
 def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> Result:

@@ -116,7 +116,7 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
         options["hint"] = _from_file(ppopt, **options["hint"])
     if "rounds" in options:
         max_rounds = options.pop("rounds")
-        options["params"] = _parameters(rounds=lambda own: own._replace(most=max_rounds))
+        options["params"] = _parameters(rounds=lambda own: own._replace(max_rounds=max_rounds))
     result = ppopt.solve(pipeline, **options, **_common())
     return _answer(result) | {"proof": _proof(result), "schedule": _schedule(result.schedule)}
 
@@ -150,7 +150,10 @@ def _frontier(ppopt: Any, instance: Instance) -> Fields:
     pipeline = _pipeline(ppopt, instance.pipeline)
     frontier = ppopt.frontier(pipeline, **instance.options, **_common())
     points = [
-        [*map(_exact, (point.limit, point.result.value, point.result.lower_bound)), point.least]
+        [
+            *map(_exact, (point.limit, point.result.value, point.result.lower_bound)),
+            point.limit_proved,
+        ]
         for point in frontier.points
     ]
     return {

@@ -164,7 +164,7 @@ def test_every_point_is_that_of_exhaustive_search(
         assert found.status is Status.OPTIMAL
         assert steps(found) == brute(case, objective), case
         assert_sound(found)
-        assert all(point.least for point in found.points)
+        assert all(point.limit_proved for point in found.points)
         assert found.enough_proved
         several += len(found.points) > 1
     assert several >= count // 2
@@ -207,7 +207,7 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert (steps(found)[0][1], steps(found)[-1][1]) == (72, 27)
     for limit, value in steps(found):
         assert solve(found.pipeline, mem_limit=limit, time_limit=2400).value == value
-    assert (found.least.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
+    assert (found.min_memory_point.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
     assert found.proof == "device 0 needs 1 even for one microbatch at a time"
     assert found.at(Fraction(7, 2)) is found.points[2]
     assert found.at(0.5) is None
@@ -308,7 +308,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
     def ended_early(start: Any, problem: Any, options: SolveOptions) -> Result:
         searches.append(options.deadline.seconds)
-        return search_from(start, problem, options.by(options.deadline.within(0.1)))
+        return search_from(start, problem, options.with_deadline(options.deadline.within(0.1)))
 
     monkeypatch.setattr(frontier_problem, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
