@@ -111,8 +111,7 @@ def test_flags_take_lists_and_override_the_file(config: Path) -> None:
 
 def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> None:
     out = done("plan --workers 1 --mem-limit 8 --batches 2 --details --config", config).out
-    lines = out[out.index("
-best: ") + 1 :].splitlines()
+    lines = out[out.index("\nbest: ") + 1 :].splitlines()
     assert lines[1].startswith("status")
     assert "optimal (proved)" in lines[1]
     assert "over all 9 configurations" in out
