@@ -66,8 +66,8 @@ class Streams(Search):
         kind = case["options"]["backward_kind"]
         try:
             if kind == "mixed":
-                return least_mixed(pipeline, most=MOST_STATES)
-            return least_makespan(pipeline, whole=kind == "whole", most=MOST_STATES)
+                return least_mixed(pipeline, max_states=MOST_STATES)
+            return least_makespan(pipeline, whole=kind == "whole", max_states=MOST_STATES)
         except UndecidedError as many:
             raise SkippedError(str(many)) from None
 

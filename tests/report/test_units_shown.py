@@ -17,7 +17,7 @@ from ppopt.report.svg import svg
 from ppopt.report.text import text_gantt
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 
 LINE = "--stages 2 --batches 2 --forward-times 3ms --activation 2GiB --p2p-time 500us"
 
@@ -107,7 +107,7 @@ def test_tables() -> None:
     found = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
     assert "memory makespan (GiB) (ms)" in found
     assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in found
-    assert shown(f"frontier {LINE} --time-limit 5")["memory_unit"] == "GiB"
+    assert json_of(f"frontier {LINE} --time-limit 5")["memory_unit"] == "GiB"
 
 
 def test_a_violation_names_the_unit(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ppopt.schedule.idle import share
 from ppopt.schedule.imbalance import Imbalance, Relief, imbalance
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 from tests.factories.schedules import schedules
 from tests.tiers import examples
 
@@ -76,7 +76,7 @@ def test_it_is_a_part_of_all_idle_time(schedule: Schedule) -> None:
 
 def test_on_the_command_line() -> None:
     line = "eval gpipe --stages 2 --batches 2 --forward-times 1,2"
-    assert shown(line)["imbalance"] == {
+    assert json_of(line)["imbalance"] == {
         "device": 1,
         "stages": [1],
         "times_mean": 4 / 3,

@@ -10,7 +10,7 @@ import pytest
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import throughput
 from ppopt.studies.evaluate import evaluate
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 
 COUNTS = {
     "tokens_per_microbatch": 4096,
@@ -50,7 +50,7 @@ def test_unknown_where_something_is_missing(missing: str) -> None:
 
 
 def test_on_the_command_line() -> None:
-    found = shown(f"eval 1f1b --stages 4 --batches 8 --time-unit ms {FLAGS}")
+    found = json_of(f"eval 1f1b --stages 4 --batches 8 --time-unit ms {FLAGS}")
     assert found["tokens_per_second"] == 8 * 4096 * 1000 / 33
     assert found["tokens_per_second_per_device"] == 8 * 4096 * 1000 / 33 / 4
     assert found["mfu"] == pytest.approx(48 * 1000 / (33 * 4 * 100))
@@ -61,14 +61,14 @@ def test_on_the_command_line() -> None:
 
 def test_null_in_every_object_where_unknown() -> None:
     keys = ("time_unit", "memory_unit", "tokens_per_second", "tokens_per_second_per_device", "mfu")
-    solved = shown("solve --stages 2 --batches 2")
-    compared = shown("compare --stages 2 --batches 2")
+    solved = json_of("solve --stages 2 --batches 2")
+    compared = json_of("compare --stages 2 --batches 2")
     for one in (solved, *compared["rows"]):
         assert [one[key] for key in keys] == [None] * 5
 
 
 def test_the_objective_says_what_an_iteration_takes() -> None:
     line = f"eval zb-2p --stages 4 --batches 8 --time-unit ms {FLAGS} --objective device-span"
-    found = shown(line)
+    found = json_of(line)
     assert found["device_span"] < found["makespan"]
     assert found["tokens_per_second"] == pytest.approx(8 * 4096 * 1000 / found["device_span"])

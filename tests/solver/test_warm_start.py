@@ -41,7 +41,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, registry
 from ppopt.strategies.base import ADAPTIVE_SECONDS
 from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
 from tests.factories.tables import besides_of, changed
@@ -328,7 +328,7 @@ class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
         done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.json")
         line = "solve --stages 4 --batches 8 --mem-limit --hint"
-        found = shown(line, tmp_path / "a.json", "-o", tmp_path / "b.json")
+        found = json_of(line, tmp_path / "a.json", "-o", tmp_path / "b.json")
         hint = found.pop("hint")
         assert_types(found, OF_SOLVE)
         assert_types(
@@ -357,18 +357,18 @@ class TestCommand:
     def test_without_flags_the_pipeline_is_that_of_the_hint(self, tmp_path: Path) -> None:
         times = "--forward-times 1,2 --p2p-time 0.5"
         done(f"eval 1f1b --stages 2 --batches 3 {times} --quiet -o", tmp_path / "a.json")
-        own = shown("solve --hint", tmp_path / "a.json")
-        named = shown(f"solve --stages 2 --batches 3 {times} --hint", tmp_path / "a.json")
+        own = json_of("solve --hint", tmp_path / "a.json")
+        named = json_of(f"solve --stages 2 --batches 3 {times} --hint", tmp_path / "a.json")
         assert own["value"] == named["value"]
         assert own["mem_limit"] is None
-        assert shown("solve --mem-limit --hint", tmp_path / "a.json")["mem_limit"] == [2, 2]
+        assert json_of("solve --mem-limit --hint", tmp_path / "a.json")["mem_limit"] == [2, 2]
 
     def test_an_order_of_pytorch(self, tmp_path: Path) -> None:
         """Its pipeline is that of the order, timed by the flags: 1F1B takes 2 x 33 here."""
         done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.csv")
         times = "--forward-times 2 --mem-limit 4"
         for flags in (times, f"--stages 4 --batches 8 {times}"):
-            found = shown(f"solve {flags} --hint", tmp_path / "a.csv")
+            found = json_of(f"solve {flags} --hint", tmp_path / "a.csv")
             assert (found["hint"]["value"], found["value"]) == (66, 54)
         ran = run("solve --stages 4 --batches 6 --hint", tmp_path / "a.csv")
         assert (ran.code, ran.out) == (2, "")

@@ -21,7 +21,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
 from ppopt.studies.baselines import Baseline, baseline, best_other_placement, evaluate_all
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.clock import SHORT, work_clock
 
 UNEVEN = {"stages": 4, "batches": 8, "forward": [3, 4, 5, 4], "p2p": 1}
@@ -144,7 +144,7 @@ def test_a_command_evaluates_all_strategies_until_one_instant(
 
 def test_pairs_are_compared_without_overlap_times() -> None:
     """DualPipe's pairs take F + BW then: 26, where the other strategies of two routes take 30."""
-    found = shown("solve --stages 4 --batches 8 --routes 2")
+    found = json_of("solve --stages 4 --batches 8 --routes 2")
     assert (found["baseline"]["strategy"], found["baseline"]["value"]) == ("dualpipe", 26)
     assert found["value"] == found["lower_bound"] == 25
 
@@ -256,7 +256,7 @@ def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
 
 def test_null_where_no_strategy_fits() -> None:
     """Memory of one microbatch: every strategy holds more on device 0."""
-    found = shown("solve --stages 4 --batches 8 --mem-limit 1")
+    found = json_of("solve --stages 4 --batches 8 --mem-limit 1")
     assert found["status"] == "optimal"
     assert found["baseline"] is None
     infeasible = run("solve --stages 4 --batches 8 --mem-limit 0.5", "--json")
@@ -343,7 +343,7 @@ def test_words_say_what_each_strategy_chose(tmp_path: Path) -> None:
     layers = ", ".join(f"{{forward: {time}}}" for time in (1, 1, 1, 3, 2))
     (tmp_path / "layers.yaml").write_text(f"{{stages: 2, batches: 4, layers: [{layers}]}}")
     line = f"solve --config {tmp_path / 'layers.yaml'} --partition search"
-    figures = shown(line)
+    figures = json_of(line)
     hand = figures["baseline"]
     assert hand["chosen"] == ["partition"]
     assert sum(hand["partition"]) == sum(figures["partition"])

@@ -41,7 +41,7 @@ from tests.cli.cli_json import (
     TEXT,
     assert_types,
 )
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.clock import late, work_clock
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import exhaustive
@@ -460,7 +460,7 @@ class TestCurve:
 
 class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
-        found = shown(SMALL, "-o", tmp_path / "a.json")
+        found = json_of(SMALL, "-o", tmp_path / "a.json")
         assert_types(_given(found), FRONTIER)
         for row in found["points"]:
             assert_types(row, POINT)
@@ -499,10 +499,10 @@ class TestCommand:
             "stays 15 within the "
         )
         assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
-        assert shown(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
+        assert json_of(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
 
     def test_page(self, tmp_path: Path) -> None:
-        found = shown(SMALL, "-o", tmp_path / "a.html")
+        found = json_of(SMALL, "-o", tmp_path / "a.html")
         page = (tmp_path / "a.html").read_text()
         inside = re.search(r'<script type="application/json" id="frontier">(.*?)</script>', page)
         data = json.loads(inside[1])
@@ -537,7 +537,7 @@ class TestCommand:
         assert "infeasible: device 0" in run(f"{SMALL} --mem-limit 0.5").out
 
     def test_device_span_and_fused(self) -> None:
-        found = shown(f"{SMALL} --objective device-span --fused")
+        found = json_of(f"{SMALL} --objective device-span --fused")
         assert (found["objective"], found["backward_kind"]) == ("device-span", "whole")
         case = Case(Pipeline(stages=2, batches=3), fused=True)
         assert [(row["limit"], row["value"]) for row in found["points"]] == brute(
@@ -574,7 +574,7 @@ def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
 
 def test_it_is_told_on_the_command_line() -> None:
     line = "frontier --stages 4 --batches 8 --workers 1 --within"
-    found = shown(f"{line} 5%")["within"]
+    found = json_of(f"{line} 5%")["within"]
     assert found == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
     assert "within 5 % of the best: 27 in 4; not in 3, proved" in done(f"{line} 0.05").out
     assert run(f"{line} fast").code == 2

@@ -20,7 +20,7 @@ from ppopt.studies import frontier as module
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 from tests.clock import work_clock
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
@@ -124,7 +124,7 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(FILE)
     line = f"frontier --config {path} --partition search --recompute search --time-limit 600"
-    found = shown(line)
+    found = json_of(line)
     assert found["searched"] == ["partition", "recompute"]
     assert found["memory_unit"] == "GiB"
     for row in found["points"]:
@@ -134,7 +134,7 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     told = done(line, "-o", tmp_path / "a.html").out
     assert re.search(r"optimal, proved: layers \d,\d, recompute \d,\d", told)
     assert "layers " in (tmp_path / "a.html").read_text()
-    assert shown(f"frontier --config {path}")["searched"] == []
+    assert json_of(f"frontier --config {path}")["searched"] == []
 
 
 def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:

@@ -21,7 +21,7 @@ from ppopt.strategies import Options
 from ppopt.studies.reference_check import check_reference, differences
 from ppopt.testing import assert_not_worse_than, assert_schedule_equal
 from ppopt.testing.plugin import References
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.factories.tables import changed
 from tests.verifier.verify_fixtures import one_f_one_b
 
@@ -174,7 +174,7 @@ class TestCommand:
 
     def test_json(self, tmp_path: Path) -> None:
         done(f"eval 1f1b {UNIT} --quiet -o", tmp_path / "a.json")
-        assert shown("check", tmp_path / "a.json") == {
+        assert json_of("check", tmp_path / "a.json") == {
             "schema": 1, "unchanged": True, "differences": [], "order_compared": True,
             "not_compared": [], "notes": [],
         }  # fmt: skip
@@ -216,7 +216,7 @@ class TestCommand:
         assert lines[0] == f"{path}: status, value and lower bound unchanged"
         assert lines[1].startswith("note: order not compared: the search had several workers")
         assert any(line.startswith("note: not compared: order: was 0F1 as") for line in lines)
-        found = shown("check", path)
+        found = json_of("check", path)
         assert (found["unchanged"], found["order_compared"]) == (True, False)
         assert "order" in [entry["what"] for entry in found["not_compared"]]
 

@@ -9,7 +9,7 @@ import pytest
 
 import ppopt
 from ppopt import Objective, Pipeline
-from tests.cli.cli_run import shown
+from tests.cli.cli_run import json_of
 from tests.packages import needed
 
 FIELDS: dict[str, Any] = {"p2p": 0.25, "activation": 1.5, "static": 0.125}
@@ -46,7 +46,7 @@ def test_python_says_what_the_command_line_prints(strategy: str) -> None:
     """Chunks divide the tick: the unit stays."""
     pipeline = Pipeline(stages=2, batches=4, forward=0.7, **FIELDS, **UNITS)
     hand = ppopt.evaluate(pipeline, strategy)
-    printed = shown(
+    printed = json_of(
         f"eval {strategy} --stages 2 --batches 4 --forward-times 0.7 --p2p-time 0.25 "
         "--activation 1.5 --static 0.125 --time-unit ms --memory-unit GiB"
     )

@@ -26,7 +26,7 @@ from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 from tests.clock import late, work_clock
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
@@ -230,12 +230,12 @@ def test_other_studies_refuse_to_search_placements() -> None:
 def test_flags_search_placements_and_print_what_is_found() -> None:
     """The slow device of two goes first or last; JSON names the device of every stage."""
     line = "solve --stages 2 --batches 4 --forward-times 1,3 --device-speed 0.5,1"
-    found = shown(f"{line} --placement search")
+    found = json_of(f"{line} --placement search")
     assert found["placement"] == [0, 1]
     assert found["status"] == "optimal"
-    other = shown(f"{line} --placement 1,0")
+    other = json_of(f"{line} --placement 1,0")
     assert found["value"] < other["value"]
-    other = shown("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
+    other = json_of("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
                   "--placement search")  # fmt: skip
     assert other["placement"] == [1, 0]
     text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
