@@ -63,8 +63,8 @@ def test_bounds_look_at_the_clock_after_little_work(
     with counted(clock, monkeypatch):
         turn = Deadline.after(1.0)
         bounds = BoundingInTurns(own).run(turn, turn, int(1.5 * quick_bound(own)))
-        least = bounds.least
-    assert least >= quick_bound(own)
+        bound = bounds.least
+    assert bound >= quick_bound(own)
     assert clock.most_work <= 2 * MAX_GRID
     assert clock.readings <= 3 * LOOKS
 
