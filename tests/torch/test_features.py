@@ -99,15 +99,15 @@ REASONS = (
 )
 
 
-def as_told(world: World, name: str, hosts: list[int], backward: str, told: str) -> None:
+def as_told(world: World, name: str, hosts: list[int], backward: str, expected: str) -> None:
     """Run a feature in a random order: every gradient is that of one process, or it is refused."""
     feature = (FEATURES | TOGETHER)[name]
     pipeline = Pipeline(stages=len(hosts), batches=MICROBATCHES, placement=hosts)
-    found = world.run(ran, [(name, build(pipeline, Random(3), backward))] * RANKS)
-    if isinstance(found[0], str):
-        assert told.startswith("refused"), found[0]
-        assert any(part in found[0] for part in REASONS), found[0]
+    outcomes = world.run(ran, [(name, build(pipeline, Random(3), backward))] * RANKS)
+    if isinstance(outcomes[0], str):
+        assert expected.startswith("refused"), outcomes[0]
+        assert any(part in outcomes[0] for part in REASONS), outcomes[0]
         return
-    assert told == "exact"
-    assert sum(count for count, _ in found) == 4 * len(hosts) * feature.replicas
-    assert max(difference for _, difference in found) <= feature.tolerance
+    assert expected == "exact"
+    assert sum(count for count, _ in outcomes) == 4 * len(hosts) * feature.replicas
+    assert max(difference for _, difference in outcomes) <= feature.tolerance

@@ -65,7 +65,7 @@ def test_bounds_look_at_the_clock_after_little_work(
         bounds = BoundingInTurns(own).run(turn, turn, int(1.5 * quick_bound(own)))
         bound = bounds.least
     assert bound >= quick_bound(own)
-    assert clock.most_work <= 2 * MAX_GRID
+    assert clock.max_work <= 2 * MAX_GRID
     assert clock.readings <= 3 * LOOKS
 
 
