@@ -62,16 +62,16 @@ class Example:
 EXAMPLES = (
     Example(
         "between",
-        "A limit between the named ones",
-        "Five activations per device: ZB-H1 and ZB-V are made for four, ZB-H2 for seven. The room "
-        "for one more is worth having where stages differ.",
+        "A limit between those of the strategies",
+        "Five activations per device: ZB-H1 and ZB-V are designed for four, ZB-H2 for seven. If "
+        "stages differ, memory for one more activation makes the optimum faster.",
         Pipeline(**STAGES, weight=[6, 7, 5, 8], mem_limit=5),
     ),
     Example(
         "activations",
-        "Stages that hold unequal activations",
-        "The first stage keeps twice what the last one does. Hand strategies count activations, "
-        "whatever they weigh, so that most exceed the limit.",
+        "Stages with unequal activations",
+        "An activation of the first stage is twice as large as one of the last stage. Strategies "
+        "count activations, not their size, so most of them exceed the limit.",
         Pipeline(**STAGES, weight=[9, 10, 8, 9], activation=[6, 4, 4, 3], mem_limit=16),
     ),
     Example(
@@ -84,28 +84,27 @@ EXAMPLES = (
 
 
 HEAD = """\
-# Where the optimum beats every hand strategy, and where one is optimal
+# Pipelines on which the optimum beats every strategy
 
-Written by `python -m benchmarks.unequal`. On unequal stages, at the same memory:
+Written by `python -m benchmarks.unequal`. Results on unequal stages, with the same memory limit:
 
-| pipeline | best hand strategy | best found | less time |
+| pipeline | best strategy | best schedule found | less time |
 |---|---|---|---|"""
 MIDDLE = """
-On equal stages, at the limit that it is made for, a hand strategy is mostly optimal already, and a
-search only proves it: see the
-[last table](#hand-strategies-against-the-optimum-of-their-placement).
+On equal stages, at the memory limit that a strategy is designed for, the strategy is usually
+optimal: see the [last table](#strategies-compared-with-the-optimum-of-their-placement).
 
-Every hand strategy is evaluated in its own layout, with the real times of the stages, and counts
-where it keeps the limit; the search gets the same limit. The lower bound holds for the layout of
-its row. No static memory is given: the second copy of weights that two routes need costs nothing
-here.
+Every strategy is evaluated with its own placement and chunks, and with the real times of the
+stages. Strategies over the limit are left out; the search gets the same limit. The lower bound
+holds for the placement and chunks of its row. Static memory is 0, so the second copy of weights
+that two routes need costs nothing here.
 """
 CASES_HEAD = """\
-## Hand strategies against the optimum of their placement
+## Strategies compared with the optimum of their placement
 
-`optimal`: no schedule of that placement within that limit is better, as a search proved.
-`ppopt verify --bound` proved each again by code of its own, the device spans of V-Half and V-Min in
-some minutes (`--time-limit 900`), the others in half a minute at most.
+`optimal`: a search proved that no schedule of that placement within that limit is better.
+`ppopt verify --bound` confirmed each bound in independent code: the device spans of V-Half and
+V-Min in a few minutes (`--time-limit 900`), the others in at most half a minute.
 
 | strategy | pipeline | objective | value | lower bound | |
 |---|---|---|---|---|---|"""
@@ -197,7 +196,7 @@ def example_text(example: Example, seconds: float) -> str:
             "| schedule | makespan | lower bound |\n|---|---|---|",
             *rows,
             f"\nThe best schedule found takes {float(100 * less):.1f} % less time than "
-            f"`{fitting[0].name}`, the best hand strategy within the limit.\n",
+            f"`{fitting[0].name}`, the best strategy within the limit.\n",
             f"![{fitting[0].name}](pictures/{example.picture('hand').name})\n",
             f"![best found](pictures/{example.picture('best').name})\n",
         )

@@ -110,7 +110,7 @@ def _part(name: str, architecture: Architecture, costing: Costing) -> Part:
 def optimizer_time(parameters: int) -> float:
     """Derived ms of Adam in FP32, without the norm of the gradients, which was not measured."""
     costing = Costing.of(Training(framework="torch"), gpu_named("h200"))
-    adam = Kernel("Adam", Bound.MEMORY, moved=ADAM * parameters)
+    adam = Kernel("Adam", Bound.MEMORY, traffic=ADAM * parameters)
     return 1000 * costing.computed([adam])
 
 

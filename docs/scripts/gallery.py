@@ -27,15 +27,15 @@ from ppopt.strategies import registry
 FOLDER = Path(__file__).parents[1] / "gallery"
 DOCUMENT = Path(__file__).parents[1] / "gallery.md"
 SHOTS = {
-    "page": "One schedule: causes of idle time as hatching, memory below, time by use beside it.",
-    "path": "The critical path of 1F1B, and the way of one microbatch with its transfers.",
-    "compare": "Six schedules on one axis, the best on top, its end dotted through the others.",
-    "pairs": "DualPipe: two routes, light and dark, and pairs of F and a backward run as one.",
-    "frontier": "Memory against time; every point opens its schedule.",
-    "large": "64 devices, 512 microbatches, 98,304 operations, seen from afar.",
-    "close": "The same page close up: some devices, some time.",
-    "dark": "Close up in the dark: two chunks per device, memory stacked by chunk.",
-    "model": "Llama 3.1 8B on four devices of 64 GiB, two stages each in a V, proved optimal.",
+    "page": "One schedule: idle time hatched by cause, memory below, time by use at the right.",
+    "path": "The critical path of 1F1B, and the path of one microbatch with its transfers.",
+    "compare": "Six schedules on one time axis, the best on top; the dotted line marks its end.",
+    "pairs": "DualPipe: two routes (light and dark), and overlapped pairs of F and a backward.",
+    "frontier": "Memory against time; click a point to open its schedule.",
+    "large": "64 devices, 512 microbatches, 98,304 operations, zoomed out.",
+    "close": "The same page, zoomed in.",
+    "dark": "Dark mode, zoomed in: two chunks per device, memory stacked by chunk.",
+    "model": "Llama 3.1 8B on four devices of 64 GiB, two stages per device, optimal.",
     "phone": "The same page on a phone.",
 }
 """Screenshot -> its caption."""
@@ -112,7 +112,7 @@ def document(named_schedules: dict[str, ppopt.Schedule]) -> str:
     """The gallery as Markdown."""
     lines = [
         "# Gallery\n",
-        "Made by `python docs/scripts/gallery.py` from real runs.\n",
+        "Written by `python docs/scripts/gallery.py` from real runs.\n",
         "## The page\n",
     ]
     for name, caption in SHOTS.items():

@@ -59,9 +59,11 @@ def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     if None not in (unit, own) and unit != own:
         raise InputError(f"time unit: {unit} is not {own}, that of the schedule; leave it out")
     unit = own or unit or "ms"
-    found = faults(schedule)
-    if found:
-        raise InputError(f"perfetto: not a schedule of its pipeline: {found[0]}; mend it first")
+    violations = faults(schedule)
+    if violations:
+        raise InputError(
+            f"perfetto: not a schedule of its pipeline: {violations[0]}; mend it first"
+        )
     events = ",\n".join(map(json.dumps, _events(schedule, _Clock(schedule, unit))))
     about = json.dumps(_about(schedule, unit))
     return f'{{"displayTimeUnit": "ms",\n"otherData": {about},\n"traceEvents": [\n{events}\n]}}\n'
@@ -190,22 +192,22 @@ def _links(
     """
     ends: dict[int, list[tuple[int, int]]] = {}
     for transfer in transfers:
-        here, there = transfer.before.device, transfer.after.device
+        device, peer = transfer.before.device, transfer.after.device
         if name == "receive":
-            here, there = there, here
-        threads = ends.setdefault(here, [])
+            device, peer = peer, device
+        threads = ends.setdefault(device, [])
         if threads and threads[0][0] <= transfer.start:
             _, thread = heappop(threads)
         else:
-            sizes[here] += 1
-            thread = sizes[here]
+            sizes[device] += 1
+            thread = sizes[device]
             label = f"{name} {len(threads) + 1}" if threads else name
-            yield from _named("thread", here, thread, label, thread)
+            yield from _named("thread", device, thread, label, thread)
         heappush(threads, (transfer.end, thread))
         yield {
-            "name": f"{transfer.before} {'to' if name == 'send' else 'from'} device {there}",
+            "name": f"{transfer.before} {'to' if name == 'send' else 'from'} device {peer}",
             "cat": "activation" if transfer.before.kind is OpKind.F else "gradient",
-            "pid": here,
+            "pid": device,
             "tid": thread,
             **clock.slice(transfer.start, transfer.end),
         }

@@ -20,15 +20,17 @@ class ClassGraph:
 
     def __init__(self, instance: Instance, numbers: Iterable[int]) -> None:
         """`numbers` are the classes of the graph; others and their precedence are left out."""
-        kept = set(numbers)
-        self._duration = {number: instance.classes[number].duration for number in kept}
+        members = set(numbers)
+        self._duration = {number: instance.classes[number].duration for number in members}
         self._after = {
-            number: {after: lag for after, lag in instance.successors[number] if after in kept}
-            for number in kept
+            number: {after: lag for after, lag in instance.successors[number] if after in members}
+            for number in members
         }
         self._before = {
-            number: {before: lag for before, lag in instance.predecessors[number] if before in kept}
-            for number in kept
+            number: {
+                before: lag for before, lag in instance.predecessors[number] if before in members
+            }
+            for number in members
         }
 
     def remove(self, number: int) -> None:

@@ -192,11 +192,11 @@ class Instance:
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the classes that every resource has operations of; devices come first."""
-        found: list[list[int]] = [[] for _ in self.resources]
+        class_ids: list[list[int]] = [[] for _ in self.resources]
         for number, op_class in enumerate(self.classes):
             if op_class.size:
-                found[op_class.resource].append(number)
-        return tuple(map(tuple, found))
+                class_ids[op_class.resource].append(number)
+        return tuple(map(tuple, class_ids))
 
     @cached_property
     def flow(self) -> Constraints:
@@ -219,11 +219,11 @@ class Instance:
 
     def _neighbours(self, of: Ints, there: Ints) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per class: the classes at the other end of its precedence, and the lag."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.classes]
+        neighbours: list[list[tuple[int, int]]] = [[] for _ in self.classes]
         columns = (column.tolist() for column in (of, there, self.flow.lag))
-        for number, other, lag in zip(*columns, strict=True):
-            found[number].append((other, lag))
-        return tuple(map(tuple, found))
+        for number, neighbour, lag in zip(*columns, strict=True):
+            neighbours[number].append((neighbour, lag))
+        return tuple(map(tuple, neighbours))
 
     @property
     def num_codes(self) -> int:
@@ -322,32 +322,32 @@ class Instance:
 
         What is given back is what was taken last.
         """
-        found: list[ClassHolding] = []
+        holdings: list[ClassHolding] = []
         for numbers in self._lifetime:
             modes = {number: self.operation_modes(number, option) for number in numbers}
             count = max(map(len, modes.values()))
             amounts: dict[tuple[int, int], list[int]] = {}
             for place in range(count):
                 own = {number: row[place % len(row)] for number, row in modes.items() if row}
-                for taker, giver, amount in _held(own):
+                for taker, giver, amount in _holdings_of_microbatch(own):
                     amounts.setdefault((taker, giver), [0] * count)[place] = amount
-            found += [
+            holdings += [
                 ClassHolding(*both, tuple(amounts[both]) * (self.batches // count))
                 for both in sorted(amounts)
             ]
-        return tuple(found)
+        return tuple(holdings)
 
     @cached_property
     def _lifetime(self) -> list[list[int]]:
         """Classes of every place, in the order in which its operations run."""
         rows = range(len(self.rows))
-        found = [[row * self.places + place for row in rows] for place in range(self.places)]
+        lifetimes = [[row * self.places + place for row in rows] for place in range(self.places)]
         for number in self.further_classes:
             op_class = self.classes[number]
             if op_class.per_microbatch:
-                mine = found[self.number(OpKind.F, *op_class[:3])]
-                mine.insert(len(mine) - len(rows) + 1, number)
-        return found
+                class_ids = lifetimes[self.number(OpKind.F, *op_class[:3])]
+                class_ids.insert(len(class_ids) - len(rows) + 1, number)
+        return lifetimes
 
     def operation_modes(self, number: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
         """Modes of the operations of a class, by microbatch; one entry if all are alike.
@@ -375,11 +375,11 @@ class Instance:
 
     def allocated(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
-        return self._amounts["takes"][option][number]
+        return self._amounts["allocates"][option][number]
 
     def freed(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
-        return self._amounts["gives"][option][number]
+        return self._amounts["frees"][option][number]
 
     def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Net change of memory by each, in the form of `times`, in ticks of memory."""
@@ -388,19 +388,19 @@ class Instance:
     @cached_property
     def _amounts(self) -> dict[str, Amounts]:
         """Amounts of every operation, by the name that they have in its mode."""
-        found: dict[str, Amounts] = {}
-        for name in ("duration", "takes", "gives", "change"):
+        amounts: dict[str, Amounts] = {}
+        for name in ("duration", "allocates", "frees", "change"):
             split = self._rows(SPLIT_MODE, attrgetter(name))
             whole = self._rows(WHOLE_MODE, attrgetter(name)) if self.mixed else split
-            found[name] = split, whole
-        return found
+            amounts[name] = split, whole
+        return amounts
 
     def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
-        found = []
+        rows = []
         for number, op_class in enumerate(self.classes):
             row = tuple(map(amount, self.operation_modes(number, option)))
-            found.append(row * op_class.size if len(row) == 1 else row)
-        return tuple(found)
+            rows.append(row * op_class.size if len(row) == 1 else row)
+        return tuple(rows)
 
     @cached_property
     def durations(self) -> Ints:
@@ -410,12 +410,12 @@ class Instance:
     @cached_property
     def allocations(self) -> Ints:
         """Memory that every operation number allocates at its start, in ticks of memory."""
-        return self._by_number(lambda mode: mode.takes)
+        return self._by_number(lambda mode: mode.allocates)
 
     @cached_property
     def frees(self) -> Ints:
         """Memory that every operation number frees at its end, in ticks of memory."""
-        return self._by_number(lambda mode: mode.gives)
+        return self._by_number(lambda mode: mode.frees)
 
     @cached_property
     def pair_workspaces(self) -> Ints:
@@ -424,15 +424,15 @@ class Instance:
 
     def _by_number(self, amount: Callable[[Mode], int]) -> Ints:
         """An amount of every operation number; 0 if there is no such operation."""
-        found = np.zeros(self.num_codes, dtype=np.int64)
+        amounts = np.zeros(self.num_codes, dtype=np.int64)
         for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
             for number in range(len(self.classes)):
                 modes = self.operation_modes(number, option)
                 if modes:
                     codes = self.codes_in(number, option)
                     here = slice(codes[0], codes[-1] + 1, self.pipeline.num_slices)
-                    found[here] = [amount(mode) for mode in modes]
-        return found
+                    amounts[here] = [amount(mode) for mode in modes]
+        return amounts
 
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers run as one, in ticks.
@@ -469,20 +469,22 @@ class Instance:
             for number in self.further_classes
             if not (op_class := self.classes[number]).per_microbatch
         }
-        takers = {op_class[:2]: number for number, op_class in classes.items() if op_class.takes}
+        takers = {
+            op_class[:2]: number for number, op_class in classes.items() if op_class.allocates
+        }
         return tuple(
-            Holding(takers[op_class[:2]], number, op_class.gives)
+            Holding(takers[op_class[:2]], number, op_class.frees)
             for number, op_class in classes.items()
-            if op_class.gives
+            if op_class.frees
         )
 
     def device(self, number: int) -> int:
         """Device of a class; of a transfer the first of its link."""
         return self.resources[self.classes[number].resource].devices[0]
 
-    def room(self, device: int) -> int | None:
+    def headroom(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""
-        return self.pipeline.ticks.room(device)
+        return self.pipeline.ticks.headroom(device)
 
 
 OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
@@ -494,17 +496,17 @@ OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
 (`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
 
 
-def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
+def _holdings_of_microbatch(modes: Mapping[int, Mode]) -> Iterator[Holding]:
     """What a microbatch holds, by the modes of its operations in the order in which they run."""
-    held: list[Holding] = []
+    open_holdings: list[Holding] = []
     for number, mode in modes.items():
-        if mode.takes:
-            held.append(Holding(number, number, mode.takes))
-        amount = mode.gives
+        if mode.allocates:
+            open_holdings.append(Holding(number, number, mode.allocates))
+        amount = mode.frees
         while amount:
-            taker, _, most = held.pop()
-            part = min(amount, most)
-            if part < most:
-                held.append(Holding(taker, taker, most - part))
+            taker, _, available = open_holdings.pop()
+            part = min(amount, available)
+            if part < available:
+                open_holdings.append(Holding(taker, taker, available - part))
             amount -= part
             yield Holding(taker, number, part)

@@ -44,7 +44,7 @@ class KindRecord(NamedTuple):
     kind: Kind
     letter: str
     """Its name in charts of plain text."""
-    words: str
+    label: str
     colour: str
     """Hue in charts; a transfer has that of the operation which makes what it carries."""
     resource: ResourceKind

@@ -107,7 +107,7 @@ class Pipeline(PipelineFields):
         self._set(first_backward=FirstBackward(self.first_backward))
         fields = ("partition", "recompute", "offload")
         chosen = {field: getattr(self, field) for field in fields}
-        searched = [what for what, given in chosen.items() if given == partition.SEARCH]
+        searched = [what for what, value in chosen.items() if value == partition.SEARCH]
         self.first_backward.check(self.model, self.routes, searched)
         if self.training is not None:
             self._set(training=read_training(self.training, "training: "))
@@ -131,10 +131,12 @@ class Pipeline(PipelineFields):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
-        again, model = layer_choices.read("recompute", self.recompute, model)
-        moved, model = layer_choices.read("offload", self.offload, model)
+        recompute, model = layer_choices.read("recompute", self.recompute, model)
+        offload, model = layer_choices.read("offload", self.offload, model)
         cut = partition.of_all_layers(model, partition.normal(self.partition))
-        self._set(model=model, recompute=again, offload=moved, partition=cut, recompute_unit=None)
+        self._set(
+            model=model, recompute=recompute, offload=offload, partition=cut, recompute_unit=None
+        )
 
     def _read_costs(self, reader: FieldReader) -> None:
         """Read the costs of stages, or sum those of layers."""
@@ -150,23 +152,23 @@ class Pipeline(PipelineFields):
 
     def _read_delays(self, reader: FieldReader) -> None:
         """Read the delays between stages, or derive them from what layers hand on."""
-        given = {"p2p": self.p2p, "backward_p2p": self.backward_p2p}
+        stated = {"p2p": self.p2p, "backward_p2p": self.backward_p2p}
         if self.link is not None:
             link.check_model(self.model)
             self._set(link=link.read_link(self.link, self.time_unit, self.memory_unit))
             sizes = [size / self.num_slices for size in self.model.outputs(self.counts)]
-            given |= link.delays_by_size(self.link, sizes, given)
-        if given["backward_p2p"] is None:
-            del given["backward_p2p"]
-        for field, delays in given.items():
+            stated |= link.delays_by_size(self.link, sizes, stated)
+        if stated["backward_p2p"] is None:
+            del stated["backward_p2p"]
+        for field, delays in stated.items():
             read = reader.delays(field, delays, self.num_stages, self.num_devices)
             self._set(**{field: read})
 
     def _read_microbatches(self, reader: FieldReader) -> None:
         """Read by which factors microbatches and their slices differ."""
         self._set(**sequence_lengths.factors_of(vars(self), reader))
-        given = self.microbatch_times, self.microbatch_memory
-        microbatches.check_memory_known(*given, self.mem_limit)
+        stated = self.microbatch_times, self.microbatch_memory
+        microbatches.check_memory_known(*stated, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):
             factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
             self._set(**{field: factors})
@@ -285,10 +287,10 @@ class Pipeline(PipelineFields):
     @cached_property
     def chunks_of_partition(self) -> int | None:
         """Stages per device that counts or a layout make; None if they leave it open."""
-        found = None if self.model is None else partition.stages_of(self.partition)
-        if found is None or found % self.stages or self.placement == "linear":
+        num_stages = None if self.model is None else partition.stages_of(self.partition)
+        if num_stages is None or num_stages % self.stages or self.placement == "linear":
             return None
-        return found // self.stages
+        return num_stages // self.stages
 
     @property
     def num_slices(self) -> int:
@@ -380,7 +382,7 @@ class Pipeline(PipelineFields):
         """
         bare = self.without_model()
         values = {**bare.costs, **self._unstated, **costs}
-        made = replace(
+        pipeline = replace(
             bare,
             stages=self.num_stages,
             placement=self.hosts[0],
@@ -389,7 +391,7 @@ class Pipeline(PipelineFields):
             **cost_fields.of_slice(values, self.num_slices),
             **fields,
         )
-        return made.in_ticks_of(self)
+        return pipeline.in_ticks_of(self)
 
     @property
     def _unstated(self) -> dict[str, tuple[()]]:
@@ -454,8 +456,8 @@ class Pipeline(PipelineFields):
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         chunks = self.num_chunks if shared else 1
-        given = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
-        return costs_of(given, share, chunks, self.num_slices)
+        stated = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
+        return costs_of(stated, share, chunks, self.num_slices)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
@@ -511,9 +513,9 @@ class Pipeline(PipelineFields):
         """The pipeline whose microbatches run in another order, of the places in this one's."""
         before = self.order if isinstance(self.order, tuple) else range(self.batches)
         factors: dict[str, Any] = {
-            field: tuple(given[place] for place in order)
+            field: tuple(values[place] for place in order)
             for field in (microbatches.TIMES, microbatches.MEMORY)
-            if (given := getattr(self, field)) is not None
+            if (values := getattr(self, field)) is not None
         }
         return replace(self, **factors, order=tuple(before[place] for place in order))
 
@@ -625,7 +627,7 @@ class Model(Layers):
         if placement is not None and not isinstance(placement, str):
             placement = tuple(placement)
             stages = len(placement)
-        made = Pipeline(
+        pipeline = Pipeline(
             stages=stages,
             batches=batches,
             placement=placement,
@@ -635,8 +637,8 @@ class Model(Layers):
             name=self.name,
             **more,
         )
-        if made.num_devices != devices:
+        if pipeline.num_devices != devices:
             raise InputError(
-                f"placement: the list has {made.num_devices} devices; stages says {devices}"
+                f"placement: the list has {pipeline.num_devices} devices; stages says {devices}"
             )
-        return made
+        return pipeline

@@ -205,7 +205,7 @@ def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
         "kinds": [
             {
                 "name": record.name,
-                "words": record.words,
+                "words": record.label,
                 "colour": colours.HUES[record.kind],
                 "hidden": record.name if record.carries is None else record.carries.name,
                 "staged": record.per is Per.STAGE,

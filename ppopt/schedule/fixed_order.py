@@ -76,14 +76,14 @@ class _DeviceOrder:
         """
         kind, stage = np.divmod(self.classes, stages)
         hosted, column = np.unique(stage, return_inverse=True)
-        here = column[:, None] == np.arange(len(hosted))
+        of_stage = column[:, None] == np.arange(len(hosted))
         split = (kind == OpKind.B).astype(np.int64)
-        kept = (kind == OpKind.F) - split - (kind == OpKind.BW)
-        owed = split - (kind == OpKind.W)
-        held = [self.before @ (here * change[:, None]) for change in (kept, owed)]
+        retained = (kind == OpKind.F) - split - (kind == OpKind.BW)
+        pending = split - (kind == OpKind.W)
+        live = [self.before @ (of_stage * change[:, None]) for change in (retained, pending)]
         first = NUM_KINDS * stages + hosted
         rows = np.concatenate([self.classes, first, first + stages])
-        return _LinearForms(rows, np.unique(np.concatenate([self.runs, *held], axis=1), axis=0))
+        return _LinearForms(rows, np.unique(np.concatenate([self.runs, *live], axis=1), axis=0))
 
 
 class _Level(NamedTuple):
@@ -157,9 +157,9 @@ class FixedOrder:
 
         Where operations without length meet at one instant it may be less.
         """
-        rows = np.concatenate([costs.takes, costs.kept, costs.owed])
-        most = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
-        return np.asarray(costs.static + most, dtype=np.int64)
+        rows = np.concatenate([costs.allocates, costs.retained, costs.pending])
+        peak = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
+        return np.asarray(costs.static + peak, dtype=np.int64)
 
     def _idle(self, rows: Floats) -> Floats:
         """Idle time of the device before every step, `[step by depth, pipeline]`."""
@@ -196,8 +196,8 @@ def _depths(net: timing.Network) -> list[int]:
     needed, bounds = net.needed.tolist(), net.bounds.tolist()
     depth = [-1] * len(needed)
     depth.append(0)  # at FREE
-    reached, left = bounds[:-1], len(needed)
-    while left:
+    reached, remaining = bounds[:-1], len(needed)
+    while remaining:
         for device, end in enumerate(bounds[1:]):
             step = begun = reached[device]
             while step < end and depth[needed[step]] >= 0:
@@ -205,7 +205,7 @@ def _depths(net: timing.Network) -> list[int]:
                 depth[step] = 1 + max(before, depth[needed[step]])
                 step += 1
             reached[device] = step
-            left -= step - begun
+            remaining -= step - begun
     return depth[:-1]
 
 
@@ -233,8 +233,8 @@ def _delays(
         at = np.ix_(waiting - low, np.searchsorted(rows, own.classes))
         forms[at] -= own.before[net.first[waiting] - starts[device]]
         for source in known[1:]:
-            there, steps = devices[source], waiting[sources == source]
-            at = np.ix_(steps - low, np.searchsorted(rows, there.classes))
-            forms[at] += there.through[net.before[steps] - starts[source]]
+            source_order, steps = devices[source], waiting[sources == source]
+            at = np.ix_(steps - low, np.searchsorted(rows, source_order.classes))
+            forms[at] += source_order.through[net.before[steps] - starts[source]]
         forms[waiting - low, np.searchsorted(rows, first_link + links[waiting])] += 1
         yield _Delays(number[low:high], _LinearForms(rows, forms))

@@ -98,9 +98,9 @@ class Generation:
         """Start of the first operation of every resource, in ticks."""
         self.idle = [0 for _ in resources]
         """Ticks that every resource has been idle since its first operation."""
-        self.most_idle = 0
+        self.max_idle = 0
         """Largest of these."""
-        self.held = [0 for _ in resources]
+        self.live = [0 for _ in resources]
         """Memory that every resource has taken and not given back, in ticks of memory."""
         self._placed = [
             (op_class.resource, instance.times(number), instance.changes(number))
@@ -138,15 +138,15 @@ class Generation:
         elif earliest > free:
             start = earliest
             self.idle[resource] += start - free
-            self.most_idle = max(self.most_idle, self.idle[resource])
+            self.max_idle = max(self.max_idle, self.idle[resource])
         end = self.free[resource] = start + times[microbatch]
-        self.held[resource] += changes[microbatch]
+        self.live[resource] += changes[microbatch]
         self.sequence[resource].append(number)
         self.done[number] = microbatch + 1
         events = self._events
         if events is not None:
             heapq.heappush(events, (end, resource))
-        for arrived, inputs, lag, there in self._followers[number]:
+        for arrived, inputs, lag, follower in self._followers[number]:
             time = end + lag
             if inputs is not None:
                 latest, missing = inputs
@@ -156,8 +156,8 @@ class Generation:
                     continue
                 time = latest[microbatch]
             arrived[microbatch] = time
-            if events is not None and (there != resource or time > end):
-                heapq.heappush(events, (time, there))
+            if events is not None and (follower != resource or time > end):
+                heapq.heappush(events, (time, follower))
         return end
 
     def run(self, choose: Choice, events: Iterable[Event], pop: Pop = heapq.heappop) -> None:
@@ -209,8 +209,8 @@ def class_orders(instance: Instance, sequences: Iterable[Iterable[int]]) -> Orde
 
 
 def _numbers(instance: Instance, sequence: Ints) -> Ints:
-    found = np.empty_like(sequence)
+    numbers = np.empty_like(sequence)
     for number in sorted(set(sequence.tolist())):
-        here = sequence == number
-        found[here] = instance.codes[number][: np.count_nonzero(here)]
-    return found
+        rows = sequence == number
+        numbers[rows] = instance.codes[number][: np.count_nonzero(rows)]
+    return numbers

@@ -68,14 +68,14 @@ def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostO
     queues: list[Ints] = []
     waits: list[tuple[int, int]] = []
     for device, order in enumerate(orders):
-        mine = _Device(instance, device, order, prefetch)
-        queues += mine.queues()
-        waits += mine.waits()
+        moves = _DeviceMoves(instance, device, order, prefetch)
+        queues += moves.queues()
+        waits += moves.waits()
     before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
     return HostOrders(queues, before, after)
 
 
-class _Device:
+class _DeviceMoves:
     """A device with the order of its compute."""
 
     def __init__(self, instance: Instance, device: int, order: Ints, prefetch: Prefetch) -> None:
@@ -88,12 +88,14 @@ class _Device:
         """Row of the first operation of every position."""
         self.out = self._moves(AuxiliaryKind.OFFLOAD)
         self.back = self._moves(AuxiliaryKind.RELOAD)
-        self.given = list(accumulate((move.memory for move in self.out), initial=0))
-        self.taken = list(accumulate((move.memory for move in self.back), initial=0))
-        room = pipeline.ticks.room(device)
+        self.offloaded = list(accumulate((move.memory for move in self.out), initial=0))
+        self.reloaded = list(accumulate((move.memory for move in self.back), initial=0))
+        headroom = pipeline.ticks.headroom(device)
         gathered = pipeline.ticks.costs.unshard_memory
         hosted = [stage for route in pipeline.hosted for stage in route[device]]
-        self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
+        self.headroom = (
+            None if headroom is None else headroom - sum(gathered[stage] for stage in hosted)
+        )
         self.over = [self._count(self.out, place) for place in range(len(self.first))]
         """Per position, how many OFFLOAD may be over before it."""
         self.gate = self._gates()
@@ -102,11 +104,11 @@ class _Device:
     def _moves(self, kind: AuxiliaryKind) -> list[_Move]:
         """The moves of a kind, in the order of what they follow or precede."""
         forward = kind is AuxiliaryKind.OFFLOAD
-        here = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
-        of = [column[here] for column in (self.stage, self.microbatch, self.part)]
+        rows = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
+        of = [column[rows] for column in (self.stage, self.microbatch, self.part)]
         code = self.pipeline.code(kind, *of)
         memory = (self.instance.frees if forward else self.instance.allocations)[code]
-        columns = (column.tolist() for column in (code, self.place[here], memory, *of))
+        columns = (column.tolist() for column in (code, self.place[rows], memory, *of))
         return [
             _Move(number, place, amount, (stage, microbatch, part))
             for number, place, amount, stage, microbatch, part in zip(*columns, strict=True)
@@ -118,22 +120,22 @@ class _Device:
         """How many moves belong to earlier positions."""
         return bisect_left(moves, place, key=lambda move: move.position)
 
-    def _held(self) -> list[int]:
+    def _live_without_moves(self) -> list[int]:
         """Memory that a device holds at every position, were nothing moved."""
         instance, paired = self.instance, np.bincount(self.place)[self.place] > 1
-        more = np.where(paired, instance.pair_workspaces[self.code], 0)
-        takes, gives = np.zeros((2, len(self.first)), dtype=np.int64)
-        np.add.at(takes, self.place, instance.allocations[self.code] + more)
-        np.add.at(gives, self.place, instance.frees[self.code] + more)
-        held: list[int] = (np.cumsum(takes - gives) + gives).tolist()
-        return held
+        workspace = np.where(paired, instance.pair_workspaces[self.code], 0)
+        allocated, freed = np.zeros((2, len(self.first)), dtype=np.int64)
+        np.add.at(allocated, self.place, instance.allocations[self.code] + workspace)
+        np.add.at(freed, self.place, instance.frees[self.code] + workspace)
+        live: list[int] = (np.cumsum(allocated - freed) + freed).tolist()
+        return live
 
     def _gates(self) -> list[int]:
         """Position behind which every RELOAD may begin: its F, or a later one."""
         places = {move.of: move.position for move in self.out}
-        if self.room is None:
+        if self.headroom is None:
             return list(accumulate((places[move.of] for move in self.back), max))
-        self.held = self._held()
+        self.live = self._live_without_moves()
         gates: list[int] = []
         last = 0
         for number, move in enumerate(self.back):
@@ -146,26 +148,29 @@ class _Device:
 
     def _fits(self, place: int, number: int) -> bool:
         """Whether a RELOAD, and those before it, may have begun at a position."""
-        over = max(self._count(self.out, place - NEAR + 1), self._least_over(place))
-        room = self.room
-        return room is None or self.held[place] + self.taken[number + 1] - self.given[over] <= room
+        over = max(self._count(self.out, place - NEAR + 1), self._min_over(place))
+        headroom = self.headroom
+        return (
+            headroom is None
+            or self.live[place] + self.reloaded[number + 1] - self.offloaded[over] <= headroom
+        )
 
-    def _least_over(self, place: int, begun: int | None = None) -> int:
+    def _min_over(self, place: int, begun: int | None = None) -> int:
         """How many OFFLOAD must be over at a position where so many RELOAD have begun.
 
         None: those of its own backwards and of earlier ones.
         """
         begun = self._count(self.back, place + 1) if begun is None else begun
-        assert self.room is not None
-        need = self.held[place] + self.taken[begun] - self.room
-        return min(self.over[place], bisect_left(self.given, need))
+        assert self.headroom is not None
+        need = self.live[place] + self.reloaded[begun] - self.headroom
+        return min(self.over[place], bisect_left(self.offloaded, need))
 
     def _needed(self) -> list[int]:
         """How many OFFLOAD compute waits for at every position."""
-        if self.room is None:
+        if self.headroom is None:
             return [0] * len(self.first)
         begun = (bisect_left(self.gate, place) for place in range(len(self.first)))
-        needed = (self._least_over(place, many) for place, many in enumerate(begun))
+        needed = (self._min_over(place, many) for place, many in enumerate(begun))
         return list(accumulate(needed, max))
 
     def waits(self) -> Iterator[tuple[int, int]]:
@@ -173,7 +178,7 @@ class _Device:
         for place, (before, needed) in enumerate(zip([0, *self.needed], self.needed, strict=False)):
             if needed > before:
                 yield self.out[needed - 1].code, int(self.code[self.first[place]])
-        if self.room is None:
+        if self.headroom is None:
             return
         for move, gate in zip(self.back, self.gate, strict=True):
             yield int(self.code[self.first[gate]]), move.code
@@ -192,7 +197,7 @@ class _Device:
         keys = [((move.position, 0), move) for move in self.out]
         last = 0
         for move, gate in zip(self.back, self.gate, strict=True):
-            over = self.needed[gate + 1] if self.room is not None else 0
+            over = self.needed[gate + 1] if self.headroom is not None else 0
             last = max(last, gate, self.out[over - 1].position if over else 0)
             keys.append(((last, 1), move))
         return [move for _, move in sorted(keys, key=lambda key: key[0])]
@@ -210,7 +215,7 @@ def own_moves(schedule: Schedule) -> HostOrders:
     waits = [
         _own_waits(schedule, moves.where(moves.device == device), device)
         for device in range(pipeline.num_devices)
-        if pipeline.ticks.room(device) is not None
+        if pipeline.ticks.headroom(device) is not None
     ]
     before, after = np.concatenate([np.zeros((2, 0), dtype=np.int64), *waits], axis=1)
     return HostOrders(order, before, after)
@@ -229,7 +234,7 @@ def _own_waits(schedule: Schedule, moves: Operations, device: int) -> Ints:
     return np.stack([before, np.append(back.numbers[awaited], computed.numbers[following])])
 
 
-def just_in_time(schedule: Schedule) -> Schedule:
+def start_reloads_late(schedule: Schedule) -> Schedule:
     """The same, every RELOAD as late as delays nothing; devices hold less, at no time more."""
     table = schedule.operations
     start = table.start.copy()
@@ -246,4 +251,4 @@ def just_in_time(schedule: Schedule) -> Schedule:
             until = min(until, following.get(resource, until))
             start[row] = until - (table.end[row] - table.start[row])
         following[resource] = int(start[row])
-    return schedule.moved(start)
+    return schedule.with_starts(start)

@@ -82,9 +82,11 @@ class LinkQueues:
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
         flow = self.instance.chosen_flow(split)
-        made, needed = (self.link[column] != MISSING for column in (flow.after, flow.before))
-        makers = flow.before[made][np.argsort(flow.after[made])]
-        return makers, flow.after[needed][np.argsort(flow.before[needed])]
+        into_link, out_of_link = (
+            self.link[column] != MISSING for column in (flow.after, flow.before)
+        )
+        makers = flow.before[into_link][np.argsort(flow.after[into_link])]
+        return makers, flow.after[out_of_link][np.argsort(flow.before[out_of_link])]
 
 
 class Queues(NamedTuple):

@@ -106,19 +106,19 @@ class Operations:
         Left out, slices are 0, no operation has a pair, and route and target are those that the
         pipeline says.
         """
-        kind, stage, microbatch, device, *more = columns
+        kind, stage, microbatch, device, *optional = columns
         if len(columns) < 7:
-            more.append(np.zeros_like(kind))
+            optional.append(np.zeros_like(kind))
         if len(columns) < 8:
-            more.append(np.full_like(kind, ALONE))
+            optional.append(np.full_like(kind, ALONE))
         if len(columns) < 9:
             route = np.zeros_like(kind)
             if pipeline.routes > 1:
                 route = np.where(microbatch == ONCE, 0, pipeline.route(microbatch))
-            more.append(route)
+            optional.append(route)
         if len(columns) < 10:
-            more.append(_targets(pipeline, kind, stage, device, more[-1]))
-        return cls(pipeline, kind, stage, microbatch, device, *more)
+            optional.append(_targets(pipeline, kind, stage, device, optional[-1]))
+        return cls(pipeline, kind, stage, microbatch, device, *optional)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -138,14 +138,14 @@ class Operations:
         """Number of the resource that runs each, or MISSING."""
         devices = self.pipeline.num_devices
         ends = (self.device, self.target)
-        there = (self.kind >= 0) & (self.kind < KINDS)
+        exists = (self.kind >= 0) & (self.kind < KINDS)
         for device in ends:
-            there &= (device >= 0) & (device < devices)
-        if there.all() and self.computed.all():
+            exists &= (device >= 0) & (device < devices)
+        if exists.all() and self.computed.all():
             return self.device
         link, number = self.device * devices + self.target, np.full_like(self.kind, MISSING)
-        for code in np.unique(self.kind[there]).tolist():
-            own = there & (self.kind == code)
+        for code in np.unique(self.kind[exists]).tolist():
+            own = exists & (self.kind == code)
             number[own] = _matched(link[own], _numbers(self.resources, RECORDS[code], devices))
         return number
 
@@ -182,13 +182,13 @@ class Operations:
     def known(self) -> Bools:
         """Which of them have a resource and place that the pipeline has, and numbers therefore."""
         pipeline = self.pipeline
-        there = (self.resource != MISSING) & (self.microbatch >= ONCE)
-        there &= self.microbatch < pipeline.batches
+        known = (self.resource != MISSING) & (self.microbatch >= ONCE)
+        known &= self.microbatch < pipeline.batches
         sizes = (pipeline.num_stages, pipeline.num_slices, pipeline.routes)
         for column, size in zip((self.stage, self.slice, self.route), sizes, strict=True):
-            there &= (column >= 0) & (column < size)
+            known &= (column >= 0) & (column < size)
         once = self.of(lambda record: record.per is not Per.MICROBATCH)
-        return np.asarray(there & ((self.microbatch == ONCE) == once))
+        return np.asarray(known & ((self.microbatch == ONCE) == once))
 
     @property
     def numbers(self) -> Ints:
@@ -273,9 +273,9 @@ def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: I
 
 def _renumbered(pair: Ints) -> Ints:
     """Pairs numbered 0, 1, ... in the order of their first rows."""
-    found, first, number = np.unique(pair, return_index=True, return_inverse=True)
-    first[found == ALONE] = -1
-    rank = np.argsort(np.argsort(first)) - (found == ALONE).sum()
+    pairs, first, number = np.unique(pair, return_index=True, return_inverse=True)
+    first[pairs == ALONE] = -1
+    rank = np.argsort(np.argsort(first)) - (pairs == ALONE).sum()
     return np.asarray(rank[number])
 
 

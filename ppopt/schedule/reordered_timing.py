@@ -82,6 +82,8 @@ class ReorderedTiming:
         if self.pairs.size:
             row, forward, backward = self.pairs
             first, second = factors[forward], factors[backward]
-            own, other, overlap = self.paired[:, :, None]
-            times[row] = own * first + other * second - overlap * np.minimum(first, second)
+            forward_time, backward_time, overlap = self.paired[:, :, None]
+            times[row] = (
+                forward_time * first + backward_time * second - overlap * np.minimum(first, second)
+            )
         return self.run.values(times, objective)

@@ -159,12 +159,12 @@ def _levels(net: timing.Network, row: Ints, order: Ints, bounds: list[int]) -> I
     source, lag, waiting = _waits(net, row - devices, before)
     source[waiting] = row[source[waiting]]
     for low, high in pairwise(bounds):
-        here = slice(low - devices, high - devices)
+        rows = slice(low - devices, high - devices)
         waits = tuple(
-            Wait(source[number, here], lag[number, here, None] if lag[number, here].any() else None)
-            for number in np.flatnonzero(waiting[:, here].any(axis=1))
+            Wait(source[number, rows], lag[number, rows, None] if lag[number, rows].any() else None)
+            for number in np.flatnonzero(waiting[:, rows].any(axis=1))
         )
-        yield Level(slice(low, high), _as_slice(before[here]), waits)
+        yield Level(slice(low, high), _as_slice(before[rows]), waits)
 
 
 def _waits(net: timing.Network, row: Ints, before: Ints) -> tuple[Ints, Floats, Bools]:

@@ -52,11 +52,11 @@ class Schedule(Timetable):
         operations = Operations.complete(pipeline, columns).ordered()
         return cls(pipeline, operations, origin or Origin())
 
-    def moved(self, start: Ints) -> Schedule:
+    def with_starts(self, start: Ints) -> Schedule:
         """The same with its operations, by row of all of them, at other starts, in ticks."""
         table = self.operations
-        moved = replace(table, start=start, end=start + table.end - table.start)
-        return replace(self, operations=moved.ordered())
+        operations = replace(table, start=start, end=start + table.end - table.start)
+        return replace(self, operations=operations.ordered())
 
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""

@@ -30,8 +30,8 @@ from ppopt.schedule.host_orders import (
     HostOrders,
     Prefetch,
     host_orders,
-    just_in_time,
     own_moves,
+    start_reloads_late,
 )
 from ppopt.schedule.link_queues import (
     LinkQueues,
@@ -46,7 +46,7 @@ from ppopt.schedule.orders import Orders, codes, existing, overlapped_pairs, spl
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.step_orders import (
-    as_memory_admits,
+    delay_until_memory_fits,
     lookahead_waits,
     releases,
     step_orders,
@@ -221,9 +221,9 @@ class ListedOrders(NamedTuple):
         before, after, lag = self.flow
         host = _numbered(self.starts)
         implied = (host[before] == host[after]) & (before < after) & (lag == 0)
-        kept = np.flatnonzero(~implied)
-        kept = kept[np.argsort(after[kept], kind="stable")]
-        return Constraints(before[kept], after[kept], lag[kept])
+        explicit = np.flatnonzero(~implied)
+        explicit = explicit[np.argsort(after[explicit], kind="stable")]
+        return Constraints(before[explicit], after[explicit], lag[explicit])
 
 
 def listed_orders(
@@ -329,10 +329,10 @@ def run(net: Network, release: Sequence[int] | None = None) -> Ints:
 def _device(program: Iterator[tuple[int, int, int]], so_far: int, idle: list[Any]) -> Iterator[int]:
     """Run the steps of a device; yields the needed step whenever the device must wait."""
     for step, needed, delay in program:
-        while (least := idle[needed]) is None:
+        while (needed_idle := idle[needed]) is None:
             yield needed
-        if least + delay > so_far:  # noqa: PLR1730  max() takes as long as all the rest
-            so_far = least + delay
+        if needed_idle + delay > so_far:  # noqa: PLR1730  max() takes as long as all the rest
+            so_far = needed_idle + delay
         idle[step] = so_far
 
 
@@ -388,26 +388,26 @@ def schedule(
             schedule(pipeline, orders, objective, origin, q, unshard_ahead=unshard_ahead)
             for q in own_queues(pipeline, orders)
         )
-        return min(each, key=lambda made: made.metrics.value_ticks(objective))
+        return min(each, key=lambda timed: timed.metrics.value_ticks(objective))
     if pipeline.has_offload and prefetch is None:
         every = (
             schedule(pipeline, orders, objective, origin, queues, way, unshard_ahead)
             for way in Prefetch
         )
         return min(
-            every, key=lambda made: (not made.fits_limits, made.metrics.value_ticks(objective))
+            every, key=lambda timed: (not timed.fits_limits, timed.metrics.value_ticks(objective))
         )
     net = network(pipeline, orders, queues, prefetch or Prefetch.LATE, unshard_ahead)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
-        end = run(net, _least_span_release(net, end))
+        end = run(net, _min_span_release(net, end))
     times = (end - net.duration)[net.place], end[net.place]
     table = Operations.of_numbers(pipeline, net.ops, *times, _pair_numbers(net))
     instants = ((table.start == table.end) & (table.kind == OpKind.F)).any()
-    made = Schedule(pipeline, table.ordered(compute_in_order=not instants), origin or Origin())
+    timed = Schedule(pipeline, table.ordered(compute_in_order=not instants), origin or Origin())
     if not pipeline.has_further_operations:
-        return made
-    return as_memory_admits(just_in_time(made) if pipeline.has_offload else made)
+        return timed
+    return delay_until_memory_fits(start_reloads_late(timed) if pipeline.has_offload else timed)
 
 
 def retimed(timetable: Schedule, objective: Objective) -> Schedule:
@@ -431,8 +431,10 @@ def exposed(timed: Schedule) -> Fraction | None:
     queues = queues_of_schedule(replace(timed, pipeline=plain)) if pipeline.has_links else None
     moves = own_moves(timed) if pipeline.has_offload else None
     alone = schedule(plain, timed.orders, objective, None, queues, moves)
-    own, least = (made.metrics.value_ticks(objective) for made in (timed, alone))
-    return pipeline.ticks.time(own) - plain.ticks.time(least)
+    with_work, without_work = (
+        timetable.metrics.value_ticks(objective) for timetable in (timed, alone)
+    )
+    return pipeline.ticks.time(with_work) - plain.ticks.time(without_work)
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
@@ -454,9 +456,10 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
         dict(zip(numbers, start[consumed].tolist(), strict=True)),
         releases(links.instance, _positions(links.instance, orders), listed.position),
     )
-    found = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
+    link_orders = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
     return [
-        queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order]) for order in found
+        queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order])
+        for order in link_orders
     ]
 
 
@@ -467,7 +470,7 @@ def _pair_numbers(net: Network) -> Ints:
     return np.asarray(number[net.place])
 
 
-def _least_span_release(net: Network, end: Ints) -> list[int]:
+def _min_span_release(net: Network, end: Ints) -> list[int]:
     """Start of every device's first operation such that the largest device span is least.
 
     With x[d] the start of device d's first operation, the end of device e's last one is
@@ -545,8 +548,8 @@ def _reach(
     for step, needed, delay in program:
         while idle[needed] is None:
             yield needed
-        least = idle[needed] + delay
+        reached = idle[needed] + delay
         uses[needed] -= 1
         if uses[needed] == 0:
             idle[needed] = DONE
-        idle[step] = so_far = np.maximum(least, so_far, out=least)
+        idle[step] = so_far = np.maximum(reached, so_far, out=reached)

@@ -64,8 +64,8 @@ def waits(schedule: Schedule) -> Waits:
     row = np.full(instance.num_codes, ABSENT)
     row[table.numbers] = np.arange(len(table))
     before, after = row[flow.before], row[flow.after]
-    there = (before != ABSENT) & (after != ABSENT)
-    return Waits(schedule, before[there], after[there], flow.lag[there])
+    present = (before != ABSENT) & (after != ABSENT)
+    return Waits(schedule, before[present], after[present], flow.lag[present])
 
 
 def critical_path(schedule: Schedule, flow: Waits | None = None) -> Ints:

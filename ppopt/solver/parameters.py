@@ -65,24 +65,24 @@ class PriorityRuleParams(NamedTuple):
     """
 
     round_trip_styles: tuple[RuleStyle, ...] = (
-        RuleStyle(True, 50, room_first=True, prompt=True),
+        RuleStyle(True, 50, memory_first=True, prompt=True),
         RuleStyle(True, 99, prompt=True),
         RuleStyle(True, 50),
         RuleStyle(False, 99),
-        RuleStyle(True, 99, room_first=True, prompt=True),
+        RuleStyle(True, 99, memory_first=True, prompt=True),
     )
     """Styles with caps by the round trip until the first backward."""
     falling_styles: tuple[RuleStyle, ...] = (
         RuleStyle(False, 99),
-        RuleStyle(True, 50, room_first=True, prompt=True),
+        RuleStyle(True, 50, memory_first=True, prompt=True),
         RuleStyle(False, 0),
     )
     """Styles with caps that fall along the stages."""
     shared_memory_styles: tuple[RuleStyle, ...] = (
-        RuleStyle(True, 0, room_first=True),
+        RuleStyle(True, 0, memory_first=True),
         RuleStyle(False, 50, prompt=True),
         RuleStyle(True, 50),
-        RuleStyle(False, 0, room_first=True),
+        RuleStyle(False, 0, memory_first=True),
     )
     """Styles with caps that divide the memory of a device among its chunks."""
     max_share_steps: int = 16

@@ -74,38 +74,38 @@ class Passes:
 
     def backbone(self) -> list[list[int]]:
         """Passes of every device but W, in order."""
-        found = []
+        sequences = []
         for device in range(self.devices):
             order = np.argsort(self.at[:, device].ravel())
-            found.append((order // self.batches).tolist())
-        return found
+            sequences.append((order // self.batches).tolist())
+        return sequences
 
     def complete(self) -> list[list[int]]:
         """The same with W, oldest backward first, in the free slots (passes 4 and 5)."""
-        weight, found = self._weights(), []
+        weight, sequences = self._weights(), []
         for device, row in enumerate(self.backbone()):
             after = [number + 2 for number in row if number not in FORWARD]
             slots = np.concatenate([np.sort(self.at[:, device].ravel()), weight[device]])
             order = np.argsort(slots, kind="stable")
-            found.append(np.array(row + after)[order].tolist())
-        return found
+            sequences.append(np.array(row + after)[order].tolist())
+        return sequences
 
     def _length(self, number: int) -> int:
         return 1 if number in (*FORWARD, WEIGHT) else self.back
 
     def _weights(self) -> Ints:
         """Oldest backward first, each W in the first free slot after its backward."""
-        found = np.empty((self.devices, 2 * self.batches), dtype=np.int64)
+        slots = np.empty((self.devices, 2 * self.batches), dtype=np.int64)
         if self.back == 1:
             count = np.arange(2 * self.batches)
             for device in range(self.devices):
                 free = np.flatnonzero(~self.taken[device])
                 after = np.searchsorted(free, self._backwards(device), side="right")
-                found[device] = free[count + np.maximum.accumulate(after - count)]
+                slots[device] = free[count + np.maximum.accumulate(after - count)]
         else:
             for device in range(self.devices):
-                found[device] = self._backwards(device) + 1
-        return found
+                slots[device] = self._backwards(device) + 1
+        return slots
 
     def _backwards(self, device: int) -> Ints:
         """Slots of a device's backwards, ascending."""
@@ -142,13 +142,13 @@ class Passes:
         self, begin: int, end: int, *, weights: bool
     ) -> Iterator[tuple[int, int, int, int]]:
         """Slot, device, pass and microbatch (or number of W) in an interval, by slot."""
-        found = []
+        rows = []
         for number in range(WEIGHT + weights):
             slots = self.weight if number == WEIGHT else self.at[number]
             device, index = np.nonzero((slots >= begin) & (slots < end))
             columns = (slots[device, index], device, np.full_like(device, number), index)
-            found.append(np.stack(columns, axis=1))
-        yield from sorted(map(tuple, np.concatenate(found).tolist()))
+            rows.append(np.stack(columns, axis=1))
+        yield from sorted(map(tuple, np.concatenate(rows).tolist()))
 
     def _advance(self, slot: int, device: int, number: int, index: int) -> None:
         """Move one operation to the first place that its inputs, room and the peak allow."""
@@ -191,13 +191,13 @@ class Passes:
 
 
 def split_orders(
-    pipeline: Pipeline, block: Block, most: int, further: Sequence[Source] = ()
+    pipeline: Pipeline, block: Block, max_in_flight: int, alternatives: Sequence[Source] = ()
 ) -> Orders:
     """Orders of a block with split backward: W by the real times, or as in the block.
 
     The best by device span of what the two ways to reorder the end of the run lead to, with W
     filled in by every rule of `weight_filling` and with W in the block's own slots. At most
-    `most` chunks on a device. Further complete orders compete with these.
+    `max_in_flight` chunks on a device. Further complete orders compete with these.
     """
 
     def backbone(yielding: bool, instance: Instance) -> list[list[int]]:
@@ -210,8 +210,8 @@ def split_orders(
     return weight_filling.best(
         pipeline,
         backbones=[partial(backbone, way) for way in ways],
-        complete=[*(partial(complete, way) for way in ways), *further],
-        most=most,
+        complete=[*(partial(complete, way) for way in ways), *alternatives],
+        max_in_flight=max_in_flight,
     )
 
 
@@ -226,12 +226,12 @@ def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list
 
     Pass 4 is W of B down, pass 5 W of B up.
     """
-    found = []
+    sequences = []
     for device, row in enumerate(passes):
         down, up = device, 2 * instance.pipeline.num_devices - 1 - device
         forward = [(OpKind.F, stage) for stage in (down, up)]
         backward = [(instance.backward, stage) for stage in (up, down)]
         weight = [(instance.closing, stage) for stage in (up, down)]
         numbers = [instance.number(*place) for place in (*forward, *backward, *weight)]
-        found.append([numbers[place] for place in row if instance.classes[numbers[place]].size])
-    return found
+        sequences.append([numbers[place] for place in row if instance.classes[numbers[place]].size])
+    return sequences

@@ -40,10 +40,12 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     the block stalls in every microbatch (same section): then orders made by the same idea from the
     real times (`paced_sequences`) compete with it.
     """
-    most = 2 * ((pipeline.num_devices + 4) // 3)
+    max_in_flight = 2 * ((pipeline.num_devices + 4) // 3)
     paces = () if equal_times(pipeline) else PACES
-    further = [partial(paced_sequences, most=most, percent=pace) for pace in paces]
-    return split_orders(pipeline, v_min_block(pipeline.num_devices), most, further)
+    alternatives = [
+        partial(paced_sequences, max_in_flight=max_in_flight, percent=pace) for pace in paces
+    ]
+    return split_orders(pipeline, v_min_block(pipeline.num_devices), max_in_flight, alternatives)
 
 
 def v_min_block(devices: int) -> Block:
@@ -65,23 +67,23 @@ PATIENCE = 50
 """Percent of W that must fit before the next arrival that is known of."""
 
 
-def paced_sequences(instance: Instance, most: int, percent: int) -> list[list[int]]:
+def paced_sequences(instance: Instance, max_in_flight: int, percent: int) -> list[list[int]]:
     """Classes of the operations per device, W included; `instance` has two chunks in a V.
 
     Microbatches enter every `percent` of the time that the busiest device works on one. A device
-    at `most` activations lets no further microbatch in; it may exceed that for a microbatch that
-    it has begun, so that nothing waits in a circle.
+    with `max_in_flight` activations starts no further microbatch. It may exceed that for a
+    microbatch that it has started, so that nothing waits in a circle.
     """
-    return _Paced(instance, most, percent).result()
+    return _Paced(instance, max_in_flight, percent).result()
 
 
 class _Paced:
     """One generation, and what devices hold in it."""
 
-    def __init__(self, instance: Instance, most: int, percent: int) -> None:
-        self.run, self.instance, self.most = Generation(instance), instance, most
+    def __init__(self, instance: Instance, max_in_flight: int, percent: int) -> None:
+        self.run, self.instance, self.max_in_flight = Generation(instance), instance, max_in_flight
         self.classes = instance.classes
-        hosted = [filter(None, map(instance.times, mine)) for mine in instance.hosted]
+        hosted = [filter(None, map(instance.times, class_ids)) for class_ids in instance.hosted]
         work = [zip(*times, strict=True) for times in hosted]
         busiest = map(max, zip(*(map(sum, rows) for rows in work), strict=True))
         paces = [-(-time * percent // 100) for time in busiest]
@@ -93,10 +95,10 @@ class _Paced:
         self.passes = [
             [
                 (number, kind)
-                for number in mine
+                for number in class_ids
                 if isinstance(kind := self.classes[number].kind, OpKind) and kind is not OpKind.W
             ]
-            for mine in instance.hosted
+            for class_ids in instance.hosted
         ]
         """Class and kind of the F and B of every device, the F of its first chunk in front."""
         self.in_flight = [0 for _ in instance.hosted]
@@ -139,7 +141,7 @@ class _Paced:
     def _may_begin(self, device: int, number: int) -> bool:
         """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
         first = number == self.passes[device][0][0]
-        return self.in_flight[device] < self.most or not (first or self.pending[device])
+        return self.in_flight[device] < self.max_in_flight or not (first or self.pending[device])
 
     def _begin(self, device: int, number: int, kind: OpKind) -> None:
         """Note what the start of an F or B changes."""

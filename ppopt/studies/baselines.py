@@ -240,7 +240,9 @@ def evaluate_all(
             continue
         try:
             requests.append(
-                EvaluationRequest(strategy, strategy.unplaced(pipeline), strategy.taken(options))
+                EvaluationRequest(
+                    strategy, strategy.unplaced(pipeline), strategy.own_options(options)
+                )
             )
         except NotApplicableError as error:
             skipped.append((name, str(error)))

@@ -95,7 +95,7 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
             stage, route, part, *_ = instance.classes[number]
             for place, mode in enumerate(instance.operation_modes(number)):
                 key = stage, route, part, route * batches + place
-                during.add(now[key] + mode.takes)
+                during.add(now[key] + mode.allocates)
                 now[key] += mode.change
                 places[key].add(now[key])
     for (stage, *_, microbatch), amounts in places.items():

@@ -337,7 +337,7 @@ def _pairs(model: list[dict[str, Any]], counts: Counts) -> dict[str, Any]:
             _chain(phase for layer in reversed(stage) for phase in _back(layer, whole))
             for stage in stages
         ]
-        return [[two_machines.least_time(f, b) for b in backwards] for f in forwards]
+        return [[two_machines.min_time(f, b) for b in backwards] for f in forwards]
 
     return {"overlap": times(True), "overlap_input": times(False)}
 

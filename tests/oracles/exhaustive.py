@@ -228,12 +228,12 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     """What an operation takes and gives: F what it keeps, B what is missing, BW one layer of it."""
     if kind is OpKind.BW:
         allocated = bw_allocates(pipeline, stage) + pipeline.ticks.costs.offload_memory[stage]
-        return allocated, pipeline.ticks.kept[stage] + allocated
+        return allocated, pipeline.ticks.retained[stage] + allocated
     whole, at_b = pipeline.ticks.costs.activation[stage], pipeline.ticks.costs.memory_b[stage]
-    stashed, own = pipeline.ticks.kept[stage], pipeline.ticks.workspace[kind][stage]
+    retained, own = pipeline.ticks.retained[stage], pipeline.ticks.workspace[kind][stage]
     allocates, frees = {
-        OpKind.F: (stashed, 0),
-        OpKind.B: (whole - stashed + max(at_b, 0), max(-at_b, 0)),
+        OpKind.F: (retained, 0),
+        OpKind.B: (whole - retained + max(at_b, 0), max(-at_b, 0)),
         OpKind.W: (0, whole + at_b),
     }[kind]
     return allocates + own, frees + own

@@ -82,12 +82,12 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     if kind is OpKind.BW:
         allocated = bw_allocates(pipeline, stage)
         return allocated, int(costs.kept[stage] * unit) + allocated
-    activation, stashed, change = (
+    activation, retained, change = (
         int(row[stage] * unit) for row in (costs.activation, costs.kept, costs.memory_b)
     )
     allocates, frees = {
-        OpKind.F: (stashed, 0),
-        OpKind.B: (activation - stashed + max(change, 0), max(-change, 0)),
+        OpKind.F: (retained, 0),
+        OpKind.B: (activation - retained + max(change, 0), max(-change, 0)),
         OpKind.W: (0, activation + change),
     }[kind]
     field = {

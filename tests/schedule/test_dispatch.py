@@ -135,7 +135,7 @@ def test_idle_time_counts_from_the_first_start() -> None:
     run.append(instance.number(OpKind.F, 1), 5)
     run.append(instance.number(OpKind.F, 1), 9)
     assert run.idle == [0, 3]
-    assert run.most_idle == 3
+    assert run.max_idle == 3
 
 
 @pytest.mark.parametrize("placement", ["linear", "v", "interleaved"])

@@ -107,7 +107,7 @@ def test_1f1b_takes_what_a_plain_simulation_of_it_takes(seed: int) -> None:
     pipeline = model.pipeline(devices=devices, batches=batches, partition=counts, p2p=p2p)
     schedule = ppopt.evaluate(pipeline, "1f1b")
     starts = list(accumulate(counts, initial=0))
-    f, bw, stashed = (
+    f, bw, retained = (
         [
             sum(layer[cost] for layer in layers[low : low + n])
             for low, n in zip(starts, counts, strict=False)
@@ -117,7 +117,7 @@ def test_1f1b_takes_what_a_plain_simulation_of_it_takes(seed: int) -> None:
     ends = ends_of(orders_1f1b(devices, batches), {"F": f, "BW": bw}, p2p)
     simulated = {(row.kind.name, row.stage, row.microbatch): row.end for row in schedule.rows()}
     assert simulated == ends
-    peaks = [stashed[stage] * min(batches, devices - stage) for stage in range(devices)]
+    peaks = [retained[stage] * min(batches, devices - stage) for stage in range(devices)]
     assert list(schedule.metrics.peak_memory_ticks) == peaks
     assert schedule.metrics.makespan_ticks == max(ends.values())
     assert ppopt.verify(schedule) == []

@@ -210,8 +210,8 @@ def most_taken(schedule: Schedule, row: TableRow) -> int:
     """Memory that an operation takes; of one without length, no more than its net change."""
     kind, stage, _, _, start, end, *_ = row
     table = schedule.pipeline.ticks
-    frees = table.gives[kind][stage] if start == end else 0
-    return max(0, table.takes[kind][stage] - frees)
+    frees = table.frees[kind][stage] if start == end else 0
+    return max(0, table.allocates[kind][stage] - frees)
 
 
 def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: TableRow) -> bool:
@@ -326,7 +326,7 @@ class TestWorkAroundTheMicrobatches:
     def test_an_optimizer_that_could_start(self) -> None:
         schedule = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=1), "1f1b")
         later = 2 * (schedule.operations.kind == AuxiliaryKind.OPTIMIZER)
-        late = schedule.moved(schedule.operations.start + later)
+        late = schedule.with_starts(schedule.operations.start + later)
         assert gaps(late) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
 
     def test_gathered_weights_keep_a_forward_out(self) -> None:

@@ -55,7 +55,7 @@ def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
         patience=tuple(rng.choice([0, 50, 99]) for _ in devices),
         reserve=tuple(rng.randint(0, 3) for _ in devices),
         forward_first=tuple(rng.random() < 0.4 for _ in devices),
-        room_first=tuple(rng.random() < 0.4 for _ in devices),
+        memory_first=tuple(rng.random() < 0.4 for _ in devices),
         prompt=tuple(rng.random() < 0.4 for _ in devices),
         shallow_first=tuple(rng.random() < 0.4 for _ in devices),
     )
@@ -136,7 +136,7 @@ def order(pipeline: Pipeline, device: int, style: RuleStyle) -> str:
 def test_w_goes_first_where_memory_stops_a_forward() -> None:
     pipeline = Pipeline(stages=3, batches=4, forward=1, backward_input=1, weight=2, mem_limit=2)
     late, first = (
-        order(pipeline, 0, RuleStyle(True, room_first=memory_first))
+        order(pipeline, 0, RuleStyle(True, memory_first=memory_first))
         for memory_first in (False, True)
     )
     assert late == "F0 F1 B0 B1 W0 F2 W1 F3 B2 W2 B3 W3"

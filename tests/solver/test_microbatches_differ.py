@@ -317,7 +317,7 @@ def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPa
         (pipeline, fused): next(priority_rules(Instance.uniform(pipeline, fused=fused)))
         for pipeline, fused in product(pipelines, (False, True))
     }
-    for field in ("duration", "takes", "gives", "change"):
+    for field in ("duration", "allocates", "frees", "change"):
         monkeypatch.setattr(OperationClass, field, property(lambda _: pytest.fail("of a class")))
     for name in names():
         pipeline = resolve(name).apply(Pipeline(**PLAIN), Options())

@@ -124,7 +124,8 @@ class TestCheck:
     def test_times_of_work_around_the_microbatches(self) -> None:
         schedule = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")
         later = schedule.operations.kind == AuxiliaryKind.OPTIMIZER
-        (value, times) = differences(schedule, schedule.moved(schedule.operations.start + later))
+        delayed = schedule.with_starts(schedule.operations.start + later)
+        (value, times) = differences(schedule, delayed)
         assert str(value) == "value: was 6, is 7"
         assert str(times) == "times: was 0OPTIMIZER on device 0 from 4 to 6, is " + (
             "0OPTIMIZER on device 0 from 5 to 7"

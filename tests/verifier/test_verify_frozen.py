@@ -129,7 +129,7 @@ def auxiliary_moved(schedule: Schedule, kind: AuxiliaryKind, stage: int, by: int
     ops, unit = schedule.operations, schedule.pipeline.ticks.per_unit
     here = (ops.kind == kind) & (ops.stage == stage)
     assert here.sum() == 1
-    return schedule.moved(ops.start + here * by * unit)
+    return schedule.with_starts(ops.start + here * by * unit)
 
 
 def test_an_optimizer_waits_for_trained_stages_alone() -> None:

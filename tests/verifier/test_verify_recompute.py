@@ -48,26 +48,26 @@ def pipeline(*layers: dict[str, Any], **more: Any) -> Pipeline:
 def test_bw_allocates(layers: list[dict[str, Any]], allocated: int) -> None:
     recomputing = pipeline(*layers)
     assert allocated_by_whole_backward(recomputing, Fraction(1)) == [allocated]
-    assert recomputing.ticks.takes[OpKind.BW] == (allocated,)
-    assert recomputing.ticks.gives[OpKind.BW] == (allocated + recomputing.ticks.kept[0],)
+    assert recomputing.ticks.allocates[OpKind.BW] == (allocated,)
+    assert recomputing.ticks.frees[OpKind.BW] == (allocated + recomputing.ticks.retained[0],)
 
 
 def test_whole_stages_recompute_at_once_if_the_model_says_so() -> None:
     recomputing = pipeline(BLOCK, BLOCK | {"workspace": 7}, recompute_unit="stage")
     assert allocated_by_whole_backward(recomputing, Fraction(1)) == [96 + 96 + 7]
-    assert recomputing.ticks.takes[OpKind.BW] == (96 + 96 + 7,)
+    assert recomputing.ticks.allocates[OpKind.BW] == (96 + 96 + 7,)
 
 
 def test_a_split_backward_recomputes_all_layers() -> None:
     recomputing = pipeline(BLOCK, BLOCK | {"workspace": 7}, batches=2)
-    assert recomputing.ticks.takes[OpKind.B] == (96 + 96 + 7,)
-    assert recomputing.ticks.gives[OpKind.W] == (200,)
+    assert recomputing.ticks.allocates[OpKind.B] == (96 + 96 + 7,)
+    assert recomputing.ticks.frees[OpKind.W] == (200,)
 
 
 def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
     pipe = Pipeline(stages=1, batches=1, activation=100, kept=4, workspace=3)
     assert allocated_by_whole_backward(pipe, Fraction(1)) == [96 + 3]
-    assert pipe.ticks.takes[OpKind.BW] == (96 + 3,)
+    assert pipe.ticks.allocates[OpKind.BW] == (96 + 3,)
     stated = replace(pipe, recompute_memory=20)
     assert allocated_by_whole_backward(stated, Fraction(1)) == [20 + 3]
     assert ppopt.evaluate(stated, "1f1b").peak_memory == (4 + 20 + 3,)
@@ -76,26 +76,26 @@ def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
 Rule13 = Callable[[BackwardPeak, Fraction, Fraction, Fraction, int], BackwardPeak]
 
 
-def _grown(peak: BackwardPeak, stashed: Fraction, during: Fraction) -> BackwardPeak:
-    return BackwardPeak(peak.held + stashed, max(peak.peak, peak.held + stashed, during))
+def _grown(peak: BackwardPeak, retained: Fraction, during: Fraction) -> BackwardPeak:
+    return BackwardPeak(peak.retained + retained, max(peak.peak, peak.retained + retained, during))
 
 
 WRONG: dict[str, Rule13] = {
-    "nothing recomputed": lambda peak, stashed, _, work, n: _grown(
-        peak, n * stashed, peak.held + n * stashed + work
+    "nothing recomputed": lambda peak, retained, _, work, n: _grown(
+        peak, n * retained, peak.retained + n * retained + work
     ),
-    "no workspace": lambda peak, stashed, own, _, n: _grown(
-        peak, n * stashed, peak.held + (n - 1) * stashed + own
+    "no workspace": lambda peak, retained, own, _, n: _grown(
+        peak, n * retained, peak.retained + (n - 1) * retained + own
     ),
-    "later layers not freed": lambda peak, stashed, own, work, n: BackwardPeak(
-        peak.held + n * stashed,
-        max(peak.peak - peak.held, own - stashed + work) + peak.held + n * stashed,
+    "later layers not freed": lambda peak, retained, own, work, n: BackwardPeak(
+        peak.retained + n * retained,
+        max(peak.peak - peak.retained, own - retained + work) + peak.retained + n * retained,
     ),
-    "all layers at once": lambda peak, stashed, own, work, n: BackwardPeak(
-        peak.held + n * stashed, peak.peak + n * (own + work)
+    "all layers at once": lambda peak, retained, own, work, n: BackwardPeak(
+        peak.retained + n * retained, peak.peak + n * (own + work)
     ),
-    "only the last layer": lambda peak, stashed, own, work, n: BackwardPeak(
-        peak.held + n * stashed, peak.held + (n - 1) * stashed + own + work
+    "only the last layer": lambda peak, retained, own, work, n: BackwardPeak(
+        peak.retained + n * retained, peak.retained + (n - 1) * retained + own + work
     ),
 }
 
@@ -115,10 +115,10 @@ def test_the_verifier_alone_catches_each_wrong_part(
     """The rest of the program computes claims by a rule that is wrong in one part."""
 
     def then(
-        peak: BackwardPeak, stashed: Fraction, own: Fraction, work: Fraction, count: int = 1
+        peak: BackwardPeak, retained: Fraction, own: Fraction, work: Fraction, count: int = 1
     ) -> BackwardPeak:
         for _ in range(count):
-            peak = WRONG[wrong](peak, stashed, own, work, 1)
+            peak = WRONG[wrong](peak, retained, own, work, 1)
         return peak
 
     monkeypatch.setattr(backward_memory.BackwardPeak, "then", then)
@@ -132,9 +132,9 @@ def test_it_catches_wrong_amounts_of_kinds(part: str, monkeypatch: pytest.Monkey
     right = costs.memory_by_kind
 
     def memory_by_kind(
-        activation: Any, stashed: Any, allocated: Any, memory_b: Any
+        activation: Any, retained: Any, allocated: Any, memory_b: Any
     ) -> tuple[list[Any], list[Any]]:
-        allocates, frees = right(activation, stashed, allocated, memory_b)
+        allocates, frees = right(activation, retained, allocated, memory_b)
         if part == "BW frees only what it allocates":
             frees[OpKind.BW] = allocated
         else:
@@ -183,7 +183,7 @@ WHOLE_IN_W = Pipeline(
 
 
 def test_a_weight_pass_that_runs_the_whole_backward_recomputes_in_it() -> None:
-    assert [row[0] for row in WHOLE_IN_W.ticks.takes] == [0, 0, 4, 4]
+    assert [row[0] for row in WHOLE_IN_W.ticks.allocates] == [0, 0, 4, 4]
     result = ppopt.solve(WHOLE_IN_W, backward_kind="split", workers=1)
     assert result.status == "infeasible"
     schedule = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")

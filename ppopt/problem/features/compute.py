@@ -72,9 +72,9 @@ def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
 
 def compute_mode(ticks: Ticks, kind: OpKind, stage: int, *, with_host: bool) -> Mode:
     """The mode of an operation of these costs, beside moves to the host (`with_host`) or alone."""
-    in_pair, _ = ticks.held(kind, stage, with_host=with_host)
-    takes, gives = ticks.held_alone(kind, stage, with_host=with_host)
-    return Mode(kind, ticks.durations[kind][stage], takes, gives, in_pair - takes)
+    in_pair, _ = ticks.memory_amounts(kind, stage, with_host=with_host)
+    allocates, frees = ticks.memory_amounts_alone(kind, stage, with_host=with_host)
+    return Mode(kind, ticks.durations[kind][stage], allocates, frees, in_pair - allocates)
 
 
 Numbers = dict[tuple[int, int, int, int], int]

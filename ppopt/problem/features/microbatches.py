@@ -34,7 +34,7 @@ def add_microbatches(draft: InstanceDraft) -> None:
         if not any(makers):
             continue
         slice_factor = pipeline.slice_factor(op_class.slice)
-        least, *own = (
+        smallest_ticks, *own = (
             pipeline.ticks_at(times * slice_factor, memory)
             for times, memory in (
                 smallest,
@@ -43,7 +43,7 @@ def add_microbatches(draft: InstanceDraft) -> None:
         )
         each = tuple(tuple(map(make, own)) if make else () for make in makers)
         draft.classes[number] = op_class._replace(
-            modes=tuple(make and make(least) for make in makers),
+            modes=tuple(make and make(smallest_ticks) for make in makers),
             by_microbatch=each if differ else (),
         )
 

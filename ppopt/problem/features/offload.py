@@ -48,9 +48,9 @@ def add_offload(draft: InstanceDraft) -> None:
 
 def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
     """The mode of a move of these costs."""
-    time, moved = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
+    time, amount = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
     out = kind is AuxiliaryKind.OFFLOAD
-    return Mode(kind, time, takes=0 if out else moved, gives=moved if out else 0)
+    return Mode(kind, time, allocates=0 if out else amount, frees=amount if out else 0)
 
 
 def without_offload(pipeline: Pipeline) -> Pipeline:
@@ -61,12 +61,12 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     if not pipeline.has_offload:
         return pipeline
     costs = pipeline.costs
-    moved = costs.offload_memory
+    offloaded = costs.offload_memory
     smallest = min(memory for _, memory in pipeline.factors)
-    at_once = tuple(smallest * memory for memory in moved)
+    at_once = tuple(smallest * memory for memory in offloaded)
     changed = {
-        "kept": tuple(map(sub, costs.kept, moved)),
-        "recompute_memory": tuple(map(add, costs.recompute_memory, moved)),
+        "kept": tuple(map(sub, costs.kept, offloaded)),
+        "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
         "forward_workspace": tuple(map(add, costs.forward_workspace, at_once)),
         **{cost.field: () for cost in OFFLOAD},
     }

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.features.gradient_work import held_throughout, is_held_exact
+from ppopt.problem.features.gradient_work import gathered_throughout, is_gathered_exact
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -68,14 +68,14 @@ def _minimum_device_memory(routes: list[Delays], device: int) -> int:
     pipeline = routes[0].instance.pipeline
     if not MINIMUM_MEMORY.applies(routes[0].instance.traits):
         return pipeline.ticks.static[device]
-    throughout = int(held_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
+    throughout = int(gathered_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
     need = 0
     for delays in routes:
         held = 0
         for stage in delays.hosted[device]:
             forward, *backwards = delays.operations[stage]
             held += forward.change * pipeline.num_slices
-            need = max(need, held, held + (forward.gives if forward.duration else 0))
+            need = max(need, held, held + (forward.frees if forward.duration else 0))
             ways = zip(*(op_class.modes_by_option for op_class in backwards), strict=True)
             need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
     return pipeline.ticks.static[device] + throughout + need
@@ -88,8 +88,8 @@ def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
         return held
     backward, *weight = present
     own += backward.change
-    during = [held + backward.takes if backward.duration else 0]
-    return max(during + [own + mode.takes for mode in weight if mode.duration])
+    during = [held + backward.allocates if backward.duration else 0]
+    return max(during + [own + mode.allocates for mode in weight if mode.duration])
 
 
 def infeasibility(instance: Instance) -> str | None:
@@ -116,14 +116,14 @@ def _minimum_words(instance: Instance) -> str:
     """Text on the largest minimum memory of all devices, exact but for two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
-        mode.takes and (mode.kind is OpKind.W or not mode.duration)
+        mode.allocates and (mode.kind is OpKind.W or not mode.duration)
         for operation_class in instance.classes
         for mode in operation_class.modes
         if mode is not None
         and mode.kind is not OpKind.F
         and len(hosted[operation_class.route][operation_class.device]) > 1
     )
-    if any(at_once) or not is_held_exact(instance.pipeline):
+    if any(at_once) or not is_gathered_exact(instance.pipeline):
         return "one that works on every device is at least"
     return "the least limit that works on every device is"
 

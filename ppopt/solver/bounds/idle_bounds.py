@@ -51,7 +51,7 @@ def forced_idle(delays: Delays, device: int) -> ForcedIdle:
         return ForcedIdle(0, 0)
     first, last = _first(delays, device), _last(delays, device)
     each = sum(delays.operations[stage][0].change for stage in delays.hosted[device])
-    room = instance.room(device)
+    room = instance.headroom(device)
     if room is not None and room < each * instance.batches:
         return ForcedIdle(first, last)
     return ForcedIdle(first, 0) if first >= last else ForcedIdle(0, last)
@@ -66,7 +66,7 @@ def _first(delays: Delays, device: int) -> int:
     items = [
         KnapsackItem(op_class.duration, op_class.change, delays.batches) for op_class in forwards
     ]
-    return max(0, way - knapsack_bound(items, delays.instance.room(device)))
+    return max(0, way - knapsack_bound(items, delays.instance.headroom(device)))
 
 
 def _last(delays: Delays, device: int) -> int:
@@ -80,7 +80,7 @@ def _last(delays: Delays, device: int) -> int:
     stages = delays.hosted[device]
     if not delays.forward[stages[-1]]:
         return 0
-    room, items = delays.instance.room(device), []
+    room, items = delays.instance.headroom(device), []
     for stage in stages:
         forward, *after = delays.operations[stage]
         held = forward.change

@@ -321,7 +321,7 @@ class DeviceScope:
     @cached_property
     def _room(self) -> dict[int, int]:
         """Room of the devices whose memory limit needs more than precedence."""
-        rooms = {device: self.instance.room(device) for device in sorted(self.devices)}
+        rooms = {device: self.instance.headroom(device) for device in sorted(self.devices)}
         return {
             device: room
             for device, room in rooms.items()

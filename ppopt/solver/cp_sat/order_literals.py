@@ -109,17 +109,17 @@ class _Device:
         An operation of no length that takes memory may share its instant with one that gives some
         back, which then comes first (ends before starts): its order alone does not tell.
         """
-        instants = any(not member.of.duration and member.of.takes for member in self._members)
+        instants = any(not member.of.duration and member.of.allocates for member in self._members)
         if instants:
             return
         for member in self._members:
-            if member.of.takes:
+            if member.of.allocates:
                 held = sum(
                     other.of.change * self._first[other.code, member.code]
                     for other in self._members
                     if other.of.change and (other.code, member.code) in self._first
                 )
-                limit = self._variables.cp.add(member.of.takes + held <= room)
+                limit = self._variables.cp.add(member.of.allocates + held <= room)
                 there = self._there[member.code]
                 if there is not None:
                     limit.only_enforce_if(there)

@@ -26,7 +26,7 @@ def is_supported(problem: Problem) -> bool:
     ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
     return not any(
-        ticks.takes_at_one_instant(kind, stage)
+        ticks.allocates_at_an_instant(kind, stage)
         for kind in kinds
         for stage in range(pipeline.num_stages)
     )

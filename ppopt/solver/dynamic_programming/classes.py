@@ -148,9 +148,9 @@ class Classes:
         """Memory of every device."""
         found = []
         for host in self.hosts:
-            takes = [op_class.takes if op_class.device == host else 0 for op_class in self.of]
+            takes = [op_class.allocates if op_class.device == host else 0 for op_class in self.of]
             change = [op_class.change if op_class.device == host else 0 for op_class in self.of]
-            unit, room = gcd(*takes, *change) or 1, self.subset.instance.room(host)
+            unit, room = gcd(*takes, *change) or 1, self.subset.instance.headroom(host)
             room = None if room is None else room // unit
             found.append(DeviceMemory(np.array(takes) // unit, np.array(change) // unit, room))
         return found

@@ -96,7 +96,7 @@ class OperationNetwork:
         return [
             device
             for device in range(self.problem.pipeline.num_devices)
-            if self.instance.room(device) is not None
+            if self.instance.headroom(device) is not None
             and not (
                 self._uniform and not device_relaxation.needs_cumulative(self.instance, device)
             )
@@ -235,7 +235,7 @@ class OperationNetwork:
         return links
 
     def _keep_memory(self, links: Precedence, device: int, start: Ints) -> None:
-        room = self.instance.room(device)
+        room = self.instance.headroom(device)
         assert room is not None
         mine = np.flatnonzero(self.table.home == device)
         takes, gives = mine[self._takes[mine] > 0], mine[self._gives[mine] > 0]
@@ -439,7 +439,7 @@ class OperationNetwork:
         """Whether a device is within its limit; at one instant it first gives back."""
         events = [(start[op], takes) for op, takes, _ in self._changes[device]]
         events += [(start[op] + self.time[op], -gives) for op, _, gives in self._changes[device]]
-        room = self.instance.room(device)
+        room = self.instance.headroom(device)
         most = max(accumulate(amount for _, amount in sorted(events)), default=0)
         return room is None or most <= room
 

@@ -123,7 +123,7 @@ class OperationTable:
         used = self._columns[:, :, 2:].any(axis=(1, 2))
         found: dict[int, set[int]] = {}
         for home, resource in np.unique([self.home[used], self.resource[used]], axis=1).T.tolist():
-            if self.instance.room(home) is not None:
+            if self.instance.headroom(home) is not None:
                 found.setdefault(home, set()).add(resource)
         return found
 

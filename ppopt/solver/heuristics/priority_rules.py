@@ -37,15 +37,15 @@ def _without_idle_fields(rule: PriorityRule, instance: Instance) -> PriorityRule
     devices = len(rule.reserve)
     none, never = (0,) * devices, (False,) * devices
     if instance.fused:
-        return rule._replace(patience=none, reserve=none, prompt=never, room_first=never)
-    limited = instance.room(0) is not None
-    return rule if limited else rule._replace(room_first=never)
+        return rule._replace(patience=none, reserve=none, prompt=never, memory_first=never)
+    limited = instance.headroom(0) is not None
+    return rule if limited else rule._replace(memory_first=never)
 
 
 def _families(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
     pipeline = instance.pipeline
     yield from _round_trip_caps(Delays(instance), params)
-    if pipeline.num_chunks > 1 and pipeline.routes == 1 and instance.room(0) is not None:
+    if pipeline.num_chunks > 1 and pipeline.routes == 1 and instance.headroom(0) is not None:
         yield from _shared_memory_caps(instance, params)
     yield from _falling_caps(pipeline, params)
 
@@ -106,7 +106,7 @@ def _activations_that_fit(instance: Instance, device: int) -> int:
         if instance.classes[number].kind is OpKind.F
         for amount in instance.allocated(number)
     ]
-    room, total, everything = instance.room(device), sum(forwards), len(forwards)
+    room, total, everything = instance.headroom(device), sum(forwards), len(forwards)
     assert room is not None
     return max(1, min(room * everything // total, everything) if total else everything)
 

@@ -68,7 +68,7 @@ class _Repair:
         self.priority = _priorities(schedule, instance)
         self.run = Generation(instance)
         self.done = self.run.done
-        rooms = map(instance.room, range(len(instance.hosted)))
+        rooms = map(instance.headroom, range(len(instance.hosted)))
         self.devices = [
             self._device(hosted, inf if room is None else room)
             for hosted, room in zip(instance.hosted, rooms, strict=True)
@@ -118,7 +118,7 @@ class _Repair:
         A device does not wait after it has postponed an operation, because only other operations
         release memory for that one.
         """
-        device, held = self.devices[number], self.run.held[number]
+        device, held = self.devices[number], self.run.live[number]
         while device.oldest < len(self.by_age) and self._finished(device):
             device.oldest += 1
         blocked = False

@@ -368,7 +368,7 @@ class Window:
     def _memory(self, device: int) -> Memory:
         """Memory limit of a device, reduced by what is held across the whole window."""
         network = self.whole.schedule.network
-        room = network.instance.room(device)
+        room = network.instance.headroom(device)
         assert room is not None
         held = []
         for (taker, giver, amount), when in network.held(device, self.choices.values()):

@@ -37,7 +37,7 @@ from ppopt.solver.partitions.partition_choice import (
 from ppopt.solver.partitions.partition_program import Counts, PlacementPattern, pattern_of
 from ppopt.solver.partitions.space import FOREVER, space_of
 from ppopt.solver.recompute.stage_options import StageOptions, ends_of
-from ppopt.strategies.v_half import most_activations
+from ppopt.strategies.v_half import max_activations
 
 MOST_OF_DEVICE = 256
 """Most options of one device in a partition; of more, some are left out, and their bound is that of
@@ -292,7 +292,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         full = tuple(len(of) - 1 for of in choices)
         found = [like_1f1b, own, fits, full]
         if pattern_of(self._space) is PlacementPattern.V:
-            most = most_activations(devices)
+            most = max_activations(devices)
             like_v_half = (
                 next((n for n, option in enumerate(of) if option.activations >= most), len(of) - 1)
                 for of in choices

@@ -312,7 +312,7 @@ def _has_workspace(ticks: Ticks) -> bool:
     return any(
         allocated and freed
         for kind in OpKind
-        for allocated, freed in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
+        for allocated, freed in zip(ticks.allocates[kind], ticks.frees[kind], strict=True)
     )
 
 
@@ -340,7 +340,7 @@ def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool
     layer up to that one may need more in B or W, and none may recompute, for B recomputes all.
     """
     _, partial, weight, full = ticks.durations
-    _, at_b, at_w, allocated = ticks.takes
+    _, at_b, at_w, allocated = ticks.allocates
     count = range(len(full))
     split = [
         max(at_b[layer], ticks.memory_change(OpKind.B, layer) + at_w[layer]) for layer in count

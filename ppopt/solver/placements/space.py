@@ -37,7 +37,7 @@ Hosts = tuple[int, ...]
 """Device of every stage."""
 MOST_LISTED = 20_000
 """Most placements that are enumerated and bounded."""
-MOST_DEVICES = 128
+MAX_DEVICES = 128
 MOST_STAGES = 512
 """Most devices and stages whose placements are searched."""
 MOST_CUT = 2000
@@ -53,9 +53,9 @@ class PlacementSpace:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
         PLACEMENTS.check(problem)
-        if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
+        if pipeline.num_devices > MAX_DEVICES or pipeline.num_stages > MOST_STAGES:
             raise NotApplicableError(
-                f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
+                f"placement: search takes at most {MAX_DEVICES} devices and {MOST_STAGES} stages; "
                 "name a placement"
             )
         self._problem = problem

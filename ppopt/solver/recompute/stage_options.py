@@ -21,7 +21,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
-from ppopt.problem.layer import Layer, activation_of, backward_peak, held_by_forward
+from ppopt.problem.layer import Layer, activation_of, backward_peak, retained_by_forward
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
@@ -208,7 +208,7 @@ def _followed(
     return StageOption(
         time=option.time + again * layer.recompute_time + (moved + others) * own.time,
         moving=option.moving + moved * layer.offload_time + others * own.moving,
-        kept=peak.held,
+        kept=peak.retained,
         left=option.left + left,
         peak=peak.peak,
         layers=option.layers | frozenset(places if own.layers else places[:again]),
@@ -231,7 +231,7 @@ def _as_given(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
     again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
     moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
     time = sum((layers[place].recompute_time for place in again), Fraction(0))
-    kept = sum(map(held_by_forward, layers), Fraction(0))
+    kept = sum(map(retained_by_forward, layers), Fraction(0))
     moving = sum((layers[place].offload_time for place in moved), Fraction(0))
     left = kept - sum(layers[place].offload_memory for place in moved)
     return StageOption(time, moving, kept, left, _peak(layers, unit), again, moved)

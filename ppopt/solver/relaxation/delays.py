@@ -158,7 +158,7 @@ class Delays:
             zip(self.host, self.operations, strict=True)
         ):
             each = sum(kept[other] for other in self.hosted[device] if other <= stage)
-            found.append(self._most(device, each, backward.takes if backward.duration else 0))
+            found.append(self._most(device, each, backward.allocates if backward.duration else 0))
         return found
 
     @cached_property
@@ -178,5 +178,5 @@ class Delays:
 
     def _most(self, device: int, each: int, beside: int = 0) -> int | None:
         """Number of times that `each` fits in addition to an amount; None: any number."""
-        room = self.instance.room(device)
+        room = self.instance.headroom(device)
         return None if room is None or not each else max(0, room - beside) // each
