@@ -284,4 +284,4 @@ def test_refused(config: Config, options: dict[str, Any], message: str) -> None:
 def test_gpus_of_a_training() -> None:
     training = Training(devices=2, tensor=4, context=2, data=3, expert=6, sequence=8192)
     assert (training.gpus, training.ranks, training.all_tokens) == (48, 6, 8192)
-    assert training.words() == "tensor 4, context 2, data 3, expert 6"
+    assert training.describe_parallelism() == "tensor 4, context 2, data 3, expert 6"

@@ -48,9 +48,9 @@ def test_eager_pytorch_keeps_what_was_measured(tensor: int, attention: float, ml
     """MiB that F leaves allocated, without its output: a layer of Llama 3.1 8B, 8192 tokens,
     measured with PyTorch 2.11 on an H200 (369 and 960 MiB with an output of 64; 102.1 and 176)."""
     rank = rank_of(framework="torch", sequence=8192, tensor=tensor)
-    activation = rank.attention(LLAMA_8B.attention, 4096).retained / MIB
+    activation = rank.attention(LLAMA_8B.attention, 4096).stashed / MIB
     assert activation == pytest.approx(attention, rel=0.005)
-    assert rank.feed_forward(LLAMA_8B.feed_forward, 4096)[0].retained / MIB == mlp
+    assert rank.feed_forward(LLAMA_8B.feed_forward, 4096)[0].stashed / MIB == mlp
 
 
 def test_a_layer_of_llama_8b_is_as_long_as_measured() -> None:
@@ -212,7 +212,7 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
         for on in (True, False)
     )
     number = 32 * 2048**2 * 2 / 4
-    assert scores.retained - flash.retained == activation * number
+    assert scores.stashed - flash.stashed == activation * number
     work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
     assert work[1] - work[0] == 0.5 * 2 * number * (128 + 128)
     passes = [kernel.traffic for kernel in scores.forward if kernel.name.startswith("s")]
@@ -222,7 +222,7 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
 def test_dropout_keeps_a_byte_of_both_outputs() -> None:
     """arXiv 2205.05198, section 4.1: s b h bytes each for the masks of a layer."""
     activations = [
-        rank_of(sequence=2048, dropout=on).residual(4096).retained for on in (True, False)
+        rank_of(sequence=2048, dropout=on).residual(4096).stashed for on in (True, False)
     ]
     assert activations[0] - activations[1] == 2 * 2048 * 4096
 
