@@ -163,9 +163,7 @@ def test_what_attention_keeps_by_hand() -> None:
     """Elements per token: 8 heads and 2 groups of 64, latents of 48 and 32, 4 index heads of 16."""
     plain = GroupedQueryAttention(8, 2, 64)
     assert plain.stashed == (8 + 2 + 2 + 8) * 64  # queries, keys, values, output
-    assert (
-        replace(plain, normed=True).stashed == plain.stashed + (8 + 2) * 64
-    )  # before their norms
+    assert replace(plain, normed=True).stashed == plain.stashed + (8 + 2) * 64  # before their norms
     assert replace(plain, gated=True).stashed == plain.stashed + 2 * 8 * 64  # gate, gated output
     latent = LatentAttention(8, query_latent=48, latent=32, plain=16, position=8, value=20)
     assert latent.stashed == 2 * 48 + 2 * 32 + 8 + 8 * (24 + 24 + 20 + 20)
