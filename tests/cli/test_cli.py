@@ -196,7 +196,7 @@ class TestMemLimit:
         assert json_of("verify", path)["fits_limit"] is True
 
     def test_infeasible(self, tmp_path: Path) -> None:
-        """One microbatch on a device takes its activation, 2, beside the static memory, 3."""
+        """One microbatch on a device allocates its activation, 2, and the static memory is 3."""
         line = f"solve {UNIT} --activation 2 --static 3 --mem-limit 4.5 -o"
         ran = run(line, tmp_path / "a.json", "-o", tmp_path / "a.html", "--json")
         output = json.loads(ran.out)

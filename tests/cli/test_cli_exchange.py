@@ -92,7 +92,7 @@ ORDERED = "--stages 2 --batches 4 --microbatch-times 1,4,1,2"
 
 @pytest.mark.parametrize("to", ["torch-csv", "torch-comms", "torchtitan", "megatron-arguments"])
 def test_an_export_says_the_order_of_the_data_loader(to: str, tmp_path: Path) -> None:
-    """Beside the file, on stderr, and in the file of a format that has comments."""
+    """In a file next to it, on stderr, and in the file of a format that has comments."""
     model = {"layers": [{"forward": 1, "role": role} for role in ("embedding", "decoder", "head")]}
     config = tmp_path / "model.json"
     config.write_text(json.dumps(model))

@@ -1,4 +1,4 @@
-"""Exclusive links: hand strategies against a plain simulation, and what shares a link."""
+"""Exclusive links: baselines against a plain simulation, and what shares a link."""
 
 from __future__ import annotations
 

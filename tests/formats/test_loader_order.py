@@ -1,4 +1,4 @@
-"""The order of microbatches that a data loader hands out, beside exported schedules."""
+"""The order of microbatches that a data loader hands out, written with exported schedules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_forwards_of_the_last_stage_number_the_microbatches() -> None:
 
 
 def test_it_comes_back(tmp_path: Path) -> None:
-    """Factors in the order of the list, beside the order of the file, give the same schedule."""
+    """Factors in the order of the list, with the order of the file, give the same schedule."""
     schedule, path = evaluate(LISTED.reordered([2, 0, 3, 1]), "1f1b"), tmp_path / "a.csv"
     path.write_text(torch_csv.order_csv(schedule))
     ((beside, text),) = file_beside(path, schedule).items()

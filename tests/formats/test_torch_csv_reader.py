@@ -79,7 +79,7 @@ class TestRead:
         assert read(text) == read(FULL)
 
     def test_an_overlap_is_a_pair(self) -> None:
-        """On rank 1 of 1F1B, B of microbatch 0 beside F of 1: 3 long at unit costs, from 2 to 5."""
+        """On rank 1 of 1F1B, B of microbatch 0 paired with F of 1: from 2 to 5 at unit costs."""
         text = FULL.replace("1B0,1F1", "( 1F1; 1B0 )OVERLAP_F_B")
         order = read(text)
         assert order.overlapped == {parse("1BW0")}

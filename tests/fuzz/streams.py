@@ -22,7 +22,7 @@ MOST_STATES = 40_000
 
 
 class Streams(Search):
-    """Tiny searches over links, beside every order of devices and links."""
+    """Tiny searches over links, against every order of devices and links."""
 
     name = "streams"
     goal = 1500

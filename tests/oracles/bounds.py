@@ -1,4 +1,4 @@
-"""Every bound that the solver can produce, on one instance, beside the optimum.
+"""Every bound that the solver can produce, on one instance, against the optimum.
 
 The optimum comes from exhaustive search, or where there are too many operations from the model of
 all operations.

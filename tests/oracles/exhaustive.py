@@ -13,11 +13,11 @@ clock or after. Three facts keep it exact:
 * Given the order on every device and the first start of every device, earliest starts are
   best, for both objectives. So an operation starts at max(clock, device free, data there), and
   later only where waiting can pay: a device's first operation under device span, and a B of no
-  length that takes memory (below).
+  length that allocates memory (below).
 * Memory counts at the end of an instant: ends before starts, and an operation of no length has
   both. Several such operations may share an instant, in any order that the data flow has, so
   a device may be over its limit in between ("over") as long as nothing else happens until the
-  instant has brought it back. It may even pay to delay a B of no length that takes memory until
+  instant has brought it back. It may even pay to delay a B of no length that allocates memory until
   something of no length behind it can give memory back at the same instant; that instant is
   then one at which a device falls free or data arrive.
 * A node with the same operations done as another, and nothing later in it, is no worse.
@@ -46,9 +46,9 @@ class Step(NamedTuple):
     device: int
     duration: int
     allocates: int
-    """Memory taken at the start."""
+    """Memory allocated at the start."""
     frees: int
-    """Memory given at the end."""
+    """Memory freed at the end."""
     lag: int
     """p2p time to the next step of the chain."""
 

@@ -1,4 +1,4 @@
-"""A search beside the optimum of an oracle, and the re-checker's answer to it and to more."""
+"""A search against the optimum of an oracle, and the re-checker's answer to it and to more."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def least_makespan(pipeline: Pipeline, *, whole: bool, max_states: float = inf) 
 
 
 def least_mixed(pipeline: Pipeline, *, max_states: float = inf) -> int | None:
-    """The same, every backward whole or split, beside every such choice."""
+    """The same, every backward whole or split, against every such choice."""
     every = places(pipeline)
     choices = product((False, True), repeat=len(every))
     each = max_states / 2 ** len(every)
@@ -45,7 +45,7 @@ def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, in
 
 
 def _fits(pipeline: Pipeline, op: Op, live: int) -> bool:
-    """Whether its device has room for what an operation takes, beside what it holds."""
+    """Whether its device has headroom for what an operation allocates."""
     limits = pipeline.ticks.limits
     device = pipeline.device(op.stage, op.microbatch)
     return limits is None or live + allocated(pipeline, *op[:3]) <= limits[device]

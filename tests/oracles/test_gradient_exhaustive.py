@@ -95,7 +95,7 @@ def _values(pipeline: Pipeline, kind: str, objective: Objective) -> tuple[Fracti
 
 
 def test_a_w_with_workspace_may_come_after_the_sync_of_the_lowest_stage() -> None:
-    """W of stage 1 needs 10 beside what gradient sync of stage 0 gives back."""
+    """W of stage 1 needs 10 in addition to what gradient sync of stage 0 frees."""
     pipeline = Pipeline(
         stages=2, placement=(0, 0), batches=1, activation=1, weight_workspace=(0, 10),
         unshard_memory=(10, 1), mem_limit=13,

@@ -26,7 +26,7 @@ PHASES: dict[str, Any] = {
     "F": [{"on": "compute", "time": 4}, {"on": "link", "time": 3}],
     "B": [{"on": "link", "time": 3}, {"on": "compute", "time": 5, "weight": 2}],
 }
-"""F 7, B 8, W 2. As one: compute is 11, and a link may run beside all of it."""
+"""F 7, B 8, W 2. As one: compute is 11, and a link may run during all of it."""
 PLAIN: dict[str, Any] = {"forward": 3, "backward_input": 4, "weight": 1, "backward": 4}
 """BW is less than B + W."""
 

@@ -1,4 +1,4 @@
-"""Layers from the times of stages: given back where decoder layers are equal."""
+"""Layers from the times of stages: exact where decoder layers are equal."""
 
 from __future__ import annotations
 

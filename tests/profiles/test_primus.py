@@ -1,4 +1,4 @@
-"""Runs that Primus recorded: places of events, clocks of ranks, the prediction beside the steps."""
+"""Runs that Primus recorded: places of events, clocks of ranks, the prediction and the steps."""
 
 from __future__ import annotations
 

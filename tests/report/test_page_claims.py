@@ -24,7 +24,7 @@ LIE = "because I say so"
 
 
 def claimed(strategy: str, bound: float, status: str = "optimal") -> Schedule:
-    """A hand strategy on 4 devices, 8 microbatches, limit 4, with a claim of its own."""
+    """A baseline on 4 devices, 8 microbatches, limit 4, with a claim of its own."""
     schedule = evaluate(Pipeline(stages=4, batches=8, mem_limit="1f1b"), strategy)
     claims = Origin(
         strategy="optimal",

@@ -39,7 +39,7 @@ PANELS = "return ppopt.frame.panels.map((panel) => panel.index)"
 
 @cache
 def text() -> str:
-    """4 devices, 8 microbatches: four points, two of them where hand strategies are."""
+    """4 devices, 8 microbatches: four points, two of them where baselines are."""
     points = frontier(Pipeline(stages=4, batches=8), time_limit=600)
     return frontier_page(report_frontier(points))
 

@@ -137,8 +137,8 @@ def shows(page: View, number: int) -> Callable[[], bool]:
 
 
 def test_a_cell_holds_the_best_row_and_leads_to_its_schedule(page: View) -> None:
-    """Per microbatch: 2 batches take 9 without a limit, 4 take 14; nothing fits 0.5, where the hand
-    strategies are still told, with 3 (2 + 2), 3 (4 + 2) and 3 (6 + 2)."""
+    """Per microbatch: 2 batches take 9 without a limit, 4 take 14; nothing fits 0.5, where
+    baselines are still listed, with 3 (2 + 2), 3 (4 + 2) and 3 (6 + 2)."""
     cells = page.run(CELLS)
     assert cells[2][:2] == [9 / 2, 14 / 4]
     assert cells[0] == [12 / 2, 18 / 4, 24 / 6]

@@ -223,7 +223,7 @@ def test_the_script_adds_up_the_memory_of_devices(view: View, schedule: Schedule
 
 
 def test_every_schedule_has_the_whole_range_of_shades(view: View) -> None:
-    """Two chunks beside four: the second of two is as light as the fourth of four."""
+    """Two chunks against four: the second of two is as light as the fourth of four."""
     both = page([baseline("interleaved"), baseline("interleaved", chunks=4)])
     view.open(both)
     drawn = set(view.shapes())

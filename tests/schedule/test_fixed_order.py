@@ -1,4 +1,4 @@
-"""One order under many costs at once, beside every pipeline made and evaluated by itself."""
+"""One order under many costs at once, against every pipeline made and evaluated by itself."""
 
 from __future__ import annotations
 

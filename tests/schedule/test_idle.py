@@ -330,7 +330,7 @@ class TestWorkAroundTheMicrobatches:
         assert gaps(late) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
 
     def test_gathered_weights_keep_a_forward_out(self) -> None:
-        """F of microbatch 1 fits beside one activation, and does not beside the weights as well.
+        """F of microbatch 1 fits with one activation, and not with the weights as well.
 
         One microbatch at a time: device 0 runs F0 from 1 to 2, and B0 from 4 on.
         """

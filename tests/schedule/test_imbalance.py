@@ -27,7 +27,7 @@ def test_equal_work_is_no_imbalance() -> None:
 def test_uneven_work() -> None:
     """GPipe, F = 1 and 2, BW = 2 and 4, two microbatches: device 1 runs from 1 to 13 without a
     break, device 0 its last BW from 13 to 15. Work 6 and 12 of 15: of 12 units of idle time 6 are
-    those that device 0 would wait beside device 1 at its best."""
+    those that device 0 would wait next to device 1 at its best."""
     measure = imbalance(evaluate(Pipeline(stages=2, batches=2, forward=[1, 2]), "gpipe"))
     assert measure == Imbalance(1, (1,), Fraction(4, 3), Fraction(6, 30), Fraction(12, 30), None)
 

@@ -1,4 +1,4 @@
-"""Searches over partitions and choices of recompute, beside every one of them in tiny models.
+"""Searches over partitions and choices of recompute, against every one of them in tiny models.
 
 Value and status are those of the best configuration, each searched exhaustively; the re-checker
 confirms them, and refutes one tick more. So are, in part, bounds over all configurations.

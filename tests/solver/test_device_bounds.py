@@ -1,4 +1,4 @@
-"""Bounds beside optima, and wrong ones planted: none is too high, and one that is gets caught."""
+"""Bounds against optima, and wrong ones planted: none is too high, and one that is gets caught."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

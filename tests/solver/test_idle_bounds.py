@@ -74,7 +74,7 @@ def test_by_hand() -> None:
 
 
 def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
-    """Room for 3, of which B gives back all but 1/2: beside the last F fit two B and W (4 of 6),
+    """Headroom for 3, of which B frees all but 1/2: with the last F fit two B and W (4 of 6),
     or one B and W and two W (4), or four W (4)."""
     pipeline = Pipeline(
         stages=3, batches=9, p2p=1, backward_input=1, weight=1, memory_b="-0.5", mem_limit=3

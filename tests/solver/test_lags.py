@@ -2,7 +2,7 @@
 
 The lags of these tests are put into the data flow of `Instance`, between the operations of a stage:
 from F to its backward, and from B to W. Nothing else knows them, so whatever derives the data flow
-by itself shows here: in its schedules, or beside the value that another method proves.
+by itself shows here: in its schedules, or against the value that another method proves.
 """
 
 from __future__ import annotations

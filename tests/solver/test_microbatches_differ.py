@@ -242,7 +242,7 @@ def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
 
 
 def test_one_microbatch_at_a_time_splits_what_holds_less_split() -> None:
-    """BW allocates 5 beside the activation of 4, B and W allocate 1 each."""
+    """BW allocates 5 in addition to the activation of 4, B and W allocate 1 each."""
     pipeline = Pipeline(
         stages=2, batches=4, activation=4, input_workspace=1, weight_workspace=1,
         backward_workspace=5, microbatch_times=1, microbatch_memory=MEMORY[:4],

@@ -35,7 +35,7 @@ from tests.tiers import first
 CHEAP_WHOLE = Pipeline(
     stages=3, batches=4, backward_input=2, weight=2, backward=3, memory_b=1, mem_limit=3
 )
-"""BW saves 1 of 4, and B takes memory: both kinds are of use."""
+"""BW saves 1 of 4, and B allocates memory: both kinds are of use."""
 
 
 def kinds(schedule: Schedule | None) -> set[OpKind]:
@@ -216,7 +216,7 @@ def drawn(rng: Random) -> Pipeline:
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", Objective)
 def test_no_worse_than_one_kind_or_by_hand_before_any_improvement(objective: Objective) -> None:
-    """Construction alone: rules and hand strategies of both kinds are where a search begins. A
+    """Construction alone: rules and baselines of both kinds are where a search begins. A
     search that is stopped at once has the better of both kinds, too."""
     rng, default = Random(81), SolveParams()
     params = replace(default, rounds=default.rounds._replace(most=0))

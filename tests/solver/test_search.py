@@ -212,7 +212,7 @@ def test_misuse_is_refused(options: dict, message: str) -> None:
 
 @pytest.mark.slow
 def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
-    """A search of several short rounds, alone and beside another one of the same."""
+    """A search of several short rounds, alone and in parallel with another one of the same."""
     short = SolveParams(
         rounds=RoundParams(first_seconds=0.002),
         dynamic_program=DynamicProgramParams(first_reach=0),

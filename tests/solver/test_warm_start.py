@@ -184,7 +184,7 @@ def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
 
 
 def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
-    """Unless a B of no length takes memory."""
+    """Unless a B of no length allocates memory."""
     over = 0
     for seed, case in enumerate(tiny_cases(seed=43, count=150, memory_b=0)):
         kind = "fused" if case.fused else "split"

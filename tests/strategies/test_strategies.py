@@ -1,4 +1,4 @@
-"""Hand strategies against their published formulas, figures and conditions."""
+"""Strategies against their published formulas, figures and conditions."""
 
 from __future__ import annotations
 

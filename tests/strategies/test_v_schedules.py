@@ -128,7 +128,7 @@ def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
     ],
 )
 def test_real_times_are_used(times: dict) -> None:
-    """Beside the order that equal times lead to, as peers use it: shorter here for some strategy,
+    """Against the order that equal times lead to, as peers use it: shorter here for some strategy,
     and longer for none."""
     shorter = 0
     for name in NAMES:

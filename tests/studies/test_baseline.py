@@ -1,4 +1,4 @@
-"""The best hand strategy of the placement within the limit, and what a search gains over it."""
+"""The best baseline of the placement within the limit, and what a search gains over it."""
 
 from __future__ import annotations
 

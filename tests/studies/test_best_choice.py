@@ -1,4 +1,4 @@
-"""The best partition and recompute for a hand strategy, beside every one of them."""
+"""The best partition and recompute for a strategy, against every one of them."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_what_fits_no_limit_is_shown_with_the_smallest_peak(strategy: str, seed:
 
 
 def test_halves_of_memory_count_where_f_holds_frozen_activations() -> None:
-    """F of the first four layers holds 1.5 + 0.5 + 0.5 beside two microbatches of 2: over 6."""
+    """F of the first four layers holds 1.5 + 0.5 + 0.5 next to two microbatches of 2: over 6."""
     frozen = {"forward": 1, "workspace": {"F": 0.5}, "frozen": True}
     model = [frozen | {"activation": 1.5}, frozen | {"activation": 0.5}]
     model += [{"forward": 2, "activation": 1}] * 3

@@ -73,7 +73,7 @@ def sound(folder: Path) -> Path:
 
 @pytest.fixture
 def damaged(sound: Path) -> Iterator[Path]:
-    """A copy of the storage, gone at the end with what SQLite lays beside it."""
+    """A copy of the storage, gone at the end with what SQLite writes next to it."""
     path = sound.with_name("damaged.db")
     shutil.copy(sound, path)
     yield path

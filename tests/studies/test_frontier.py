@@ -329,7 +329,7 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     """A V of one device, B of no length that takes as much as F.
 
     At the second stage's B one microbatch holds 1 + 1 for its F and 1 for this B, over the limit
-    of 2, and nothing can be given back before.
+    of 2, and nothing can be freed before.
     """
     times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)

@@ -1,4 +1,4 @@
-"""Every hand strategy is timed once: the search and the studies read the same schedules."""
+"""Every baseline is timed once: the search and the studies read the same schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hydra's override grammar: our reader beside Hydra's own parser."""
+"""Hydra's override grammar: our reader against Hydra's own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan over tiny spaces, beside the exact optimum of every partition of every configuration."""
+"""Plans over tiny spaces, against the exact optimum of every partition of every configuration."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def accepts(pipeline: Pipeline) -> bool:
 
 
 def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None:
-    """Every partition of small models beside what is said before any search."""
+    """Every partition of small models against what is said before any search."""
     rng, refused, number = Random(5), 0, 0
     while number < 60:
         roles = ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
@@ -246,7 +246,7 @@ def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() ->
 def test_a_plan_for_megatron_interleaves_only_what_megatron_runs(
     devices: int, batches: int, group: int | None, left: set[str]
 ) -> None:
-    """Its rules are in `ppopt.formats.megatron_schedule`, and tested there beside Megatron-LM."""
+    """Its rules are in `ppopt.formats.megatron_schedule`, and tested there against Megatron-LM."""
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
     plan = ppopt.plan(
         model, devices=devices, batches=batches, runtime="megatron", workers=1, chunks=(1, 2),
@@ -522,7 +522,7 @@ def test_two_routes_go_with_a_partition_by_rule() -> None:
 def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if there were no time for hand strategies and the search of chosen recompute."""
+    """As if there were no time for baselines and the search of chosen recompute."""
     solve_one = ConfigurationSearch._solve
 
     def late(

@@ -1,4 +1,4 @@
-"""Hand strategies beside a plan: each fits, is as good as said, and no better than the bound."""
+"""Baselines of a plan: each fits, is as good as said, and no better than the bound."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -
 
 @pytest.mark.slow
 def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
-    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, beside 4 that
+    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, and 4 that
     are static, 2 above the limit. One layer that recomputes is enough."""
     layers = Model([{"forward": 2, "activation": 1, "static": 1, "count": 8}])
     plan = ppopt.plan(
@@ -99,7 +99,7 @@ def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
 
 
 def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt.Plan:
-    """A plan beside the strategies that are evaluated by a deadline."""
+    """A plan and the strategies that are evaluated by a deadline."""
     baselines = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
     baselines.search(4, deadline)
     return baselines.add_to(plan)
@@ -189,7 +189,7 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
 
 
 def baseline(strategy: str, speedup: float, *, in_space: bool = True) -> PlanBaseline:
-    """A hand strategy over which a plan of value 100 has this speedup."""
+    """A baseline over which a plan of value 100 has this speedup."""
     schedule = ppopt.evaluate(ppopt.Pipeline(stages=2, batches=4), strategy)
     return PlanBaseline(strategy, schedule, 100 * Fraction(str(speedup)), "none", in_space)
 

@@ -209,7 +209,7 @@ def test_a_combination_that_may_be_faster_is_not_called_slower(
 
 
 def test_combinations_are_counted_by_how_they_ended() -> None:
-    """One has a schedule of a hand strategy alone, one is searched, one is ruled out by its bound,
+    """One has a schedule of a baseline alone, one is searched, one is ruled out by its bound,
     one is over the limit, one is left."""
     rows = (
         combination(2, 3, searches=0),

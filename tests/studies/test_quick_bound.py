@@ -44,7 +44,7 @@ def test_work_over_devices_by_hand() -> None:
     [(100, "none", 9), (2, "none", 18), (2, "full", 12), (1, "none", None), (0, "full", None)],
 )
 def test_memory_by_hand(limit: int, recompute: str, minimum: int | None) -> None:
-    """Limits of 2 leave room for 2 beside the weights: 3 x (2 x 4 + 2 x 2) / 2 = 18. With recompute
+    """Limits of 2 leave headroom of 2: 3 x (2 x 4 + 2 x 2) / 2 = 18. With recompute
     each layer keeps half, 9, and the work is 3 x 8 / 2 = 12."""
     assert bound(TWO, limit, recompute=(recompute,)) == minimum
 

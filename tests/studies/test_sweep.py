@@ -561,7 +561,7 @@ class TestProcesses:
     def test_a_crash_in_native_code_takes_one_row_with_it(
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """SIGSEGV in the row of three microbatches, every time; the rows beside it are done."""
+        """SIGSEGV in the row of three microbatches, every time; the other rows are done."""
         (tmp_path / "sitecustomize.py").write_text(CRASHING)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         asked = grid({"batches": [2, 3, 4], "strategy": ["1f1b"]})

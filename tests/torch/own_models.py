@@ -51,7 +51,7 @@ class PlainLast(Plain):
 
 
 class Weight(Plain):
-    """Hands on what no input reaches, beside the tensor."""
+    """Passes on the tensor and a value that no input reaches."""
 
     def forward(self, tensor: Any, **kwargs: Any) -> Any:
         return super().forward(tensor, **kwargs), self.linear.weight[:SAMPLES] * 2

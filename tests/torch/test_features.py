@@ -50,7 +50,7 @@ def test_the_table_names_what_is_tested() -> None:
 @pytest.mark.parametrize("backward", ["whole", "mixed"])
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature(world: World, name: str, backward: str) -> None:
-    """Random orders of an uneven placement, or of a V beside its copy."""
+    """Random orders of an uneven placement, or of a V with its copy."""
     hosts = UNEVEN if FEATURES[name].replicas == 1 else V
     as_told(world, name, hosts, backward, documented(name, backward))
 
@@ -58,7 +58,7 @@ def test_feature(world: World, name: str, backward: str) -> None:
 @pytest.mark.parametrize("backward", ["whole", "split"])
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature_elsewhere(world: World, name: str, backward: str) -> None:
-    """The other way round: random orders of a V, or of an uneven placement beside its copy."""
+    """The other way round: random orders of a V, or of an uneven placement with its copy."""
     hosts = LONG_V if FEATURES[name].replicas == 1 else UNEVEN_PAIR
     as_told(world, name, hosts, backward, documented(name, backward))
 

@@ -156,7 +156,7 @@ class TestMicrobatchesThatDiffer:
     def test_the_exported_files_give_the_same_losses_and_gradients(
         self, world: World, tmp_path: Path
     ) -> None:
-        """PyTorch runs the .csv; the loader hands out microbatches as the file beside it says."""
+        """PyTorch runs the .csv; the loader hands out microbatches as the file next to it says."""
         schedule, path = evaluate(UNLIKE, "zb-h1"), tmp_path / "a.csv"
         path.write_text(torch_csv.order_csv(schedule))
         ((beside, text),) = file_beside(path, schedule).items()

@@ -1,4 +1,4 @@
-"""What surrounds stages in real jobs: each feature in a pipeline, beside one process.
+"""What surrounds stages in real jobs: each feature in a pipeline, against one process.
 
 A feature is a module per stage and what is done around it. `ran` runs a schedule with it on this
 rank and compares the gradients of the rank's stages with those of the same steps in one process.
@@ -46,7 +46,7 @@ class Masked(Plain):
 
 
 class Counting(Plain):
-    """Hands on integers beside the tensor."""
+    """Passes on integers with the tensor."""
 
     def forward(self, tensor: Any, places: Any) -> Any:
         output = self.body(tensor + places.to(torch.float64)[:, None] / 10)
@@ -54,7 +54,7 @@ class Counting(Plain):
 
 
 class Scaling(Plain):
-    """Hands on floats without a gradient beside the tensor."""
+    """Passes on floats without a gradient with the tensor."""
 
     def forward(self, tensor: Any, scale: Any) -> Any:
         output = self.body(tensor) * scale

@@ -233,7 +233,7 @@ def pairs_by_hand() -> Schedule:
 
 
 def test_a_pair_by_hand() -> None:
-    """It takes time once; F1 is held beside F0 from its start, BW0 gives back at its end."""
+    """It takes time once; F1 allocates at its start while F0 is live, BW0 frees at its end."""
     schedule = pairs_by_hand()
     assert verify(schedule) == []
     assert figures(schedule) == Figures(5, 5, busy=(5,), peak_memory=(2,))
@@ -419,7 +419,7 @@ def test_at_one_instant_ends_come_before_starts() -> None:
 
 
 def test_at_one_instant_a_release_of_no_length_precedes_a_taking_of_no_length() -> None:
-    """B and W take no time, B takes 1 more: at 2, W0 gives back 2 before B1 takes its 1."""
+    """B and W take no time, B takes 1 more: at 2, W0 frees 2 before B1 allocates its 1."""
     pipeline = Pipeline(stages=1, batches=2, backward=0, memory_b=1, mem_limit=3)
     schedule = schedule_of(pipeline, "0: 0F0@0..1 0B0@1..1 0F1@1..2 0B1@2..2 0W0@2..2 0W1@2..2")
     assert verify(schedule) == []

@@ -110,7 +110,7 @@ def test_a_queue_runs_one_at_a_time() -> None:
 
 
 def test_an_optimizer_computes() -> None:
-    """Of device 1 alone: without syncs it may follow its last BW, and not run beside it."""
+    """Of device 1 alone: without syncs it may follow its last BW, not overlap it."""
     pipeline = Pipeline(stages=2, batches=2, optimizer=(3, 3))
     schedule = evaluate(pipeline, "1f1b")
     last = int(schedule.end[schedule.device == 1].max())

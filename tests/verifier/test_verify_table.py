@@ -146,7 +146,7 @@ def test_every_operation_beside_an_optimizer_is_named() -> None:
 
 
 def test_both_backwards_wait_for_what_they_need() -> None:
-    """A whole backward beside a split one, before its activation is back and its gradient there."""
+    """A whole backward and a split one, before its activation is back and its gradient there."""
     schedule = evaluate(FULL, "zb-h1")
     backward = (BW, 0, 0, 0, 0, 0, 0, -1)
     violations = verify(changed(schedule, compute=[*table(schedule), backward]))
@@ -182,7 +182,7 @@ def test_times_of_pairs_follow_the_factors_of_their_microbatches() -> None:
 
 @pytest.mark.parametrize("kind", list(AuxiliaryKind))
 def test_of_two_equal_ones_the_first_counts(kind: AuxiliaryKind) -> None:
-    """A second one is there twice, runs beside the first, and breaks no rule of order."""
+    """A second one is there twice, runs in parallel with the first, and breaks no rule of order."""
     schedule = evaluate(FULL, "1f1b")
     row = np.flatnonzero(schedule.operations.kind == kind)[0]
     twice = schedule.operations.where(np.append(np.arange(len(schedule.operations)), row))

@@ -130,7 +130,7 @@ def test_what_is_held_from_the_beginning_or_until_the_end(
 
 @pytest.mark.parametrize(("first", "fits"), [(True, True), (False, False)])
 def test_what_is_held_depends_on_the_mode(first: bool, fits: bool) -> None:
-    """The first modes hold 1, the second ones 3, beside 2 all the time."""
+    """The first modes allocate 1, the second ones 3; 2 are always live."""
     tasks = [Task(1, 0, 0, 4, (TaskMode(1, 2), TaskMode(2, 4)), 7)]
     built = variables(tasks, 8)
     built.cp.add(built.choices[7] == first)
@@ -168,7 +168,7 @@ def test_a_pair_runs_as_one(horizon: int, fits: bool) -> None:
     ("forward", "horizon", "fits"), [(3, 9, True), (3, 8, False), (5, 8, False)]
 )
 def test_an_operation_is_in_one_pair_at_most(forward: int, horizon: int, fits: bool) -> None:
-    """One of two backwards is alone; with both beside the F, 5 ticks would do."""
+    """One of two backwards is alone; with both paired with the F, 5 ticks would do."""
     tasks = [
         task(1, forward, horizon=horizon),
         task(2, 4, horizon=horizon),
@@ -208,7 +208,7 @@ def test_two_forwards_need_room_for_both(kind: BackwardKind, headroom: int, fits
 
 @pytest.mark.parametrize("batches", [4, 6])
 def test_pairs_of_a_schedule_are_hinted_and_no_others(batches: int) -> None:
-    """1F1B with every steady F beside a BW, which saves time."""
+    """1F1B with every steady F paired with a BW, which saves time."""
     pipeline = Pipeline(stages=2, batches=batches, forward=2, backward=4, overlap=5)
     schedule = ppopt.evaluate(pipeline, "1f1b-overlap")
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)

@@ -1,4 +1,4 @@
-"""A searched partition of microbatches that differ, beside every schedule of every partition."""
+"""A searched partition of microbatches that differ, against every schedule of every partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound over all partitions and choices of recompute, beside every one of tiny models."""
+"""The bound over all partitions and choices of recompute, against every one of tiny models."""
 
 from __future__ import annotations
 

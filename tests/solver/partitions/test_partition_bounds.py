@@ -1,4 +1,4 @@
-"""Bounds over all partitions, beside bounds of each and the optimum of each."""
+"""Bounds over all partitions, against bounds of each and the optimum of each."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_no_bound_that_an_argument_raises_is_above_the_optimum(
     count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside a schedule, where the bound is lower without the argument."""
+    """Against a schedule, where the bound is lower without the argument."""
     rng, raised, tight = Random(11), 0, 0
     while raised < count:
         space = drawn(rng)

@@ -1,4 +1,4 @@
-"""Partition and recompute searched together, beside every partition and choice of tiny models."""
+"""Partition and recompute searched together, against every partition and choice of tiny models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search over partitions, beside the exact optimum of every partition."""
+"""The search over partitions, against the exact optimum of every partition."""
 
 from __future__ import annotations
 
