@@ -81,7 +81,7 @@ def _base(instance: suite.Instance, seconds: float) -> Row:
 
 
 def _row(instance: suite.Instance, without: str, num_rounds: int) -> Row:
-    rounds = RoundParams(most=num_rounds, first_per_operation=PER_OPERATION)
+    rounds = RoundParams(max_rounds=num_rounds, first_per_operation=PER_OPERATION)
     params = SolveParams(without=frozenset({without}) - {NOTHING}, rounds=rounds)
     turns: dict[str, None] = {}
 

@@ -30,7 +30,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.construction import with_explicit_placement
-from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, open_choices
+from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
 from ppopt.studies.best_choice import has_open_choices
@@ -283,7 +283,7 @@ def baseline(
     """
     if _is_without(result):
         return None
-    chosen = _chosen(result) if asked is None else open_choices(asked)
+    chosen = _chosen(result) if asked is None else open_decisions(asked)
     searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
     pipeline = _with_open(searched, chosen)
     of_placement = [
@@ -305,7 +305,9 @@ def baseline(
             break
     if best_found is None:
         return None
-    return best_found._replace(skipped=tuple(skipped), chosen=(chosen & ~Chosen.PLACEMENT).names)
+    return best_found._replace(
+        skipped=tuple(skipped), chosen=(chosen & ~OpenDecisions.PLACEMENT).names
+    )
 
 
 def best_other_placement(
@@ -403,16 +405,16 @@ def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
     return Baseline(name, value, speedup, schedule.pipeline, chosen=chosen)
 
 
-def _chosen(result: Result) -> Chosen:
+def _chosen(result: Result) -> OpenDecisions:
     """Decisions of a search of a model in layers besides the order, from its proof."""
     chosen = {
-        Argument.PARTITIONS: Chosen.PARTITION,
-        Argument.RECOMPUTE: Chosen.RECOMPUTE,
-        Argument.PARTITIONS_RECOMPUTE: Chosen.PARTITION | Chosen.RECOMPUTE,
-        Argument.OFFLOAD: Chosen.OFFLOAD,
-        Argument.RECOMPUTE_OFFLOAD: Chosen.RECOMPUTE | Chosen.OFFLOAD,
+        Argument.PARTITIONS: OpenDecisions.PARTITION,
+        Argument.RECOMPUTE: OpenDecisions.RECOMPUTE,
+        Argument.PARTITIONS_RECOMPUTE: OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE,
+        Argument.OFFLOAD: OpenDecisions.OFFLOAD,
+        Argument.RECOMPUTE_OFFLOAD: OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD,
     }
-    return chosen.get(result.certificate.argument, NONE_CHOSEN)
+    return chosen.get(result.certificate.argument, NO_DECISIONS)
 
 
 def _pipeline_of(result: Result) -> Pipeline:
@@ -430,20 +432,20 @@ def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
     return schedule.pipeline.layout == pipeline.layout
 
 
-def _with_open(searched: Pipeline, chosen: Chosen) -> Pipeline:
+def _with_open(searched: Pipeline, chosen: OpenDecisions) -> Pipeline:
     """Pipeline of a search, with what the search chose left open for every strategy.
 
     If the search chose nothing, it is the pipeline as the search states it, so that orders are
     cached.
     """
-    if not chosen & ~Chosen.PLACEMENT:
+    if not chosen & ~OpenDecisions.PLACEMENT:
         return with_explicit_placement(searched)
     pipeline = replace(with_explicit_placement(searched), mem_limit=searched.limits)
-    if Chosen.RECOMPUTE in chosen:
+    if OpenDecisions.RECOMPUTE in chosen:
         pipeline = replace(pipeline, recompute=SEARCH_RECOMPUTE)
-    if Chosen.OFFLOAD in chosen:
+    if OpenDecisions.OFFLOAD in chosen:
         pipeline = replace(pipeline, offload=SEARCH_OFFLOAD)
-    return replace(pipeline, partition=SEARCH) if Chosen.PARTITION in chosen else pipeline
+    return replace(pipeline, partition=SEARCH) if OpenDecisions.PARTITION in chosen else pipeline
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

@@ -24,7 +24,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options, versions
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from

@@ -29,7 +29,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
@@ -192,7 +192,7 @@ class StrategySearch(ConfigurationSearch):
         self._run(Effort(inf, self._quick), deadline)
 
     def _run(self, effort: Effort, deadline: Deadline) -> None:
-        self._options = self._options.by(deadline)
+        self._options = self._options.with_deadline(deadline)
         self.search(effort)
 
     # What differs from the search for schedules.

@@ -116,7 +116,7 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
         options["hint"] = _from_file(ppopt, **options["hint"])
     if "rounds" in options:
         max_rounds = options.pop("rounds")
-        options["params"] = _parameters(rounds=lambda own: own._replace(most=max_rounds))
+        options["params"] = _parameters(rounds=lambda own: own._replace(max_rounds=max_rounds))
     result = ppopt.solve(pipeline, **options, **_common())
     return _answer(result) | {"proof": _proof(result), "schedule": _schedule(result.schedule)}
 

@@ -27,7 +27,7 @@ class Streams(Search):
     name = "streams"
     goal = 1500
     proved = inf
-    params = SolveParams(rounds=RoundParams(most=2))
+    params = SolveParams(rounds=RoundParams(max_rounds=2))
 
     def draw(self, rng: Random) -> Case:
         """Draw two to four stages, how they are searched, and perhaps a schedule to start from."""

@@ -307,7 +307,7 @@ def test_bounds_of_devices_and_dynamic_programs_hold(
     every = range(pipeline.num_devices)
     some = tuple(sorted(rng.sample(every, rng.randint(1, len(every)))))
     if is_supported(problem):
-        assert searches.ended(problem, some, best + 1).least <= best
+        assert searches.ended(problem, some, best + 1).lower_bound <= best
 
 
 def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:

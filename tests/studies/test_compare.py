@@ -83,7 +83,7 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     rule = base.resolve(name)
     problem = Problem(schedule.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
     unlimited = construction.with_explicit_placement(schedule.pipeline)
-    baseline = construction._hand_schedule(problem, rule, unlimited)
+    baseline = construction._baseline_schedule(problem, rule, unlimited)
     assert baseline is not None
     assert base._built.cache_info().misses == built
     assert rule.built(schedule.pipeline, Options()) is baseline.orders

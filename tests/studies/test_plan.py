@@ -528,7 +528,7 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     def late(
         self: ConfigurationSearch, configuration: Configuration, level: int, **more: Any
     ) -> bool:
-        return "recompute search" not in self.choice.words(configuration.key) and solve_one(
+        return "recompute search" not in self.choice.describe(configuration.key) and solve_one(
             self, configuration, level, **more
         )
 

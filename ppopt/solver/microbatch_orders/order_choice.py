@@ -1,7 +1,7 @@
-"""Orders of microbatches that differ, as configurations of a search.
+"""Orders of different microbatches, as configurations of a search.
 
-A few orders are enumerated. Of more, those are searched whose baselines are best: the order of
-every device in a hand strategy stays as it is, and local search exchanges the microbatches.
+A small number of orders is enumerated. Otherwise local search improves the best baselines: the
+order of operations on every device stays fixed, and the microbatches are exchanged.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
-MOST_LISTED = 1000
-"""Most orders that are enumerated."""
+MAX_LISTED = 1000
+"""Maximum number of orders that are enumerated."""
 EVALUATIONS = 2000
 """Orders that a local search times before the next search of schedules."""
-MOST_BASELINES = 4
-"""Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
+MAX_BASELINES = 4
+"""Number of baselines whose orders of microbatches are searched."""
 BASELINE_SHARE = 0.2
-"""Share of the time after which no further baseline is begun."""
+"""Share of the time after which no other baseline is started."""
 NEAR = 8
 """Neighbours of an order that are tried."""
 KICKS = 2
@@ -59,7 +59,9 @@ class OrderChoice(Choice):
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
         self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
         self._alike = {
-            factors: [place for place, other in enumerate(self._base.factors) if other == factors]
+            factors: [
+                index for index, candidate in enumerate(self._base.factors) if candidate == factors
+            ]
             for factors in self._base.factors
         }
         self._bound = device_bounds.known_bound(self._problem, any_order=True)
@@ -71,23 +73,23 @@ class OrderChoice(Choice):
         return self._base.reordered(key)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Order of a pipeline of these microbatches; None if it has others."""
-        order = pipeline.order if isinstance(pipeline.order, tuple) else self._given
+        """Order of a pipeline with these microbatches; None if its microbatches are different."""
+        order = pipeline.order if isinstance(pipeline.order, tuple) else self._listed_order
         same = self._base.reordered(order).factors == pipeline.factors
         return self._representative(order) if same else None
 
     def _representative(self, order: Sequence[int]) -> Order:
-        """The order in which microbatches that are alike keep the order of the list."""
-        alike = {factors: iter(places) for factors, places in self._alike.items()}
-        return tuple(next(alike[self._base.factors[place]]) for place in order)
+        """The equivalent order in which equal microbatches keep the listed order."""
+        interchangeable = {factors: iter(places) for factors, places in self._alike.items()}
+        return tuple(next(interchangeable[self._base.factors[place]]) for place in order)
 
     @property
-    def _given(self) -> Order:
+    def _listed_order(self) -> Order:
         return tuple(range(self._base.batches))
 
     @property
     def size(self) -> int:
-        """Number of orders, microbatches that are alike exchanged."""
+        """Number of orders, up to exchanges of equal microbatches."""
         alike = (factorial(len(places)) for places in self._alike.values())
         return factorial(self._base.batches) // prod(alike)
 
@@ -97,7 +99,7 @@ class OrderChoice(Choice):
         return self._base.ticks.time(self._bound.value)
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Orders with the bound of all."""
+        """Orders with the bound over all orders."""
         impossible = self._infeasible is not None
         return [Configuration(key, self.lower_bound, impossible) for key in keys]
 
@@ -107,7 +109,7 @@ class OrderChoice(Choice):
 
     @cached_property
     def _listed(self) -> Enumeration[Key]:
-        if self.size > MOST_LISTED:
+        if self.size > MAX_LISTED:
             return Partial()
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
@@ -115,14 +117,14 @@ class OrderChoice(Choice):
         return Complete(orders)
 
     def _next(self, order: Order) -> list[int]:
-        """Microbatches that may run next, of those that are alike the first one that is left."""
-        left = (
+        """Microbatches that may run next: the first remaining one of each group of equal ones."""
+        remaining = (
             [place for place in places if place not in order] for places in self._alike.values()
         )
-        return [places[0] for places in left if places]
+        return [places[0] for places in remaining if places]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Orders that are not listed; none where memory rules out all of them."""
+        """Orders that are not listed; none if memory excludes all of them."""
         return NONE_LEFT if self._infeasible is not None else super().rest(known, ceiling)
 
     def first(self) -> Iterator[Order]:
@@ -131,7 +133,7 @@ class OrderChoice(Choice):
         for search in self._searches:
             yield self._representative(search.run(EVALUATIONS, self._bound.value).order)
         self._searches.sort(key=lambda search: search.best)
-        yield self._given
+        yield self._listed_order
 
     def _baselines(self) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
@@ -142,7 +144,7 @@ class OrderChoice(Choice):
             if baseline is not None:
                 objective, stop = self._problem.objective, lambda: self._deadline.over
                 searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
-        return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
+        return sorted(searches, key=lambda search: search.best)[:MAX_BASELINES]
 
     def moves(self, key: Key) -> Iterator[Order]:
         """The best neighbours of an order, in the order of operations of the best baseline."""
@@ -150,7 +152,7 @@ class OrderChoice(Choice):
             yield from map(self._representative, self._searches[0].near(key, NEAR))
 
     def perturbed(self, key: Key, random: Random) -> Order | None:
-        """Local optimum some random exchanges away; None if all orders are enumerated."""
+        """Local optimum after some random exchanges; None if all orders are enumerated."""
         if isinstance(self._listed, Complete) or not self._searches:
             return None
         search = random.choice(self._searches)

@@ -15,7 +15,7 @@ from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.model import build_model, hint
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
-from ppopt.solver.cp_sat.parts import Held, Memory, MicrobatchOrder, Precedence
+from ppopt.solver.cp_sat.parts import Memory, MemoryInterval, MicrobatchOrder, Precedence
 from ppopt.solver.cp_sat.variables import Task, TaskMode, Variables
 from ppopt.solver.relaxation.pairs import Pair
 from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
@@ -99,7 +99,7 @@ TAKERS = [task(1, 1, horizon=HORIZON), task(2, 1, horizon=HORIZON)]
 GIVERS = [task(3, 3, horizon=HORIZON), task(4, 3, horizon=HORIZON)]
 TASKS = [*TAKERS, *GIVERS]
 FLOW = Precedence([(1, 3, 0), (2, 4, 0)])
-BOTH = [Held(0, 1, 3, 2), Held(0, 2, 4, 2)]
+BOTH = [MemoryInterval(0, 1, 3, 2), MemoryInterval(0, 2, 4, 2)]
 """Each holds 2 from its start to the end of its giver, for 4 ticks or more."""
 
 
@@ -123,7 +123,7 @@ def test_what_is_held_from_the_beginning_or_until_the_end(
     taker: int, giver: int, headroom: int, fits: bool
 ) -> None:
     """The other one is held all the time."""
-    intervals = [Held(0, ABSENT, ABSENT, 2), Held(0, taker, giver, 2)]
+    intervals = [MemoryInterval(0, ABSENT, ABSENT, 2), MemoryInterval(0, taker, giver, 2)]
     parts = [Operations(TASKS), FLOW, Memory(intervals, {0: headroom})]
     assert feasible(TASKS, parts, HORIZON) is fits
 
@@ -135,9 +135,9 @@ def test_what_is_held_depends_on_the_mode(first: bool, fits: bool) -> None:
     built = variables(tasks, 8)
     built.cp.add(built.choices[7] == first)
     intervals = [
-        Held(0, 1, 1, 1, (7, True)),
-        Held(0, 1, 1, 3, (7, False)),
-        Held(0, ABSENT, ABSENT, 2),
+        MemoryInterval(0, 1, 1, 1, (7, True)),
+        MemoryInterval(0, 1, 1, 3, (7, False)),
+        MemoryInterval(0, ABSENT, ABSENT, 2),
     ]
     solver = solved(built, [Operations(tasks), Memory(intervals, {0: 3})])
     assert (solver is not None) is fits

@@ -1,4 +1,4 @@
-"""Which of partition, placement, recompute and offload a pipeline leaves open, and their choice."""
+"""The open decisions of a pipeline (partition, placement, recompute, ...), and their choice."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ppopt.solver.choices.choice import Choice
 
 
-class Chosen(Flag):
-    """Decisions that are made with the schedule: any combination of these."""
+class OpenDecisions(Flag):
+    """Decisions that are searched together with the schedule: any combination of these."""
 
     PARTITION = auto()
     PLACEMENT = auto()
@@ -28,60 +28,62 @@ class Chosen(Flag):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what is chosen."""
+        """Names of the open decisions."""
         return tuple(str(choice.name).lower() for choice in self)
 
 
-NONE_CHOSEN = Chosen(0)
+NO_DECISIONS = OpenDecisions(0)
 
 
-def open_choices(pipeline: Pipeline) -> Chosen:
-    """Decisions that a pipeline leaves open.
+def open_decisions(pipeline: Pipeline) -> OpenDecisions:
+    """Open decisions of a pipeline.
 
-    Raises NotApplicableError if the order of microbatches is open beside others.
+    Raises NotApplicableError if the order of microbatches and another decision are open.
     """
-    choices = NONE_CHOSEN
+    choices = NO_DECISIONS
     if pipeline.placement == placement.SEARCH:
-        choices |= Chosen.PLACEMENT
+        choices |= OpenDecisions.PLACEMENT
     if pipeline.partition == partition.SEARCH:
-        choices |= Chosen.PARTITION
+        choices |= OpenDecisions.PARTITION
     if pipeline.recompute == SEARCH_RECOMPUTE:
-        choices |= Chosen.RECOMPUTE
+        choices |= OpenDecisions.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
-        choices |= Chosen.OFFLOAD
+        choices |= OpenDecisions.OFFLOAD
     return _with_order(choices) if pipeline.order_is_open else choices
 
 
-def _with_order(choices: Chosen) -> Chosen:
+def _with_order(choices: OpenDecisions) -> OpenDecisions:
     if choices:
         raise NotApplicableError(
             f"order: search does not go with a search of the {choices.names[0]}; search that one "
             "first, then the order for what is found"
         )
-    return Chosen.ORDER
+    return OpenDecisions.ORDER
 
 
-def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
-    """Configuration space of what a pipeline leaves open; None if nothing is.
+def choice_of(
+    problem: Problem, deadline: Deadline, extra_decisions: OpenDecisions = NO_DECISIONS
+) -> Choice | None:
+    """Choice for the open decisions of a pipeline; None if there are none.
 
-    `further` is chosen in addition. Bounds end at the deadline. Raises NotApplicableError if the
-    search does not apply. The classes load on use.
+    `extra_decisions` are searched in addition. Bounds end at the deadline. Raises
+    NotApplicableError if the search does not apply. The classes load on use.
     """
-    choices = open_choices(problem.pipeline) | further
-    if Chosen.ORDER in choices:
-        _with_order(choices & ~Chosen.ORDER)
+    choices = open_decisions(problem.pipeline) | extra_decisions
+    if OpenDecisions.ORDER in choices:
+        _with_order(choices & ~OpenDecisions.ORDER)
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
         return OrderChoice(problem, deadline)
-    if Chosen.PLACEMENT in choices:
-        return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
-    if Chosen.PARTITION | Chosen.OFFLOAD in choices:
+    if OpenDecisions.PLACEMENT in choices:
+        return _placements(problem, deadline, alone=choices == OpenDecisions.PLACEMENT)
+    if OpenDecisions.PARTITION | OpenDecisions.OFFLOAD in choices:
         raise NotApplicableError(
             "offload: search does not go with a search of the partition; search the partition with "
             "offload none or all, then offload on what is found"
         )
-    if Chosen.PARTITION in choices:
-        return _partitions(problem, deadline, recompute=Chosen.RECOMPUTE in choices)
+    if OpenDecisions.PARTITION in choices:
+        return _partitions(problem, deadline, recompute=OpenDecisions.RECOMPUTE in choices)
     if choices:
         from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
 
