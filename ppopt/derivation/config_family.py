@@ -46,11 +46,13 @@ FAMILIES: dict[str, Family] = {}
 """Architecture, as configurations name it under `architectures` -> its family."""
 
 
-def register(*architectures: str, types: tuple[str, ...], **more: Any) -> Callable[[Layer], Layer]:
+def register(
+    *architectures: str, types: tuple[str, ...], **fields: Any
+) -> Callable[[Layer], Layer]:
     """Register the decoder layer of architectures; `more` are further fields of `Family`."""
 
     def add(layer: Layer) -> Layer:
-        family = Family(architectures[0], layer, types, **more)
+        family = Family(architectures[0], layer, types, **fields)
         FAMILIES.update(dict.fromkeys(architectures, family))
         return layer
 

@@ -61,9 +61,9 @@ class Times(NamedTuple):
     weight: float = 0.0
     backward: float = 0.0
 
-    def __add__(self, more: Times) -> Times:  # type: ignore[override]
+    def __add__(self, addend: Times) -> Times:  # type: ignore[override]
         """Sums by kind."""
-        return Times(*(first + second for first, second in zip(self, more, strict=True)))
+        return Times(*(first + second for first, second in zip(self, addend, strict=True)))
 
 
 class StepCosts(NamedTuple):
@@ -174,8 +174,8 @@ class Costing:
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
-        more = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * vocabulary)
-        each = self._flops(decoder, hidden, frozen) + more
+        head_flops = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * vocabulary)
+        each = self._flops(decoder, hidden, frozen) + head_flops
         return self.layer(
             "prediction",
             self.rank.prediction(decoder, hidden, vocabulary, frozen=frozen),

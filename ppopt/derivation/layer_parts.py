@@ -88,9 +88,9 @@ class PerKind(NamedTuple):
     backward: tuple[Collective, ...] = ()
     """Of BW."""
 
-    def __add__(self, more: PerKind) -> PerKind:  # type: ignore[override]
+    def __add__(self, addend: PerKind) -> PerKind:  # type: ignore[override]
         """Those of both."""
-        return PerKind(*(first + second for first, second in zip(self, more, strict=True)))
+        return PerKind(*(first + second for first, second in zip(self, addend, strict=True)))
 
 
 NO_COLLECTIVES = PerKind()
@@ -120,11 +120,13 @@ class Part:
     shared: float = 0.0
     """Parameters of another layer to whose gradient it adds."""
 
-    def __add__(self, more: Part) -> Part:
+    def __add__(self, addend: Part) -> Part:
         """Both as one part, by the name of the first."""
         own = {"name", "trained"}
         summed = (entry.name for entry in fields(self) if entry.name not in own)
-        return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in summed})
+        return replace(
+            self, **{name: getattr(self, name) + getattr(addend, name) for name in summed}
+        )
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,8 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
             raise InputError(missing(name))
     if "model" in fields:
         model = model_of(fields)
-        more = {name: fields[name] for name in fields if name not in _OF_MODEL}
-        return model.pipeline(devices=fields["stages"], **more)
+        options = {name: fields[name] for name in fields if name not in _OF_MODEL}
+        return model.pipeline(devices=fields["stages"], **options)
     return Pipeline(**fields)
 
 

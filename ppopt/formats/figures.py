@@ -72,9 +72,9 @@ class Figure(NamedTuple):
         return value if value is None else (self.form or json_form)(value)
 
 
-def figure(label: str, quantity: Quantity, meaning: str, **more: Any) -> Any:
+def figure(label: str, quantity: Quantity, meaning: str, **fields: Any) -> Any:
     """Field of a record that is a figure; its default is None. `more` are fields of `Figure`."""
-    return field(default=None, metadata={"figure": Figure("", label, quantity, meaning, **more)})
+    return field(default=None, metadata={"figure": Figure("", label, quantity, meaning, **fields)})
 
 
 def declared(record: type[ScheduleFigures]) -> dict[str, Figure]:
@@ -167,7 +167,7 @@ class ScheduleFigures:
     solve_seconds: float | None = figure("time taken", _Q.SECONDS, "seconds to find it", base=" s")
 
     @classmethod
-    def of(cls, schedule: Schedule | None, pipeline: Pipeline, /, **more: Any) -> Self:
+    def of(cls, schedule: Schedule | None, pipeline: Pipeline, /, **fields: Any) -> Self:
         """All figures of a schedule, and where a pipeline is placed.
 
         `pipeline` has the units, the memory limits and the placement. `more` are further fields.
@@ -175,7 +175,7 @@ class ScheduleFigures:
         known: dict[str, Any] = {}
         if schedule is not None:
             known = {**measured(schedule), "exposed": plain_or_none(exposed(schedule))}
-        return cls(**{**known, **_of_pipeline(pipeline), **placed(pipeline), **more})
+        return cls(**{**known, **_of_pipeline(pipeline), **placed(pipeline), **fields})
 
     def to_object(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
         """Object of JSON with the figures of these keys, or all; schedules stay as they are."""
@@ -284,9 +284,9 @@ def _runs(model: Model, name: str) -> Iterator[LayerRun]:
     """Runs of layers of one name for which a field of the layer is true."""
     named = ((layer.name, bool(getattr(layer, name))) for layer in model.costed)
     for (layer, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
-        places = [place for place, _ in run]
+        indices = [index for index, _ in run]
         if does:
-            yield LayerRun(layer, places[0], places[-1])
+            yield LayerRun(layer, indices[0], indices[-1])
 
 
 def placed(pipeline: Pipeline) -> dict[str, Any]:

@@ -178,8 +178,8 @@ def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
 
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    further = ("name", "role", "count", "phases", "rounded", *_FLAGS, *_SOMETIMES)
-    file = section(value, _ALWAYS, further)
+    optional = ("name", "role", "count", "phases", "rounded", *_FLAGS, *_SOMETIMES)
+    file = section(value, _ALWAYS, optional)
     costs: dict[str, Any] = {
         cost.field: Fraction(
             within(cost.layer_name, whole, file[cost.layer_name], -MAX_TICKS, MAX_TICKS),

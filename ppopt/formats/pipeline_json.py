@@ -74,7 +74,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks, back = pipeline.ticks, pipeline.backward_p2p
     named = pipeline.named_placement and pipeline.model is None
-    further = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
+    optional = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -91,7 +91,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
-        **_in_ticks(pipeline, further),
+        **_in_ticks(pipeline, optional),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_fraction_lists(pipeline),

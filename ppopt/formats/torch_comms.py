@@ -57,8 +57,8 @@ def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
     """Raise InputError unless rows keep every rule of a communication order."""
     faults = posting_faults(pipeline, rows)
     if faults:
-        more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise InputError(f"{faults[0]}{more}")
+        suffix = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise InputError(f"{faults[0]}{suffix}")
 
 
 class CommunicationOrder(NamedTuple):

@@ -291,7 +291,9 @@ def _check_complete(rows: list[list[Op]]) -> None:
     microbatches = {op.microbatch for op in count}
     for op, times in count.items():
         if times > 1:
-            raise InputError(f"{_name(op)} is given {times} times{_places(rows, op)}; keep one")
+            raise InputError(
+                f"{_name(op)} is given {times} times{_describe_ranks(rows, op)}; keep one"
+            )
     for stage in sorted(stages):
         for microbatch in sorted(microbatches):
             ops = {kind for kind in OpKind if Op(kind, stage, microbatch) in count}
@@ -307,10 +309,10 @@ def _name(op: Op) -> str:
     return f"{op.stage}{LETTERS[op.kind]}{op.microbatch}"
 
 
-def _places(rows: list[list[Op]], op: Op) -> str:
+def _describe_ranks(rows: list[list[Op]], op: Op) -> str:
     ranks = sorted({rank for rank, row in enumerate(rows) if op in row})
-    more = ", .." if len(ranks) > LISTED else ""
-    return f" (rank {', '.join(map(str, ranks[:LISTED]))}{more})"
+    suffix = ", .." if len(ranks) > LISTED else ""
+    return f" (rank {', '.join(map(str, ranks[:LISTED]))}{suffix})"
 
 
 def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
@@ -327,10 +329,10 @@ def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
 
 def _check_losses(row: list[Op], last: int) -> None:
     forwards = [op.microbatch for op in row if op.kind is OpKind.F and op.stage == last]
-    for place, microbatch in enumerate(forwards):
-        if place != microbatch:
+    for index, microbatch in enumerate(forwards):
+        if index != microbatch:
             raise InputError(
-                f"the last stage runs {last}F{microbatch} as forward number {place}; PyTorch looks "
+                f"the last stage runs {last}F{microbatch} as forward number {index}; PyTorch looks "
                 "losses up by that number and would give wrong gradients: number the microbatches "
                 "by the last stage's forwards"
             )

@@ -57,8 +57,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _error(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
-    mark: Any = place.start_mark
+def _error(problem: str, event: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 

@@ -84,7 +84,7 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     nothing = (None,) * stages
     rows = (costs["forward"], *(costs[field] or nothing for field in fields_of_times))
     times = [
-        complete(*own, place=f"stage {stage}: ")
+        complete(*own, where=f"stage {stage}: ")
         for stage, own in enumerate(zip(*rows, strict=True))
     ]
     costs |= dict(zip(fields_of_times, zip(*times, strict=True), strict=True))

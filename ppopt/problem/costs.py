@@ -458,10 +458,10 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: in
     """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
-        number = pieces if cost.per_microbatch else 1
+        count = pieces if cost.per_microbatch else 1
         rows = scaled[cost.field]
         longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
-        total[cost.unit] += number * sum(longest)
+        total[cost.unit] += count * sum(longest)
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))

@@ -65,7 +65,7 @@ class FieldReader:
                     f"one column per stage of {kind}"
                 )
             read: Any = tuple(self.numbers(field, row) for row in rows)
-            places = [
+            labelled = [
                 (f"F of stage {stage} and {kind} of stage {backward_stage}", time)
                 for stage, row in enumerate(read)
                 for backward_stage, time in enumerate(row)
@@ -73,13 +73,13 @@ class FieldReader:
             ]
         else:
             read = self.per_stage(field, value, stages)
-            places = [
+            labelled = [
                 (f"stage {stage}", time) for stage, time in enumerate(read) if stage not in empty
             ]
-        for place, time in places:
+        for label, time in labelled:
             if not time:
                 raise InputError(
-                    f"{field}: {place}: 0 is not above 0, or finer than 10^-6 of the unit, the "
+                    f"{field}: {label}: 0 is not above 0, or finer than 10^-6 of the unit, the "
                     "finest that is kept; give the time of both run as one"
                 )
         return read
@@ -157,10 +157,10 @@ def check_count(field: str, entries: Sized, count: int, of: str, also: str = "")
 
 def check_above_0(field: str, numbers: Values, of: str) -> None:
     """Raise InputError if a number, one of each, is 0."""
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         if not number:
             raise InputError(
-                f"{field}: {of} {place}: 0 is not above 0, or finer than 10^-6, the finest that is "
+                f"{field}: {of} {index}: 0 is not above 0, or finer than 10^-6, the finest that is "
                 "kept"
             )
 

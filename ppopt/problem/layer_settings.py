@@ -16,8 +16,8 @@ pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
 DECODER = "decoder"
 
 
-def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
-    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **more)
+def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **fields)
 
 
 def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:

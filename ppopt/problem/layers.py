@@ -196,7 +196,7 @@ class Layers:
         return any(layer.activation for layer in self.distinct)
 
     @cached_property
-    def forward_only(self) -> int:
+    def num_forward_only_layers(self) -> int:
         """How many layers run no backward: the frozen ones before the first that is trained."""
         return num_forward_only(layer.frozen for layer in self.layers)
 
@@ -210,8 +210,8 @@ class Layers:
             return self.layers
         costed_layers: dict[tuple[int, bool], Layer] = {}
         layers = []
-        for place, layer in enumerate(self.layers):
-            key = id(layer), place < self.forward_only
+        for index, layer in enumerate(self.layers):
+            key = id(layer), index < self.num_forward_only_layers
             if key not in costed_layers:
                 costed_layers[key] = layer.costed(forward_only=key[1])
             layers.append(costed_layers[key])
@@ -226,8 +226,8 @@ class Layers:
     def passing(self) -> tuple[Fraction, ...]:
         """What F holds only while it runs of the activations of the first 0, 1, ... layers."""
         forward_memory = (
-            layer.activation if place < self.forward_only else ZERO
-            for place, layer in enumerate(self.layers)
+            layer.activation if index < self.num_forward_only_layers else ZERO
+            for index, layer in enumerate(self.layers)
         )
         return tuple(accumulate(forward_memory, initial=ZERO))
 
@@ -261,10 +261,10 @@ class Layers:
 
     def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
         """The layers, of which exactly those at these places recompute, and offload."""
-        places = range(len(self))
+        indices = range(len(self))
         return self._with(
-            recompute=[place in recompute for place in places],
-            offload=[place in offload for place in places],
+            recompute=[index in recompute for index in indices],
+            offload=[index in offload for index in indices],
         )
 
     def _with(self, **flags: Sequence[bool]) -> Self:

@@ -86,7 +86,7 @@ def read_order(value: object, batches: int, routes: int) -> str | tuple[int, ...
     if isinstance(value, str) and value == SEARCH_ORDER:
         return SEARCH_ORDER
     order = tuple(as_list(value, "order")) if is_list(value) else ()
-    if all(type(place) is int for place in order) and sorted(order) == list(range(batches)):
+    if all(type(index) is int for index in order) and sorted(order) == list(range(batches)):
         return order
     raise InputError(
         f"order: {value!r} is unknown; use {GIVEN_ORDER} or {SEARCH_ORDER}, or list the "

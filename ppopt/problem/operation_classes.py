@@ -123,23 +123,23 @@ class Precedence(NamedTuple):
     """In ticks."""
 
 
-class Holding(NamedTuple):
+class Allocation(NamedTuple):
     """Memory held from the start of one operation to the end of another one."""
 
-    taker: int
+    allocated_by: int
     """Operation, or class of one, that takes it."""
-    giver: int
+    freed_by: int
     """Operation, or class of one, that gives it back."""
     amount: int
     """In ticks of memory."""
 
 
-class ClassHolding(NamedTuple):
+class ClassAllocation(NamedTuple):
     """Memory held from the start of the operations of one class to the end of those of another."""
 
-    taker: int
+    allocated_by: int
     """Class that takes it."""
-    giver: int
+    freed_by: int
     """Class that gives it back."""
     amounts: tuple[int, ...]
     """By microbatch of the route, in ticks of memory."""

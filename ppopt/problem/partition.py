@@ -31,14 +31,14 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
     other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
     no difference. Raises ConflictError if there are fewer decoder layers than stages.
     """
-    number = model.num_decoders
-    if number < stages:
+    num_decoders = model.num_decoders
+    if num_decoders < stages:
         raise ConflictError(
-            f"partition: even: {_of(number, 'decoder layer')} for {stages} stages; every "
+            f"partition: even: {_of(num_decoders, 'decoder layer')} for {stages} stages; every "
             "stage needs one; use balanced, or fewer devices or chunks"
         )
-    each, more = divmod(number, stages)
-    return _with_other_layers(model, [each + (stage < more) for stage in range(stages)])
+    each, remainder = divmod(num_decoders, stages)
+    return _with_other_layers(model, [each + (stage < remainder) for stage in range(stages)])
 
 
 def of_all_layers(model: Layers, partition: str | Counts) -> str | Counts:
@@ -60,8 +60,8 @@ def _with_other_layers(model: Layers, decoders: Sequence[int]) -> Counts:
 
     The layers after the last decoder layer go to the last stage, even if it has no decoder layer.
     """
-    places = _decoders(model)
-    starts = [*places, places[-1] + 1]
+    indices = _decoders(model)
+    starts = [*indices, indices[-1] + 1]
     cuts = [0, *(starts[index] for index in accumulate(decoders[:-1])), len(model)]
     return tuple(end - start for start, end in pairwise(cuts))
 

@@ -97,10 +97,10 @@ class PartitionCosts:
         speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
         divisor = lcm(*(speed.numerator for speed in speeds))
         phases = (
-            number / slices
+            link_id / slices
             for layer in model.distinct_costed
             if layer.phases
-            for number in layer.phases.numbers
+            for link_id in layer.phases.numbers
         )
         times = [cost for cost in LAYER_COSTS if cost.unit is Unit.TIME]
         at_speed, off_compute = (
@@ -136,7 +136,7 @@ class PartitionCosts:
             for field in fields
         }
         """Sum of each cost over the first 0, 1, ... layers, in ticks."""
-        self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
+        self._links = {link_id: _ticks(delays, self.per_unit) for link_id, delays in links.items()}
         workspaces = {
             kind: _ticks(rows[field], self.memory_per_unit) for kind, field in WORKSPACES.items()
         }
@@ -253,9 +253,9 @@ class PartitionCosts:
         pipeline = self._pipeline
         last = link_number(pipeline, pipeline.routes - 1, pipeline.num_stages - 1, 1)
         table = np.zeros((last + 1, high.shape[1]))
-        for number, delays in self._links.items():
-            stage = (number - 1) % pipeline.num_stages
-            table[number] = delays[high[stage]] if len(delays) > 1 else delays[0]
+        for link_id, delays in self._links.items():
+            stage = (link_id - 1) % pipeline.num_stages
+            table[link_id] = delays[high[stage]] if len(delays) > 1 else delays[0]
         return table
 
 
@@ -278,7 +278,7 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
     """
     back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
     ways = links_of(pipeline.hosts, pipeline.p2p, back, [True] * pipeline.num_stages)[1:]
-    forward_only = pipeline.model.forward_only
+    num_forward_only = pipeline.model.num_forward_only_layers
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
     if pipeline.link is not None and pipeline.backward_p2p is None:
@@ -291,9 +291,10 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
                 if hosts[stage] == hosts[stage + 1]:
                     continue
                 own_delays = delays or (delay,)
-                if back and forward_only:
+                if back and num_forward_only:
                     every = own_delays if len(own_delays) > 1 else own_delays * len(sizes)
-                    own_delays = (Fraction(0),) * (forward_only + 1) + every[forward_only + 1 :]
+                    first = num_forward_only + 1
+                    own_delays = (Fraction(0),) * first + every[first:]
                 yield LinkDelays(route, stage, back, own_delays)
 
 

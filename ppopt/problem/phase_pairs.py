@@ -157,7 +157,7 @@ def min_time(forward: Chain, backward: Chain) -> int:
                 )
                 for following in nexts[corner]
             )
-    return max(cost[0, 0], plane.left(0, 0))
+    return max(cost[0, 0], plane.compute_left(0, 0))
 
 
 class _Plane:
@@ -210,17 +210,19 @@ class _Plane:
             if level > top:
                 break
             time = self._y[level] - y
-            longest = max(longest, time + self._left_at(min(self._x[right], x + time), level))
+            longest = max(
+                longest, time + self._compute_left_at(min(self._x[right], x + time), level)
+            )
         return longest
 
-    def _left_at(self, x: int, level: int) -> int:
+    def _compute_left_at(self, x: int, level: int) -> int:
         """Compute left where F has run for `x` and so many phases of the backward have ended."""
         across = bisect_right(self._x, x) - 1
         begun = x - self._x[across]
         runs = begun and self._forward.on[across] is Machine.COMPUTE
         return self._compute[across] - (begun if runs else 0) + self._after[level]
 
-    def left(self, across: int, level: int) -> int:
+    def compute_left(self, across: int, level: int) -> int:
         """The same at a corner."""
         return self._compute[across] + self._after[level]
 

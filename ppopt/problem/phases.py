@@ -63,7 +63,7 @@ class Phases:
                 f"{stated_keys} given, not F and B; write {{F: [{EXAMPLE}, ...], "
                 f"B: [{EXAMPLE}, ...]}}"
             )
-        return cls(**{field: tuple(_part(key, value[key])) for key, field in PARTS.items()})
+        return cls(**{field: tuple(_phase_list(key, value[key])) for key, field in PARTS.items()})
 
     def each(self, change: Callable[[Any, str], Any]) -> Phases:
         """Change every number that was given; `change` gets it and its key, `time` or `weight`.
@@ -72,8 +72,8 @@ class Phases:
         """
         return Phases(
             *(
-                tuple(_at(key, index, _changed, phase, change) for index, phase in enumerate(part))
-                for key, part in zip(PARTS, (self.forward, self.backward), strict=True)
+                tuple(_at(key, index, _changed, phase, change) for index, phase in enumerate(chain))
+                for key, chain in zip(PARTS, (self.forward, self.backward), strict=True)
             )
         )
 
@@ -94,7 +94,7 @@ class Phases:
         """The phases on compute alone."""
         parts = (self.forward, self.backward)
         return Phases(
-            *(tuple(phase for phase in part if phase.on is Machine.COMPUTE) for part in parts)
+            *(tuple(phase for phase in chain if phase.on is Machine.COMPUTE) for chain in parts)
         )
 
     @property
@@ -134,7 +134,7 @@ class Phases:
         return f"Phases({'; '.join(f'{key}: {chain}' for key, chain in chains.items())})"
 
 
-def _part(key: str, value: object) -> Iterator[Phase]:
+def _phase_list(key: str, value: object) -> Iterator[Phase]:
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise InputError(f"{key}: {value!r} is no list of phases; write [{EXAMPLE}, ...]")
     for index, entry in enumerate(value):

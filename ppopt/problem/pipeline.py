@@ -190,7 +190,7 @@ class Pipeline(PipelineFields):
     def has_transfers(self) -> bool:
         """Whether links are resources, and some stages next to each other are on two devices."""
         boundaries = (pair for row in self.hosts for pair in pairwise(row))
-        return self.has_links and any(here != there for here, there in boundaries)
+        return self.has_links and any(source != target for source, target in boundaries)
 
     @cached_property
     def has_unshard(self) -> bool:
@@ -208,7 +208,7 @@ class Pipeline(PipelineFields):
         return any(self.costs.offload_memory)
 
     @property
-    def has_further_operations(self) -> bool:
+    def has_auxiliary_operations(self) -> bool:
         """Whether a step has operations besides compute and transfers."""
         kinds = {RESOURCES[trait] for trait in self.traits if trait in RESOURCES}
         return not kinds <= {ResourceKind.LINK}
@@ -246,8 +246,9 @@ class Pipeline(PipelineFields):
             return self.frozen or (False,) * self.num_stages
         stages = self.model.stage_layers(self.counts)
         starts = accumulate(self.counts, initial=0)
+        last = self.model.num_forward_only_layers
         return tuple(
-            all(layer.frozen for layer in stage) if stage else start <= self.model.forward_only
+            all(layer.frozen for layer in stage) if stage else start <= last
             for stage, start in zip(stages, starts, strict=False)
         )
 
@@ -432,15 +433,15 @@ class Pipeline(PipelineFields):
 
         It works on integers and on arrays.
         """
-        place = (kind * self.num_stages + stage) * self.batches + microbatch
-        return place * self.num_slices + slice
+        index = (kind * self.num_stages + stage) * self.batches + microbatch
+        return index * self.num_slices + slice
 
     def op(self, code: int) -> Op:
         """Operation with this number: the inverse of `code`."""
-        rest, part = divmod(int(code), self.num_slices)
+        rest, slice_index = divmod(int(code), self.num_slices)
         rest, microbatch = divmod(rest, self.batches)
         kind, stage = divmod(rest, self.num_stages)
-        return Op(OpKind(kind), stage, microbatch, part)
+        return Op(OpKind(kind), stage, microbatch, slice_index)
 
     @property
     def num_codes(self) -> int:
@@ -500,9 +501,9 @@ class Pipeline(PipelineFields):
             zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
         )
 
-    def slice_factor(self, part: int) -> Fraction:
+    def slice_factor(self, slice_index: int) -> Fraction:
         """Factor on the times of a slice, on top of that of its microbatch."""
-        return self.slice_times[part] if self.slice_times else Fraction(1)
+        return self.slice_times[slice_index] if self.slice_times else Fraction(1)
 
     @property
     def order_is_open(self) -> bool:
@@ -513,11 +514,11 @@ class Pipeline(PipelineFields):
         """The pipeline whose microbatches run in another order, of the places in this one's."""
         before = self.order if isinstance(self.order, tuple) else range(self.batches)
         factors: dict[str, Any] = {
-            field: tuple(values[place] for place in order)
+            field: tuple(values[index] for index in order)
             for field in (microbatches.TIMES, microbatches.MEMORY)
             if (values := getattr(self, field)) is not None
         }
-        return replace(self, **factors, order=tuple(before[place] for place in order))
+        return replace(self, **factors, order=tuple(before[index] for index in order))
 
     def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
         """Costs of a microbatch with these factors (see `factors`), as integer ticks."""
@@ -554,8 +555,8 @@ class Pipeline(PipelineFields):
         return self._with_equal_microbatches(*map(max, zip(*own, strict=True)))
 
     def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
-        alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
-        return self.with_stage_costs({**self.costs_at(times, memory), **self._unstated}, **alike)
+        equal = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
+        return self.with_stage_costs({**self.costs_at(times, memory), **self._unstated}, **equal)
 
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int
@@ -614,7 +615,7 @@ class Model(Layers):
         placement: Any = None,
         chunks: int | None = None,
         partition: Any = None,
-        **more: Any,
+        **fields: Any,
     ) -> Pipeline:
         """Place the model on devices: stages of consecutive layers, cut by a partition.
 
@@ -635,7 +636,7 @@ class Model(Layers):
             model=self,
             partition=partition,
             name=self.name,
-            **more,
+            **fields,
         )
         if pipeline.num_devices != devices:
             raise InputError(

@@ -77,7 +77,9 @@ def slice_factors(slices: int, share: Fraction) -> tuple[Fraction, ...]:
     Slice q of Q attends on average to q + 1/2 of Q parts of the document, all slices together to
     Q / 2 each: so attention takes (2 q + 1) / Q times an equal part.
     """
-    return tuple(1 - share + share * Fraction(2 * part + 1, slices) for part in range(slices))
+    return tuple(
+        1 - share + share * Fraction(2 * slice_index + 1, slices) for slice_index in range(slices)
+    )
 
 
 def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:

@@ -190,19 +190,19 @@ def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
         )
 
 
-def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
-    return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, minimum=1, **more)
+def _size(field: str, placeholder: str, meaning: str, **fields: Any) -> Setting:
+    return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, minimum=1, **fields)
 
 
 def _count(field: str, meaning: str) -> Setting:
     return Setting(field, Shape.COUNT, meaning, minimum=1, under=Heading.UNITS)
 
 
-def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
-    return Setting(field, shape, meaning, default, part=Part.RUN, **more)
+def _run(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.RUN, **fields)
 
 
-def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **more: Any) -> Setting:
+def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **fields: Any) -> Setting:
     return Setting(
         field,
         Shape.CHOICE,
@@ -210,7 +210,7 @@ def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **more:
         default,
         choices=tuple(map(str, kind)),
         placeholder="|".join(kind),
-        **more,
+        **fields,
     )
 
 

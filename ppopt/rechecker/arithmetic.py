@@ -36,7 +36,7 @@ def min_time(claim: Claim, device: int) -> int:
             times[kind] += int(claim.pieces(route) * each)
     work = claim.work(times)
     smallest = of_smallest(claim)
-    tail = step_operations.tail(smallest, device) if pipeline.has_further_operations else 0
+    tail = step_operations.tail(smallest, device) if pipeline.has_auxiliary_operations else 0
     if not claim.span and claim.fused:
         tail = max(tail, _min_way(smallest, device, OpKind.BW))
     return head(smallest, device) + work + tail
@@ -44,7 +44,7 @@ def min_time(claim: Claim, device: int) -> int:
 
 def head(claim: Claim, device: int) -> int:
     """Earliest start of compute on a device, in ticks from 0, or from its own first operation."""
-    if claim.pipeline.has_further_operations:
+    if claim.pipeline.has_auxiliary_operations:
         return step_operations.head(claim, device)
     return 0 if claim.span else _min_way(claim, device, OpKind.F)
 

@@ -72,7 +72,7 @@ class MixedModel:
         for row in rows:
             self._add_order(row)
         self.step_operations: StepOperations | None = None
-        if pipeline.has_further_operations:
+        if pipeline.has_auxiliary_operations:
             self.step_operations = add_step_operations(
                 self.cp, claim, self.last, self.start, self.end
             )

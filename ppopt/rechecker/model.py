@@ -62,7 +62,7 @@ def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> F
     model = FeasibilityModel(claim, cp, start, end, {}, {}, {}, None, latest)
     for device in sorted(devices):
         _add_pairs(model, device)
-    if claim.pipeline.has_further_operations and rules.all:
+    if claim.pipeline.has_auxiliary_operations and rules.all:
         model = model._replace(step_operations=add_step_operations(cp, claim, latest, start, end))
     for device in sorted(devices):
         _add_device(model, device)

@@ -62,7 +62,7 @@ def refute(
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
     smallest = of_smallest(claim)
-    own = claim.pipeline.has_further_operations or claim.shortened or smallest is not claim
+    own = claim.pipeline.has_auxiliary_operations or claim.shortened or smallest is not claim
     if own and claim.size <= MAX_OPERATIONS:
         devices.update(every)
     rules, last = Rules(smallest, frozenset(devices)), latest(claim)

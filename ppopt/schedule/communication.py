@@ -109,7 +109,7 @@ def orders_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Orders:
         for cell in row:
             if cell[0].kind in _OPERATION:
                 both = [_code(pipeline, action) for action in cell]
-                codes += [~code if place else code for place, code in enumerate(both)]
+                codes += [~code if index else code for index, code in enumerate(both)]
         orders.append(np.array(codes, dtype=np.int64))
     return orders
 
@@ -176,7 +176,7 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
     """
     rows = computations(schedule.pipeline, schedule.orders)
     table, extended = schedule.operations, []
-    opens = table.of(lambda record: record.opens)
+    opens = table.of(lambda record: record.precedes_compute)
     for device, row in enumerate(rows):
         starts = schedule.start[(schedule.device == device) & ~schedule.seconds]
         own = table.where(opens & (table.device == device))
@@ -191,8 +191,8 @@ def _around(
 ) -> Iterator[Cell]:
     """A row with the UNSHARD of every (cell, stage) before that cell, and what closes stages."""
     done: Counter[int] = Counter()
-    for number, cell in enumerate(row):
-        yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == number)
+    for index, cell in enumerate(row):
+        yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == index)
         yield cell
         for kind, stage, _ in cell:
             closes = _CLOSING if _has_backward(pipeline, stage) else (ActionKind.F,)
@@ -209,8 +209,8 @@ def _upcoming_stages(cells: Sequence[Cell]) -> list[list[int]]:
     after: dict[int, int] = {}
     """Stage -> the next cell that uses it."""
     stages = [list(dict.fromkeys(action.stage for action in cell)) for cell in cells]
-    for place in reversed(range(len(cells))):
-        after.update(dict.fromkeys(stages[place], place))
+    for index in reversed(range(len(cells))):
+        after.update(dict.fromkeys(stages[index], index))
         wanted: list[int] = []
         for where in sorted(set(after.values())):
             if len(wanted) >= MAX_UNSHARDED:
@@ -274,30 +274,30 @@ def posted_rows(
 ) -> tuple[ActionRow, ...]:
     """Rows, with stage actions, in which all is posted as early as the order of the queues lets."""
     links = queues.links
-    place = {
-        action: (device, number)
+    cell_of = {
+        action: (device, index)
         for device, row in enumerate(rows)
-        for number, cell in enumerate(row)
+        for index, cell in enumerate(row)
         for action in cell
     }
     posts: list[dict[int, list[Action]]] = [{} for _ in rows]
     for pair, order in zip(links.pairs, queues.order, strict=True):
         reached = dict.fromkeys(pair, 0)
         for transfer in Operations.untimed(pipeline, order).rows():
-            for device, at, action in _posts(transfer, place):
+            for device, at, action in _posts(transfer, cell_of):
                 reached[device] = max(reached[device], at)
                 posts[device].setdefault(reached[device], []).append(action)
     return tuple(tuple(_merged(row, posts[device])) for device, row in enumerate(rows))
 
 
 def _posts(
-    transfer: Operation, place: Mapping[Action, tuple[int, int]]
+    transfer: Operation, cell_of: Mapping[Action, tuple[int, int]]
 ) -> Iterator[tuple[int, int, Action]]:
     """Both ends of a transfer: device, first cell before which it may stand, action."""
     kind, stage, microbatch = RECORDS[transfer.kind].carries, transfer.stage, transfer.microbatch
     assert kind is not None, "it is on a link"
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
-    positions = (place.get(Action(maker, stage, microbatch)) for maker in makers)
+    positions = (cell_of.get(Action(maker, stage, microbatch)) for maker in makers)
     device, at = next(position for position in positions if position is not None)
     yield device, at + 1, Action(_SEND[kind], stage, microbatch)
     yield transfer.target, 0, Action(_RECEIVE[kind], receiving_stage(kind, stage), microbatch)
@@ -306,15 +306,15 @@ def _posts(
 def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
     """A row with its posts; its last cell is a stage action, so none stands after that."""
     assert len(row) not in posts, "a post behind the last cell"
-    for number, cell in enumerate(row):
-        yield from ((action,) for action in posts.get(number, ()))
+    for index, cell in enumerate(row):
+        yield from ((action,) for action in posts.get(index, ()))
         yield cell
 
 
 def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
     """The communication order of a schedule's own times (see `as_streams`)."""
     streamed = as_streams(schedule)
-    if streamed.operations.of(lambda record: record.opens).any():
+    if streamed.operations.of(lambda record: record.precedes_compute).any():
         rows = with_own_stage_actions(streamed)
     else:
         batches = streamed.pipeline.batches
@@ -352,11 +352,11 @@ def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
             if cell[0].kind in _OPERATION:
                 last = _code(pipeline, cell[0])
             elif cell[0].kind in POSTS:
-                number = _transfer_of(links, cell[0])
-                ends[links.link[number]].setdefault(device, []).append(number)
+                transfer_id = _transfer_of(links, cell[0])
+                ends[links.link[transfer_id]].setdefault(device, []).append(transfer_id)
                 if last is not None:
                     before.append(last)
-                    after.append(number)
+                    after.append(transfer_id)
     order = [_agreed(links, pair, posted) for pair, posted in zip(links.pairs, ends, strict=True)]
     return Queues(links, tuple(order), np.array(before), np.array(after))
 
@@ -369,22 +369,22 @@ def _transfer_of(links: LinkQueues, post: Action) -> int:
     exists = 0 <= stage < links.pipeline.num_stages and post.microbatch is not None
     if not exists or not 0 <= (post.microbatch or 0) < links.pipeline.batches:
         raise InputError(f"{post}: there is no such transfer; remove it")
-    number = links.number(kind, stage, post.microbatch or 0)
-    if links.link[number] == MISSING:
+    transfer_id = links.transfer_id(kind, stage, post.microbatch or 0)
+    if links.link[transfer_id] == MISSING:
         raise InputError(f"{post}: no other device is at its other end; remove it")
-    return number
+    return transfer_id
 
 
 def _agreed(links: LinkQueues, pair: tuple[int, int], ends: Mapping[int, list[int]]) -> Ints:
     """The order of a link, where both of its devices post it."""
     first_row, second_row = (ends.get(device, []) for device in pair)
-    for place, (first, second) in enumerate(zip_longest(first_row, second_row)):
+    for index, (first, second) in enumerate(zip_longest(first_row, second_row)):
         if first != second:
             first_text, second_text = (
                 "nothing" if n is None else links.transfer(n) for n in (first, second)
             )
             raise InputError(
-                f"devices {pair[0]} and {pair[1]}: transfer {place} of their queue is {first_text} "
+                f"devices {pair[0]} and {pair[1]}: transfer {index} of their queue is {first_text} "
                 f"on device {pair[0]} and {second_text} on {pair[1]}; post transfers in one order "
                 "on both"
             )

@@ -82,8 +82,8 @@ class _DeviceMoves:
         self.instance, self.prefetch = instance, prefetch
         self.pipeline = pipeline = instance.pipeline
         self.code: Ints = codes(order)
-        self.place: Ints = np.cumsum(order >= 0) - 1
-        self.kind, self.stage, self.microbatch, self.part = split_codes(pipeline, self.code)
+        self.position: Ints = np.cumsum(order >= 0) - 1
+        self.kind, self.stage, self.microbatch, self.slice_index = split_codes(pipeline, self.code)
         self.first = np.flatnonzero(order >= 0)
         """Row of the first operation of every position."""
         self.out = self._moves(AuxiliaryKind.OFFLOAD)
@@ -96,7 +96,7 @@ class _DeviceMoves:
         self.headroom = (
             None if headroom is None else headroom - sum(gathered[stage] for stage in hosted)
         )
-        self.over = [self._count(self.out, place) for place in range(len(self.first))]
+        self.over = [self._count(self.out, position) for position in range(len(self.first))]
         """Per position, how many OFFLOAD may be over before it."""
         self.gate = self._gates()
         self.needed = self._needed()
@@ -105,79 +105,83 @@ class _DeviceMoves:
         """The moves of a kind, in the order of what they follow or precede."""
         forward = kind is AuxiliaryKind.OFFLOAD
         rows = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
-        of = [column[rows] for column in (self.stage, self.microbatch, self.part)]
+        of = [column[rows] for column in (self.stage, self.microbatch, self.slice_index)]
         code = self.pipeline.code(kind, *of)
         memory = (self.instance.frees if forward else self.instance.allocations)[code]
-        columns = (column.tolist() for column in (code, self.place[rows], memory, *of))
+        columns = (column.tolist() for column in (code, self.position[rows], memory, *of))
         return [
-            _Move(number, place, amount, (stage, microbatch, part))
-            for number, place, amount, stage, microbatch, part in zip(*columns, strict=True)
+            _Move(op_code, position, amount, (stage, microbatch, slice_index))
+            for op_code, position, amount, stage, microbatch, slice_index in zip(
+                *columns, strict=True
+            )
             if amount
         ]
 
     @staticmethod
-    def _count(moves: list[_Move], place: int) -> int:
+    def _count(moves: list[_Move], position: int) -> int:
         """How many moves belong to earlier positions."""
-        return bisect_left(moves, place, key=lambda move: move.position)
+        return bisect_left(moves, position, key=lambda move: move.position)
 
     def _live_without_moves(self) -> list[int]:
         """Memory that a device holds at every position, were nothing moved."""
-        instance, paired = self.instance, np.bincount(self.place)[self.place] > 1
+        instance, paired = self.instance, np.bincount(self.position)[self.position] > 1
         workspace = np.where(paired, instance.pair_workspaces[self.code], 0)
         allocated, freed = np.zeros((2, len(self.first)), dtype=np.int64)
-        np.add.at(allocated, self.place, instance.allocations[self.code] + workspace)
-        np.add.at(freed, self.place, instance.frees[self.code] + workspace)
+        np.add.at(allocated, self.position, instance.allocations[self.code] + workspace)
+        np.add.at(freed, self.position, instance.frees[self.code] + workspace)
         live: list[int] = (np.cumsum(allocated - freed) + freed).tolist()
         return live
 
     def _gates(self) -> list[int]:
         """Position behind which every RELOAD may begin: its F, or a later one."""
-        places = {move.of: move.position for move in self.out}
+        forward_positions = {move.of: move.position for move in self.out}
         if self.headroom is None:
-            return list(accumulate((places[move.of] for move in self.back), max))
+            return list(accumulate((forward_positions[move.of] for move in self.back), max))
         self.live = self._live_without_moves()
         gates: list[int] = []
         last = 0
-        for number, move in enumerate(self.back):
-            gate, last = move.position - 1, max(last, places[move.of])
-            while self.prefetch is Prefetch.EARLY and gate > last and self._fits(gate, number):
+        for index, move in enumerate(self.back):
+            gate, last = move.position - 1, max(last, forward_positions[move.of])
+            while self.prefetch is Prefetch.EARLY and gate > last and self._fits(gate, index):
                 gate -= 1
             last = max(last, gate)
             gates.append(last)
         return gates
 
-    def _fits(self, place: int, number: int) -> bool:
+    def _fits(self, position: int, index: int) -> bool:
         """Whether a RELOAD, and those before it, may have begun at a position."""
-        over = max(self._count(self.out, place - NEAR + 1), self._min_over(place))
+        over = max(self._count(self.out, position - NEAR + 1), self._min_over(position))
         headroom = self.headroom
         return (
             headroom is None
-            or self.live[place] + self.reloaded[number + 1] - self.offloaded[over] <= headroom
+            or self.live[position] + self.reloaded[index + 1] - self.offloaded[over] <= headroom
         )
 
-    def _min_over(self, place: int, begun: int | None = None) -> int:
+    def _min_over(self, position: int, begun: int | None = None) -> int:
         """How many OFFLOAD must be over at a position where so many RELOAD have begun.
 
         None: those of its own backwards and of earlier ones.
         """
-        begun = self._count(self.back, place + 1) if begun is None else begun
+        begun = self._count(self.back, position + 1) if begun is None else begun
         assert self.headroom is not None
-        need = self.live[place] + self.reloaded[begun] - self.headroom
-        return min(self.over[place], bisect_left(self.offloaded, need))
+        need = self.live[position] + self.reloaded[begun] - self.headroom
+        return min(self.over[position], bisect_left(self.offloaded, need))
 
     def _needed(self) -> list[int]:
         """How many OFFLOAD compute waits for at every position."""
         if self.headroom is None:
             return [0] * len(self.first)
-        begun = (bisect_left(self.gate, place) for place in range(len(self.first)))
-        needed = (self._min_over(place, many) for place, many in enumerate(begun))
+        begun = (bisect_left(self.gate, position) for position in range(len(self.first)))
+        needed = (self._min_over(position, many) for position, many in enumerate(begun))
         return list(accumulate(needed, max))
 
     def waits(self) -> Iterator[tuple[int, int]]:
         """What compute and RELOAD wait for besides data flow: (number, number that waits)."""
-        for place, (before, needed) in enumerate(zip([0, *self.needed], self.needed, strict=False)):
+        for position, (before, needed) in enumerate(
+            zip([0, *self.needed], self.needed, strict=False)
+        ):
             if needed > before:
-                yield self.out[needed - 1].code, int(self.code[self.first[place]])
+                yield self.out[needed - 1].code, int(self.code[self.first[position]])
         if self.headroom is None:
             return
         for move, gate in zip(self.back, self.gate, strict=True):
@@ -240,14 +244,14 @@ def start_reloads_late(schedule: Schedule) -> Schedule:
     start = table.start.copy()
     needed = np.isin(table.kind, (OpKind.B, OpKind.BW))
     reloads = table.kind == AuxiliaryKind.RELOAD
-    places = np.stack((table.stage, table.microbatch, table.slice), axis=1)
-    need = dict(zip(map(tuple, places[needed].tolist()), start[needed].tolist(), strict=True))
+    keys = np.stack((table.stage, table.microbatch, table.slice), axis=1)
+    need = dict(zip(map(tuple, keys[needed].tolist()), start[needed].tolist(), strict=True))
     following: dict[int, int] = {}
     rows = np.flatnonzero(table.on(ResourceKind.HOST))
     for row in rows[np.argsort(start[rows], kind="stable")][::-1].tolist():
         resource = int(table.resource[row])
         if reloads[row]:
-            until = need[tuple(places[row].tolist())]
+            until = need[tuple(keys[row].tolist())]
             until = min(until, following.get(resource, until))
             start[row] = until - (table.end[row] - table.start[row])
         following[resource] = int(start[row])

@@ -116,7 +116,7 @@ def arrivals(schedule: Schedule, flow: Waits | None = None) -> Arrivals:
     second = np.flatnonzero(schedule.seconds)
     stands_for = np.arange(len(schedule))
     stands_for[second] = second - 1
-    before, after = flow.makers[data], stands_for[flow.place[flow.after[data]]]
+    before, after = flow.makers[data], stands_for[flow.compute_row[flow.after[data]]]
     arrival = table.end[flow.before[data]] + flow.lag[data]
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
     needed, awaited = np.full((2, len(schedule)), FREE)
@@ -134,9 +134,9 @@ def arrivals(schedule: Schedule, flow: Waits | None = None) -> Arrivals:
     }
     for kind, cause in BESIDES.items():
         if cause in besides:
-            edges = table.on(kind)[flow.before] & (flow.place[flow.after] != FREE)
-            place = stands_for[flow.place[flow.after[edges]]]
-            np.maximum.at(besides[cause], place, table.end[flow.before[edges]])
+            edges = table.on(kind)[flow.before] & (flow.compute_row[flow.after] != FREE)
+            rows = stands_for[flow.compute_row[flow.after[edges]]]
+            np.maximum.at(besides[cause], rows, table.end[flow.before[edges]])
     for column in (sent, ready, needed, awaited, *besides.values()):
         column[second] = column[second - 1]
     return Arrivals(sent, ready, needed, awaited, besides)
@@ -231,8 +231,8 @@ def _gaps_with_memory(
     allocated, freed = (column[own] for column in amounts)
     time = np.concatenate([table.start[own], table.end[own]])
     change = np.concatenate([allocated, -freed])
-    place = np.argsort(time, kind="stable")
-    time, level = time[place], np.append(0, np.cumsum(change[place]))
+    order = np.argsort(time, kind="stable")
+    time, level = time[order], np.append(0, np.cumsum(change[order]))
     pieces = [
         (*edges, following)
         for start, end, following in gaps.T.tolist()
@@ -303,12 +303,12 @@ def _blocked(
     allocated[second] += allocated[second - 1]
     allocated[second - 1] = allocated[second]
     for amount in sorted(set(allocated.tolist())):
-        first, place = _min_from(np.where(allocated == amount, ready, _NEVER))
+        first, index = _min_from(np.where(allocated == amount, ready, _NEVER))
         fits = (headroom >= amount) | (amount == 0)
         closes = np.where(fits, np.minimum(closes, first[before]), closes)
         sooner = ~fits & (first[before] < opens)
         opens = np.where(sooner, first[before], opens)
-        row = np.where(sooner, low + place[before], row)
+        row = np.where(sooner, low + index[before], row)
     return _Window(opens, closes, row)
 
 

@@ -77,7 +77,9 @@ def _relief(schedule: Schedule) -> Relief | None:
     if saved_work <= 0 or (schedule.fits_limits and not _fits(balanced, schedule)):
         return None
     pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(balanced), strict=True)
-    return Relief(sum(here != there for here, there in pairs), saved_work / makespan)
+    return Relief(
+        sum(device != balanced_device for device, balanced_device in pairs), saved_work / makespan
+    )
 
 
 def _fits(pipeline: Pipeline, schedule: Schedule) -> bool:
@@ -89,7 +91,8 @@ def _max_work(pipeline: Pipeline) -> Fraction:
     """Time of F and BW of all microbatches on the busiest device, in the user's unit."""
     instance = Instance.of(pipeline, BackwardKind.WHOLE)
     work = (
-        sum(sum(instance.times(number)) for number in class_ids) for class_ids in instance.hosted
+        sum(sum(instance.times(class_id)) for class_id in class_ids)
+        for class_ids in instance.hosted
     )
     return pipeline.ticks.time(max(work))
 

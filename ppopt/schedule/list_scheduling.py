@@ -27,7 +27,7 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, Generation, Pop, pop_until
+from ppopt.schedule.generation import NEVER, EventSimulation, Pop, pop_until
 from ppopt.schedule.orders import Orders
 
 
@@ -99,23 +99,27 @@ class ListSchedule(NamedTuple):
 class ListScheduler:
     """List scheduling of one instance, split or whole, by one rule after another.
 
-    A place is a stage of a route. With n places, classes 0 to n - 1 of the instance are the F of
-    the places, the next n the B (or BW), and the last n the W.
+    A position is a stage of a route. With n positions, classes 0 to n - 1 of the instance are their
+    F, the next n their B (or BW), and the last n their W.
     """
 
     instance: Instance
 
     @cached_property
-    def places(self) -> int:
-        """Number of places: routes x stages."""
+    def num_positions(self) -> int:
+        """Number of positions: routes x stages."""
         return len(self.instance.classes) // len(self.instance.rows)
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
-        """Places of every device, by stage ascending."""
+        """Positions of every device, by stage ascending."""
         classes = self.instance.classes
         return tuple(
-            tuple(sorted((i for i in hosted if i < self.places), key=lambda i: classes[i].stage))
+            tuple(
+                sorted(
+                    (i for i in hosted if i < self.num_positions), key=lambda i: classes[i].stage
+                )
+            )
             for hosted in self.instance.hosted
         )
 
@@ -128,7 +132,7 @@ class ListScheduler:
         try:
             if self.plain:
                 return _schedule_plain(self, rule, pop)
-            return _RuleGeneration(self, rule).result(pop)
+            return _RuleSimulation(self, rule).result(pop)
         except TimeoutError:
             return None
 
@@ -138,7 +142,7 @@ class ListScheduler:
 
         One place on every device, memory taken by F alone, and lags between devices alone.
         """
-        single_places = all(len(places) == 1 for places in self.hosted)
+        single_positions = all(len(positions) == 1 for positions in self.hosted)
         classes, successors = self.instance.classes, self.instance.successors
         local_lags = (
             lag
@@ -146,7 +150,7 @@ class ListScheduler:
             for after, lag in links
             if classes[before].device == classes[after].device
         )
-        return single_places and not any(self.transient) and not any(local_lags)
+        return single_positions and not any(self.transient) and not any(local_lags)
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
@@ -154,17 +158,17 @@ class ListScheduler:
 
         If there is no W, the backward stands in its place again, and F if there is none either.
         """
-        return tuple(tuple(map(self._triple, own_places)) for own_places in self.hosted)
+        return tuple(tuple(map(self._triple, own_positions)) for own_positions in self.hosted)
 
-    def _triple(self, place: int) -> tuple[int, int, int]:
+    def _triple(self, position: int) -> tuple[int, int, int]:
         classes = self.instance.classes
-        numbers = [n for n in range(place, len(classes), self.places) if classes[n].size]
+        numbers = [n for n in range(position, len(classes), self.num_positions) if classes[n].size]
         return numbers[0], numbers[:2][-1], numbers[-1]
 
     @cached_property
     def allocates(self) -> list[tuple[int, ...]]:
-        """Memory that every operation of a class takes; one entry more, as in `Generation`."""
-        return [(*self.instance.allocated(number), 0) for number in self._numbers]
+        """Memory that every operation of a class takes; one entry more, as in `EventSimulation`."""
+        return [(*self.instance.allocated(class_id), 0) for class_id in self._numbers]
 
     @property
     def _numbers(self) -> range:
@@ -176,8 +180,8 @@ class ListScheduler:
         instance = self.instance
         forward = [op_class.kind is OpKind.F for op_class in instance.classes]
         largest = [
-            max((instance.freed if forward[number] else instance.allocated)(number), default=0)
-            for number in self._numbers
+            max((instance.freed if forward[class_id] else instance.allocated)(class_id), default=0)
+            for class_id in self._numbers
         ]
         return [
             max((largest[i] for i in class_ids), default=0) for class_ids in self.instance.hosted
@@ -189,42 +193,42 @@ class ListScheduler:
         changes = self.instance.changes
         return [
             0
-            if len(own_places) == 1 and not transient
-            else sum(max(changes(f)) for f in own_places) + transient
-            for own_places, transient in zip(self.hosted, self.transient, strict=True)
+            if len(own_positions) == 1 and not transient
+            else sum(max(changes(f)) for f in own_positions) + transient
+            for own_positions, transient in zip(self.hosted, self.transient, strict=True)
         ]
 
     @cached_property
     def device_params(self) -> tuple[_DeviceParams, ...]:
         """The instance as the short loop reads it, per device."""
-        return tuple(self._params_of(place) for (place,) in self.hosted)
+        return tuple(self._params_of(position) for (position,) in self.hosted)
 
-    def _params_of(self, place: int) -> _DeviceParams:
-        instance, forwards = self.instance, range(self.places)
-        numbers = range(place, len(instance.classes), self.places)
+    def _params_of(self, position: int) -> _DeviceParams:
+        instance, forwards = self.instance, range(self.num_positions)
+        numbers = range(position, len(instance.classes), self.num_positions)
         f, b, *_ = (
-            [(i, instance.classes[i].device, lag) for i, lag in instance.successors[number]]
-            for number in numbers
+            [(i, instance.classes[i].device, lag) for i, lag in instance.successors[class_id]]
+            for class_id in numbers
         )
-        backwards = range(self.places, 2 * self.places)
-        all_codes = [instance.codes[number] for number in numbers]
+        backwards = range(self.num_positions, 2 * self.num_positions)
+        all_codes = [instance.codes[class_id] for class_id in numbers]
         return _DeviceParams(
-            stage=instance.classes[place].stage,
-            time=tuple(instance.times(number) for number in numbers),
-            change=tuple((*instance.changes(number), 0) for number in numbers),
+            stage=instance.classes[position].stage,
+            time=tuple(instance.times(class_id) for class_id in numbers),
+            change=tuple((*instance.changes(class_id), 0) for class_id in numbers),
             code=tuple(int(codes[0]) if len(codes) else ABSENT for codes in all_codes),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
 
 
-class _RuleGeneration:
+class _RuleSimulation:
     """One parallel generation, steered by a rule."""
 
     def __init__(self, scheduler: ListScheduler, rule: PriorityRule) -> None:
-        instance, places = scheduler.instance, scheduler.places
+        instance, num_positions = scheduler.instance, scheduler.num_positions
         devices = range(len(scheduler.hosted))
-        self.run = Generation(instance)
+        self.run = EventSimulation(instance)
         self.instance, self.rule, self.total = instance, rule, instance.batches
         self.hosted, self.allocates = scheduler.triples, scheduler.allocates
         self.needs, self.transient = scheduler.needs, scheduler.transient
@@ -235,7 +239,7 @@ class _RuleGeneration:
         self.backward = [
             [(f, b, w) for f, b, w in own_triples[::-1] if b != f] for own_triples in self.forward
         ]
-        self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:places]]
+        self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:num_positions]]
         self.done, self.arrived, self.live = self.run.done, self.run.arrived, self.run.live
         headrooms = [instance.headroom(device) for device in devices]
         self.headroom = [NEVER if headroom is None else headroom for headroom in headrooms]
@@ -384,7 +388,7 @@ class _DeviceParams(NamedTuple):
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
     scheduler: ListScheduler, rule: PriorityRule, pop: Pop
 ) -> ListSchedule | None:
-    """List scheduling of a plain pipeline: `_RuleGeneration` with all else left out.
+    """List scheduling of a plain pipeline: `_RuleSimulation` with all else left out.
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and it
     is built 2.6 times as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most
@@ -425,13 +429,13 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
         fits = live[d] + allocates[d][f] <= limit[d]
         may_b, may_f = next_b <= now, fits and next_f <= now
         if w < b and not fits and next_f != NEVER and memory_first[d]:
-            kind, number = 2, w
+            kind, microbatch = 2, w
             did_w[d] = w + 1
         elif may_b and not (may_f and eager[d]):
-            kind, number = 1, b
+            kind, microbatch = 1, b
             did_b[d] = b + 1
         elif may_f:
-            kind, number = 0, f
+            kind, microbatch = 0, f
             did_f[d] = f + 1
         elif w < b:
             if next_f > now:
@@ -447,16 +451,16 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
                         or now + time * due[d] // 100 > coming
                     ):
                         continue
-            kind, number = 2, w
+            kind, microbatch = 2, w
             did_w[d] = w + 1
         else:
             continue
-        end = now + times[d][kind][number]
+        end = now + times[d][kind][microbatch]
         if first_start[d] < 0:
             first_start[d] = now
         busy[d] = end
-        live[d] += changes[d][kind][number]
-        orders[d].append(params.code[kind] + number)
+        live[d] += changes[d][kind][microbatch]
+        orders[d].append(params.code[kind] + microbatch)
         push(events, (end, d))
         if kind == 0:
             target, lag = params.next
@@ -480,10 +484,10 @@ def _smaller(instance: Instance, numbers: Sequence[int]) -> Bools:
     peaks = []
     for option in (SPLIT_MODE, WHOLE_MODE):
         live = peak = np.zeros(instance.batches, dtype=np.int64)
-        for number in numbers:
-            if instance.times(number, option):
-                peak = np.maximum(peak, live + instance.allocated(number, option))
-                live = live + instance.changes(number, option)
+        for class_id in numbers:
+            if instance.times(class_id, option):
+                peak = np.maximum(peak, live + instance.allocated(class_id, option))
+                live = live + instance.changes(class_id, option)
         peaks.append(peak)
     return np.asarray(peaks[SPLIT_MODE] < peaks[WHOLE_MODE])
 
@@ -500,16 +504,16 @@ def one_at_a_time(instance: Instance) -> Orders:
         for route, hosted in enumerate(pipeline.hosted):
             stages = hosted[device]
             rows = [
-                instance.codes[instance.number(OpKind.F, stage, route, part)]
+                instance.codes[instance.class_id(OpKind.F, stage, route, slice_index)]
                 for stage in stages
-                for part in slices
+                for slice_index in slices
             ]
-            for stage, part in product(stages[::-1], reversed(slices)):
-                numbers = instance.numbers(stage, route, part)[1:]
+            for stage, slice_index in product(stages[::-1], reversed(slices)):
+                numbers = instance.class_ids(stage, route, slice_index)[1:]
                 split = _smaller(instance, numbers)
-                for number in numbers:
-                    codes = (instance.codes_in(number, each) for each in (SPLIT_MODE, WHOLE_MODE))
-                    rows += [np.where(split, *codes)] if instance.classes[number].size else []
+                for class_id in numbers:
+                    codes = (instance.codes_in(class_id, each) for each in (SPLIT_MODE, WHOLE_MODE))
+                    rows += [np.where(split, *codes)] if instance.classes[class_id].size else []
             order = np.stack(rows, axis=1).ravel()
             parts.append(order[order != ABSENT])
         orders.append(np.concatenate(parts))

@@ -162,7 +162,9 @@ def communication(pipeline: Pipeline) -> int:
     One of each per microbatch and boundary between stages on different devices; the unit is the
     tensor of one microbatch at such a boundary.
     """
-    crossings = sum(here != there for hosts in pipeline.hosts for here, there in pairwise(hosts))
+    crossings = sum(
+        source != target for hosts in pipeline.hosts for source, target in pairwise(hosts)
+    )
     return 2 * crossings * pipeline.batches // pipeline.routes
 
 
@@ -195,7 +197,7 @@ def memory_of(operations: Operations) -> Memory:
     pipeline, kinds = operations.pipeline, np.bincount(operations.kind, minlength=KINDS)
     uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
     kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
-    whole = pipeline.has_further_operations or bool(kinds[NUM_KINDS:].any())
+    whole = pipeline.has_auxiliary_operations or bool(kinds[NUM_KINDS:].any())
     instance, numbers = Instance.of(pipeline, kind, all_resources=whole), operations.numbers
     in_pairs = instance.pair_workspaces[numbers]
     return instance.allocations[numbers] + in_pairs, instance.frees[numbers] + in_pairs

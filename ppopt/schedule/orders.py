@@ -91,8 +91,8 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
         full = full + ~exists[OpKind.B]
     wrong = (forward != 1) | (backward + full != 1) | (closed != backward)
     if wrong.any():
-        stage, microbatch, part = (int(index) for index in np.argwhere(wrong)[0])
-        numbers = count.reshape(shape)[:, stage, microbatch, part]
+        stage, microbatch, slice_index = (int(index) for index in np.argwhere(wrong)[0])
+        numbers = count.reshape(shape)[:, stage, microbatch, slice_index]
         counts = [f"{numbers[kind]} {kind.name}" for kind in OpKind]
         raise InputError(
             f"stage {stage} microbatch {microbatch}: the orders hold {', '.join(counts)}; "

@@ -133,8 +133,8 @@ class Schedule(Timetable):
         table = self.operations.where(~self.operations.on(ResourceKind.LINK))
         besides = ~table.computed
         keys = (table.end, table.start, table.device)
-        place = np.lexsort((*(np.where(besides, key, 0) for key in keys), besides))
-        table, besides = table.where(place), besides[place]
+        order = np.lexsort((*(np.where(besides, key, 0) for key in keys), besides))
+        table, besides = table.where(order), besides[order]
         per_unit = self.pipeline.ticks.per_unit
         used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
         names = [name for name in Operation._fields[:8] if used.get(name, True)]

@@ -28,7 +28,7 @@ from ppopt.schedule.operations import Operations, split_codes
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 
-_OPENING = next(record.kind for record in RECORDS if record.opens)
+_OPENING = next(record.kind for record in RECORDS if record.precedes_compute)
 
 
 def step_orders(instance: Instance, position: Ints) -> list[Ints]:
@@ -38,18 +38,18 @@ def step_orders(instance: Instance, position: Ints) -> list[Ints]:
     that grows along its order.
     """
 
-    def key(number: int) -> tuple[int, int]:
-        before = _compute(instance, position, instance.predecessors[number])
-        after = _compute(instance, position, instance.successors[number])
-        on_compute = instance.resources[instance.classes[number].resource].kind
+    def key(class_id: int) -> tuple[int, int]:
+        before = _compute(instance, position, instance.predecessors[class_id])
+        after = _compute(instance, position, instance.successors[class_id])
+        on_compute = instance.resources[instance.classes[class_id].resource].kind
         if on_compute is ResourceKind.COMPUTE:
             return 2, 0
         return (1, max(before)) if before else (0, min(after, default=0))
 
     hosted: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
-    for number in instance.further_classes:
-        if not instance.classes[number].per_microbatch:
-            hosted[instance.device(number)].append(number)
+    for class_id in instance.auxiliary_classes:
+        if not instance.classes[class_id].per_microbatch:
+            hosted[instance.device(class_id)].append(class_id)
     return [
         np.array(
             [instance.codes[number][0] for number in sorted(class_ids, key=key)], dtype=np.int64
@@ -89,7 +89,7 @@ def _issues(pipeline: Pipeline, order: Ints, window: int) -> Iterator[tuple[int,
     keys = list(zip(stage.tolist(), first.tolist(), strict=True))
     computed = [set(keys[low:high]) for low, high in pairwise((*starts.tolist(), len(keys)))]
     for key in dict.fromkeys(keys):
-        place = next(number for number, stages in enumerate(computed) if key in stages)
+        place = next(index for index, stages in enumerate(computed) if key in stages)
         between: set[tuple[int, int]] = set()
         while place and len(between | computed[place - 1]) < window:
             place -= 1
@@ -103,17 +103,19 @@ def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
 
     By `named`, which has a name for every operation number; `position` as in `step_orders`.
     """
-    number_of = {int(instance.codes[number][0]): number for number in instance.further_classes}
+    class_of = {
+        int(instance.codes[class_id][0]): class_id for class_id in instance.auxiliary_classes
+    }
     earliest: dict[int, int] = {}
     for order in step_orders(instance, position):
         end = 0
-        for number in (number_of[code] for code in order.tolist()):
-            kind = instance.classes[number].kind
-            if kind is None or not RECORDS[kind].opens:
+        for class_id in (class_of[code] for code in order.tolist()):
+            kind = instance.classes[class_id].kind
+            if kind is None or not RECORDS[kind].precedes_compute:
                 break
-            end += instance.times(number)[0]
-            for after, _ in instance.successors[number]:
-                if after not in instance.further_classes:
+            end += instance.times(class_id)[0]
+            for after, _ in instance.successors[class_id]:
+                if after not in instance.auxiliary_classes:
                     earliest[int(named[instance.codes[after][0]])] = end
     return earliest
 
@@ -121,12 +123,12 @@ def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
 def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], ...]) -> list[int]:
     """Positions of the operations of the classes of compute among some classes."""
     positions: list[int] = []
-    for number, _ in links:
-        if number not in instance.further_classes:
+    for class_id, _ in links:
+        if class_id not in instance.auxiliary_classes:
             for option in (SPLIT_MODE, WHOLE_MODE):
-                codes = instance.codes_in(number, option)
-                places = position[codes[codes != ABSENT]]
-                positions += places[places != ABSENT].tolist()
+                codes = instance.codes_in(class_id, option)
+                present = position[codes[codes != ABSENT]]
+                positions += present[present != ABSENT].tolist()
     return positions
 
 
@@ -151,7 +153,7 @@ def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
     """Delay what a device runs before its compute, in `start`, as its memory asks."""
     table = schedule.operations
     once = (table.device == device) & (table.microbatch == ONCE)
-    opens = once & table.of(lambda record: record.opens)
+    opens = once & table.of(lambda record: record.precedes_compute)
     rows = np.flatnonzero(opens).tolist()
     closing = int(table.start[once & ~opens].min(initial=schedule.end.max()))
     allocated, _ = memory_of(table)

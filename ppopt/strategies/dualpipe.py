@@ -128,8 +128,8 @@ def _fill(run: _OrderWriter, rank: int, ahead: int) -> None:
 
 def _overlap(run: _OrderWriter, count: int, ahead: int, *, meet: bool) -> None:
     """Steps 4 (nF0B1F1B0) and 5 (nB1F1B0); where phases meet, the first F0 and B1 stay apart."""
-    for number in range(count):
-        if number == 0 and meet:
+    for step in range(count):
+        if step == 0 and meet:
             run.forward(0)
             run.backward(1)
         else:
@@ -142,8 +142,8 @@ def _overlap(run: _OrderWriter, count: int, ahead: int, *, meet: bool) -> None:
 
 def _drain(run: _OrderWriter, rank: int, ahead: int) -> None:
     """Steps 6 (nB1B0, its second half split), 7 (nWB0) and 8 (nW)."""
-    for number in range(2 * (rank + 1)):
-        run.backward(1 - number % 2, split=number > rank)
+    for step in range(2 * (rank + 1)):
+        run.backward(1 - step % 2, split=step > rank)
     for _ in range(ahead):
         run.weight()
         run.backward(0, split=True)
@@ -166,10 +166,10 @@ class _OrderWriter:
 
     def backward(self, phase: int, *, split: bool = False) -> None:
         """Run the next BW of a phase, or its B, which leaves W for later."""
-        place = self._next(OpKind.BW, phase)
-        self.order.append(self._code(OpKind.B if split else OpKind.BW, *place))
+        operation = self._next(OpKind.BW, phase)
+        self.order.append(self._code(OpKind.B if split else OpKind.BW, *operation))
         if split:
-            self._pending_weights.append(place)
+            self._pending_weights.append(operation)
 
     def weight(self) -> None:
         """Run the oldest W that is left."""
@@ -181,9 +181,9 @@ class _OrderWriter:
         self.order.append(~self._code(OpKind.BW, *self._next(OpKind.BW, backward)))
 
     def _next(self, kind: OpKind, phase: int) -> tuple[int, int]:
-        number = self._done[kind][phase]
+        index = self._done[kind][phase]
         self._done[kind][phase] += 1
-        return self._phases[phase].stage, int(self._phases[phase].microbatch[number])
+        return self._phases[phase].stage, int(self._phases[phase].microbatch[index])
 
     def _code(self, kind: OpKind, stage: int, microbatch: int) -> int:
         return int(self._pipeline.code(kind, stage, microbatch))

@@ -114,5 +114,7 @@ def sequence(batches: int, chunks: int, group: int) -> tuple[Ints, Ints]:
     grid = np.arange(batches)
     starts = np.arange(0, batches, group)
     members = [grid[start : start + group] for start in starts]
-    chunk = np.concatenate([np.repeat(np.arange(chunks), len(part)) for part in members])
-    return chunk, np.concatenate([np.tile(part, chunks) for part in members])
+    chunk = np.concatenate(
+        [np.repeat(np.arange(chunks), len(microbatches)) for microbatches in members]
+    )
+    return chunk, np.concatenate([np.tile(microbatches, chunks) for microbatches in members])

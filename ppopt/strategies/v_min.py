@@ -15,7 +15,7 @@ from itertools import accumulate
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, Generation
+from ppopt.schedule.generation import NEVER, EventSimulation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
@@ -81,22 +81,26 @@ class _Paced:
     """One generation, and what devices hold in it."""
 
     def __init__(self, instance: Instance, max_in_flight: int, percent: int) -> None:
-        self.run, self.instance, self.max_in_flight = Generation(instance), instance, max_in_flight
+        self.run, self.instance, self.max_in_flight = (
+            EventSimulation(instance),
+            instance,
+            max_in_flight,
+        )
         self.classes = instance.classes
         hosted = [filter(None, map(instance.times, class_ids)) for class_ids in instance.hosted]
         work = [zip(*times, strict=True) for times in hosted]
         busiest = map(max, zip(*(map(sum, rows) for rows in work), strict=True))
         paces = [-(-time * percent // 100) for time in busiest]
         self.entries = list(accumulate(paces[:-1], initial=0))
-        self.entry = instance.number(OpKind.F, 0)
+        self.entry = instance.class_id(OpKind.F, 0)
         self.coming: list[int | None] = [None for _ in self.classes]
         """When the next operation of a class may start, if that is known."""
         self.coming[self.entry] = 0
         self.passes = [
             [
-                (number, kind)
-                for number in class_ids
-                if isinstance(kind := self.classes[number].kind, OpKind) and kind is not OpKind.W
+                (class_id, kind)
+                for class_id in class_ids
+                if isinstance(kind := self.classes[class_id].kind, OpKind) and kind is not OpKind.W
             ]
             for class_ids in instance.hosted
         ]
@@ -114,39 +118,39 @@ class _Paced:
         """The oldest microbatch that is ready, of equals the backward; else perhaps W."""
         ready: list[tuple[int, int, int]] = []
         following, blocked = NEVER, False
-        for number, kind in self.passes[device]:
-            arrival = self.coming[number]
+        for class_id, kind in self.passes[device]:
+            arrival = self.coming[class_id]
             if arrival is None:
-                arrival = self.coming[number] = self.run.arrival(number)
+                arrival = self.coming[class_id] = self.run.arrival(class_id)
                 if arrival is None:
                     continue
             if arrival > now:
                 following = min(following, arrival)
-            elif kind is OpKind.F and not self._may_begin(device, number):
+            elif kind is OpKind.F and not self._may_begin(device, class_id):
                 blocked = True
             else:
-                ready.append((self.run.done[number], -kind, number))
+                ready.append((self.run.done[class_id], -kind, class_id))
         if ready:
-            _, back, number = min(ready)
-            self._begin(device, number, OpKind(-back))
-            return number
+            _, back, class_id = min(ready)
+            self._begin(device, class_id, OpKind(-back))
+            return class_id
         if self.pending[device]:
-            number = self.pending[device][0]
-            time = self.instance.times(number)[self.run.done[number]]
+            class_id = self.pending[device][0]
+            time = self.instance.times(class_id)[self.run.done[class_id]]
             if blocked or 100 * (following - now) >= PATIENCE * time:
                 self.in_flight[device] -= 1
                 return self.pending[device].popleft()
         return None
 
-    def _may_begin(self, device: int, number: int) -> bool:
+    def _may_begin(self, device: int, class_id: int) -> bool:
         """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
-        first = number == self.passes[device][0][0]
+        first = class_id == self.passes[device][0][0]
         return self.in_flight[device] < self.max_in_flight or not (first or self.pending[device])
 
-    def _begin(self, device: int, number: int, kind: OpKind) -> None:
+    def _begin(self, device: int, class_id: int, kind: OpKind) -> None:
         """Note what the start of an F or B changes."""
-        self.coming[number] = None
-        *_, backward, weight = self.instance.numbers(self.classes[number].stage)
+        self.coming[class_id] = None
+        *_, backward, weight = self.instance.class_ids(self.classes[class_id].stage)
         closing = weight if kind is OpKind.B else backward
         if kind is OpKind.F:
             self.in_flight[device] += 1
@@ -154,6 +158,6 @@ class _Paced:
             self.in_flight[device] -= 1
         elif kind is OpKind.B:
             self.pending[device].append(weight)
-        if number == self.entry:
-            entered = self.run.done[number] + 1
-            self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER
+        if class_id == self.entry:
+            entered = self.run.done[class_id] + 1
+            self.coming[class_id] = self.entries[entered] if entered < len(self.entries) else NEVER

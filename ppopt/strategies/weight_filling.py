@@ -11,7 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import Generation
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import equal_times
 
@@ -72,9 +72,9 @@ def best(
     """The order of least device span, then of least makespan, that keeps the memory.
 
     A backbone gives F and B, and every rule fills it with W; complete orders are taken as they
-    are. No device holds more than `max_in_flight` activations, counted from F to W, if any order
-    keeps that. A long run takes the order that is best for its first `SAMPLE` microbatches per
-    device, or the next best where that one, repeated, holds more in the end.
+    are. No device has more than `max_in_flight` activations, counted from F to W, if any order
+    allows that. A long run uses the order that is best for its first `SAMPLE` microbatches per
+    device, or the next best if that one, repeated, exceeds the limit.
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
@@ -98,10 +98,14 @@ class _Filling:
     def __init__(
         self, instance: Instance, sequences: Sequences, max_in_flight: int, rule: GapRule | None
     ) -> None:
-        self.run, self.instance, self.classes = Generation(instance), instance, instance.classes
+        self.run, self.instance, self.classes = (
+            EventSimulation(instance),
+            instance,
+            instance.classes,
+        )
         self.sequences, self.max_in_flight, self.rule = sequences, max_in_flight, rule
-        numbers = map(instance.numbers, range(instance.pipeline.num_stages))
-        present = [[number for number in row if self.classes[number].size] for row in numbers]
+        numbers = map(instance.class_ids, range(instance.pipeline.num_stages))
+        present = [[class_id for class_id in row if self.classes[class_id].size] for row in numbers]
         self.closing = {row[-1] for row in present}
         """The last class of every stage."""
         self.weight = {row[-2]: row[-1] for row in present if len(row) == len(instance.rows)}
@@ -126,19 +130,19 @@ class _Filling:
         """Run a device until an input is unknown; returns how far its order has come."""
         sequence, rule, arrivals = self.sequences[device], self.rule, self.run.arrival
         while at < len(sequence):
-            number = sequence[at]
-            arrival = arrivals(number)
+            class_id = sequence[at]
+            arrival = arrivals(class_id)
             if arrival is None:
                 break
             if rule is not None and self.pending[device]:
-                self._fill(rule, device, number, arrival)
-            self._append(device, number, arrival)
+                self._fill(rule, device, class_id, arrival)
+            self._append(device, class_id, arrival)
             at += 1
         return at
 
-    def _fill(self, rule: GapRule, device: int, number: int, arrival: int) -> None:
+    def _fill(self, rule: GapRule, device: int, class_id: int, arrival: int) -> None:
         """Run W before an operation: those that fit, and those that memory asks for."""
-        waiting, forward = self.pending[device], self.classes[number].kind is OpKind.F
+        waiting, forward = self.pending[device], self.classes[class_id].kind is OpKind.F
         while waiting:
             full = forward and self.in_flight[device] >= self.max_in_flight
             if not (full or self._fits(rule, device, arrival)):
@@ -151,13 +155,13 @@ class _Filling:
             return True
         return rule.level and gap > self.run.max_idle - self.run.idle[device]
 
-    def _append(self, device: int, number: int, arrival: int) -> None:
-        self.run.append(number, arrival)
-        kind = self.classes[number].kind
+    def _append(self, device: int, class_id: int, arrival: int) -> None:
+        self.run.append(class_id, arrival)
+        kind = self.classes[class_id].kind
         if kind is OpKind.F:
             self.in_flight[device] += 1
             self.peak_in_flight = max(self.peak_in_flight, self.in_flight[device])
-        if number in self.closing:
+        if class_id in self.closing:
             self.in_flight[device] -= 1
         elif kind is OpKind.B and self.rule is not None:
-            self.pending[device].append(self.weight[number])
+            self.pending[device].append(self.weight[class_id])

@@ -10,7 +10,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.generation import Generation
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, register
@@ -66,21 +66,28 @@ class _Run:
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
         instance = Instance(pipeline, BackwardKind.SPLIT)
-        self.run, self.choices = Generation(instance), choices
+        self.run, self.choices = EventSimulation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
-        self.number = [instance.numbers(stage) for stage in self.stages]
-        self.exists = [[bool(instance.times(number)) for number in row] for row in self.number]
+        self.class_ids = [instance.class_ids(stage) for stage in self.stages]
+        self.exists = [
+            [bool(instance.times(class_id)) for class_id in row] for row in self.class_ids
+        ]
         none = (0,) * self.batches
-        self.times = [[instance.times(number) or none for number in row] for row in self.number]
+        self.times = [
+            [instance.times(class_id) or none for class_id in row] for row in self.class_ids
+        ]
         self.memory = [
-            [(*(instance.changes(number) or none), 0) for number in row] for row in self.number
+            [(*(instance.changes(class_id) or none), 0) for class_id in row]
+            for row in self.class_ids
         ]
         self.limit = [2 * len(self.stages) * max(memory[F]) for memory in self.memory]
         lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
-        pairs = list(pairwise(self.number))
-        self.lag = [int(lags[here[F], there[F]]) for here, there in pairs]
-        self.back_lag = [int(lags.get((there[B], here[B]), 0)) for here, there in pairs]
+        pairs = list(pairwise(self.class_ids))
+        self.lag = [int(lags[current[F], following[F]]) for current, following in pairs]
+        self.back_lag = [
+            int(lags.get((following[B], current[B]), 0)) for current, following in pairs
+        ]
         self.done = [[0, 0, 0] for _ in self.stages]
         self.live, self.pending = ([0 for _ in self.stages] for _ in range(2))
         self._warm_up()
@@ -103,7 +110,7 @@ class _Run:
         """When the inputs of the next operation of a kind are at a stage; 0 if it has none."""
         if not self.exists[stage][kind]:
             return 0
-        arrival = self.run.arrival(self.number[stage][kind])
+        arrival = self.run.arrival(self.class_ids[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
 
@@ -120,7 +127,7 @@ class _Run:
         if self.exists[stage][kind]:
             arrival = 0 if kind == W else self._arrival(stage, kind)
             self.live[stage] += self._change(stage, kind)
-            self.run.append(self.number[stage][kind], arrival)
+            self.run.append(self.class_ids[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
 

@@ -58,8 +58,8 @@ def _existing(passes: Iterator[int], batches: int) -> list[int]:
     remaining = [batches] * 4
     order = []
     while any(remaining):
-        number = next(passes)
-        if remaining[number]:
-            remaining[number] -= 1
-            order.append(number)
+        pass_index = next(passes)
+        if remaining[pass_index]:
+            remaining[pass_index] -= 1
+            order.append(pass_index)
     return order

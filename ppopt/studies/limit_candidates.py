@@ -104,7 +104,7 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
     between = [tuple(sorted(amounts)) for amounts in places.values()]
     memory = pipeline.ticks.costs.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
-    alike = batches if all(instance.alike for instance in instances) else 1
+    alike = batches if all(instance.has_uniform_classes for instance in instances) else 1
     return _Held(between, sorted(during.difference(*between)), gathered, alike)
 
 

@@ -14,7 +14,7 @@ from ppopt.schedule.list_scheduling import (
     ListScheduler,
     PriorityRule,
     RuleStyle,
-    _RuleGeneration,
+    _RuleSimulation,
     one_at_a_time,
     uniform_rule,
 )
@@ -71,7 +71,7 @@ def test_the_short_loop_is_the_long_one() -> None:
         assert scheduler.plain or number % 2
         if scheduler.plain:
             plain += number % 2
-            assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
+            assert scheduler.build(rule) == _RuleSimulation(scheduler, rule).result()
     assert plain > 50
 
 

@@ -34,7 +34,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import OperationClass
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.schedule.list_scheduling import ListScheduler, _RuleSimulation, one_at_a_time
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.dynamic_programming.applicability import is_supported
 from ppopt.solver.heuristics.moves import State
@@ -263,7 +263,7 @@ def test_list_scheduling_keeps_times_and_limits(fields: dict[str, Any], *, fused
         for rule in islice(priority_rules(instance), 5):
             built = scheduler.build(rule)
             if scheduler.plain:
-                assert built == _RuleGeneration(scheduler, rule).result()
+                assert built == _RuleSimulation(scheduler, rule).result()
             if built is not None:
                 schedule = timing.schedule(pipeline, built.arrays())
                 assert verify(schedule) == []

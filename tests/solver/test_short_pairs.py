@@ -102,7 +102,7 @@ def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) ->
             minimum = min(ours.durations[each][stage] for each in kinds)
             assert theirs.durations[backward][stage] <= minimum
             assert min_times(pipeline)[F][stage] <= two
-        for original, two in pairs.places:
+        for original, two in pairs.stage_pairs:
             time = theirs.pair_time(original, backward, two)
             assert time >= max(theirs.durations[F][original], theirs.durations[backward][two])
             assert time == min(ours.pair_time(original, each, two) for each in kinds)

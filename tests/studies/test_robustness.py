@@ -95,7 +95,7 @@ def test_any_times_agree_with_plain_python(schedule: Schedule, seed: int) -> Non
     for sample in range(3):
         duration = {
             schedule.pipeline.op(code): drawn[run.row[place], sample]
-            for code, place in zip(run.net.ops.tolist(), run.net.place.tolist(), strict=True)
+            for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
         }
         assert values[sample] == max(slowly(schedule, duration, schedule.metrics.first_ticks))
 

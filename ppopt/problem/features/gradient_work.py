@@ -46,7 +46,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     pipeline = draft.pipeline
     if not pipeline.has_gradient_work:
         return
-    costs, queues = pipeline.ticks.costs, draft.numbers(ResourceKind.COLLECTIVE)
+    costs, queues = pipeline.ticks.costs, draft.resource_ids(ResourceKind.COLLECTIVE)
     host = {
         (route, stage): device
         for route, hosts in enumerate(pipeline.hosts)
@@ -166,9 +166,9 @@ def _before_compute(
     draft: InstanceDraft, unshard: dict[Key, int], host: dict[Key, int]
 ) -> Iterator[Precedence]:
     """F after the unshard of its stage, and unshards of a device and route in order of stages."""
-    for key, number in unshard.items():
-        for part in range(draft.pipeline.num_slices):
-            yield Precedence(number, _number(draft, 0, key, part), 0)
+    for key, class_id in unshard.items():
+        for slice_index in range(draft.pipeline.num_slices):
+            yield Precedence(class_id, _class_id(draft, 0, key, slice_index), 0)
     limits, memory = draft.pipeline.limits, draft.pipeline.costs.unshard_memory
     free = limits is None or not any(memory)
     for route in range(draft.pipeline.routes):
@@ -186,17 +186,17 @@ def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
     """
     slices = range(draft.pipeline.num_slices)
     rows = [
-        [_number(draft, row, key, part) for part in slices]
+        [_class_id(draft, row, key, slice_index) for slice_index in slices]
         for row in range(len(ROWS[draft.backward]))
-        if draft.classes[_number(draft, row, key, 0)].size
+        if draft.classes[_class_id(draft, row, key, 0)].size
     ]
     ends = rows[1:] if draft.backward is BackwardKind.MIXED else ()
-    return [number for numbers in ends or rows[-1:] for number in numbers]
+    return [class_id for numbers in ends or rows[-1:] for class_id in numbers]
 
 
-def _number(draft: InstanceDraft, row: int, key: Key, part: int) -> int:
+def _class_id(draft: InstanceDraft, row: int, key: Key, slice_index: int) -> int:
     """Number of a class of compute (`Instance.number`)."""
     pipeline, (route, stage) = draft.pipeline, key
-    return ((row * pipeline.routes + route) * pipeline.num_slices + part) * pipeline.num_stages + (
-        stage
-    )
+    return (
+        (row * pipeline.routes + route) * pipeline.num_slices + slice_index
+    ) * pipeline.num_stages + (stage)

@@ -37,7 +37,7 @@ class HeadsAndTails:
     def __init__(self, problem: Problem) -> None:
         self._instance: Instance = problem.full_instance
         self._spans = problem.objective is Objective.DEVICE_SPAN
-        count = len(self._instance.rows) * self._instance.places
+        count = len(self._instance.rows) * self._instance.num_positions
         self._compute: list[list[int]] = [
             [class_id for class_id in hosted if class_id < count]
             for hosted in self._instance.hosted[: problem.pipeline.num_devices]

@@ -130,7 +130,7 @@ def rows_of(instance: Instance) -> Rows:
         [
             [
                 np.array(instance.times(class_id) or none, dtype=np.int64)
-                for class_id in instance.numbers(stage, 0, slice_index)
+                for class_id in instance.class_ids(stage, 0, slice_index)
             ]
             for stage in range(pipeline.num_stages)
         ]

@@ -101,12 +101,12 @@ class DeviceScope:
     @property
     def _computing(self) -> int:
         """Number of compute classes, which are the first ones."""
-        return len(self.instance.rows) * self.instance.places
+        return len(self.instance.rows) * self.instance.num_positions
 
     @cached_property
     def numbers(self) -> list[int]:
         """Classes of the kept resources: of devices by route, in feasible order; then of links."""
-        size, classes = self.instance.places, self.instance.classes
+        size, classes = self.instance.num_positions, self.instance.classes
 
         def key(class_id: int) -> tuple[int, ...]:
             op_class = classes[class_id]
@@ -175,7 +175,7 @@ class DeviceScope:
 
     def _choices(self, class_id: int) -> list[int]:
         """Mode choices of the operations of a class: the numbers of their F."""
-        forward = self.instance.number(OpKind.F, *self.instance.classes[class_id][:3])
+        forward = self.instance.class_id(OpKind.F, *self.instance.classes[class_id][:3])
         choices: list[int] = self.instance.codes[forward].tolist()
         return choices
 
@@ -239,7 +239,7 @@ class DeviceScope:
         yield ObjectiveCuts(device_relaxation.objective_cuts(subset, self.problem.objective))
         if not self._spans:
             return
-        own = len(self.instance.further_classes) > 0
+        own = len(self.instance.auxiliary_classes) > 0
         routes = [
             route for route in range(self.pipeline.routes) if own or route != subset.delays.route
         ]
@@ -272,11 +272,11 @@ class DeviceScope:
     def _is_last(self, number: int) -> bool:
         """Whether operations of a class may end last on their device."""
         op_class = self.instance.classes[number]
-        if number in self.instance.further_classes:
+        if number in self.instance.auxiliary_classes:
             return not self.instance.successors[number]
         *_, last = (
             class_id
-            for class_id in self.instance.numbers(op_class.stage, op_class.route, op_class.slice)
+            for class_id in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
             if self.instance.classes[class_id].size
         )
         closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
@@ -295,8 +295,8 @@ class DeviceScope:
         """
         instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
-        class_id = instance.number(OpKind.F, lowest, route)
-        beside_compute = instance.further_classes
+        class_id = instance.class_id(OpKind.F, lowest, route)
+        beside_compute = instance.auxiliary_classes
         waits = (
             before for before, _ in instance.predecessors[class_id] if before in beside_compute
         )
@@ -308,7 +308,7 @@ class DeviceScope:
         It precedes everything else on its route, except operations before the compute of others.
         """
         opened = [self.devices]
-        if len(self.instance.further_classes):
+        if len(self.instance.auxiliary_classes):
             opened = [frozenset((device,)) for device in sorted(self.devices)]
         routes = range(self.pipeline.routes)
         return Origin([self._first(devices, route) for devices in opened for route in routes])
@@ -342,14 +342,14 @@ class DeviceScope:
     def _moving(self) -> set[int]:
         """Devices with offload to the host."""
         instance = self.instance
-        moves = (n for n in instance.further_classes if instance.classes[n].per_microbatch)
+        moves = (n for n in instance.auxiliary_classes if instance.classes[n].per_microbatch)
         return {instance.device(class_id) for class_id in moves}
 
     @cached_property
     def _lasting(self) -> dict[int, list[MemoryInterval]]:
         """Memory that is allocated once in a step, by device."""
         instance, intervals = self.instance, defaultdict(list)
-        for allocating, freeing, amount in instance.lasting:
+        for allocating, freeing, amount in instance.step_long_allocations:
             first, last = (int(instance.codes[class_id][0]) for class_id in (allocating, freeing))
             intervals[instance.device(allocating)].append(
                 MemoryInterval(instance.device(allocating), first, last, amount)
@@ -360,7 +360,7 @@ class DeviceScope:
         """Memory intervals of the limited devices, in order of stage and microbatch."""
         intervals = []
         for option in (SPLIT_MODE, WHOLE_MODE):
-            for allocating, freeing, amounts in self.instance.holdings_in(option):
+            for allocating, freeing, amounts in self.instance.live_memory_in(option):
                 op_class, device = (
                     self.instance.classes[allocating],
                     self.instance.device(allocating),

@@ -60,7 +60,7 @@ class Classes:
             for stage in subset.retained
             if len(subset.codes(kind, stage))
         ]
-        self.numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
+        self.numbers = [instance.class_id(kind, stage, delays.route) for kind, stage in keys]
         self.index = {key: index for index, key in enumerate(keys)}
         """Index of a class, by kind and stage."""
         self.of = [instance.classes[class_id] for class_id in self.numbers]

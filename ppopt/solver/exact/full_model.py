@@ -141,7 +141,7 @@ def _horizon(state: Incumbent) -> int:
         for stage in range(len(d.host))
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    extra = sum(sum(full.times(number)) for number in full.further_classes)
+    extra = sum(sum(full.times(number)) for number in full.auxiliary_classes)
     extra += sum(_differences(problem.instance) for problem in kinds)
     return pipeline.batches * pipeline.num_slices * each + extra + 1
 

@@ -28,7 +28,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation_classes import Constraints, Holding
+from ppopt.problem.operation_classes import Allocation, Constraints
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
@@ -173,23 +173,25 @@ class OperationNetwork:
         return links
 
     @cached_property
-    def _holdings(self) -> dict[int, list[tuple[int, int, Holding]]]:
+    def _holdings(self) -> dict[int, list[tuple[int, int, Allocation]]]:
         """(choice, mode, holding) on every device of `tight`, in all modes."""
         instance, choice = self.instance, self.table.choice.tolist()
         rows_of_class = [
             np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes
         ]
         home = self.table.home.tolist()
-        holdings: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
+        holdings: dict[int, list[tuple[int, int, Allocation]]] = {
+            device: [] for device in self.tight
+        }
         for mode in range(max(map(len, instance.rows))):
-            for allocating, freeing, amounts in instance.holdings_in(mode):
+            for allocating, freeing, amounts in instance.live_memory_in(mode):
                 device_holdings = holdings.get(home[rows_of_class[allocating][0]])
                 if device_holdings is not None:
                     rows = zip(
                         rows_of_class[allocating], rows_of_class[freeing], amounts, strict=True
                     )
                     device_holdings += (
-                        (choice[first], mode, Holding(first, last, amount))
+                        (choice[first], mode, Allocation(first, last, amount))
                         for first, last, amount in rows
                         if amount
                     )
@@ -213,7 +215,7 @@ class OperationNetwork:
 
     def holdings(
         self, device: int, choices: Collection[int]
-    ) -> Iterator[tuple[Holding, tuple[int, bool] | None]]:
+    ) -> Iterator[tuple[Allocation, tuple[int, bool] | None]]:
         """Live-memory intervals on a device of `tight`, with their modes if these are open.
 
         For these choices the mode is (choice, whether it is the first mode).

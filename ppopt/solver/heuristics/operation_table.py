@@ -165,7 +165,10 @@ class OperationTable:
 
     def _flow(self, end: int) -> Links:
         instance = self.instance
-        flows = [instance.operation_flow, *([] if instance.alike else [instance.microbatch_order])]
+        flows = [
+            instance.operation_flow,
+            *([] if instance.has_uniform_classes else [instance.microbatch_order]),
+        ]
         flow = Constraints(*map(np.concatenate, zip(*flows, strict=True)))
         ends = [self.node[np.searchsorted(self.codes, codes)] for codes in flow[:2]]
         links: Links = [[] for _ in range(self.size)]

@@ -19,7 +19,7 @@ import numpy as np
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
-from ppopt.schedule.generation import Generation, pop_until
+from ppopt.schedule.generation import EventSimulation, pop_until
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
@@ -66,7 +66,7 @@ class _Repair:
         self.allocates = [instance.allocated(number) for number in numbers]
         self.change = [instance.changes(number) for number in numbers]
         self.priority = _priorities(schedule, instance)
-        self.run = Generation(instance)
+        self.run = EventSimulation(instance)
         self.done = self.run.done
         headrooms = map(instance.headroom, range(len(instance.hosted)))
         self.devices = [

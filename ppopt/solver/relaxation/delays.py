@@ -44,7 +44,7 @@ class Delays:
     @cached_property
     def numbers(self) -> list[list[int]]:
         """Class ids of every stage (of its first slice), in feasible order."""
-        return [self.instance.numbers(stage, self.route) for stage in range(len(self.host))]
+        return [self.instance.class_ids(stage, self.route) for stage in range(len(self.host))]
 
     @cached_property
     def operations(self) -> list[list[OperationClass]]:
@@ -103,7 +103,7 @@ class Delays:
 
     def _offset(self, kind: OpKind, stages: range) -> list[int]:
         """Earliest starts of the operations of a kind along consecutive stages."""
-        numbers = [self.instance.number(kind, stage, self.route) for stage in stages]
+        numbers = [self.instance.class_id(kind, stage, self.route) for stage in stages]
         steps = [
             self.instance.classes[before].duration + self._lag(before, after)
             for before, after in pairwise(numbers)

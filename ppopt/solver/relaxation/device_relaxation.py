@@ -97,7 +97,7 @@ class DeviceSubset:
     def codes(self, kind: OpKind, stage: int, slice_index: int = 0) -> Ints:
         """Operations of a kind and stage (and slice), in microbatch order."""
         instance = self.instance
-        codes: Ints = instance.codes[instance.number(kind, stage, self.delays.route, slice_index)]
+        codes: Ints = instance.codes[instance.class_id(kind, stage, self.delays.route, slice_index)]
         return codes
 
     def forwards(self, stage: int) -> Ints:
@@ -182,12 +182,12 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     in a single mode. Then the limit is a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if stages > 1 or not (instance.alike and SUBSETS.applies(instance.traits)):
+    if stages > 1 or not (instance.has_uniform_classes and SUBSETS.applies(instance.traits)):
         return True
     classes = instance.classes
     return any(
         (classes[allocating].kind, classes[freeing].kind) != (OpKind.F, instance.closing)
-        for allocating, freeing, _ in instance.holdings
+        for allocating, freeing, _ in instance.live_memory
         if classes[allocating].device == device
     )
 

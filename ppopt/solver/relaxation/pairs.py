@@ -92,13 +92,17 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
             if (forward_stage, backward_stage) not in gains:
                 continue
             forwards, backwards = (
-                [codes[instance.number(kind, stage, way, slice_index)] for slice_index in slices]
+                [codes[instance.class_id(kind, stage, way, slice_index)] for slice_index in slices]
                 for kind, stage, way in (
                     (OpKind.F, forward_stage, route),
                     (instance.backward, backward_stage, facing),
                 )
             )
-            time = instance.pair_time(forwards[0][0], backwards[0][0]) if instance.alike else None
+            time = (
+                instance.pair_time(forwards[0][0], backwards[0][0])
+                if instance.has_uniform_classes
+                else None
+            )
             for position in range(instance.batches):
                 for partner in range(instance.batches if facing != route else position):
                     for f, b in product(forwards, backwards):
