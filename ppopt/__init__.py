@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ppopt.studies.compare import compare as compare
     from ppopt.studies.evaluate import evaluate as evaluate
     from ppopt.studies.frontier import Frontier as Frontier
-    from ppopt.studies.frontier import FrontierHand as FrontierHand
+    from ppopt.studies.frontier import FrontierBaseline as FrontierBaseline
     from ppopt.studies.frontier import FrontierPoint as FrontierPoint
     from ppopt.studies.frontier import frontier as frontier
     from ppopt.studies.microbatch_order import MicrobatchOrder as MicrobatchOrder
@@ -119,7 +119,7 @@ _HOMES = {
     "studies.calibrate": ("calibrate",),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
-    "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
+    "studies.frontier": ("Frontier", "FrontierBaseline", "FrontierPoint", "frontier"),
     "studies.microbatch_order": ("MicrobatchOrder", "MicrobatchOrders"),
     "studies.plan": ("plan",),
     "studies.plan_result": (

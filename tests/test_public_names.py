@@ -22,7 +22,7 @@ NAMES = [
     "DeadlockError",
     "DerivedModel",
     "Frontier",
-    "FrontierHand",
+    "FrontierBaseline",
     "FrontierPoint",
     "HintRecord",
     "InputError",

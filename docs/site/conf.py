@@ -1,8 +1,7 @@
 """The docs site, by Sphinx: `python -m sphinx -W -n -q -c docs/site . docs/_site`.
 
-It begins at `docs/_site/docs/index.html`.
-file is the same on the site and in the repository, and is checked by the build. Two pages of
-reference are written from the program itself (`docs/site/reference_pages.py`).
+Open `docs/_site/docs/index.html`. Every page is the same file on the site and in the repository.
+Two reference pages are generated from the program (`docs/site/reference_pages.py`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ GROUPS = {
     "Compare and choose": (
         *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
         *("MicrobatchOrders", "MicrobatchOrder"),
-        *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
+        *("frontier", "Frontier", "FrontierPoint", "FrontierBaseline"),
         *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration"),
         *("LeastMemory", "MoreMemory", "WithinShare"),
         *("sweep", "Study", "SweepRow", "best_choice", "StrategyChoice"),

@@ -8,7 +8,7 @@ UNSHARD to the end of GRADIENT_SYNC.
 
 OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
 claim counts that part as live while F runs and from the start of the backward on; every schedule
-needs at least that (`Ticks.kept`).
+needs at least that (`Ticks.retained`).
 
 Margins. When F(k) of a stage starts, all lower stages on its device and route have begun that
 microbatch, so their UNSHARDs and its own have ended: their sum is a release time of F(k). After the

@@ -11,11 +11,14 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.baselines import best
 from ppopt.studies.compare import Comparison, ComparisonRow
+from ppopt.studies.headline import Headline
 
 
 class ComparisonReport(NamedTuple):
     """A comparison with the figures of its rows."""
 
+    headline: Headline
+    """The current schedule, the best that PyTorch runs, and the best of all."""
     rows: Sequence[ScheduleReport]
     """Rows within the limit first, each part by value."""
     searches: Sequence[ScheduleReport]
@@ -34,6 +37,7 @@ def report_comparison(comparison: Comparison) -> ComparisonReport:
     reports = {id(row): _row(row, comparison, hands) for row in comparison.rows}
     steadiest, fragile = comparison.steadiest, comparison.fragile
     return ComparisonReport(
+        headline=comparison.headline,
         rows=list(reports.values()),
         searches=[report_result(search) for search in comparison.optima],
         skipped=comparison.skipped,

@@ -9,9 +9,10 @@ from html import escape
 from ppopt.formats.figures import limits
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, Html, html_table
+from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
+from ppopt.report.numbers import headed, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -51,7 +52,8 @@ def plan_page(plan: Plan) -> str:
         f"{_sentences(plan)}\n{_more(plan)}\n"
         f"{data_element('plan', data)}\n</section>"
     )
-    return page(list(schedules.values()), what="Plan", opening=opening)
+    lead = headline_section(plan.headline)
+    return page(list(schedules.values()), what="Plan", lead=lead, opening=opening)
 
 
 def _cards(plan: Plan) -> str:
@@ -77,7 +79,7 @@ def _cards(plan: Plan) -> str:
         ),
         (
             objective_name(plan.objective),
-            rounded(plain(value), time),
+            significant(plain(value), time),
             low,
             measured(plain(value), time),
         ),
@@ -85,7 +87,7 @@ def _cards(plan: Plan) -> str:
         *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
         (
             "peak memory",
-            rounded(plain(peak), memory),
+            significant(plain(peak), memory),
             "; ".join(filter(None, (limit, least, describe_within(plan)))),
             measured(plain(peak), memory),
         ),

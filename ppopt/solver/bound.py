@@ -56,8 +56,8 @@ def min_possible_value(problem: Problem, bound: int) -> int:
     return -(-multiple * times // divisor)
 
 
-WHOLE_TICKS = "; of starts at multiples of the finest unit of the times (others gain less than it)"
-"""Text for a device span: starts between ticks might make it smaller, by less than a tick."""
+WHOLE_TICKS = "; for start times on the time grid (off-grid starts gain less than one tick)"
+"""Text for a device span that starts between ticks may make smaller."""
 
 
 def start_scope(problem: Problem, bound: int = 0, devices: tuple[int, ...] = ()) -> str:

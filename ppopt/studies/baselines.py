@@ -39,7 +39,7 @@ from ppopt.studies.strategy_search import StrategySearch
 
 BEGINNING = 0.5
 """Share of the time of a strategy that its first search takes."""
-MOST_SECONDS = 5.0
+MAX_SEARCH_SECONDS = 5.0
 """Most seconds of the search for the partition and recompute of one strategy."""
 EVALUATING = 5e-6
 """Estimated seconds to time and verify a schedule, per operation number."""
@@ -137,8 +137,8 @@ def evaluate_strategies(
         if deadline.pressed:
             break
         try:
-            left = inf if needs_one else deadline.left - unfinished
-            if _seconds(request) > max_seconds or _seconds_of_start(request) > left:
+            seconds_left = inf if needs_one else deadline.left - unfinished
+            if _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left:
                 evaluation = Evaluation(
                     0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True
                 )
@@ -154,13 +154,13 @@ def evaluate_strategies(
         else:
             unfinished += _seconds(request)
             started.append(evaluation)
-    for number, evaluation in enumerate(started):
-        search, turn = evaluation.search, search_deadline.turn(len(started) - number - 1)
+    for index, evaluation in enumerate(started):
+        search, turn = evaluation.search, search_deadline.turn(len(started) - index - 1)
         assert search is not None
         if not (interrupted or deadline.pressed):
             try:
                 deadline.tell(f"strategy {evaluation.name}")
-                search.descend_until_stalled(_silent(turn.within(MOST_SECONDS)))
+                search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)))
             except KeyboardInterrupt:
                 interrupted = True
             interrupted |= search.interrupted
@@ -262,9 +262,9 @@ def evaluate_all(
             skipped.append((evaluation.name, evaluation.reason))
         else:
             schedules.append((evaluation.schedule, evaluation.seconds))
-    names_left = {request.strategy.name for request in requests}
-    names_left -= {evaluation.name for evaluation in evaluations}
-    skipped += [(name, STOPPED) for name in names_left]
+    unevaluated = {request.strategy.name for request in requests}
+    unevaluated -= {evaluation.name for evaluation in evaluations}
+    skipped += [(name, STOPPED) for name in unevaluated]
     return schedules, tuple(sorted(skipped))
 
 
@@ -330,14 +330,14 @@ def best_other_placement(
         return None
     searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
     unplaced, max_seconds = _unplaced(requested, searched), LONGEST_IN_OTHER_PLACEMENTS
-    others = [
+    requests = [
         request
         for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
         if _is_other_placement(placed, searched)
     ]
     best_found = reference
     for evaluation in evaluate_strategies(
-        others, result.objective, deadline, max_seconds=max_seconds
+        requests, result.objective, deadline, max_seconds=max_seconds
     ):
         schedule = evaluation.schedule
         if schedule is not None and schedule.fits_limits:

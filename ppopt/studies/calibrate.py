@@ -112,7 +112,7 @@ def calibrate(model: DerivedModel, measured: float | Sequence[MeasuredStep]) -> 
     factors = _fitted(models, rows)
     scale = Scale(*(float(f"{exp(value):.6g}") for value in factors))
     errors = _logs(models, rows, factors)
-    return replace(model, scale=scale, calibration=_words(scale, rows, errors))
+    return replace(model, scale=scale, calibration=_describe(scale, rows, errors))
 
 
 def _fitted(models: Sequence[DerivedModel], rows: Sequence[MeasuredStep]) -> np.ndarray:
@@ -151,17 +151,17 @@ def _logs(
     return np.log(np.array(steps) / [row.step for row in rows])
 
 
-def _words(scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray) -> str:
+def _describe(scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray) -> str:
     """What the factors are, and what remains."""
-    words = f"kernels take {scale.compute:.4g} times"
+    text = f"kernels take {scale.compute:.4g} times"
     if scale.communication != 1:
-        words += f", communication {scale.communication:.4g} times"
-    words += " as long as derived"
+        text += f", communication {scale.communication:.4g} times"
+    text += " as long as derived"
     if len(rows) == 1:
-        return f"{words}; one measured step took {rows[0].step:g} ms"
+        return f"{text}; one measured step took {rows[0].step:g} ms"
     percent = 100 * np.expm1(errors)
     return (
-        f"{words}; over {len(rows)} measured steps the error is {abs(percent).mean():.1f} % on "
+        f"{text}; over {len(rows)} measured steps the error is {abs(percent).mean():.1f} % on "
         f"average, {max(percent, key=abs):+.1f} % at worst"
     )
 

@@ -62,12 +62,12 @@ def _in_best_order(
     Schedules within the memory limits come first. Raises NotApplicableError if the timing of orders
     does not apply.
     """
-    given, objective = timed(pipeline, strategy, objective, options), Objective(objective)
-    refuse_unhandled("order: search", given.pipeline.traits, HANDLES, "give `order: given`")
-    best = OrderSearch.of_schedule(given, objective).run(EVALUATIONS)
+    listed, objective = timed(pipeline, strategy, objective, options), Objective(objective)
+    refuse_unhandled("order: search", listed.pipeline.traits, HANDLES, "give `order: given`")
+    best = OrderSearch.of_schedule(listed, objective).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
     return min(
-        (reordered, given),
+        (reordered, listed),
         key=lambda schedule: (not schedule.fits_limits, schedule.metrics.value_ticks(objective)),
     )
 

@@ -48,14 +48,14 @@ class FrontierPoint(NamedTuple):
     schedule."""
     result: Result
     """Best schedule within the limit, with bound and status, as `ppopt.solve` returns it."""
-    least: bool
+    limit_proved: bool
     """Whether every smaller limit is proved to have a larger optimum, or no schedule."""
 
     def __repr__(self) -> str:
         return f"FrontierPoint(limit {plain(self.limit)}: {self.result!r})"
 
 
-class FrontierHand(NamedTuple):
+class FrontierBaseline(NamedTuple):
     """A hand strategy compared with the frontier."""
 
     schedule: Schedule
@@ -70,7 +70,7 @@ class FrontierHand(NamedTuple):
 
     def __repr__(self) -> str:
         strategy = self.schedule.origin.strategy
-        return f"FrontierHand({strategy}: {plain(self.value)} in {plain(self.memory)})"
+        return f"FrontierBaseline({strategy}: {plain(self.value)} in {plain(self.memory)})"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Frontier(NotebookView):
     """Points by limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
     """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
-    baselines: tuple[FrontierHand, ...]
+    baselines: tuple[FrontierBaseline, ...]
     """Hand strategies by memory, then value."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
@@ -104,11 +104,11 @@ class Frontier(NotebookView):
             return f"Frontier({self.status.value}: {self.proof})"
         ends = (self.points[0], self.points[-1])
         values = [point.result.value for point in ends if point.result.value is not None]
-        words = (
+        texts = (
             f"{plain(value)} in {plain(point.limit)}"
             for value, point in zip(values, ends, strict=True)
         )
-        return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(words)})"
+        return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(texts)})"
 
     def to_frame(self) -> DataFrame:
         """One row per point and per hand strategy, in the user's units, as a pandas DataFrame.
@@ -120,7 +120,7 @@ class Frontier(NotebookView):
         from pandas import DataFrame  # noqa: PLC0415  optional
 
         points = ((point.limit, point.result.schedule, point.result) for point in self.points)
-        hands = ((hand.memory, hand.schedule, None) for hand in self.baselines)
+        baselines = ((baseline.memory, baseline.schedule, None) for baseline in self.baselines)
         return DataFrame(
             [
                 {
@@ -132,7 +132,7 @@ class Frontier(NotebookView):
                     "lower_bound": result and plain_or_none(result.lower_bound),
                     "status": result and result.status.value,
                 }
-                for memory, schedule, result in (*points, *hands)
+                for memory, schedule, result in (*points, *baselines)
                 if schedule is not None
             ]
         )
@@ -146,15 +146,15 @@ class Frontier(NotebookView):
         """Point of least memory whose value is at most (1 + `share`) times the best one found."""
         if not self.points:
             return None
-        most = self._most(share)
-        return next(point for point in self.points if _value(point) <= most)
+        max_value = self._max_value(share)
+        return next(point for point in self.points if _value(point) <= max_value)
 
     def beyond(self, share: Fraction) -> Fraction | None:
         """Largest limit whose bound excludes values up to (1 + `share`) times the best; or None."""
-        most = self._most(share)
-        return max((limit for limit, bound in self.bounds if bound > most), default=None)
+        max_value = self._max_value(share)
+        return max((limit for limit, bound in self.bounds if bound > max_value), default=None)
 
-    def _most(self, share: Fraction) -> Fraction:
+    def _max_value(self, share: Fraction) -> Fraction:
         return (1 + share) * _value(self.points[-1])
 
     @property
@@ -163,7 +163,7 @@ class Frontier(NotebookView):
         return open_decisions(self.pipeline).names
 
     @property
-    def least(self) -> FrontierPoint | None:
+    def min_memory_point(self) -> FrontierPoint | None:
         """Point of the least limit that allows a schedule."""
         return self.points[0] if self.points else None
 
@@ -176,7 +176,7 @@ class Frontier(NotebookView):
     def enough_proved(self) -> bool:
         """Whether more memory is proved not to help, and less memory to cost time."""
         last = self.enough
-        return last is not None and last.least and self.bounds[-1][1] == last.result.value
+        return last is not None and last.limit_proved and self.bounds[-1][1] == last.result.value
 
 
 def _value(point: FrontierPoint) -> Fraction:
@@ -257,8 +257,8 @@ def _evaluated_late(
         return [], skipped
     end = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
     evaluated, still_skipped = evaluate(end, names=late)
-    others = [entry for entry in skipped if entry[0] not in late]
-    return evaluated, tuple(sorted([*others, *still_skipped]))
+    not_retried = [entry for entry in skipped if entry[0] not in late]
+    return evaluated, tuple(sorted([*not_retried, *still_skipped]))
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
@@ -282,7 +282,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     )
     schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
     return FrontierPoint(
-        limit, replace(result, schedule=checked(schedule)), _is_least(curve, point)
+        limit, replace(result, schedule=checked(schedule)), _is_limit_proved(curve, point)
     )
 
 
@@ -294,11 +294,11 @@ def _proved(space: FrontierProblem, curve: Curve, limit: int) -> Proved:
     if proved.limit == limit:
         return proved
     larger = with_unit(space.memory(proved.limit), space.problem.pipeline.memory_unit)
-    words = f"{proved.proof} (proved for the limit {larger}, so for every smaller one)"
-    return proved._replace(proof=words)
+    text = f"{proved.proof} (proved for the limit {larger}, so for every smaller one)"
+    return proved._replace(proof=text)
 
 
-def _is_least(curve: Curve, point: ParetoPoint) -> bool:
+def _is_limit_proved(curve: Curve, point: ParetoPoint) -> bool:
     """Whether every smaller limit is proved to have a larger optimum, or no schedule."""
     index = bisect_left(curve.limits, point.limit)
     return index == 0 or curve.lower_bound(curve.limits[index - 1]) > point.value
@@ -328,14 +328,14 @@ def _proof(search: ParetoSearch) -> str:
     """Why no limit below the first point's allows a schedule, or why there is no point."""
     curve, space = search.curve, search.space
     if _is_impossible(curve):
-        words = space.infeasible_text("the pipeline's own limits", search.impossible)
-        return words + space.backward_kinds
+        text = space.infeasible_text("the pipeline's own limits", search.impossible)
+        return text + space.backward_kinds
     if not curve.points:
         return "nothing was found before the time was up"
     first, infeasible = curve.points[0], space.infeasible_below
     if infeasible is not None and space.memory(first.limit) == infeasible[0]:
         return infeasible[1]
-    if _is_least(curve, first):
+    if _is_limit_proved(curve, first):
         return space.infeasible_text("the next smaller limit", search.impossible)
     return f"{infeasible[1]}; between is not decided" if infeasible else "less is not decided"
 
@@ -344,12 +344,12 @@ def _baselines(
     space: FrontierProblem,
     evaluated: _Evaluated,
     points: tuple[FrontierPoint, ...],
-) -> tuple[FrontierHand, ...]:
+) -> tuple[FrontierBaseline, ...]:
     baselines = []
     for schedule, seconds in evaluated:
         memory, value = peak_memory(schedule), objective_value(schedule, space.problem.objective)
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None
-        baselines.append(FrontierHand(schedule, seconds, memory, value, ratio))
+        baselines.append(FrontierBaseline(schedule, seconds, memory, value, ratio))
     return tuple(sorted(baselines, key=lambda baseline: (baseline.memory, baseline.value)))

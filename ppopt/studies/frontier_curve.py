@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ppopt.schedule.origin import Certificate
 from ppopt.schedule.schedule import Schedule
 
-Number = Fraction | float
+Value = Fraction | float
 """A value; infinite if there is no schedule."""
 
 
@@ -47,11 +47,11 @@ class Segment(NamedTuple):
     first: int
     """Index of the least limit that is still open."""
     last: int
-    value: Number
+    value: Value
     """Value of the best schedule; infinite if there is none."""
-    lower_bound: Number
+    lower_bound: Value
     """Lower bound proved at the last limit."""
-    step: Number
+    step: Value
     """Improvement of the best schedule of the next segment over this segment's."""
 
 
@@ -83,7 +83,7 @@ class Curve:
         index = bisect_left(self.bounds, limit, key=lambda bound: bound.limit)
         return self.bounds[index] if index < len(self.bounds) else None
 
-    def lower_bound(self, limit: int) -> Number:
+    def lower_bound(self, limit: int) -> Value:
         """Value of the best bound for a limit; infinite if no schedule meets it."""
         if limit <= self.impossible:
             return inf
@@ -95,20 +95,22 @@ class Curve:
         known = self.best(new.limit)
         if known is not None and known.value <= new.value:
             return False
-        kept = [old for old in self.points if old.limit < new.limit or old.value < new.value]
-        self.points = sorted([*kept, new])
+        retained = [old for old in self.points if old.limit < new.limit or old.value < new.value]
+        self.points = sorted([*retained, new])
         return True
 
     def add_bound(self, new: Proved) -> None:
         """Add a bound unless one of the same or a larger limit is as good."""
         if self.lower_bound(new.limit) < new.value:
-            kept = [old for old in self.bounds if old.limit > new.limit or old.value > new.value]
-            self.bounds = sorted([*kept, new], key=lambda bound: bound.limit)
+            retained = [
+                old for old in self.bounds if old.limit > new.limit or old.value > new.value
+            ]
+            self.bounds = sorted([*retained, new], key=lambda bound: bound.limit)
 
     def open(self) -> Iterator[Segment]:
         """Limits whose optimum is not proved, cut where the best schedule changes."""
         starts = [bisect_left(self.limits, point.limit) for point in self.points]
-        values: list[Number] = [inf, *(point.value for point in self.points)]
+        values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
         betters = [*values[1:], inf]
         for (first, after), value, better in zip(edges, values, betters, strict=True):
@@ -117,9 +119,9 @@ class Curve:
                 lower_bound = self.lower_bound(self.limits[after - 1])
                 yield Segment(opens, after - 1, value, lower_bound, max(0, value - better))
 
-    def _closed(self, first: int, after: int, value: Number) -> int:
+    def _closed(self, first: int, after: int, value: Value) -> int:
         """Index of the first limit whose bound is below the value; bounds fall with limits."""
-        places = range(first, after)
+        indices = range(first, after)
         return first + bisect_left(
-            places, True, key=lambda index: self.lower_bound(self.limits[index]) < value
+            indices, True, key=lambda index: self.lower_bound(self.limits[index]) < value
         )

@@ -93,18 +93,22 @@ class FrontierProblem:
         All ticks from static memory alone to the sum of all memory.
         """
         pipeline, column = self.problem.pipeline, self._column
-        least = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
-        many = pipeline.batches * pipeline.num_slices
-        taken = zip(column("activation"), column("memory_b"), strict=True)
-        most = sum(column("static"), Fraction(0))
-        most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
-        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0))
+        minimum = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
+        slices = pipeline.batches * pipeline.num_slices
+        activations = zip(column("activation"), column("memory_b"), strict=True)
+        maximum = sum(column("static"), Fraction(0))
+        maximum += slices * sum(
+            (own + max(at_b, Fraction(0)) for own, at_b in activations), Fraction(0)
+        )
+        maximum += sum(
+            (sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0)
+        )
         if pipeline.model is None:
-            most += sum(column("recompute_memory"), Fraction(0))
-        most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
+            maximum += sum(column("recompute_memory"), Fraction(0))
+        maximum += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
         if pipeline.limits is not None:
-            most = min(most, max(pipeline.limits))
-        low, high = (floor(amount * self.memory_per_unit) for amount in (least, most))
+            maximum = min(maximum, max(pipeline.limits))
+        low, high = (floor(amount * self.memory_per_unit) for amount in (minimum, maximum))
         return range(min(low, high), high + 1)
 
     def _column(self, field: str) -> list[Fraction]:
@@ -154,9 +158,9 @@ class FrontierProblem:
         with interrupts.heard():
             choice = choice_of(problem, options.deadline)
         assert choice is not None
-        least = Fraction(0) if proved is None else proved.value
+        lower_bound = Fraction(0) if proved is None else proved.value
         search = ConfigurationSearch(
-            choice, problem, search_options, start_schedules=starts, lower_bound=least
+            choice, problem, search_options, start_schedules=starts, lower_bound=lower_bound
         )
         if target is not None:
             with interrupts.heard():
@@ -170,8 +174,8 @@ class FrontierProblem:
 
     def initial_bound(self) -> Proved:
         """Bound known before any search; it is of the largest limit."""
-        words = "nothing is proved before the first search ends"
-        return Proved(self.limits[-1], Fraction(0), words, Certificate(Argument.SEARCH))
+        text = "nothing is proved before the first search ends"
+        return Proved(self.limits[-1], Fraction(0), text, Certificate(Argument.SEARCH))
 
     def proof_core(self, result: Result) -> str:
         """Proof of a search without the text on its space, which `scope` gives."""
@@ -226,15 +230,18 @@ class OrdersProblem(FrontierProblem):
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if orders cannot be searched."""
         super().__init__(problem)
-        given = replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
-        self._given = FixedPipelineProblem(given)
-        self.impossible, self.backward_kinds = self._given.impossible, self._given.backward_kinds
-        self.infeasible_below = self._given.infeasible_below
+        listed = replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
+        self._listed_order = FixedPipelineProblem(listed)
+        self.impossible, self.backward_kinds = (
+            self._listed_order.impossible,
+            self._listed_order.backward_kinds,
+        )
+        self.infeasible_below = self._listed_order.infeasible_below
 
     @property
     def limits(self) -> Sequence[int]:
         """Limits from sums of what devices can hold."""
-        return self._given.limits
+        return self._listed_order.limits
 
 
 class FixedPipelineProblem(FrontierProblem):
@@ -248,12 +255,12 @@ class FixedPipelineProblem(FrontierProblem):
         self.memory_per_unit = pipeline.ticks.memory_per_unit
         self.backward_kinds = proof_scope.proof_scope(problem)
         self.impossible = device_bounds.infeasibility(instance)
-        least = device_bounds.minimum_memory(instance)
-        device = least.index(max(least))
-        words = f"device {device} needs {pipeline.memory_text(least[device])}"
+        minima = device_bounds.minimum_memory(instance)
+        device = minima.index(max(minima))
+        text = f"device {device} needs {pipeline.memory_text(minima[device])}"
         self.infeasible_below = (
-            self.memory(least[device]),
-            f"{words} even for one microbatch at a time",
+            self.memory(minima[device]),
+            f"{text} even for one microbatch at a time",
         )
 
     @property
@@ -316,10 +323,17 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
         chosen = chosen.reordered(range(pipeline.batches))
     if pipeline.placement == placement.SEARCH:
         chosen = chosen.placed(pipeline.hosts[0])
-    again, moved = pipeline.recompute == SEARCH_RECOMPUTE, pipeline.offload == SEARCH_OFFLOAD
-    given = replace(chosen, recompute="none" if again else None, offload="none" if moved else None)
-    yield given
-    if again:
-        yield replace(given, recompute="full")
-    if moved:
-        yield replace(given, offload="all")
+    chooses_recompute, chooses_offload = (
+        pipeline.recompute == SEARCH_RECOMPUTE,
+        pipeline.offload == SEARCH_OFFLOAD,
+    )
+    with_neither = replace(
+        chosen,
+        recompute="none" if chooses_recompute else None,
+        offload="none" if chooses_offload else None,
+    )
+    yield with_neither
+    if chooses_recompute:
+        yield replace(with_neither, recompute="full")
+    if chooses_offload:
+        yield replace(with_neither, offload="all")

@@ -25,7 +25,7 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.studies.frontier_curve import Curve, Number, ParetoPoint, Proved, Segment
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, Segment, Value
 from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
 
@@ -57,7 +57,7 @@ class ParetoSearch:
         return self.options.params.frontier
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds left."""
         return 0.0 if self.interrupted else self.options.deadline.left
 
@@ -72,7 +72,8 @@ class ParetoSearch:
                 self._search(self._last)
                 self._minimize_memory(self._params.edge)
                 while (
-                    self.left > self._params.min_seconds and (segment := self._next()) is not None
+                    self.seconds_left > self._params.min_seconds
+                    and (segment := self._next()) is not None
                 ):
                     self._search(self._index(segment))
         except KeyboardInterrupt:
@@ -107,7 +108,7 @@ class ParetoSearch:
         """
         deadline = self.options.deadline.share(share)
         self._minimize_memory_of_best(deadline)
-        while self.left > self._params.min_seconds and not deadline.over:
+        while self.seconds_left > self._params.min_seconds and not deadline.over:
             edge = self._edge()
             if edge is None or not self._bisect(*edge, deadline):
                 return
@@ -138,10 +139,12 @@ class ParetoSearch:
         if not self.curve.points:
             return None
         goal = self._goal
-        high = bisect_left(self.curve.limits, self.least.limit)
-        places = range(high)
+        high = bisect_left(self.curve.limits, self.min_memory_point.limit)
+        indices = range(high)
         low = bisect_left(
-            places, True, key=lambda index: self.curve.lower_bound(self.curve.limits[index]) <= goal
+            indices,
+            True,
+            key=lambda index: self.curve.lower_bound(self.curve.limits[index]) <= goal,
         )
         return (low - 1, high) if low < high else None
 
@@ -152,15 +155,15 @@ class ParetoSearch:
         return best if self.goal is None else max(best, self.goal)
 
     @property
-    def least(self) -> ParetoPoint:
+    def min_memory_point(self) -> ParetoPoint:
         """Schedule of least memory that reaches the goal."""
         return next(point for point in self.curve.points if point.value <= self._goal)
 
     @property
-    def least_limit(self) -> int:
+    def min_limit(self) -> int:
         """Least limit that may allow the goal, in ticks."""
         edge = self._edge()
-        return self.least.limit if edge is None else self.curve.limits[edge[0] + 1]
+        return self.min_memory_point.limit if edge is None else self.curve.limits[edge[0] + 1]
 
     def _bisect(self, low: int, high: int, deadline: Deadline) -> bool:
         """Halve an interval of limits until it is short; returns whether another round may help."""
@@ -194,7 +197,7 @@ class ParetoSearch:
         )
         return min(useful, key=self._urgency, default=None)
 
-    def _urgency(self, segment: Segment) -> tuple[int, Number]:
+    def _urgency(self, segment: Segment) -> tuple[int, Value]:
         tries = self.tried[self._index(segment)]
         if segment.value == inf:
             return tries - 1, -inf
@@ -217,7 +220,7 @@ class ParetoSearch:
         return min(tried, key=lambda index: (index in self.given_up, self.tried[index], index))
 
     @property
-    def _least(self) -> float:
+    def _min_seconds(self) -> float:
         """Least seconds of a search: as long as the largest limit took, if that is proved."""
         largest, best = (
             self.curve.limits[self._last],
@@ -231,10 +234,10 @@ class ParetoSearch:
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
         if index == self._last and not self.tried[index] and self.space.has_configurations:
-            return self._params.first * self.left
+            return self._params.first * self.seconds_left
         matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
-        first = max(self._least, self.options.deadline.seconds / matter)
-        return min(self.left, first * (1 << min(self.tried[index], self._params.doublings)))
+        first = max(self._min_seconds, self.options.deadline.seconds / matter)
+        return min(self.seconds_left, first * (1 << min(self.tried[index], self._params.doublings)))
 
     @interrupts.deferred()
     def _search(self, index: int, target: Fraction | None = None) -> None:
@@ -245,7 +248,9 @@ class ParetoSearch:
         limit = self.curve.limits[index]
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.max_level is not None
-        seconds = max(self.left, self._params.min_seconds) if by_work else self._seconds(index)
+        seconds = (
+            max(self.seconds_left, self._params.min_seconds) if by_work else self._seconds(index)
+        )
         deadline = Deadline.after(seconds, progress=self._tell(limit))
         result = self.space.search(
             self.space.memory(limit),

@@ -138,7 +138,7 @@ class SolveJob:
         requested = self.pipeline
         return None if open_decisions(requested) else self.resolved_pipeline(requested)
 
-    def resolved_pipeline(self, found: Pipeline) -> Pipeline:
+    def resolved_pipeline(self, chosen: Pipeline) -> Pipeline:
         """Pipeline of the job with what was chosen in `found`.
 
         Chosen are placement, partition, recompute, offload, and the order of microbatches.
@@ -149,23 +149,30 @@ class SolveJob:
         requested = self.pipeline
         limits = requested.limits if self.limited else None
         if requested.placement == placement.SEARCH:
-            requested = replace(requested, mem_limit=limits).placed(found.hosts[0])
+            requested = replace(requested, mem_limit=limits).placed(chosen.hosts[0])
         if requested.partition == partition.SEARCH:
-            requested = replace(requested, partition=found.counts, mem_limit=limits)
-        if requested.order_is_open and isinstance(found.order, tuple):
-            requested = replace(requested, order=GIVEN_ORDER).reordered(found.order)
-        again, moved = requested.recompute == SEARCH_RECOMPUTE, requested.offload == SEARCH_OFFLOAD
-        if again or moved:
-            layers = found.model.layers if found.model else ()
+            requested = replace(requested, partition=chosen.counts, mem_limit=limits)
+        if requested.order_is_open and isinstance(chosen.order, tuple):
+            requested = replace(requested, order=GIVEN_ORDER).reordered(chosen.order)
+        chooses_recompute, chooses_offload = (
+            requested.recompute == SEARCH_RECOMPUTE,
+            requested.offload == SEARCH_OFFLOAD,
+        )
+        if chooses_recompute or chooses_offload:
+            layers = chosen.model.layers if chosen.model else ()
             if len(layers) != len(requested.model.layers):
                 raise InputError("layers: they are not those that are asked for")
             own = requested.model.layers
             model = requested.model.with_choice(
-                {n for n, layer in enumerate(layers if again else own) if layer.recompute},
-                {n for n, layer in enumerate(layers if moved else own) if layer.offload},
+                {
+                    n
+                    for n, layer in enumerate(layers if chooses_recompute else own)
+                    if layer.recompute
+                },
+                {n for n, layer in enumerate(layers if chooses_offload else own) if layer.offload},
             )
             requested = replace(
-                requested, model=model, recompute=None, offload=None, partition=found.counts,
+                requested, model=model, recompute=None, offload=None, partition=chosen.counts,
                 mem_limit=limits,
             )  # fmt: skip
         return requested if self.searched else resolve(self.strategy).apply(requested, self.options)

@@ -24,28 +24,28 @@ LARGEST_SET = 2**22
 def with_limit(pipeline: Pipeline, limit: Fraction) -> Pipeline:
     """Pipeline with one limit for every device; its own limits are kept if they are lower."""
     own = pipeline.limits
-    limits = limit if own is None else [min(limit, mine) for mine in own]
+    limits = limit if own is None else [min(limit, own_limit) for own_limit in own]
     return replace(pipeline, mem_limit=limits)
 
 
-class _Held(NamedTuple):
+class _LiveAmounts(NamedTuple):
     """Amounts that a device may hold, in ticks of memory."""
 
     between: list[tuple[int, ...]]
     """Per hosted stage, route and slice, and per microbatch if they differ: amounts that each of
-    `alike` microbatches may hold between operations."""
+    `equal_microbatches` microbatches may hold between operations."""
     during: list[int]
     """Amounts that a microbatch may hold only while one of its operations runs."""
     gathered: list[int]
     """Gathered weights of every hosted stage and route."""
-    alike: int
+    equal_microbatches: int
     """Microbatches of a route that hold the same; 1 if they differ."""
 
     @property
     def upper_bound(self) -> int:
         """Upper bound on the memory, beside static memory."""
         each = sum(map(max, self.between))
-        return self.alike * each + max(self.during, default=0) + sum(self.gathered)
+        return self.equal_microbatches * each + max(self.during, default=0) + sum(self.gathered)
 
 
 def candidates(problem: Problem) -> Sequence[int]:
@@ -62,64 +62,68 @@ def candidates(problem: Problem) -> Sequence[int]:
     pipeline = problem.pipeline
     instances = [restriction.instance for restriction in problem.restrictions]
     devices, static = range(pipeline.num_devices), pipeline.ticks.static
-    held = [_held(instances, device) for device in devices]
-    tops = [static[device] + held[device].upper_bound for device in devices]
+    live = [_live_amounts(instances, device) for device in devices]
+    tops = [static[device] + live[device].upper_bound for device in devices]
     own_limits = pipeline.ticks.limits
     if own_limits is not None:
         tops = [min(pair) for pair in zip(tops, own_limits, strict=True)]
-    least = max(minimum_memory(problem.instance))
-    top = max(*tops, least)
+    minimum = max(minimum_memory(problem.instance))
+    top = max(*tops, minimum)
     sums = [np.array([top])]
     for device in devices:
-        device_sums = _sums(held[device], top - static[device])
+        device_sums = _sums(live[device], top - static[device])
         if device_sums is None:
-            return range(least, top + 1)
+            return range(minimum, top + 1)
         sums.append(static[device] + device_sums)
     all_sums = np.unique(np.concatenate(sums))
-    limits: list[int] = all_sums[all_sums >= least].tolist()
+    limits: list[int] = all_sums[all_sums >= minimum].tolist()
     return limits
 
 
-def _held(instances: Sequence[Instance], device: int) -> _Held:
+def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:
     """Amounts that a device may hold with any of these kinds of backwards.
 
     Compute alone has what moves to the host no longer once F ends. Until it has moved, and once it
     is back, the device holds it.
     """
-    places: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    slots: dict[tuple[int, ...], set[int]] = defaultdict(set)
     during = set()
     pipeline, batches = instances[0].pipeline, instances[0].batches
     for instance in instances:
         now: dict[tuple[int, ...], int] = defaultdict(int)
-        for number in instance.hosted[device]:
-            stage, route, part, *_ = instance.classes[number]
-            for place, mode in enumerate(instance.operation_modes(number)):
-                key = stage, route, part, route * batches + place
+        for class_id in instance.hosted[device]:
+            stage, route, slice_index, *_ = instance.classes[class_id]
+            for microbatch_index, mode in enumerate(instance.operation_modes(class_id)):
+                key = stage, route, slice_index, route * batches + microbatch_index
                 during.add(now[key] + mode.allocates)
                 now[key] += mode.change
-                places[key].add(now[key])
-    for (stage, *_, microbatch), amounts in places.items():
-        moved = int(pipeline.factors[microbatch][1] * pipeline.ticks.costs.offload_memory[stage])
-        amounts |= {amount + moved for amount in amounts}
-    between = [tuple(sorted(amounts)) for amounts in places.values()]
+                slots[key].add(now[key])
+    for (stage, *_, microbatch), amounts in slots.items():
+        offloaded = int(
+            pipeline.factors[microbatch][1] * pipeline.ticks.costs.offload_memory[stage]
+        )
+        amounts |= {amount + offloaded for amount in amounts}
+    between = [tuple(sorted(amounts)) for amounts in slots.values()]
     memory = pipeline.ticks.costs.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
-    alike = batches if all(instance.has_uniform_classes for instance in instances) else 1
-    return _Held(between, sorted(during.difference(*between)), gathered, alike)
+    equal_microbatches = (
+        batches if all(instance.has_uniform_classes for instance in instances) else 1
+    )
+    return _LiveAmounts(between, sorted(during.difference(*between)), gathered, equal_microbatches)
 
 
-def _sums(held: _Held, room: int) -> Ints | None:
+def _sums(live: _LiveAmounts, headroom: int) -> Ints | None:
     """Every sum up to `room` that microbatches may hold; None if there are too many."""
-    amounts = [amount for place in held.between for amount in place if amount]
-    unit = gcd(*amounts, *held.during, *held.gathered) or 1
-    steps = room // unit
+    amounts = [amount for slot in live.between for amount in slot if amount]
+    unit = gcd(*amounts, *live.during, *live.gathered) or 1
+    steps = headroom // unit
     if steps > LARGEST_SET:
         return None
     reached, mask = 1, (1 << max(steps, 0) + 1) - 1
     for amount in amounts:
-        for times in _doubling(held.alike):
+        for times in _doubling(live.equal_microbatches):
             reached |= reached << (amount // unit * times) & mask
-    for amount in held.during + held.gathered:
+    for amount in live.during + live.gathered:
         reached |= reached << amount // unit & mask
     bits = np.frombuffer(reached.to_bytes(steps // 8 + 1, "little"), dtype=np.uint8)
     return unit * np.flatnonzero(np.unpackbits(bits, bitorder="little"))

@@ -48,7 +48,7 @@ class MicrobatchOrder:
     order: tuple[int, ...]
     """Microbatch of the step that runs k-th, by k."""
     makespan: float
-    given: float
+    listed_makespan: float
     """Makespan of the order of the list."""
     lower_bound: float | None
     """Lower bound on the makespan of the strategy in any order; None where pairs overlap."""
@@ -56,7 +56,7 @@ class MicrobatchOrder:
     @property
     def gain(self) -> float:
         """Relative decrease of the makespan against the order of the list."""
-        return 1 - self.makespan / self.given
+        return 1 - self.makespan / self.listed_makespan
 
 
 class MicrobatchOrders:
@@ -156,7 +156,9 @@ class _Step:
         """Lower bound on the makespan in any order, in ticks; None if it is not known."""
         if self.rows is None:
             return None
-        rows = [[[row * factors for row in each] for each in part] for part in self.rows]
+        rows = [
+            [[row * factors for row in each] for each in rows_of_kind] for rows_of_kind in self.rows
+        ]
         stages = range(self.pipeline.num_stages)
         times = [times_of_stage(self.instance, Objective.MAKESPAN, rows, stage) for stage in stages]
         return max(bound for each in times for bound, _ in each.in_any_order())

@@ -256,8 +256,10 @@ class Effort(NamedTuple):
     @classmethod
     def of(cls, result: Result) -> Effort:
         """Effort of a result."""
-        made = result.provenance
-        return cls(result.status.value, made.time_limit, made.workers, result.solve_seconds)
+        provenance = result.provenance
+        return cls(
+            result.status.value, provenance.time_limit, provenance.workers, result.solve_seconds
+        )
 
 
 def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> Result:

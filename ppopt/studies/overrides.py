@@ -27,7 +27,7 @@ from ppopt.problem import exact
 
 Value = None | bool | int | Decimal | str | list["Value"]
 """A value as a config file may hold it."""
-MOST = 1_000_000
+MAX_VALUES = 1_000_000
 """Most values of one key."""
 LONGEST = 60
 """Characters that an error shows before and after the place of the error."""
@@ -140,9 +140,9 @@ class _Reader:
         if not step:
             raise self._wrong("the step is 0")
         count = max(0, ceil((stop - start) / step))
-        if count > MOST:
-            raise self._wrong(f"too many values, at most {MOST} are taken")
-        values = [start + number * step for number in range(count)]
+        if count > MAX_VALUES:
+            raise self._wrong(f"too many values, at most {MAX_VALUES} are taken")
+        values = [start + index * step for index in range(count)]
         if all(isinstance(end, int) for end in ends):
             return [int(value) for value in values]
         return [Decimal(value.numerator) / value.denominator for value in values]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
+from ppopt.formats.fields import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -31,6 +32,7 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -90,6 +92,9 @@ class PlanArguments:
     runtime: str = "any"
     mem_limit: Any = None
     """Memory limit of every device; None: the memory of the GPU."""
+    current: str | None = None
+    """Strategy that the user runs today, perhaps with its chunks and recompute; None: 1F1B. It has
+    the parallelism of the best combination."""
 
     def space(self, model: DerivedModel) -> PlanSpace:
         """Plan space of a combination."""
@@ -167,6 +172,8 @@ def plan_parallelism(
     are skipped, and there is no bound. Raises InputError if there is no valid combination, and if
     the storage cannot be used; "infeasible" is a result.
     """
+    if choices.current is not None:
+        within("given", parse_strategy, choices.current)
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
@@ -195,11 +202,25 @@ def plan_parallelism(
         status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
     else:
         status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
+    rows = sorted(search.rows, key=lambda row: row.sort_key)
+    best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
+    rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
-        space, status, tuple(sorted(search.rows, key=lambda row: row.sort_key)), lower_bound,
-        skipped, options.provenance, options.deadline.spent, search.interrupted,
+        space, status, tuple(rows), lower_bound, skipped, options.provenance,
+        options.deadline.spent, search.interrupted,
         None if stored is None else stored.report,
     )  # fmt: skip
+
+
+def _with_current(row: ParallelRow, current: str | None) -> ParallelRow:
+    """A row whose plan has the current schedule; unchanged if the strategy does not apply there."""
+    plan = row.plan
+    assert plan is not None
+    try:
+        schedule = plan.space.current_schedule(current, plan.objective)
+    except InputError:
+        return row
+    return replace(row, state=row.state._replace(plan=replace(plan, current=schedule)))
 
 
 class _ParallelSearch:

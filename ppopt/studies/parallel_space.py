@@ -39,12 +39,12 @@ class Parallelism(NamedTuple):
     expert: int = 1
 
     def __str__(self) -> str:
-        more = "".join(
+        suffix = "".join(
             f", {name} {getattr(self, name)}"
             for name in ("context", "expert")
             if getattr(self, name) > 1
         )
-        return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}{more}"
+        return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class ParallelSpace:
             "microbatch": f"microbatches other than {', '.join(map(str, MICROBATCHES))}",
         }
         return tuple(
-            f"{words} (--{name})" for name, words in left_out.items() if getattr(self, name) is None
+            f"{text} (--{name})" for name, text in left_out.items() if getattr(self, name) is None
         )
 
     def model(self, combination: Parallelism) -> DerivedModel:
@@ -211,15 +211,15 @@ class ParallelSpace:
         return self.efficiency[self.tensor.index(combination.tensor)]
 
 
-def _divisors(number: int) -> list[int]:
+def _divisors(value: int) -> list[int]:
     """Divisors of a number above 0, in order."""
-    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
-    return sorted({*small, *(number // size for size in small)})
+    small = [size for size in range(1, isqrt(value) + 1) if value % size == 0]
+    return sorted({*small, *(value // size for size in small)})
 
 
-def _divided(name: str, number: int, divisor: int, divisor_text: str) -> int:
+def _divided(name: str, dividend: int, divisor: int, divisor_text: str) -> int:
     """Exact quotient; raises ConflictError if there is a remainder, or the quotient is 0."""
-    quotient, remainder = divmod(number, divisor)
+    quotient, remainder = divmod(dividend, divisor)
     if remainder or not quotient:
-        raise ConflictError(f"{name}: {number} is no multiple of {divisor_text} = {divisor}")
+        raise ConflictError(f"{name}: {dividend} is no multiple of {divisor_text} = {divisor}")
     return quotient

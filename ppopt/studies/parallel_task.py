@@ -72,8 +72,8 @@ class CombinationState(NamedTuple):
         elif bound is not None and plan.lower_bound is not None:
             bound = max(bound, plan.lower_bound)
         better = plan.value is not None and (self.value is None or plan.value < self.value)
-        kept = plan if self.plan is None or better else self.plan
-        return self._replace(lower_bound=bound, plan=kept, seconds=self.seconds + seconds)
+        better_plan = plan if self.plan is None or better else self.plan
+        return self._replace(lower_bound=bound, plan=better_plan, seconds=self.seconds + seconds)
 
 
 @dataclass(frozen=True)
@@ -298,9 +298,9 @@ class CombinationStorage:
         """Store the state of a combination after a search."""
         if done.state is None or self._not_stored:
             return
-        shown = figures(done.state, self._options)
+        row_figures = figures(done.state, self._options)
         key = self.keys[combination]
-        row = SweepRow(combination._asdict(), shown, None, cached=False, key=key)
+        row = SweepRow(combination._asdict(), row_figures, None, cached=False, key=key)
         try:
             self._storage.finish(self._study, row, done.result)
         except StorageError as error:

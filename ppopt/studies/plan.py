@@ -10,6 +10,7 @@ best schedule of all candidates (`plan_search`); reports are asked of it afterwa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +29,7 @@ from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.strategies import Options
+from ppopt.studies.current_schedule import can_start_from
 from ppopt.studies.plan_reports import PlanReports, share_of_search
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
@@ -53,6 +55,7 @@ def plan(
     chunks: int | Sequence[int] = CHUNKS,
     recompute: str | Sequence[str] | None = None,
     strategies: str | Sequence[str] | None = None,
+    current: Schedule | str | None = None,
     runtime: str = "any",
     within: Fraction | float | None = None,
     partition: Any = SEARCH,
@@ -89,6 +92,11 @@ def plan(
     1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs schedules of one
     route without slices. Configurations with different batch counts are compared by the time per
     microbatch.
+
+    `current` is what the user runs today (`Plan.headline`): a schedule of the same model, devices
+    and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
+    `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the plan, or the
+    balanced one, and the first recompute mode that fits the limits.
 
     `within` is a slowdown such as 0.01: the plan then also reports the least memory at which a
     configuration is at most 1 % slower than the best.
@@ -135,12 +143,15 @@ def plan(
         partition=partition,
         fields={**fields, "mem_limit": limit} if limited else fields,
     )
-    kind = BackwardKind.read(backward_kind)
+    kind, objective = BackwardKind.read(backward_kind), Objective(objective)
+    own_schedule = space.current_schedule(current, objective)
     share = share_of_search(params.plan, limited=limited, within=slowdown is not None)
-    search = PlanSearch(space, Objective(objective), kind, request, share)
+    search = PlanSearch(space, objective, kind, request, share)
     reports = PlanReports(search)
     reports.start_from_baselines()
-    return reports.add_to(search.run(), slowdown)
+    if own_schedule is not None and can_start_from(own_schedule):
+        search.start_from([own_schedule])
+    return replace(reports.add_to(search.run(), slowdown), current=own_schedule)
 
 
 def search_plan_space(

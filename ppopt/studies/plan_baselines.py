@@ -105,9 +105,9 @@ class PlanBaselines:
         for name in KNOWN:
             known = [position for position in ranked if self.results[position].strategy == name]
             positions += [position for position in known[:1] if position not in positions]
-        for number, position in enumerate(positions):
+        for index, position in enumerate(positions):
             setting, search = self._open[position]
-            search.descend_until_stalled(deadline.turn(len(positions) - number - 1))
+            search.descend_until_stalled(deadline.turn(len(positions) - index - 1))
             self.results[position] = setting.baseline(search.schedule(), self._objective)
 
     @staticmethod

@@ -57,9 +57,9 @@ class PlanCandidate:
     """Whether Ctrl-C ended a search for less memory."""
 
     def __init__(
-        self, given: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
+        self, plan_choice: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
     ) -> None:
-        self.configuration, self.problem, self.choice = given
+        self.configuration, self.problem, self.choice = plan_choice
         self.options = options
         self.strategy = strategy
         """Search of a hand strategy; None: orders are open."""
@@ -73,12 +73,12 @@ class PlanCandidate:
         """Configuration of the best schedule that the search of all orders does not know."""
         self._ranked: Ranked | None = None
         """Best configuration of the hand strategy as it was last seen."""
-        self.state = SearchedConfigurations(self.least)
+        self.state = SearchedConfigurations(self.bound_without_search)
         """Best schedule, bound and partitions of that search; times are per microbatch."""
         self.update(None)
 
     @property
-    def least(self) -> Fraction:
+    def bound_without_search(self) -> Fraction:
         """Lower bound per microbatch, by bounds alone."""
         return max(self.per_microbatch(self.choice.lower_bound), self._floor)
 
@@ -120,7 +120,7 @@ class PlanCandidate:
 
     def may_be_below(self, ceiling: Fraction | None) -> bool:
         """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
-        return ceiling is None or self.least < ceiling
+        return ceiling is None or self.bound_without_search < ceiling
 
     # Bounds.
 
@@ -128,12 +128,12 @@ class PlanCandidate:
         """Raise the bound by bounds alone to that of a relaxation, per microbatch."""
         self._floor = max(self._floor, bound)
 
-    def raise_to(self, wider: PlanCandidate) -> None:
+    def raise_to(self, superset: PlanCandidate) -> None:
         """Raise bounds to those of a configuration whose schedules include all of this one."""
-        self.impossible |= wider.impossible
-        if not wider.impossible:
-            self.raise_floor(wider.least)
-            self.state.raise_open_bound(max(self.least, wider.state.open_bound))
+        self.impossible |= superset.impossible
+        if not superset.impossible:
+            self.raise_floor(superset.bound_without_search)
+            self.state.raise_open_bound(max(self.bound_without_search, superset.state.open_bound))
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration of the search; its bound becomes one per microbatch."""
@@ -161,7 +161,7 @@ class PlanCandidate:
         best = _best([*state.known.values(), *filter(None, (self._taken,))])
         if best is not None:
             state.set_best(best)
-        state.raise_open_bound(self.least)
+        state.raise_open_bound(self.bound_without_search)
         if search is None:
             self._raise_to_open(ceiling)
             self.searches, self.impossible = state.searched, state.infeasible

@@ -34,13 +34,13 @@ def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory
         point, space = search.curve.points[-1], search.space
         pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
         candidate.take(replace(point.schedule, pipeline=pipeline))
-        return LeastMemory(space.memory(point.limit), space.memory(search.least_limit))
+        return LeastMemory(space.memory(point.limit), space.memory(search.min_limit))
     deadline.tell(f"{candidate.configuration}, memory", candidate.value, candidate.bound)
     candidate.strategy.descend_until_stalled(replace(deadline, progress=None))
     candidate.update(None)
     peak = candidate.peak
     assert peak is not None
-    return LeastMemory(peak, peak if candidate.strategy.conclusive else _least_peak(candidate))
+    return LeastMemory(peak, peak if candidate.strategy.conclusive else _min_peak(candidate))
 
 
 def within_share(
@@ -60,15 +60,15 @@ def within_share(
     results: list[WithinShare] = []
     for index, candidate in enumerate(waiting):
         share = deadline.share(1 / (len(waiting) - index))
-        results.append(_least_within(candidate, max_time, share))
+        results.append(_min_memory_within(candidate, max_time, share))
         if candidate.interrupted:
             break
-    least = min(results, key=lambda result: (result.memory, result.value), default=None)
-    if least is None:
+    minimum = min(results, key=lambda result: (result.memory, result.value), default=None)
+    if minimum is None:
         return None
     bounds = _memory_bounds(results, candidates, max_time)
     proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
-    return least._replace(lower_bound=proved)
+    return minimum._replace(lower_bound=proved)
 
 
 def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
@@ -93,7 +93,9 @@ def _memory_bounds(
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)
 
 
-def _least_within(candidate: PlanCandidate, max_time: Fraction, deadline: Deadline) -> WithinShare:
+def _min_memory_within(
+    candidate: PlanCandidate, max_time: Fraction, deadline: Deadline
+) -> WithinShare:
     """Find the least memory of a configuration that reaches a time per microbatch.
 
     The best schedule does not change.
@@ -102,7 +104,7 @@ def _least_within(candidate: PlanCandidate, max_time: Fraction, deadline: Deadli
     if candidate.strategy is not None:
         return _bisect_memory(candidate, candidate.strategy, value, deadline)
     search = _search_memory(candidate, value, deadline)
-    point, limit = search.least, search.least_limit
+    point, limit = search.min_memory_point, search.min_limit
     memory = map(search.space.memory, (point.limit, limit))
     return WithinShare(candidate.configuration, point.value, *memory)
 
@@ -135,7 +137,7 @@ def _bisect_memory(
     schedule, pipeline = candidate.schedule, candidate.problem.pipeline
     assert schedule is not None and candidate.value is not None
     point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
-    low = _least_peak(candidate) if has_open_choices(pipeline) else point.memory
+    low = _min_peak(candidate) if has_open_choices(pipeline) else point.memory
     while point.memory - low > MEMORY_STEP * point.memory and not (
         deadline.over or deadline.pressed
     ):
@@ -153,7 +155,7 @@ def _bisect_memory(
     return point
 
 
-def _least_peak(candidate: PlanCandidate) -> Fraction:
+def _min_peak(candidate: PlanCandidate) -> Fraction:
     """Least memory of all devices together, spread evenly over them."""
     if candidate.problem.pipeline.partition != SEARCH:
         return Fraction(0)

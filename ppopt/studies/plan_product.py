@@ -52,7 +52,7 @@ class PlanProduct(ProductChoice):
 
     def min_bound(self, prefix: Key) -> Fraction:
         """Lower bound of a configuration, per microbatch."""
-        return self._candidates[prefix].least
+        return self._candidates[prefix].bound_without_search
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Configurations with their bounds; each belongs to its candidate, too."""
@@ -78,9 +78,9 @@ class PlanProduct(ProductChoice):
         """Raise bounds to those with chosen recompute, which hold for any of the same placement."""
         candidates = {candidate.configuration: candidate for candidate in self._candidates.values()}
         for configuration, candidate in candidates.items():
-            wider = candidates.get(configuration._replace(recompute=SEARCH))
-            if wider is not None:
-                candidate.raise_floor(wider.least)
+            superset = candidates.get(configuration._replace(recompute=SEARCH))
+            if superset is not None:
+                candidate.raise_floor(superset.bound_without_search)
 
     def _open_prefixes(self, ceiling: Fraction | None) -> list[Key]:
         """Configurations with bounds below a ceiling: by bound, then number of stages.

@@ -51,8 +51,8 @@ def _row_to_object(row: PlanRow) -> dict[str, Any]:
     }
 
 
-def _text(number: Fraction | None) -> str | None:
-    return None if number is None else str(number)
+def _text(value: Fraction | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def from_object(value: object, space: PlanSpace, options: SolveOptions) -> Plan:

@@ -49,9 +49,9 @@ class PlanReports:
         max_seconds = min(params.baseline_share * self._deadline.seconds, params.baseline_seconds)
         try:
             with interrupts.heard():
-                for number, batches in enumerate(counts, start=1):
-                    seconds = max_seconds * number / len(counts)
-                    deadline = replace(self._search.told(self._deadline), seconds=seconds)
+                for index, batches in enumerate(counts, start=1):
+                    seconds = max_seconds * index / len(counts)
+                    deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
                     self._baselines.search(batches, deadline)
         except KeyboardInterrupt:
             self._search.interrupted = True
@@ -101,12 +101,12 @@ class PlanReports:
         useful = max(params.memory_share * limit, spent)
         seconds = max(
             params.min_memory_share * limit,
-            min(search.left + params.min_memory_share * limit, useful),
+            min(search.seconds_left + params.min_memory_share * limit, useful),
         )
         with interrupts.recorded() as pressed:
-            least = minimize_memory(best, search.told(Deadline.after(seconds)))
+            minimum = minimize_memory(best, search.with_progress(Deadline.after(seconds)))
         search.interrupted |= best.interrupted or bool(pressed)
-        return replace(search.plan(), least_memory=least)
+        return replace(search.plan(), least_memory=minimum)
 
     def _with_memory_within(self, plan: Plan, slowdown: Fraction) -> Plan:
         """Add the least memory of any configuration at most `slowdown` slower than the best."""
@@ -116,7 +116,9 @@ class PlanReports:
         max_time = plan.best.per_microbatch * (1 + slowdown)
         deadline = Deadline.after(self._params.slowdown_share * self._deadline.seconds)
         with interrupts.recorded() as pressed:
-            within = within_share(self._search.candidates, max_time, self._search.told(deadline))
+            within = within_share(
+                self._search.candidates, max_time, self._search.with_progress(deadline)
+            )
         self._search.interrupted |= bool(pressed)
         return replace(plan, within=within, interrupted=self._search.interrupted)
 
@@ -127,20 +129,26 @@ class PlanReports:
         if limits is None or 2 * set_up.seconds > self._deadline.left:
             return plan
         assert plan.best is not None and plan.value is not None
-        more = tuple(limit * self._params.extra_memory_factor for limit in limits)
+        raised_limits = tuple(limit * self._params.extra_memory_factor for limit in limits)
         spent = plan.solve_seconds / limit
         share = max(self._params.extra_memory_share, min(1 - spent, spent / 2))
         search = PlanSearch(
-            replace(set_up.space, fields={**set_up.space.fields, "mem_limit": more}),
+            replace(set_up.space, fields={**set_up.space.fields, "mem_limit": raised_limits}),
             set_up.objective, set_up.backward_kind,
             self._options.with_deadline(Deadline.after(limit)), share,
         )  # fmt: skip
         search.set_known_value(plan.best.per_microbatch)
         search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
         search.run_rounds(MORE_ROUNDS)
-        value, least, batches = search.ceiling, search.lower_bound, plan.best.configuration.batches
-        assert value is not None and least is not None
-        return replace(plan, more_memory=MoreMemory(more, value * batches, least * batches))
+        value, lower_bound, batches = (
+            search.ceiling,
+            search.lower_bound,
+            plan.best.configuration.batches,
+        )
+        assert value is not None and lower_bound is not None
+        return replace(
+            plan, more_memory=MoreMemory(raised_limits, value * batches, lower_bound * batches)
+        )
 
     def _with_baselines(self, plan: Plan) -> Plan:
         """Add the hand strategies; the remaining ones may slightly exceed the time limit."""

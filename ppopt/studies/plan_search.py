@@ -69,13 +69,12 @@ class PlanSearch:
         """Ceiling as that search began: values at or above it are of no use."""
         self._quick = 0
         """Most searches of single partitions by heuristics, in all rounds so far."""
-        told = replace(
+        reporting = replace(
             self._deadline, progress=lambda state: self._tell(state.phase, state), stop=self._ends
         )
         self._search = ConfigurationSearch(
             PlanProduct(self._orders, self._params.margin), self.set_up.problem,
-            options.with_deadline(told),
-            ceiling=lambda: self._cutoff, grace=GRACE,
+            options.with_deadline(reporting), ceiling=lambda: self._cutoff, grace=GRACE,
         )  # fmt: skip
         """Search of all orders of all configurations."""
         self._search.enumerate_listed()
@@ -100,12 +99,12 @@ class PlanSearch:
         try:
             self._search_first()
             self._begun = True
-            for number in count():
+            for round_index in count():
                 if self._over:
                     break
                 before = self.lower_bound, self.ceiling
-                self._round(number)
-                if number == 0 and not self._over:
+                self._round(round_index)
+                if round_index == 0 and not self._over:
                     self._search_best_partition(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
@@ -113,10 +112,10 @@ class PlanSearch:
             self.interrupted = True
         return self.plan()
 
-    def run_rounds(self, number: int) -> None:
+    def run_rounds(self, round_index: int) -> None:
         """Search for some rounds at most; a value is known."""
         try:
-            for effort in range(number):
+            for effort in range(round_index):
                 if not self._over:
                     self._round(effort)
         except KeyboardInterrupt:
@@ -129,9 +128,9 @@ class PlanSearch:
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        for number in range(1, len(self._orders) + 1):
+        for searches in range(1, len(self._orders) + 1):
             if self.best is None and not self._over:
-                self._search_orders(Effort(0, number), self._deadline)
+                self._search_orders(Effort(0, searches), self._deadline)
         latest = self._deadline.longer(GRACE)
         for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
             if self.best is not None or self.interrupted:
@@ -141,7 +140,7 @@ class PlanSearch:
             if latest.over:
                 return
 
-    def _round(self, number: int) -> None:
+    def _round(self, round_index: int) -> None:
         """Bound the configurations that may be best, and search them.
 
         The search of all orders has the turns of all of its open configurations.
@@ -151,19 +150,19 @@ class PlanSearch:
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
         if opened:
             each = (
-                self._params.partitions_per_round * 2 ** (number - 1)
-                if number
+                self._params.partitions_per_round * 2 ** (round_index - 1)
+                if round_index
                 else self._params.first_round_partitions
             )
             self._quick += each * opened
             turn = self._deadline.share(opened / (opened + waiting))
-            self._search_orders(Effort(max(0, number - 1), self._quick), turn)
+            self._search_orders(Effort(max(0, round_index - 1), self._quick), turn)
         for candidate in sorted(self._strategies, key=_by_bound):
             if self._over:
                 return
             if self._is_open(candidate):
                 waiting -= 1
-                candidate.search(max(0, number - 1), self._deadline.turn(waiting))
+                candidate.search(max(0, round_index - 1), self._deadline.turn(waiting))
                 self._note("configurations")
 
     def _bound(self, deadline: Deadline) -> None:
@@ -175,11 +174,11 @@ class PlanSearch:
             self._search.bound(share, self.ceiling)
             self._update_orders()
             self._note("bounds")
-        for place, candidate in enumerate(waiting):
+        for index, candidate in enumerate(waiting):
             ceiling = self.ceiling
             if ceiling is not None:
                 ceiling *= candidate.configuration.batches * self._params.margin
-            candidate.raise_bound(deadline.turn(len(waiting) - place - 1), ceiling)
+            candidate.raise_bound(deadline.turn(len(waiting) - index - 1), ceiling)
             self._note("bounds")
 
     def _search_orders(self, effort: Effort, turn: Deadline) -> None:
@@ -211,8 +210,8 @@ class PlanSearch:
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
-        found, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
-        if found and self._turn.over:
+        has_value, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
+        if has_value and self._turn.over:
             return True
         return stop is not None and stop(self._state(state.phase, state))
 
@@ -254,8 +253,14 @@ class PlanSearch:
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        least = lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))
-        return least if least is None or self.ceiling is None else min(least, self.ceiling)
+        lower_bound = lower_bound_of(
+            bounds_of_all(map(_by_bound, self._possible), self.set_up.late)
+        )
+        return (
+            lower_bound
+            if lower_bound is None or self.ceiling is None
+            else min(lower_bound, self.ceiling)
+        )
 
     @property
     def _possible(self) -> list[PlanCandidate]:
@@ -304,25 +309,27 @@ class PlanSearch:
         best, bound = self.best, self.lower_bound or Fraction(0)
         known = [None if best is None else _value(best)]
         if orders is not None:
-            others = [_by_bound(other) for other in self._strategies if not other.impossible]
-            running = bounds_of_all([orders.lower_bound, *others], self.set_up.late)
+            strategy_bounds = [
+                _by_bound(candidate) for candidate in self._strategies if not candidate.impossible
+            ]
+            running = bounds_of_all([orders.lower_bound, *strategy_bounds], self.set_up.late)
             bound = max(bound, lower_bound_of(running) or Fraction(0))
             known.append(orders.value)
         batches = self.set_up.space.batches[0] if best is None else best.configuration.batches
         value = min((time for time in known if time is not None), default=None)
-        shown = None if value is None else value * batches
-        return Progress(self._deadline.spent, phase, shown, bound * batches)
+        reported_value = None if value is None else value * batches
+        return Progress(self._deadline.spent, phase, reported_value, bound * batches)
 
     def _tell(self, phase: str, orders: Progress | None = None) -> None:
         if self._deadline.progress is not None:
             self._deadline.progress(self._state(phase, orders))
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds left to this search."""
         return self._deadline.left
 
-    def told(self, deadline: Deadline) -> Deadline:
+    def with_progress(self, deadline: Deadline) -> Deadline:
         """Deadline of work whose progress the plan reports, with its own value and bound."""
         return replace(deadline, progress=lambda state: self._tell(state.phase))
 
@@ -332,31 +339,31 @@ class PlanSearch:
         """Give configurations of chosen recompute the better schedules of those they include."""
         scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
         for candidate in self.candidates:
-            for other in scheduled:
-                chosen = other.configuration._replace(recompute=SEARCH)
-                if other is not candidate and chosen == candidate.configuration:
-                    assert other.schedule is not None
-                    candidate.take(other.schedule)
+            for source in scheduled:
+                chosen = source.configuration._replace(recompute=SEARCH)
+                if source is not candidate and chosen == candidate.configuration:
+                    assert source.schedule is not None
+                    candidate.take(source.schedule)
 
     def plan(self) -> Plan:
         """The plan as it is known now."""
         self._take_included()
-        best, least, set_up = self.best, self.lower_bound, self.set_up
+        best, lower_bound, set_up = self.best, self.lower_bound, self.set_up
         ceiling = None if best is None else _value(best)
         rows = [candidate.row(ceiling) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)
         batches = set_up.space.batches[0] if best is None else best.configuration.batches
         if best is None:
-            status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
+            status = Status.UNKNOWN if lower_bound is not None else Status.INFEASIBLE
         else:
-            status = Status.OPTIMAL if least == _value(best) else Status.FEASIBLE
+            status = Status.OPTIMAL if lower_bound == _value(best) else Status.FEASIBLE
         scope = delay_scope(set_up.problem)
         return Plan(
             space=set_up.space,
             objective=set_up.objective,
             status=status,
             rows=tuple(rows),
-            lower_bound=None if least is None else least * batches,
+            lower_bound=None if lower_bound is None else lower_bound * batches,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,
@@ -367,8 +374,13 @@ class PlanSearch:
     @property
     def _open_text(self) -> str:
         """Text that names the configuration whose bound leaves the gap open, if any."""
-        least, best = self.lower_bound, self.best
-        if least is None or best is None or least == _value(best) or self.set_up.num_late:
+        lower_bound, best = self.lower_bound, self.best
+        if (
+            lower_bound is None
+            or best is None
+            or lower_bound == _value(best)
+            or self.set_up.num_late
+        ):
             return ""
         return f"; the least bound is that of {min(self._possible, key=_by_bound).configuration}"
 

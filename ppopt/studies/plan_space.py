@@ -13,12 +13,15 @@ from ppopt.formats import megatron_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.layer_choices import refuse_search
 from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
+from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.current_schedule import current_schedule
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
@@ -28,7 +31,9 @@ CHUNKS = (1, 2)
 """Default numbers of stages per device."""
 OPTIMAL = "optimal"
 """Value of `strategies` for the best schedule of any order."""
-RUNTIMES = ("any", "torch", "megatron")
+ANY_RUNTIME = "any"
+"""Value of `runtime` for a plan that no runtime restricts."""
+RUNTIMES = (ANY_RUNTIME, "torch", "megatron")
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
@@ -40,6 +45,8 @@ CARRIED = (
 """Fields of a pipeline that a plan from it keeps."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
+_DEFAULT_RECOMPUTE = {"none": "none", "full": "full", SEARCH: "full", AS_GIVEN: None}
+"""Recompute of the default current schedule for each of them."""
 
 
 class PlanConfiguration(NamedTuple):
@@ -79,7 +86,7 @@ class PlanSpace:
     chunks: tuple[int, ...] = CHUNKS
     recompute: tuple[str, ...] = (AS_GIVEN,)
     strategies: tuple[str, ...] = (OPTIMAL,)
-    runtime: str = "any"
+    runtime: str = ANY_RUNTIME
     """Runtime of the schedule, one of `RUNTIMES`."""
     options: Options = field(default_factory=Options)
     """Options of the strategies."""
@@ -189,6 +196,23 @@ class PlanSpace:
         placed = rule.apply(pipeline, options)
         rule.built(placed, options)
         return placed
+
+    def current_schedule(
+        self, current: Schedule | str | None, objective: Objective
+    ) -> Schedule | None:
+        """What the user runs today, for the microbatches of the space; see `current_schedule`.
+
+        A strategy has the first number of microbatches. If the space has recompute modes, the
+        default strategy has the first that fits the limits.
+        """
+        batches = self.batches[0]
+        if isinstance(current, Schedule) and current.pipeline.batches in self.batches:
+            batches = current.pipeline.batches
+        pipeline = self.model.pipeline(
+            devices=self.devices, batches=batches, partition=self.partition, **self.fields
+        )
+        modes = dict.fromkeys(_DEFAULT_RECOMPUTE[mode] for mode in self.recompute)
+        return current_schedule(current, pipeline, objective, self.options, modes)
 
     def options_of(self, configuration: PlanConfiguration) -> Options:
         """Options that the strategy of a configuration takes."""

@@ -42,18 +42,18 @@ def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction
     work = sum((batches * minimum_work(layer) + layer.optimizer for layer in layers), Fraction(0))
     if limits is None:
         return work / devices
-    room = sum(limits) - sum(layer.static for layer in layers)
-    kept = _times_kept(layers)
-    held = sum(time * layer.activation for time, layer in zip(kept, layers, strict=True))
-    if room < 0 or (not room and held):
+    headroom = sum(limits) - sum(layer.static for layer in layers)
+    times = _live_times(layers)
+    memory_time = sum(time * layer.activation for time, layer in zip(times, layers, strict=True))
+    if headroom < 0 or (not headroom and memory_time):
         return None
-    per_room = batches / room if room else Fraction(0)
+    per_headroom = batches / headroom if headroom else Fraction(0)
     changes = [
-        _Recompute(batches * layer.recompute_time / devices, per_room * time * layer.saved)
-        for time, layer in zip(kept, layers, strict=True)
+        _Recompute(batches * layer.recompute_time / devices, per_headroom * time * layer.saved)
+        for time, layer in zip(times, layers, strict=True)
         if layer.saved
     ]
-    return _least_maximum(work / devices, per_room * held, changes, space.recompute)
+    return _min_maximum(work / devices, per_headroom * memory_time, changes, space.recompute)
 
 
 def minimum_work(layer: Layer) -> Fraction:
@@ -62,7 +62,7 @@ def minimum_work(layer: Layer) -> Fraction:
     return time
 
 
-def _times_kept(layers: Sequence[Layer]) -> list[Fraction]:
+def _live_times(layers: Sequence[Layer]) -> list[Fraction]:
     """Least time from the start of F to the end of B or BW of every layer."""
     times, after = [], Fraction(0)
     for layer in reversed(layers):
@@ -71,7 +71,7 @@ def _times_kept(layers: Sequence[Layer]) -> list[Fraction]:
     return times[::-1]
 
 
-def _least_maximum(
+def _min_maximum(
     work: Fraction, memory: Fraction, changes: Sequence[_Recompute], modes: Sequence[str]
 ) -> Fraction:
     """Least maximum of both bounds over the choices of recompute that the modes allow."""

@@ -44,8 +44,8 @@ def damage(what: str, advice: str = "") -> Iterator[None]:
     try:
         yield
     except (InputError, NotApplicableError) as error:
-        more = f"; {advice}" if advice else ""
-        raise DamagedError(f"{what} is damaged ({error}){more}") from None
+        suffix = f"; {advice}" if advice else ""
+        raise DamagedError(f"{what} is damaged ({error}){suffix}") from None
 
 
 def one_line(error: Exception) -> str:
@@ -113,7 +113,7 @@ class SweepRow:
 class StudyRecord(NamedTuple):
     """A study without its trials."""
 
-    number: int
+    study_id: int
     name: str
     base: str
     """Identity of what all its trials share."""
@@ -258,10 +258,10 @@ def _asked(value: object) -> tuple[str, ...]:
 
 def _object(value: object) -> dict[str, Any]:
     """Read an object of JSON from its text: no number beyond floats, and limited depth."""
-    found = parse_json(utf8(value), "JSON", finite_float)
-    if not isinstance(found, dict):
-        raise InputError(f"{abbreviated(found)} is not an object {{...}}")
-    level: list[Any] = [found]
+    content = parse_json(utf8(value), "JSON", finite_float)
+    if not isinstance(content, dict):
+        raise InputError(f"{abbreviated(content)} is not an object {{...}}")
+    level: list[Any] = [content]
     for _ in range(DEEPEST):
         entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)
         below = list(chain.from_iterable(entries))
@@ -271,7 +271,7 @@ def _object(value: object) -> dict[str, Any]:
         level = [entry for entry in below if isinstance(entry, dict | list)]
     if level:
         raise InputError("lists or objects are nested too deeply")
-    return found
+    return content
 
 
 def _reason(row: dict[str, Any]) -> str:

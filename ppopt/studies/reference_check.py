@@ -82,12 +82,12 @@ def check_reference(
     notes = _notes(reference, schedule)
     order_compared = _order_not_compared(reference) is None
     if schedule is None:
-        status = Difference("status", _said(reference, "status"), "unknown")
+        status = Difference("status", _claim_text(reference, "status"), "unknown")
         return ReferenceCheck(None, (status,), notes, order_compared=order_compared)
-    found = differences(reference, schedule)
+    all_differences = differences(reference, schedule)
     uncompared = {*(() if order_compared else FREE), *_not_repeated(reference)}
-    free = tuple(entry for entry in found if entry.what in uncompared)
-    counted = tuple(entry for entry in found if entry not in free)
+    free = tuple(entry for entry in all_differences if entry.what in uncompared)
+    counted = tuple(entry for entry in all_differences if entry not in free)
     return ReferenceCheck(schedule, counted, notes, free, order_compared)
 
 
@@ -96,17 +96,17 @@ def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
 
     Both are schedules of the same pipeline, complete enough to be measured.
     """
-    found = []
+    changes = []
     for what, key in (("status", "status"), ("lower bound", "lower_bound"), ("proof", "proof")):
-        old, new = _said(before, key), _said(after, key)
+        old, new = _claim_text(before, key), _claim_text(after, key)
         if old != new:
-            found.append(Difference(what, old, new))
+            changes.append(Difference(what, old, new))
     figures = [_figures(schedule) for schedule in (before, after)]
     for what in figures[0]:
         if figures[0][what] != figures[1][what]:
-            found.append(Difference(what, figures[0][what], figures[1][what]))
-    moved = first_difference(before, after)
-    return tuple(found if moved is None else [*found, moved])
+            changes.append(Difference(what, figures[0][what], figures[1][what]))
+    difference = first_difference(before, after)
+    return tuple(changes if difference is None else [*changes, difference])
 
 
 def first_difference(before: Schedule, after: Schedule) -> Difference | None:
@@ -115,22 +115,24 @@ def first_difference(before: Schedule, after: Schedule) -> Difference | None:
         shared = min(len(old), len(new))  # an overlapped pair differs from its parts in turn
         unequal = np.flatnonzero(old[:shared] != new[:shared])
         if len(unequal) or len(old) != len(new):
-            place = int(unequal[0]) if len(unequal) else shared
+            position = int(unequal[0]) if len(unequal) else shared
             what = [
-                _op(schedule, codes, place) for schedule, codes in ((before, old), (after, new))
+                _op(schedule, codes, position) for schedule, codes in ((before, old), (after, new))
             ]
-            return Difference("order", f"{what[0]} as number {place} on device {device}", what[1])
+            return Difference(
+                "order", f"{what[0]} as number {position} on device {device}", what[1]
+            )
     time = before.pipeline.ticks.time
 
-    def shown(row: Operation | None) -> str:
+    def describe_row(row: Operation | None) -> str:
         if row is None:
             return "nothing"
         start, end = (exact.plain(time(tick)) for tick in (row.start, row.end))
         return f"{row} on device {row.device} from {start} to {end}"
 
     both = zip_longest(before.operations.rows(), after.operations.rows())
-    moved = next((pair for pair in both if pair[0] != pair[1]), None)
-    return None if moved is None else Difference("times", *map(shown, moved))
+    changed = next((pair for pair in both if pair[0] != pair[1]), None)
+    return None if changed is None else Difference("times", *map(describe_row, changed))
 
 
 def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:
@@ -225,7 +227,7 @@ def _notes(reference: Schedule, schedule: Schedule | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _said(schedule: Schedule, key: str) -> str:
+def _claim_text(schedule: Schedule, key: str) -> str:
     return str(origin_json.origin_to_object(schedule.origin).get(key, "none"))
 
 

@@ -185,13 +185,13 @@ class Storage:
 
     def _prepare(self, *, readonly: bool) -> None:
         """Check what kind of file it is, and upgrade it to the newest version."""
-        tables = self._one("SELECT count(*) FROM sqlite_master")
-        application = self._one("PRAGMA application_id")
+        tables = self._scalar("SELECT count(*) FROM sqlite_master")
+        application = self._scalar("PRAGMA application_id")
         if application != APPLICATION and (tables or application):
             raise StorageError(
                 f"storage: {self.path} is a database of another program; name another file"
             )
-        version = self._one("PRAGMA user_version")
+        version = self._scalar("PRAGMA user_version")
         if version < 0:
             raise StorageError(f"storage: {self.path}: {_DAMAGED.format(path=self.path)}")
         if version > len(MIGRATIONS):
@@ -211,11 +211,11 @@ class Storage:
             self._migrate()
 
     def _migrate(self) -> None:
-        version = self._one("PRAGMA user_version")
-        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        version = self._scalar("PRAGMA user_version")
+        for next_version, script in enumerate(MIGRATIONS[version:], version + 1):
             for statement in script.split(";"):
                 self._link.execute(statement)
-            self._link.execute(f"PRAGMA user_version = {number}")
+            self._link.execute(f"PRAGMA user_version = {next_version}")
         if version == 0:
             self._link.execute(f"PRAGMA application_id = {APPLICATION}")
 
@@ -243,7 +243,7 @@ class Storage:
     def results(self) -> int:
         """Number of results."""
         with self._errors():
-            return int(self._one("SELECT count(*) FROM results"))
+            return int(self._scalar("SELECT count(*) FROM results"))
 
     def put(self, result: StoredResult) -> None:
         """Store a result; it replaces an earlier one of the same key."""
@@ -272,13 +272,13 @@ class Storage:
                     "INSERT INTO studies (study_name, base, created) VALUES (?, ?, ?)",
                     (name, base, _now()),
                 )
-                return self._one("SELECT last_insert_rowid()")
+                return self._scalar("SELECT last_insert_rowid()")
         if study.base != base:
             raise InputError(
                 f"study_name: {name} is a study of another pipeline in {self.path}; "
                 "choose another name"
             )
-        return study.number
+        return study.study_id
 
     def _find(self, name: str) -> StudyRecord | None:
         """Study of a name; None if there is none."""
@@ -328,7 +328,7 @@ class Storage:
 
     def _open(self, study: StudyRecord) -> list[str]:
         query = "SELECT params FROM trials WHERE study_id = ?"
-        ended = {params for (params,) in self._link.execute(query, (study.number,))}
+        ended = {params for (params,) in self._link.execute(query, (study.study_id,))}
         return [params for params in study.asked if params not in ended]
 
     def finish(self, study: int, row: SweepRow, result: StoredResult | None = None) -> None:
@@ -352,7 +352,7 @@ class Storage:
 
     def _summary(self, study: StudyRecord) -> StudySummary:
         query = "SELECT state, count(*) FROM trials WHERE study_id = ? GROUP BY state"
-        ended = dict(self._link.execute(query, (study.number,)).fetchall())
+        ended = dict(self._link.execute(query, (study.study_id,)).fetchall())
         if unknown := ended.keys() - {COMPLETE, FAIL}:
             with damage(f"storage: {self.path}: study {study.name}", _ELSEWHERE):
                 raise InputError(f"state: {abbreviated(unknown.pop())} is unknown")
@@ -373,23 +373,23 @@ class Storage:
         """
         with self._errors():
             query = f"SELECT trial_id, {_TRIAL} FROM trials WHERE study_id = ? ORDER BY trial_id"
-            rows = self._link.execute(query, (self._known(name).number,)).fetchall()
+            rows = self._link.execute(query, (self._known(name).study_id,)).fetchall()
         trials = []
-        for number, *row in rows:
-            with damage(f"storage: {self.path}: trial {number} of study {name}", _ELSEWHERE):
+        for trial_id, *row in rows:
+            with damage(f"storage: {self.path}: trial {trial_id} of study {name}", _ELSEWHERE):
                 trials.append(records.trial_of(row))
         return trials
 
-    def merge(self, other: Storage) -> list[str]:
+    def merge(self, source: Storage) -> list[str]:
         """Merge all results and studies of another storage in one transaction.
 
         Of two results with the same key, the one with more effort is kept. Returns the reasons why
         damaged results were left out; a sweep computes them again. Raises InputError if both have a
         study of one name with different bases.
         """
-        studies = [(study, other.trials(study.name)) for study in other.studies()]
+        studies = [(study, source.trials(study.name)) for study in source.studies()]
         requested = {
-            study.name: [*(trial.overrides for trial in trials), *other.open_rows(study.name)]
+            study.name: [*(trial.overrides for trial in trials), *source.open_rows(study.name)]
             for study, trials in studies
         }
         numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}
@@ -397,7 +397,7 @@ class Storage:
             self.request_rows(numbers[study.name], requested[study.name], study.command)
         left_out: list[str] = []
         with self._errors(), self._transaction():
-            for theirs in other._sound_results(left_out):
+            for theirs in source._sound_results(left_out):
                 ours = self.sound_result(theirs.key, [])
                 if ours is None or theirs.effort > ours.effort:
                     self._put(theirs)
@@ -417,7 +417,7 @@ class Storage:
 
     # SQLite.
 
-    def _one(self, query: str) -> int:
+    def _scalar(self, query: str) -> int:
         return int(self._link.execute(query).fetchone()[0])
 
     @contextmanager
@@ -473,7 +473,7 @@ _ADVICE = {
 
 def _advice(error: Exception, path: Path) -> str:
     """Text on what happened and what to do, by SQLite's primary result code."""
-    words = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    if words is None:
+    advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    if advice is None:
         return f"{error or 'no memory'}; {_DAMAGED.format(path=path)}"
-    return words.format(path=path)
+    return advice.format(path=path)

@@ -29,7 +29,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.recompute.stage_options import StageOptions
 
-FEW_LAYERS = 24
+MAX_COUNTED_LAYERS = 24
 """Most layers for which the recompute options of all partitions are counted."""
 FAR = 24
 """Largest distance between the two stages of a move."""
@@ -38,7 +38,7 @@ FAR = 24
 class OptionTable(NamedTuple):
     """Recompute options of the stages of partitions, in ticks."""
 
-    number: Ints
+    row_id: Ints
     """Row of every stage of every partition: `[partition, stage]`."""
     last: Ints
     """Number of the last option of every stage: `[partition, stage]`."""
@@ -104,24 +104,26 @@ class StrategyConfigurations(Choice):
         """
         return self.optional and self.limits is not None and self._options.leaves_out
 
-    def every(self, most: int, size: int) -> list[Ints] | None:
+    def every(self, max_count: int, size: int) -> list[Ints] | None:
         """All configurations in batches of a size; None if there are more than `most`.
 
         The options of all partitions of many layers take too long to be counted.
         """
-        if self.partitions > most or (self.cut and self.optional and self._layers > FEW_LAYERS):
+        if self.partitions > max_count or (
+            self.cut and self.optional and self._layers > MAX_COUNTED_LAYERS
+        ):
             return None
-        keys = list(islice(self._every_key(), most + 1))
-        if len(keys) > most:
+        keys = list(islice(self._every_key(), max_count + 1))
+        if len(keys) > max_count:
             return None
         return [np.array(keys[low : low + size]) for low in range(0, len(keys), size)]
 
     def _every_key(self) -> Iterator[Key]:
         cuts = combinations(range(1, self._layers), self.num_stages - 1) if self.cut else [None]
-        for places in cuts:
+        for positions in cuts:
             counts = self.base.counts
-            if places is not None:
-                counts = tuple(high - low for low, high in pairwise((0, *places, self._layers)))
+            if positions is not None:
+                counts = tuple(high - low for low, high in pairwise((0, *positions, self._layers)))
             options = self._options.of_partition(counts) if self.optional else []
             for numbers in product(*(range(len(own)) for own in options)):
                 yield (*counts, *numbers)
@@ -190,7 +192,7 @@ class StrategyConfigurations(Choice):
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves of one layer, and other options."""
-        for keys in (self.moved(key), self.rechosen(key)):
+        for keys in (self.after_layer_move(key), self.rechosen(key)):
             yield from map(tuple, keys.tolist())
 
     def proof(self, search: SearchedConfigurations) -> str:
@@ -210,7 +212,7 @@ class StrategyConfigurations(Choice):
         if not self.optional or self.limits is None:
             return self.costs.table(counts)
         options = options or self.option_table(counts)
-        chosen = options.options[options.number, np.minimum(numbers, options.last)]
+        chosen = options.options[options.row_id, np.minimum(numbers, options.last)]
         return self.costs.table(counts, Recomputed(*np.moveaxis(chosen, 2, 0)))
 
     def split(self, keys: Ints) -> tuple[Ints, Ints]:
@@ -221,12 +223,12 @@ class StrategyConfigurations(Choice):
         """Recompute options of the stages of partitions."""
         high = np.cumsum(counts, axis=1)
         ends = (high - counts) * (self._layers + 1) + high
-        distinct, number = np.unique(ends, return_inverse=True)
+        distinct, row_ids = np.unique(ends, return_inverse=True)
         rows = [self._ticks(each) for each in distinct.tolist()]
         sizes = np.array([len(row) for row in rows])
         padded = np.array([[*row, *row[-1:] * (sizes.max() - len(row))] for row in rows])
-        number = number.reshape(ends.shape)
-        return OptionTable(number, sizes[number] - 1, padded)
+        row_ids = row_ids.reshape(ends.shape)
+        return OptionTable(row_ids, sizes[row_ids] - 1, padded)
 
     def _ticks(self, ends: int) -> list[tuple[int, int, int]]:
         """Time, kept memory and peak in BW of the options of a stage, in ticks.
@@ -246,7 +248,7 @@ class StrategyConfigurations(Choice):
             ]
         return self._option_ticks[ends]
 
-    def moved(self, key: Key) -> Ints:
+    def after_layer_move(self, key: Key) -> Ints:
         """Keys after a move of one layer from one stage to another; not too far if many.
 
         Every stage keeps the number of its option, or has the last one.
@@ -268,13 +270,13 @@ class StrategyConfigurations(Choice):
         counts, numbers = self.split(np.array([key]))
         if not self.optional:
             return np.array([key])[:0]
-        last, here = self.option_table(counts).last[0], numbers[0]
+        last, current = self.option_table(counts).last[0], numbers[0]
         unit, stages = np.eye(self.num_stages, dtype=np.int64), np.arange(self.num_stages)
         same_device = self.hosts[:, None] == self.hosts
-        less, more = np.nonzero(same_device & (stages[:, None] != stages))
-        changed = [here + step * unit for step in (1, -1, 2, -2)]
-        changed += [here + unit * (end - here) for end in (np.zeros_like(last), last)]
-        changed.append(here + unit[more] - unit[less])
+        lowered, raised = np.nonzero(same_device & (stages[:, None] != stages))
+        changed = [current + step * unit for step in (1, -1, 2, -2)]
+        changed += [current + unit * (end - current) for end in (np.zeros_like(last), last)]
+        changed.append(current + unit[raised] - unit[lowered])
         chosen = np.unique(np.concatenate(changed), axis=0)
         chosen = chosen[((chosen >= 0) & (chosen <= last)).all(axis=1)]
         return np.concatenate([np.tile(counts, (len(chosen), 1)), chosen], axis=1)
@@ -284,14 +286,14 @@ class StrategyConfigurations(Choice):
         counts, numbers = self.split(np.array([key]))
         if not self.optional:
             return key
-        further = numbers + steps * devices[self.hosts]
-        numbers = np.minimum(further, self.option_table(counts).last)
+        raised = numbers + steps * devices[self.hosts]
+        numbers = np.minimum(raised, self.option_table(counts).last)
         return (*key[: self.num_stages], *numbers[0].tolist())
 
-    def after_random_moves(self, key: Key, most: int = 5) -> Key:
+    def after_random_moves(self, key: Key, max_moves: int = 5) -> Key:
         """Key at least two, and at most so many, random moves away."""
-        for _ in range(self.random.integers(2, most + 1)):
-            near = self.moved(key) if self.cut else self.rechosen(key)
+        for _ in range(self.random.integers(2, max_moves + 1)):
+            near = self.after_layer_move(key) if self.cut else self.rechosen(key)
             if len(near):
                 key = tuple(near[self.random.integers(len(near))].tolist())
         return key
@@ -300,11 +302,11 @@ class StrategyConfigurations(Choice):
 def _layer_moves(stages: int) -> Ints:
     """Changes of layer counts by moves of one layer, near ones first: `[move, stage]`."""
     pairs = [
-        (here, there)
+        (source, target)
         for distance in range(1, min(stages - 1, FAR) + 1)
         for low in range(stages - distance)
-        for here, there in ((low, low + distance), (low + distance, low))
+        for source, target in ((low, low + distance), (low + distance, low))
     ]
     unit = np.eye(stages, dtype=np.int64)
-    here, there = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return unit[there] - unit[here]
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return unit[target] - unit[source]

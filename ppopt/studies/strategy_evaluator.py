@@ -107,14 +107,14 @@ class StrategyEvaluator:
     def best_estimate(self, keys: Ints) -> tuple[Rank, Key]:
         """Best configuration by the order of the best known one, with its estimated rank."""
         estimates = self.estimates(keys)
-        number = int(np.lexsort(estimates.T[::-1])[0])
-        return Rank(*estimates[number].tolist()), tuple(keys[number].tolist())
+        best = int(np.lexsort(estimates.T[::-1])[0])
+        return Rank(*estimates[best].tolist()), tuple(keys[best].tolist())
 
     def estimates(self, keys: Ints) -> Ints:
         """Ranks by the order of the best known configuration."""
         size = self._order.together
         parts = [keys[low : low + size] for low in range(0, len(keys), size)]
-        return np.concatenate([self._estimates(part) for part in parts])
+        return np.concatenate([self._estimates(batch) for batch in parts])
 
     def _estimates(self, keys: Ints) -> Ints:
         table = self._space.table(keys)
@@ -149,7 +149,7 @@ class StrategyEvaluator:
 
     def start(self, key: Key) -> Key:
         """Key of the same partition with the least recompute within the limits."""
-        return tuple(self._with_least_recompute(np.array([key]))[0].tolist())
+        return tuple(self._with_min_recompute(np.array([key]))[0].tolist())
 
     def repaired(self, key: Key, steps: int, *, full: bool) -> Key:
         """Key with more recompute on the devices that exceeded their limits at the last rank.
@@ -172,13 +172,15 @@ class StrategyEvaluator:
         and keys with other recompute.
         """
         space, together = self._space, self._order.together
-        moved, rechosen = map(space.random.permutation, (space.moved(key), space.rechosen(key)))
-        batches = max(1, -(-len(moved) // min(NEAR, together)))
-        for number in range(batches):
-            own = moved[number::batches]
-            keys = [self._with_least_recompute(own)]
+        layer_moves, rechosen = map(
+            space.random.permutation, (space.after_layer_move(key), space.rechosen(key))
+        )
+        batches = max(1, -(-len(layer_moves) // min(NEAR, together)))
+        for offset in range(batches):
+            own = layer_moves[offset::batches]
+            keys = [self._with_min_recompute(own)]
             if space.optional:
-                keys += [own, rechosen[number::batches]]
+                keys += [own, rechosen[offset::batches]]
             if any(map(len, keys)):
                 yield np.concatenate(keys)
 
@@ -187,10 +189,10 @@ class StrategyEvaluator:
         near = self._space.after_random_moves(key)
         if not (self._space.cut and self._space.optional):
             return near
-        keys = np.concatenate([np.array([near]), self._with_least_recompute(np.array([near]))])
+        keys = np.concatenate([np.array([near]), self._with_min_recompute(np.array([near]))])
         return self.best_estimate(keys)[1]
 
-    def _with_least_recompute(self, keys: Ints) -> Ints:
+    def _with_min_recompute(self, keys: Ints) -> Ints:
         """Keys of the same partitions with the least recompute within the limits, or else full.
 
         All stages of a device have the option of the same number, or their last one: the least

@@ -36,9 +36,9 @@ from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
 from ppopt.studies.strategy_evaluator import REFUSED, AcceptsPartition, Rank, StrategyEvaluator
 
-FEW = 20_000
+MAX_EVALUATED = 20_000
 """Most configurations that are all evaluated, if the order does not depend on times."""
-FEW_ORDERS = 30
+MAX_EVALUATED_ORDERS = 30
 """Most configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
 """Descents without a better configuration after which a search stalls."""
@@ -85,8 +85,8 @@ class StrategySearch(ConfigurationSearch):
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
         self.barren = 0
         """Descents since the best configuration was found."""
-        few = FEW_ORDERS if self._evaluator.one_by_one else FEW
-        self._every = choice.every(few, self._evaluator.together)
+        max_configurations = MAX_EVALUATED_ORDERS if self._evaluator.one_by_one else MAX_EVALUATED
+        self._every = choice.every(max_configurations, self._evaluator.together)
         """Remaining batches of all configurations; None: there are too many."""
         self._first_starts = choice.first()
         self._starts: list[Key] = []
@@ -324,9 +324,9 @@ class StrategySearch(ConfigurationSearch):
         """Rank configurations; the best of them counts."""
         ranks = [Rank(*row) for row in self._evaluator.ranks(keys).tolist()]
         self.evaluations += len(ranks)
-        number = min(range(len(ranks)), key=ranks.__getitem__)
-        if self.best is None or ranks[number] < self.best[0]:
-            self._take_best(ranks[number], tuple(keys[number].tolist()))
+        best = min(range(len(ranks)), key=ranks.__getitem__)
+        if self.best is None or ranks[best] < self.best[0]:
+            self._take_best(ranks[best], tuple(keys[best].tolist()))
         self._begun = True
         return ranks
 

@@ -96,10 +96,10 @@ class Study(NotebookView):
         )
 
     def __repr__(self) -> str:
-        left = f", {self.open} open" if self.open else ""
+        open_text = f", {self.open} open" if self.open else ""
         return (
             f"Study({self.name!r}: {len(self.rows)} rows, {self.done} done ({self.cached} cached), "
-            f"{self.failed} failed{left}; {self.storage})"
+            f"{self.failed} failed{open_text}; {self.storage})"
         )
 
 
@@ -131,8 +131,8 @@ def sweep(
     """
     rows = grid_of(base_of(source, settings), grid)
     if dask is None:
-        number = processors.available() if jobs is None else jobs
-        executor: Engine = LocalEngine(number, retries)
+        num_processes = processors.available() if jobs is None else jobs
+        executor: Engine = LocalEngine(num_processes, retries)
     else:
         from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 
@@ -216,50 +216,50 @@ class _Sweep:
             next_row = self._following()
             if next_row is None:
                 return
-            number, job = next_row
+            row_index, job = next_row
             try:
                 stored = self._storage.sound_result(job.key, self.damaged)
             except StorageError as error:
                 self.not_stored = str(error)
                 return
             self._running.add(job.key)
-            self._jobs[number] = job
-            self._engine.submit(number, Task(job, stored))
+            self._jobs[row_index] = job
+            self._engine.submit(row_index, Task(job, stored))
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """Next row that can run now; None if there is none."""
         if self._ready:
             return self._ready.popleft()
-        for number in self._next:
+        for row_index in self._next:
             try:
-                job = self._grid.base.job(self._rows[number].settings).checked
+                job = self._grid.base.job(self._rows[row_index].settings).checked
             except (InputError, NotApplicableError) as error:
-                self._end(number, None, Done(failed=one_line(error)))
+                self._end(row_index, None, Done(failed=one_line(error)))
                 if self.not_stored:
                     return None
                 continue
             if job.key not in self._running:
-                return number, job
-            self._behind[job.key].append((number, job))
+                return row_index, job
+            self._behind[job.key].append((row_index, job))
         return None
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
-        for number, done in ended:
-            job = self._jobs.pop(number)
+        for row_index, done in ended:
+            job = self._jobs.pop(row_index)
             self._running.discard(job.key)
             if done.damaged is not None:
                 self.damaged.append(done.damaged)
             if done.row is not None or done.failed is not None:
-                self._end(number, job, done)
+                self._end(row_index, job, done)
             if self._behind[job.key]:
                 self._ready.append(self._behind[job.key].popleft())
 
-    def _end(self, number: int, job: SolveJob | None, done: Done) -> None:
+    def _end(self, row_index: int, job: SolveJob | None, done: Done) -> None:
         """Store how a row ended."""
-        overrides = self._rows[number].overrides
+        overrides = self._rows[row_index].overrides
         cached = done.row is not None and done.result is None
         key = None if job is None or done.row is None else job.key
-        row = self._ended[number] = SweepRow(overrides, done.row, done.failed, cached, key)
+        row = self._ended[row_index] = SweepRow(overrides, done.row, done.failed, cached, key)
         self._failed += done.failed is not None
         try:
             self._storage.finish(self._study, row, done.result)

@@ -42,7 +42,7 @@ class TestSolve:
         assert [sum(causes) for causes in zip(*output["idle"].values(), strict=True)] == [3] * 4
         assert output["idle"]["warm-up"] == [0, 1, 2, 3]
         assert output["verified"] is True
-        assert "24 of work after waiting 3" in output["proof"]
+        assert "24 of work plus 3 until its first input arrives" in output["proof"]
 
     def test_unequal_times(self) -> None:
         """Proved by CP-SAT and by the single-device bound alike (design, section 7)."""
@@ -66,7 +66,12 @@ class TestSolve:
     def test_table(self) -> None:
         ran = done(f"solve {UNIT} --mem-limit")
         assert ran.err == ""
-        for text in ("proved optimal", "27 for the makespan, gap 0 %", "limit 4 each", "device 3"):
+        for text in (
+            "optimal (proved)",
+            "27; lower bound 27",
+            "peak 4 on every",
+            "device 3: its work",
+        ):
             assert text in ran.out
 
     def test_quiet(self, tmp_path: Path) -> None:
@@ -182,7 +187,7 @@ class TestMemLimit:
     def test_eval_and_verify_say_the_same_of_it(self, tmp_path: Path) -> None:
         """Over the limit and nothing else: `eval` reports what `verify` enforces."""
         path = tmp_path / "over.json"
-        text = done(f"eval 1f1b {UNIT} --mem-limit 3 -o", path).out
+        text = done(f"eval 1f1b {UNIT} --mem-limit 3 --details -o", path).out
         assert "every rule but the limit" in " ".join(text.split())
         ran = run("verify", path, "--json")
         assert (ran.code, ran.json["verified"], ran.json["fits_limit"]) == (5, False, False)
@@ -191,7 +196,7 @@ class TestMemLimit:
         assert success in run("verify", path).out
         path.write_text(path.read_text().replace('"makespan": 33', '"makespan": 32'))
         assert success not in run("verify", path).out
-        fitting = done(f"eval 1f1b {UNIT} --mem-limit 4 -o", path).out
+        fitting = done(f"eval 1f1b {UNIT} --mem-limit 4 --details -o", path).out
         assert "every rule but" not in fitting
         assert json_of("verify", path)["fits_limit"] is True
 
@@ -202,7 +207,7 @@ class TestMemLimit:
         output = json.loads(ran.out)
         assert ran.code == 3
         assert output["status"] == "infeasible"
-        assert "the least limit that works on every device is 5" in output["proof"]
+        assert "the minimum feasible limit for all devices is 5" in output["proof"]
         assert {key: output[key] for key in UNSOLVED} == dict.fromkeys(UNSOLVED)
         assert output["mem_limit"] == [4.5] * 4
         assert output["verified"] is False
@@ -214,7 +219,7 @@ class TestMemLimit:
     def test_infeasible_in_words(self) -> None:
         ran = run(f"solve {UNIT} --mem-limit 0.5")
         assert ran.code == 3
-        assert "proved infeasible" in ran.out
+        assert "infeasible (proved)" in ran.out
 
 
 class TestExitCodes:

@@ -41,7 +41,7 @@ class TestEval:
         work = "--unshard 2 --gradient-sync 3 --optimizer 1"
         output = json_of(f"eval 1f1b {UNIT} {work}")
         assert (output["makespan"], output["exposed"]) == (39, 6)
-        assert "exposed          6 of the makespan" in run(f"eval 1f1b {UNIT} {work}").out
+        assert "exposed   6 of the makespan" in run(f"eval 1f1b {UNIT} {work}").out
         assert json_of(f"eval 1f1b {UNIT}")["exposed"] is None
 
     def test_device_span(self) -> None:
@@ -214,8 +214,8 @@ class TestCompare:
         ratios = {row["placement"] for row in rows if row["ratio_to_optimum"] is not None}
         assert ratios == {"linear"}
         ran = done(f"{self.LINE} --mem-limit --placement v,linear").out.splitlines()
-        assert "best found, v/2, one route: proved optimal" in ran
-        assert "best found, linear, one route: proved optimal" in ran
+        assert "best found, v/2, one route: optimal (proved)" in ran
+        assert "best found, linear, one route: optimal (proved)" in ran
 
     def test_the_table_fits_and_details_are_asked_for(self) -> None:
         line = f"{self.LINE} --time-unit ms --memory-unit MiB --mem-limit"
@@ -272,7 +272,7 @@ class TestCompare:
             assert row["ratio_to_best"] is None
             assert row["ratio_to_optimum"] is None
         stdout = run(f"{self.LINE} --mem-limit 0.5").out
-        assert "best found, linear, one route: proved infeasible; device 0 needs 1" in stdout
+        assert "best found, linear, one route: infeasible (proved); device 0 needs 1" in stdout
 
     def test_table_and_files(self, tmp_path: Path) -> None:
         ran = done(f"{self.LINE} -o", tmp_path / "a.html", "-o", tmp_path / "a.json")
@@ -311,14 +311,14 @@ class TestDetails:
         lines = done("eval gpipe --stages 2 --batches 2 --details").out.splitlines()
         table = lines.index(next(line for line in lines if line.startswith("device busy")))
         assert lines[table].split() == ["device", "busy", "warm-up", "input", "cool-down", "idle"]
-        assert lines[table + 2].split() == ["0", "6", "3", "33.33", "%"]
-        assert lines[table + 3].split() == ["1", "6", "1", "2", "33.33", "%"]
+        assert lines[table + 2].split() == ["0", "6", "3", "33.3", "%"]
+        assert lines[table + 3].split() == ["1", "6", "1", "2", "33.3", "%"]
         assert lines[table + 4] == "input: waiting for an input"
 
     def test_a_file_of_operations_is_named_where_it_loses(self) -> None:
-        line = "eval 1f1b --stages 4 --batches 8 --p2p-time"
+        line = "eval 1f1b --stages 4 --batches 8 --details --p2p-time"
         assert "for PyTorch" in done(f"{line} 0.1").out
-        single = "eval gpipe --stages 2 --batches 1 --p2p-time 1"
+        single = "eval gpipe --stages 2 --batches 1 --details --p2p-time 1"
         assert json_of(single)["operations_alone"]["loss"] == 0
         assert "for PyTorch" not in done(single).out
 

@@ -119,7 +119,7 @@ class TestOutput:
         page = (tmp_path / "a.html").read_text(encoding="utf-8")
         assert json.loads((tmp_path / "a.JSON").read_text()) == ran.json["schedule"]
         assert page.startswith("<!doctype html>")
-        assert "proved optimal" in page
+        assert "optimal (proved)" in page
 
     def test_the_same_name_twice_is_written_once(self, tmp_path: Path) -> None:
         ran = done(f"eval 1f1b {UNIT} -o", tmp_path / "a.html", "-o", tmp_path / "a.html")
@@ -331,7 +331,7 @@ class TestView:
         ran = done("view", native, gpipe, "-o", tmp_path / "page.html")
         assert (ran.out, ran.err) == ("", "")
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
-        for text in ("gpipe", "proved optimal", "over the memory limit"):
+        for text in ("gpipe", "optimal (proved)", "over the memory limit"):
             assert text in page
 
     @pytest.mark.parametrize("suffix", ["pdf", "jpg"])

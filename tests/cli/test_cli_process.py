@@ -179,7 +179,7 @@ def test_progress_stays_on_one_line(
     state = Progress(0, "method " * 9, Fraction(41, 2), Fraction(19))
     line.update(state)
     line.draw()
-    assert capsys.readouterr().err.split("\r")[1] == "    0 of 60 s  best 20.5, gap 7.32 %"
+    assert capsys.readouterr().err.split("\r")[1] == "    0 of 60 s  best 20.5, gap 7.4 %"
     line.update(state._replace(phase="cuts", value=None))
     line.draw()
     second_line = capsys.readouterr().err.split("\r")[1]

@@ -150,7 +150,10 @@ def _frontier(ppopt: Any, instance: Instance) -> Fields:
     pipeline = _pipeline(ppopt, instance.pipeline)
     frontier = ppopt.frontier(pipeline, **instance.options, **_common())
     points = [
-        [*map(_exact, (point.limit, point.result.value, point.result.lower_bound)), point.least]
+        [
+            *map(_exact, (point.limit, point.result.value, point.result.lower_bound)),
+            point.limit_proved,
+        ]
         for point in frontier.points
     ]
     return {

@@ -32,11 +32,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 VIEWS = {
     "schedule": ("<svg", "1f1b"),
-    "result": ("<svg", "proved optimal", "device 1 alone"),
-    "infeasible": ("proved infeasible", "the least limit"),
-    "comparison": ("<table", "zb-1p", "x opt.", "best found, linear: proved optimal"),
+    "result": ("<svg", "optimal (proved)", "device 1 is the bottleneck"),
+    "infeasible": ("infeasible (proved)", "the minimum feasible limit"),
+    "comparison": ("<table", "zb-1p", "x opt.", "best found, linear: optimal (proved)"),
     "frontier": ("<table", "most memory worth having in placement linear: 2, proved"),
-    "plan": ("<svg", "<table", "proved optimal"),
+    "plan": ("<svg", "<table", "optimal (proved)"),
     "study": ("<table", "batches", "2 done"),
 }
 

@@ -20,7 +20,7 @@ from ppopt.schedule.origin import Origin
 from ppopt.studies.evaluate import evaluate
 
 PIPELINE = ppopt.Pipeline(stages=2, batches=4, mem_limit=2)
-NO_FIGURES = {"checked", "stopped_early", "predicted"}
+NO_FIGURES = {"checked", "stopped_early", "predicted", "pipeline", "certificate"}
 """Fields of a report that change its text alone."""
 
 

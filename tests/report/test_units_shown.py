@@ -103,7 +103,7 @@ def pipeline_of(schedule: Schedule) -> object:
 def test_tables() -> None:
     text = " ".join(done(f"eval 1f1b {LINE}").out.split())
     assert "makespan 28 ms" in text
-    assert "peak memory max 4 GiB (4 2)" in text
+    assert "memory peak 4 GiB on device 0" in text
     table = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
     assert "memory makespan (GiB) (ms)" in table
     assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in table

@@ -16,7 +16,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.placement_text import unsearched_of_layers
 from ppopt.report.schedule_report import ScheduleReport, report_result
-from ppopt.report.search_text import describe_gain, note_overlaps
+from ppopt.report.search_text import describe_baseline, describe_gain, note_overlaps
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
@@ -154,24 +154,23 @@ def test_pairs_are_compared_without_overlap_times() -> None:
     [
         (
             "--stages 4 --batches 8",
-            "other placement interleaved-zb (placement interleaved, 2 chunks per device) has "
-            "5.88 % more throughput than this schedule; --placement interleaved --chunks 2 "
-            "searches there",
+            "next: interleaved-zb has 5.9 % more throughput; `--placement interleaved --chunks 2` "
+            "searches its placement",
         ),
         (
             "--stages 3 --batches 7 --placement interleaved --chunks 4",
-            "other placement zbv (placement v, 2 chunks per device) is a better hand strategy; "
-            "this schedule has 2.33 % more throughput",
+            "other placement zbv (placement v, 2 chunks per device) is a better baseline; this "
+            "schedule has 2.3 % more throughput",
         ),
         (
             "--stages 4 --batches 8 --static 1 --p2p-time 1 --mem-limit 7",
             "other placement dualpipe (placement linear, two routes, weights held twice) is a "
-            "better hand strategy; this schedule has 6.06 % more throughput",
+            "better baseline; this schedule has 6.1 % more throughput",
         ),
     ],
 )
 def test_words_of_another_placement(line: str, message: str) -> None:
-    assert message in " ".join(done(f"solve {line}").out.split())
+    assert message in " ".join(done(f"solve {line} --details").out.split())
 
 
 @pytest.mark.parametrize(
@@ -179,25 +178,22 @@ def test_words_of_another_placement(line: str, message: str) -> None:
     [
         (
             "--stages 2 --batches 2",
-            "Not searched: placement (linear), chunks (1), routes (1); `--placement search` "
-            "chooses the placement.",
+            "not searched: placement; `--placement search` chooses it",
         ),
-        ("--stages 2 --batches 2 --placement search", "Not searched: chunks (1), routes (1)."),
         (
             "--stages 2 --batches 2 --placement 0,1",
-            "Not searched: placement, routes (1); `--placement search` chooses the placement.",
+            "not searched: placement; `--placement search` chooses it",
         ),
         (
             "--model llama-3.1-8b --batches 4 --placement v --time-limit 1",
-            "Not searched: placement (v), partition (balanced), chunks (2), routes (1); "
-            "`--placement search` and `--partition search` choose them; `ppopt plan` also chooses "
-            "the chunks.",
+            "not searched: placement, partition, chunks; `ppopt plan` chooses them all",
         ),
     ],
 )
-def test_what_a_search_keeps_is_said_last(line: str, last: str) -> None:
-    assert " ".join(done(f"solve {line}").out.split()).endswith(f" {last}")
-    assert "Kept" not in run("solve --stages 2 --batches 2 --mem-limit 0.5").out
+def test_what_a_search_leaves_as_given_is_one_line(line: str, last: str) -> None:
+    assert f" {last} " in " ".join(f"{done(f'solve {line}').out} ".split()) + " "
+    for more in ("--mem-limit 0.5", "--placement search"):
+        assert "not searched" not in run(f"solve --stages 2 --batches 2 {more}").out
 
 
 CHOICES = Model([{"forward": 1, "activation": 2, "count": 6, "offload_time": 1}])
@@ -208,14 +204,14 @@ CHOICES = Model([{"forward": 1, "activation": 2, "count": 6, "offload_time": 1}]
     [
         (
             {"mem_limit": 100},
-            "Not searched: partition (balanced), recompute (none), offload (none); `--partition "
-            "search`, `--recompute search` and `--offload search` choose them.",
+            "not searched: partition (balanced), recompute (none), offload (none); `--partition "
+            "search`, `--recompute search` and `--offload search` choose them",
         ),
-        ({}, "Not searched: partition (balanced); `--partition search` chooses the partition."),
+        ({}, "not searched: partition (balanced); `--partition search` chooses it"),
         (
             {"partition": [4, 2], "recompute": "full", "mem_limit": 100},
-            "Not searched: partition, recompute, offload (none); `--partition search`, "
-            "`--recompute search` and `--offload search` choose them.",
+            "not searched: partition, recompute, offload (none); `--partition search`, "
+            "`--recompute search` and `--offload search` choose them",
         ),
         ({"partition": "search"}, ""),
         ({"devices": 6}, ""),
@@ -237,7 +233,7 @@ def test_a_worse_schedule_is_no_gain() -> None:
     assert best is not None and best.speedup == 1
     for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
         worse = replace(report, status=status, baseline=best._replace(speedup=Fraction(3, 4)))
-        text = f"no gain: {best.strategy} has 33.33 % more throughput; {cure}"
+        text = f"no gain: {best.strategy} has 33.3 % more throughput; {cure}"
         assert describe_gain(worse) == text
 
 
@@ -267,10 +263,8 @@ def test_words() -> None:
     """1F1B, F = 1 and BW = 2 whole, two devices and four microbatches: (4 + 1) x 3 is optimal."""
     line = "solve --stages 2 --batches 4 --fused --time-unit ms --activation 2GiB --mem-limit 4GiB"
     out = " ".join(done(f"{line} --tokens-per-microbatch 4096").out.split())
-    assert (
-        "gain no more throughput than 1f1b, the best hand strategy of this placement within 4 GiB: "
-        "1,092,267 tokens/s" in out
-    )
+    gain = "gain none: 1f1b (15 ms), the best baseline of this placement that fits, is as fast"
+    assert f"{gain} throughput 1,092,000 tokens/s" in out
 
 
 def test_an_interrupted_search_is_not_compared() -> None:
@@ -348,12 +342,14 @@ def test_words_say_what_each_strategy_chose(tmp_path: Path) -> None:
     assert best["chosen"] == ["partition"]
     assert sum(best["partition"]) == sum(figures["partition"])
     cut = f"{' '.join(map(str, best['partition']))} layers, {best['layout']}"
-    assert f"each with its own partition ({cut})" in " ".join(done(line).out.split())
+    out = " ".join(done(f"{line} --details").out.split())
+    assert "the best baseline of this placement, each with its own partition" in out
+    assert f"best baseline {best['strategy']}, {best['value']} ({cut})" in out
     layer = {"name": "block", "forward": 1, "activation": 2, "count": 2}
     layer |= {"recompute": {"time": 1, "activation": 1}}
     pipeline = Model([layer]).pipeline(devices=2, batches=4)
     some = Baseline("1f1b", Fraction(1), Fraction(1), pipeline, (), ("partition", "recompute"))
     assert (
-        "each with its own partition and recompute (1 each layers, t|t; recompute 1 1 layers of "
-        "the stages: block 0-1)"
-    ) in describe_gain(ScheduleReport(baseline=some))
+        describe_baseline(ScheduleReport(baseline=some))
+        == "1f1b, 1 (1 each layers, t|t; recompute 1 1 layers of the stages: block 0-1)"
+    )

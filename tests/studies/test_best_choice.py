@@ -132,8 +132,8 @@ def test_the_search_alone_finds_the_best_partition(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there are too many to try them all: no point is tried in order, and none by bounds."""
-    monkeypatch.setattr(strategy_search, "FEW", 0)
-    monkeypatch.setattr(strategy_search, "FEW_ORDERS", 0)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED_ORDERS", 0)
     for seed in range(2):
         pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
@@ -153,7 +153,7 @@ def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
     assert choice.lower_bound < choice.value
 
 
-@pytest.mark.parametrize("few", [0, strategy_search.FEW])
+@pytest.mark.parametrize("few", [0, strategy_search.MAX_EVALUATED])
 def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +168,7 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
             signal.raise_signal(signal.SIGINT)
         return estimates(self, keys)
 
-    monkeypatch.setattr(strategy_search, "FEW", few)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", few)
     monkeypatch.setattr(FixedOrder, "together", 2)
     monkeypatch.setattr(evaluator, "_estimates", interrupted)
     pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
@@ -404,7 +404,7 @@ def test_the_first_point_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> No
     """Time is up at once: one partition of 45 was ranked, and says so."""
     model = Model([{"forward": 1 + number % 2} for number in range(11)])
     pipeline = model.pipeline(devices=3, batches=2, partition="search")
-    monkeypatch.setattr(strategy_search, "FEW", 0)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
     search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
     search.descend(0)
     assert (search.evaluations, search.choice.partitions) == (1, 45)

@@ -164,7 +164,7 @@ def test_every_point_is_that_of_exhaustive_search(
         assert curve.status is Status.OPTIMAL
         assert steps(curve) == brute(case, objective), case
         assert_sound(curve)
-        assert all(point.least for point in curve.points)
+        assert all(point.limit_proved for point in curve.points)
         assert curve.enough_proved
         several += len(curve.points) > 1
     assert several >= count // 2
@@ -207,7 +207,7 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert (steps(curve)[0][1], steps(curve)[-1][1]) == (72, 27)
     for limit, value in steps(curve):
         assert solve(curve.pipeline, mem_limit=limit, time_limit=2400).value == value
-    assert (curve.least.limit, curve.enough.limit, curve.enough_proved) == (1, 4, True)
+    assert (curve.min_memory_point.limit, curve.enough.limit, curve.enough_proved) == (1, 4, True)
     assert curve.proof == "device 0 needs 1 even for one microbatch at a time"
     assert curve.at(Fraction(7, 2)) is curve.points[2]
     assert curve.at(0.5) is None

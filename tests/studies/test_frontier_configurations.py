@@ -79,7 +79,7 @@ def test_every_point_is_the_best_of_all_configurations(options: dict[str, Any]) 
             schedule = point.result.schedule
             assert verify(schedule) == []
             assert schedule.fits_limits
-            assert (point.least, point.result.status) == (True, Status.OPTIMAL)
+            assert (point.limit_proved, point.result.status) == (True, Status.OPTIMAL)
         assert curve.enough_proved
         several += len(curve.points) > 1
     assert several

@@ -18,7 +18,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
-from ppopt.verifier.violation import MOST_LISTED
+from ppopt.verifier.violation import MAX_LISTED
 from tests.factories.schedules import BW, F, partly_frozen, peaks, pipelines, schedules, table
 from tests.factories.tables import changed
 from tests.verifier import verify_naive
@@ -174,7 +174,7 @@ def test_what_a_schedule_lacks_is_counted() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 * 2**20
-    assert len(violations) == MOST_LISTED + 1
+    assert len(violations) == MAX_LISTED + 1
     assert sum(violation.count for violation in violations) == 2 * 2 * 5_000_000 - 2
     assert {violation.rule for violation in violations} == {Rule.MISSING}
     assert "missing: 19998998 more, not listed" in text
@@ -183,14 +183,14 @@ def test_what_a_schedule_lacks_is_counted() -> None:
 
 def test_of_every_rule_as_many_are_listed_as_of_another() -> None:
     """Two operations of each microbatch start before 0, and nothing is missing."""
-    pipeline = Pipeline(stages=1, batches=MOST_LISTED)
+    pipeline = Pipeline(stages=1, batches=MAX_LISTED)
     rows = []
-    for microbatch in range(MOST_LISTED):
+    for microbatch in range(MAX_LISTED):
         start = -3 * (microbatch + 1)
         rows += [(F, 0, microbatch, 0, start, start + 1), (BW, 0, microbatch, 0, start + 1, start)]
     violations = verify(Schedule.from_rows(pipeline, rows))
     per_rule = Counter(violation.rule for violation in violations)
-    assert per_rule == {Rule.DURATION: MOST_LISTED, Rule.START: MOST_LISTED + 1}
+    assert per_rule == {Rule.DURATION: MAX_LISTED, Rule.START: MAX_LISTED + 1}
     (last,) = [violation for violation in violations if violation.count > 1]
-    assert (last.count, last.rule) == (MOST_LISTED, Rule.START)
+    assert (last.count, last.rule) == (MAX_LISTED, Rule.START)
     assert violations[-1] == last

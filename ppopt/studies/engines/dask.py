@@ -29,7 +29,7 @@ RESOURCE = "threads"
 """Dask resource of which a search takes one per worker thread, if the machines declare it."""
 AHEAD = 3
 """Tasks per thread of the cluster that are submitted: workers fetch the next one ahead of time."""
-LEAST = 16
+MIN_SUBMITTED = 16
 """Least number of submitted tasks, for a cluster whose workers are still to come."""
 LOOK = 5.0
 """Seconds between two checks of the size of the cluster."""
@@ -69,7 +69,7 @@ class DaskEngine:
 
         self._client, self._retries = client, retries
         self._ended = as_completed(loop=client.loop, raise_errors=False)
-        self._numbers: dict[Future, int] = {}
+        self._task_ids: dict[Future, int] = {}
         self._version = version()
         self._next_look = Deadline.after(0.0)
         self._slots = 0
@@ -78,13 +78,13 @@ class DaskEngine:
     @property
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
-        return len(self._numbers)
+        return len(self._task_ids)
 
     @property
     def free(self) -> int:
         """Number of tasks that it can accept now."""
         self._look()
-        return max(LEAST, AHEAD * self._slots) - self.busy
+        return max(MIN_SUBMITTED, AHEAD * self._slots) - self.busy
 
     @property
     def slots(self) -> int:
@@ -101,7 +101,7 @@ class DaskEngine:
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
         self._next_look = Deadline.after(LOOK)
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: Work) -> None:
         """Submit a task, under a key of everything that its result depends on."""
         digest = hashlib.sha256(task.identity.encode()).hexdigest()
         future = self._client.submit(
@@ -112,7 +112,7 @@ class DaskEngine:
             retries=self._retries,
             resources={RESOURCE: task.workers} if self._declared else None,
         )
-        self._numbers[future] = number
+        self._task_ids[future] = task_id
         self._ended.add(future)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
@@ -128,7 +128,7 @@ class DaskEngine:
             if done is None:
                 self._ended.add(future)
             else:
-                ended.append((self._numbers.pop(future), done))
+                ended.append((self._task_ids.pop(future), done))
         return ended
 
     def _done(self, future: Future) -> Done | None:
@@ -150,12 +150,12 @@ class DaskEngine:
 
     def stop(self) -> None:
         """Drop unfinished tasks: a search in a Dask thread cannot be ended."""
-        self._client.cancel(list(self._numbers), force=True)
+        self._client.cancel(list(self._task_ids), force=True)
 
     def close(self) -> None:
         """Cancel and forget all tasks."""
-        self._client.cancel(list(self._numbers), force=True)
-        self._numbers.clear()
+        self._client.cancel(list(self._task_ids), force=True)
+        self._task_ids.clear()
 
 
 def _perform(task: Work) -> Done:

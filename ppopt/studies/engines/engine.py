@@ -31,7 +31,7 @@ class Engine(Protocol):
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: Work) -> None:
         """Submit a task."""
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
@@ -66,16 +66,16 @@ class DirectEngine:
         """Number of tasks that it can accept now."""
         return 0 if self._stopped else 1 - self.busy
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: Work) -> None:
         """Submit a task."""
-        self._tasks.append((number, task))
+        self._tasks.append((task_id, task))
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:  # noqa: ARG002  of the protocol
         """Perform the first task, which may take longer than `seconds`."""
         if not self._tasks:
             return []
-        number, task = self._tasks.popleft()
-        return [(number, STOPPED if self._stopped else task.perform())]
+        task_id, task = self._tasks.popleft()
+        return [(task_id, STOPPED if self._stopped else task.perform())]
 
     def stop(self) -> None:
         """Perform no further task."""

@@ -28,7 +28,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 class _Assignment(NamedTuple):
     """A task assigned to a process."""
 
-    number: int
+    task_id: int
     task: Work
     tries: int
     """Number of earlier tries."""
@@ -91,26 +91,26 @@ class LocalEngine:
         """Number of processes."""
         return self._jobs
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: Work) -> None:
         """Assign a task to the process with the fewest."""
-        self._assign(_Assignment(number, task, 0))
+        self._assign(_Assignment(task_id, task, 0))
 
     def _assign(self, assignment: _Assignment) -> None:
-        least = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
-        if least is None or (least.tasks and len(self._workers) < self._jobs):
+        idlest = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
+        if idlest is None or (idlest.tasks and len(self._workers) < self._jobs):
             try:
-                least = _Worker(self._python)
+                idlest = _Worker(self._python)
             except OSError as error:
                 raise InputError(f"jobs: no process can be started: {error.strerror}") from None
-            self._workers.append(least)
-        least.assign(assignment)
+            self._workers.append(idlest)
+        idlest.assign(assignment)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
         """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
         if self._stopped:
-            left = [(assignment.number, STOPPED) for assignment in self._retried]
+            stopped = [(assignment.task_id, STOPPED) for assignment in self._retried]
             self._retried.clear()
-            return left or self._wait(seconds)
+            return stopped or self._wait(seconds)
         while self._retried:
             self._assign(self._retried.popleft())
         return self._wait(seconds)
@@ -127,14 +127,14 @@ class LocalEngine:
             done: Done = worker.link.recv()
         except (EOFError, OSError):
             return self._died(worker)
-        return [(worker.tasks.popleft().number, done)]
+        return [(worker.tasks.popleft().task_id, done)]
 
     def _died(self, worker: _Worker) -> list[tuple[int, Done]]:
         """Reassign the tasks of a dead process; the one at work has failed."""
         self._workers.remove(worker)
         status = worker.end()
         if self._stopped:
-            return [(task.number, STOPPED) for task in worker.tasks]
+            return [(task.task_id, STOPPED) for task in worker.tasks]
         if not worker.tasks:
             return []
         assignment = worker.tasks.popleft()
@@ -143,7 +143,7 @@ class LocalEngine:
             self._retried.append(assignment._replace(tries=assignment.tries + 1))
             return []
         times = f", {assignment.tries + 1} times" if assignment.tries else ""
-        return [(assignment.number, Done(failed=f"its process {_cause(status)}{times}"))]
+        return [(assignment.task_id, Done(failed=f"its process {_cause(status)}{times}"))]
 
     def stop(self) -> None:
         """Ask searches to end with what they have; tasks not begun return as stopped."""
