@@ -245,9 +245,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a document, the innermost ones included."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     return [
-        found
+        position
         for key, entry in inner
-        for found in (
+        for position in (
             (*path, key),
             *(places(entry, (*path, key)) if isinstance(entry, dict | list) else ()),
         )
