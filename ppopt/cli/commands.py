@@ -75,8 +75,8 @@ def solve(
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
-    from ppopt.report.placement_text import describe_unsearched
     from ppopt.report.schedule_report import report_result
+    from ppopt.report.search_text import describe_next_step
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.solve import solve as search
     from ppopt.studies.baselines import baseline, best_other_placement, end_of_evaluation
@@ -107,7 +107,7 @@ def solve(
             other = best_other_placement(pipeline, result, hand, deadline)
     report = report_result(result, hand, other, stopped_early=result.interrupted)
     code = output.show_result(
-        settings, report, of_result, details=details, last=describe_unsearched(pipeline)
+        settings, report, of_result, details=details, last=describe_next_step(report, pipeline)
     )
     return code or not_stored or exit_code(result.status)
 

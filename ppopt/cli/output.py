@@ -43,7 +43,9 @@ from ppopt.report.search_text import (
     describe_search,
     note_overlaps,
 )
+from ppopt.report.summary import describe_title, summary_table
 from ppopt.report.svg import picture_png, svg
+from ppopt.report.table import details_table
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured import UNTIMED, is_measured
@@ -74,19 +76,21 @@ def show_result(
 ) -> int:
     """Show one schedule, or why there is none; return the exit code of the files.
 
-    `as_object` makes the object of JSON. `details`: whether to print why every device is idle.
-    `last`: text to print last, if there is a schedule.
+    `as_object` makes the object of JSON. `details`: whether to print exact figures, the proof, and
+    why every device is idle. `last`: lines to print below the figures.
     """
     schedule = report.schedule
 
     def parts(_: int) -> Iterator[Part]:
-        yield table.result_table(report)
+        yield from (Text(describe_title(report), style="bold"), summary_table(report))
+        yield from map(Text, filter(None, [last]))
+        if details:
+            yield from ("", details_table(report))
         if schedule is None:
             return
         if details:
             yield from ("", table.idle_table(report), describe_causes(report.idle or {}))
-        yield from _gantt(schedule, drawn=any(target.is_page for target in settings.output))
-        yield from map(Text, filter(None, [last]))
+        yield from _gantt(schedule)
         _note_rounding(schedule)
 
     schedules = [] if schedule is None else [schedule]
@@ -238,17 +242,24 @@ def show_frontier(settings: Settings, report: FrontierReport) -> int:
     )
 
 
-def show_plan(settings: Settings, found: Plan) -> int:
+def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
     """Show a plan; return the exit code of the files.
 
     A page shows its table and the schedules of its configurations; other files hold the best one.
+    `details`: whether to print exact figures and the proof.
     """
 
     def parts(code: int) -> Iterator[Part]:
         yield from describe_headline(found.headline)
+        report = report_plan(found)
+        if found.best is None:
+            yield Text(describe_title(report), style="bold")
         if found.best is not None:
             yield f"best: {found.best.configuration}"
-        yield from (table.result_table(report_plan(found)), "", plan_table(found))
+        yield summary_table(report)
+        if details:
+            yield from ("", details_table(report))
+        yield from ("", plan_table(found))
         paths = [target.path for target in settings.output]
         saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
         file = str(saved[0].with_suffix("")) if saved else None
@@ -435,13 +446,11 @@ def print_table(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 
-def _gantt(schedule: Schedule, *, drawn: bool) -> Iterator[str]:
-    """The schedule as text where it fits; `drawn`: whether a page shows it."""
+def _gantt(schedule: Schedule) -> Iterator[str]:
+    """The schedule as text, if the terminal is wide enough."""
     lines = text.text_gantt(schedule, Console().width)
     if lines is not None:
         yield from ("", lines)
-    elif not drawn:
-        yield "\nThe schedule is too wide for text here; add `-o schedule.html` to see it."
 
 
 def _note_rounding(schedule: Schedule) -> None:

@@ -67,6 +67,8 @@ def plan(
     current: str | None = None,
     runtime: str = "any",
     within: str | None = None,
+    *,
+    details: bool = False,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
@@ -110,7 +112,7 @@ def plan(
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_plan(settings, found)
+    code = output.show_plan(settings, found, details=details)
     return code or exit_code(found.status)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ppopt.formats.figures import known
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import grouped, measured, percent
+from ppopt.report.numbers import measured, percent, significant
 from ppopt.report.placement_text import explain_routes, placement_of
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.studies.baselines import best
@@ -127,7 +127,7 @@ def _most_useful(found: FrontierReport) -> str:
     memory = measured(last.limit, pipeline.memory_unit)
     value = measured(last.value, pipeline.time_unit)
     if last.tokens_per_second is not None:
-        value += f" ({grouped(last.tokens_per_second)} tokens/s)"
+        value += f" ({significant(last.tokens_per_second)} tokens/s)"
     within = "" if pipeline.limits is None else " within the pipeline's own limits"
     worth = "most memory worth having"
     if "placement" not in frontier.searched:

@@ -18,8 +18,9 @@ from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_text import describe_use
 from ppopt.report.schedule_report import report_result
 from ppopt.report.search_text import describe_best, describe_search
+from ppopt.report.summary import summary_table
 from ppopt.report.svg import svg
-from ppopt.report.table import compare_table, frontier_table, result_table, sweep_table
+from ppopt.report.table import compare_table, details_table, frontier_table, sweep_table
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.studies.compare import Comparison
@@ -40,7 +41,11 @@ def html_of(value: object) -> str:
 @html_of.register
 def _(value: Result) -> str:
     report = report_result(value, stopped_early=value.interrupted)
-    return _picture(value.schedule) + notebook_table(result_table(report))
+    return (
+        _picture(value.schedule)
+        + notebook_table(summary_table(report))
+        + notebook_table(details_table(report))
+    )
 
 
 @html_of.register
@@ -64,7 +69,7 @@ def _(value: Frontier) -> str:
 
 @html_of.register
 def _(value: Plan) -> str:
-    shown = headline_table(value.headline), result_table(report_plan(value)), plan_table(value)
+    shown = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
     tables = "".join(map(notebook_table, shown))
     return _picture(value.schedule) + tables + _lines(describe_use(value))
 

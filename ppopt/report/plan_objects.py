@@ -39,6 +39,7 @@ def report_plan(plan: Plan) -> ScheduleReport:
         lower_bound=plain_or_none(plan.lower_bound),
         gap=plain_or_none(plan.gap),
         proof=plan.proof,
+        certificate=None,
         solve_seconds=round(plan.solve_seconds, 3),
         stopped_early=plan.interrupted,
         **unknown,

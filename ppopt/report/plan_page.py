@@ -12,7 +12,7 @@ from ppopt.report.columns import Column, Html, html_table
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
+from ppopt.report.numbers import headed, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -79,7 +79,7 @@ def _cards(plan: Plan) -> str:
         ),
         (
             objective_name(plan.objective),
-            rounded(plain(value), time),
+            significant(plain(value), time),
             low,
             measured(plain(value), time),
         ),
@@ -87,7 +87,7 @@ def _cards(plan: Plan) -> str:
         *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
         (
             "peak memory",
-            rounded(plain(peak), memory),
+            significant(plain(peak), memory),
             "; ".join(filter(None, (limit, least, describe_within(plan)))),
             measured(plain(peak), memory),
         ),

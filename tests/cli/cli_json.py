@@ -86,9 +86,11 @@ UNSOLVED = (
 """Keys that are null where no schedule was found."""
 
 
-def assert_types(found: dict[str, Any], table: dict[str, tuple[type, ...]]) -> None:
-    assert {key: type(value) for key, value in found.items() if type(value) not in table[key]} == {}
-    assert found.keys() == table.keys()
+def assert_types(output: dict[str, Any], table: dict[str, tuple[type, ...]]) -> None:
+    assert {
+        key: type(value) for key, value in output.items() if type(value) not in table[key]
+    } == {}
+    assert output.keys() == table.keys()
 
 
 HEADLINE = dict.fromkeys(("given", "runs_today", "optimum"), OBJECT)

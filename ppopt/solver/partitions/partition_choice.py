@@ -259,16 +259,16 @@ def _time_is_up() -> tuple[int, Counts]:
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
     """Text on why no partition has a schedule, with the minimum limit."""
     none = (
-        f"no partition of {ticks.space.num_layers} layers fits the limits even for one "
+        f"no partition of {ticks.space.num_layers} layers fits the memory limits, even for one "
         "microbatch at a time"
     )
     try:
         limit = Fraction(bounds.min_limit, ticks.memory_per_unit)
     except TimeoutError:
         return none
-    label = "the least limit that works on every device is"
+    label = "the minimum feasible limit for all devices is"
     if not isinstance(bounds, CompleteBounds) or ticks.passing:
-        label = "one that works on every device is at least"
+        label = "a limit for all devices must be at least"
     return f"{none}; {label} {exact.plain(limit)}"
 
 
