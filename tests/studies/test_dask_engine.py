@@ -68,8 +68,8 @@ def test_a_worker_that_is_killed_loses_no_row(client: Client, tmp_path: Path) ->
     pids = client.run(os.getpid)
     ended: list[str] = []
 
-    def kill(words: str) -> None:
-        ended.append(words)
+    def kill(message: str) -> None:
+        ended.append(message)
         if len(ended) == 3:
             os.kill(next(iter(pids.values())), signal.SIGKILL)
 
@@ -122,9 +122,9 @@ def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:
 
 
 def ended(engine: DaskEngine) -> list[tuple[int, Done]]:
-    found: list[tuple[int, Done]] = []
-    wait_until(lambda: found.extend(engine.wait(0.1)) or found)
-    return found
+    ends: list[tuple[int, Done]] = []
+    wait_until(lambda: ends.extend(engine.wait(0.1)) or ends)
+    return ends
 
 
 def test_where_nobody_answers() -> None:
