@@ -292,7 +292,7 @@ class FixedPipelineProblem(FrontierProblem):
 
     def infeasible_text(self, where: str, why: str) -> str:  # noqa: ARG002
         """Text that says that all orders were searched."""
-        return f"all orders within {where} were searched and none found"
+        return f"all orders were searched, and none is within {where}"
 
 
 def frontier_problem_of(problem: Problem) -> FrontierProblem:

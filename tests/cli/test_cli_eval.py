@@ -293,7 +293,7 @@ class TestPartitionSearch:
         file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
         found = shown(f"solve --config {file} --workers 1")
         assert found["status"] == "optimal" and sum(found["partition"]) == 6
-        assert "over all 5 partitions of 6 layers into 2 stages" in found["proof"]
+        assert "all 5 partitions of 6 layers into 2 stages" in found["proof"]
         hand = shown(f"eval 1f1b --config {file}")
         chosen = hand["partition_search"]
         assert chosen["proved"] and chosen["partitions"] == 5

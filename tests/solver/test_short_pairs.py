@@ -125,7 +125,7 @@ def test_bound_by_hand() -> None:
     assert (found.schedule.pair != ALONE).sum() == 4
     bound = known_bound(Problem(given, Objective.MAKESPAN, WHOLE))
     assert given.ticks.time(bound.value) == 3 + 5 * 3
-    assert "no longer than the shortest pair" in bound.proof
+    assert "as short as its shortest overlapped pair" in bound.proof
 
 
 def test_a_matrix_that_changes_the_order() -> None:

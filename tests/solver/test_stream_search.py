@@ -111,7 +111,7 @@ def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
     found = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
     assert least is not None
     assert (found.status, found.value) == ("optimal", Fraction(least, pipeline.ticks.per_unit))
-    words = "all orders of the 12 operations and their transfers and found none below; of the"
+    words = "all orders of the 12 operations and their transfers and found none faster; for"
     assert words in found.proof and "delays" not in found.proof
     assert recheck(found, workers=1).verdict == "confirmed"
     above = recheck(replace(found, lower_bound=found.value + 1), workers=1)

@@ -335,10 +335,12 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
     found = frontier(pipeline, workers=1, backward_kind="split")
     assert (found.status, found.points) == (Status.INFEASIBLE, ())
-    assert found.proof.startswith("all orders within the pipeline's own limits were searched")
+    assert found.proof.startswith(
+        "all orders were searched, and none is within the pipeline's own limits"
+    )
     assert found.proof.endswith("whose backwards are all split (--backward split)")
     told = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
-    assert "one that works on every device is at least 2" in told
+    assert "a limit for all devices must be at least 2" in told
 
 
 def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:

@@ -186,7 +186,7 @@ def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
     found = solve(pipeline, placement="search")
     assert found.status is Status.INFEASIBLE
     assert "none of the 6 placements" in found.proof
-    assert "3, of placement 0,0,1" in found.proof
+    assert "3, with placement 0,0,1" in found.proof
 
 
 def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
