@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     __version__: str
 
     def strategies() -> dict[str, str]:
-        """Return every hand strategy by name, sorted: what it is, and its source."""
+        """Return every strategy by name, sorted: what it is, and its source."""
 
 
 _HOMES = {

@@ -250,9 +250,10 @@ def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
     """
 
     def parts(code: int) -> Iterator[Part]:
-        report = report_plan(found)
-        yield Text(describe_title(report), style="bold")
         yield from describe_headline(found.headline)
+        report = report_plan(found)
+        if found.best is None:
+            yield Text(describe_title(report), style="bold")
         if found.best is not None:
             yield f"best: {found.best.configuration}"
         yield summary_table(report)

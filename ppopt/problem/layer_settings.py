@@ -85,19 +85,18 @@ LAYER_SETTINGS = (
         "false",
     ),
 )
-"""Every setting of a layer, declared once: files, their JSON Schema and the table in
-`models/README.md` are made from these records. All may be left out, but for `forward` or
-`phases`."""
+"""Every setting of a layer: files, their JSON Schema and the table in `models/README.md` are made
+from these records. All are optional, except that a layer needs `forward` or `phases`."""
 LAYER_NAMES: Mapping[str, Setting] = {
     name: setting for setting in LAYER_SETTINGS for name in setting.names
 }
 """Every accepted name -> its setting."""
 OF_WORKSPACE = ("F", "B", "BW")
-"""Kinds of operations whose workspace one number gives."""
+"""Kinds of operations whose workspace one number sets."""
 
 
 def flat(raw_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a layer, their workspace, recompute and offload written out as numbers.
+    """Settings of a layer, with workspace, recompute and offload written out as numbers.
 
     Raises InputError if a mapping has an unknown key.
     """
@@ -117,7 +116,7 @@ def flat(raw_settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_out(settings: dict[str, Any], name: str, values: Mapping[str, Any]) -> None:
-    """Set the costs that the mapping of a setting gives, unless they are given by themselves."""
+    """Set the costs that the mapping of a setting gives, unless they are given on their own."""
     fields = {cost.mapping[1]: cost.field for cost in LAYER_COSTS if cost.mapping[0] == name}
     for key, value in values.items():
         if key not in fields:

@@ -1,9 +1,9 @@
 """Every setting of a pipeline and of a run, declared once.
 
-Made from these records: the names that `ppopt.Pipeline` takes, the options of the command line,
-the reader of config files with its JSON Schema, the costs in schedule files, and the table in
-`models/README.md`. A setting has one key in files, the same with dashes as a flag, and perhaps
-further names, which files, flags and Python accept as well.
+These records define the fields that `ppopt.Pipeline` accepts, the options of the command line, the
+reader of config files with its JSON Schema, the costs in schedule files, and the table in
+`models/README.md`. A setting has one key in files, the same with dashes as a flag, and sometimes
+other names, which files, flags and Python accept as well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ppopt.problem.units import Unit
 
 T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
-"""The value of `mem_limit` that means: the largest device peak of 1F1B on this pipeline."""
+"""The value of `mem_limit` for the largest device peak of 1F1B on this pipeline."""
 
 
 class Shape(Enum):
-    """What a value looks like in a file; the value is the placeholder of its flag."""
+    """The form of a value in a file; the enum's value is the placeholder of its flag."""
 
     WHOLE = "N"
     """A whole number."""
@@ -85,14 +85,14 @@ class Shape(Enum):
 
 
 class Part(StrEnum):
-    """What a setting belongs to."""
+    """The object to which a setting belongs."""
 
     PIPELINE = "pipeline"
     """A field of `ppopt.Pipeline`."""
     LAYER = "layer"
     """A field of `ppopt.Layer`."""
     RUN = "run"
-    """What to do with the pipeline."""
+    """An option of a command."""
     ABOUT = "about"
     """Documentation of a file."""
 
@@ -112,7 +112,7 @@ class Heading(StrEnum):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its names, the values it takes, and what it means."""
+    """One setting: its names, its values, and its meaning."""
 
     field: str
     """Name in Python."""
@@ -120,23 +120,23 @@ class Setting:
     meaning: str
     """For the help of the flag, the JSON Schema and the table."""
     default: str | int | None = None
-    """Value if it is not given, or how that follows from the others, in words; None: none."""
+    """Value if it is not given, or a description of how it follows from others; None: none."""
     key: str = ""
-    """Name in files, and with dashes on the command line; the field's where it is left out."""
+    """Name in files, and with dashes on the command line; empty: that of the field."""
     aliases: tuple[str, ...] = ()
-    """Further names, besides the field and the key."""
+    """Other names, besides the field and the key."""
     part: Part = Part.PIPELINE
     unit: Unit | None = None
     minimum: int | None = None
     """Smallest number; None: any."""
     choices: tuple[str | int, ...] = ()
     placeholder: str = ""
-    """Of the flag; that of the shape where it is left out."""
+    """Placeholder of the flag; empty: that of the shape."""
     has_flag: bool = True
     own_flag: str = ""
     """Name on the command line if it is not that of files."""
     under: Heading | None = None
-    """Its group in the help, if that does not follow from the unit and the part."""
+    """Its group in the help, if it does not follow from the unit and the part."""
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class Setting:
 
     @property
     def has_value(self) -> bool:
-        """Whether the default is a value, and not words."""
+        """Whether the default is a value, and not a description."""
         return isinstance(self.default, int) or self.default in self.choices
 
     @property
@@ -526,9 +526,9 @@ SETTINGS = (
     _run(
         "unshard_ahead",
         Shape.WHOLE,
-        "device r gathers the weights of the next r + N stages that it computes, no more; 2 is "
-        "`auto` of torchtitan",
-        "all stages, as early as memory admits",
+        "device r prefetches the weights of at most its next r + N stages; 2 is `auto` of "
+        "torchtitan",
+        "all stages, as early as memory allows",
         minimum=1,
         under=Heading.STRATEGIES,
     ),
@@ -550,7 +550,7 @@ NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name i
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word most like `word`, for "did you mean"."""
+    """The known word most similar to `word`, for "did you mean"."""
     return get_close_matches(word[:60].lower(), tuple(known), n=1, cutoff=0.0)[0]
 
 
@@ -560,9 +560,9 @@ def same_setting(first: str, second: str) -> InputError:
 
 
 def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> type[T]:
-    """Let a dataclass of settings be made with any of their names (`p2p_time` for `p2p`).
+    """Let a dataclass of settings accept any of their names (`p2p_time` for `p2p`).
 
-    Raises InputError if one setting has two names, TypeError for an unknown name.
+    Raises InputError if one setting is given under two names, TypeError for an unknown name.
     """
     make: Callable[..., None] = cls.__init__
     fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
@@ -585,9 +585,9 @@ def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> ty
 
 
 def with_fields(**before: Mapping[str, object]) -> Callable[[type[T]], type[T]]:
-    """Add fields to a class that becomes a dataclass: groups with their values if nothing is given.
+    """Add groups of fields to a class that becomes a dataclass, with their values if not given.
 
-    `before` has the group that stands before a field, by the name of that field.
+    `before` has the group to insert before a field, by the name of that field.
     """
 
     def add(cls: type[T]) -> type[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN
 from fractions import Fraction
 from html import escape
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from ppopt.formats.figures import measured, placed
 from ppopt.formats.origin_json import json_object
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
 from ppopt.report.labels import title
@@ -96,13 +97,15 @@ def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
         value = Column(
             stacked("per microbatch", units.time_unit), lambda entry: _share(entry, entry.row.value)
         )
-        bound = Column("lower bound", lambda entry: _share(entry, entry.row.lower_bound))
+        bound = Column(
+            "lower bound", lambda entry: _share(entry, entry.row.lower_bound, ROUND_FLOOR)
+        )
     return [
         left("", lambda entry: entry.row.label, no_wrap=True),
         left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
         value,
         *([bound] if is_open else []),
-        Column("gain", lambda entry: NONE if entry.row.gain is None else percent(entry.row.gain)),
+        Column("gain", _gain),
         memory,
         left("changes", lambda entry: describe_changes(entry.row)),
     ]
@@ -112,9 +115,17 @@ def _figures(entry: _Entry) -> ScheduleReport:
     return entry.report
 
 
-def _share(entry: _Entry, time: Fraction | None) -> str:
+def _share(entry: _Entry, time: Fraction | None, rounding: str = ROUND_HALF_EVEN) -> str:
     """A time per microbatch of a row; empty if it is not known."""
-    return "" if time is None else significant(plain(time / entry.row.schedule.pipeline.batches))
+    if time is None:
+        return ""
+    return significant(time / entry.row.schedule.pipeline.batches, rounding=rounding)
+
+
+def _gain(entry: _Entry) -> str:
+    """The gain of a row, rounded down."""
+    gain = entry.row.gain
+    return NONE if gain is None else percent(gain, ROUND_FLOOR)
 
 
 def headline_title(headline: Headline) -> str:

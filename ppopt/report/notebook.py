@@ -69,9 +69,9 @@ def _(value: Frontier) -> str:
 
 @html_of.register
 def _(value: Plan) -> str:
-    tables = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
-    shown = "".join(map(notebook_table, tables))
-    return _picture(value.schedule) + shown + _lines(describe_use(value))
+    shown = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
+    tables = "".join(map(notebook_table, shown))
+    return _picture(value.schedule) + tables + _lines(describe_use(value))
 
 
 @html_of.register

@@ -57,7 +57,7 @@ def min_possible_value(problem: Problem, bound: int) -> int:
 
 
 WHOLE_TICKS = "; for start times on the time grid (off-grid starts gain less than one tick)"
-"""Text for a device span that starts between ticks may make smaller."""
+"""Text for a device span: starts between ticks might make it smaller, by less than a tick."""
 
 
 def start_scope(problem: Problem, bound: int = 0, devices: tuple[int, ...] = ()) -> str:

@@ -113,9 +113,9 @@ class SubsetDPProxy:
                 self._link.connection.close()
 
 
-def serve(number: int) -> None:
+def serve(descriptor: int) -> None:
     """Solve subsets for the process at the other end of a pipe, until it ends or all are solved."""
-    with Connection(number) as connection:
+    with Connection(descriptor) as connection:
         job: SubsetProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
         clock = Clock(Deadline.after(job.seconds))

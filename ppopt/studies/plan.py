@@ -1,10 +1,9 @@
 """The plan: the best configuration to train with, and a bound over all configurations requested.
 
 A configuration is one combination of microbatches, placement, chunks, recompute and strategy
-(`plan_space`). What it leaves open, such as its partition, is a choice (`ppopt.solver.choices`). A
-candidate is a configuration with all that is known of it (`plan_candidate`). One search finds the
-best schedule of all candidates (`plan_search`); reports are asked of it afterwards
-(`plan_reports`).
+(`plan_space`). Its open decisions, such as its partition, are a choice (`ppopt.solver.choices`). A
+candidate is a configuration with the state of its search (`plan_candidate`). One search finds the
+best schedule of all candidates (`plan_search`); reports query it afterwards (`plan_reports`).
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def plan(
     `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the plan, or the
     balanced one, and the first recompute mode that fits the limits.
 
-    `within` is a slowdown such as 0.01: the plan then also reports the least memory at which a
+    `within` is a slowdown such as 0.01: the plan then also reports the minimum memory at which a
     configuration is at most 1 % slower than the best.
 
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
@@ -189,7 +188,7 @@ def _share(name: str, value: Fraction | float) -> Fraction:
 def _listed(value: Any) -> tuple[Any, ...]:
     """Convert a value, a list, or text with commas (`linear,v`) to a tuple."""
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(","))
+        return tuple(entry.strip() for entry in value.split(","))
     return (value,) if isinstance(value, int) else tuple(value)
 
 

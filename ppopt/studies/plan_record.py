@@ -1,7 +1,7 @@
 """A plan as an object of JSON, for the storage, and back.
 
 A row of a plan is the outcome of a job: the search of its configuration, or the evaluation of its
-strategy. A stored row is checked as that of a sweep: its schedule has the pipeline of the
+strategy. A stored row is checked like that of a sweep: its schedule has the pipeline of the
 configuration, and the verifier accepts it.
 """
 
@@ -131,7 +131,7 @@ def _effort(value: object) -> Effort:
 def job_of_configuration(
     space: PlanSpace, configuration: PlanConfiguration, options: SolveOptions
 ) -> SolveJob:
-    """Job whose outcome a row of a plan is."""
+    """The job that a row of a plan is the outcome of."""
     strategy, kind = configuration.strategy, BackwardKind.MIXED
     if strategy != OPTIMAL and resolve(strategy).fused:
         kind = BackwardKind.WHOLE

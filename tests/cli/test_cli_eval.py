@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_json import EVALUATED, PLACED, RATED, SOLVED, TEXT, assert_types
+from tests.cli.cli_json import (
+    EVALUATED,
+    HEADLINE,
+    PLACED,
+    RATED,
+    SOLVED,
+    TEXT,
+    assert_headline,
+    assert_types,
+)
 from tests.cli.cli_run import done, json_of, run
 
 UNIT = "--stages 4 --batches 8"
@@ -167,7 +176,9 @@ class TestCompare:
         assert output.keys() == {
             *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
             *("time_unit", "memory_unit", "link_mode", "rows", "skipped"),
+            *HEADLINE,
         }
+        assert_headline(output)
 
     def test_ratios(self) -> None:
         """Against the best row that fits, and against the optimum of the same placement."""

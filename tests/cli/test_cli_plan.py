@@ -12,6 +12,7 @@ import pytest
 from tests.cli.cli_json import (
     BOUND,
     COMMON,
+    HEADLINE,
     INT,
     KNOWN_NUMBER,
     LIST,
@@ -20,6 +21,7 @@ from tests.cli.cli_json import (
     PARALLELISM,
     PLACED,
     ROUTES,
+    assert_headline,
     assert_types,
 )
 from tests.cli.cli_run import done, json_of, run
@@ -53,6 +55,7 @@ PLANNED = (
         "skipped": LIST,
         "space": OBJECT,
     }
+    | HEADLINE
 )
 """Keys of `ppopt plan --json`, by section 4 of the design."""
 
@@ -67,6 +70,7 @@ def config(tmp_path: Path) -> Path:
 def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) -> None:
     output = json_of("plan --workers 1 --mem-limit 8 --batches 2 --config", config)
     assert_types(output, PLANNED)
+    assert_headline(output)
     assert output["status"] == "optimal" and output["gap"] == 0
     rows = output["rows"]
     assert len(rows) == output["space"]["configurations"] == 9
@@ -107,9 +111,9 @@ def test_flags_take_lists_and_override_the_file(config: Path) -> None:
 
 def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> None:
     out = done("plan --workers 1 --mem-limit 8 --batches 2 --details --config", config).out
-    lines = out.splitlines()
-    assert lines[1].startswith("best: ") and lines[2].startswith("status")
-    assert "optimal (proved)" in lines[2]
+    lines = out[out.index("\nbest: ") + 1 :].splitlines()
+    assert lines[1].startswith("status")
+    assert "optimal (proved)" in lines[1]
     assert "over all 9 configurations" in out
     assert re.search(r"at least [\d.]+ % slower|no faster", " ".join(out.split()))
 
@@ -206,7 +210,8 @@ class TestOverTheParallelism:
         stdout = done(
             f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
         ).out
-        assert stdout.startswith("best: tensor 8, microbatch 1, data 1: ")
+        assert stdout.startswith("8 GPUs (tensor 8), 16 microbatches, runtime PyTorch\n")
+        assert "\nbest: tensor 8, microbatch 1, data 1: " in stdout
         assert "no combination above" in stdout
         assert "parts of a step (ms):" in stdout and "optimizer" in stdout
         assert "plotly" in Path("plan.html").read_text()

@@ -136,7 +136,7 @@ REFUSED: dict[str, Any] = {
     },
     "did you mean": {"layers": [{"forward": 1, "activations": 3}]},
     "activation: -1 is negative": {"layers": [{"forward": 1, "activation": -1}]},
-    "gives back more than the activation 2": {
+    "frees more than the activation 2": {
         "layers": [{"forward": 1, "activation": 2, "memory_b": -3}]
     },
     "weight: 3 is above the full backward time 2": {"layers": [{"forward": 1, "weight": 3}]},

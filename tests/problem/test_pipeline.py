@@ -200,7 +200,7 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
         ({"backward_p2p": [1, 2, 3]}, "backward_p2p: has 3 entries for 2 stages"),
         ({"backward_p2p": -1}, "backward_p2p: -1 is negative"),
         ({"p2p": -1}, "p2p: -1 is negative"),
-        ({"memory_b": -2}, "memory_b: stage 0: -2 gives back more than the activation 1"),
+        ({"memory_b": -2}, "memory_b: stage 0: -2 frees more than the activation 1"),
         ({"static": -1}, "static: -1 is negative"),
         ({"workspace": -1}, "workspace: -1 is negative"),
         ({"weight_workspace": [1, 2, 3]}, "weight_workspace: has 3 entries for 2 stages"),

@@ -33,7 +33,7 @@ CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
 COMPLETE_AT = {
     f"{CHOICES}/choice.py": 1,
     f"{CHOICES}/enumeration.py": 3,
-    f"{CHOICES}/given.py": 1,
+    f"{CHOICES}/single.py": 1,
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
     f"{PARTITIONS}/partition_recompute_choice.py": 1,
@@ -76,8 +76,8 @@ MISTAKES = (
     ),
     Mistake(
         f"{CHOICES}/configuration.py",
-        "least = lower_bound_of(bounds)",
-        "least = lower_bound_of(Partial(bounds.members))",
+        "bound = lower_bound_of(bounds)",
+        "bound = lower_bound_of(Partial(bounds.members))",
     ),
     Mistake(
         f"{CHOICES}/search.py",

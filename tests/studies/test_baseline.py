@@ -177,7 +177,7 @@ def test_words_of_another_placement(line: str, message: str) -> None:
     ("line", "last"),
     [
         (
-            "--stages 2 --batches 2",
+            "--stages 3 --batches 7 --placement interleaved --chunks 4",
             "not searched: placement; `--placement search` chooses it",
         ),
         (

@@ -83,7 +83,7 @@ def test_one_configuration_is_told_from_the_others() -> None:
     for candidate in candidates:
         candidate.update(best)
         own = candidate.state
-        assert own.bound_without_search >= best or own.value == best
+        assert own.open_bound >= best or own.value == best
         if own.value is not None:
             assert own.best is not None and own.best.result is not None
             pipeline = own.best.result.pipeline

@@ -80,7 +80,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         values.append(result.value)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(inner, "_take", pressed)
+    monkeypatch.setattr(inner, "_keep_best", pressed)
     search._search_best_partition(Deadline.after(5))
     assert search.interrupted
     assert search.plan().value == min(values)

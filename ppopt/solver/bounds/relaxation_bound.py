@@ -121,21 +121,21 @@ class RelaxationBound(Method):
         """Bisect the minimum by feasibility models; return whether it is proved."""
         assert incumbent.value is not None
         share = self._params.share
-        part = budget.part(share)
+        portion = budget.part(share)
         sequence = TargetSequence(incumbent.bound.value, incumbent.value)
         for target in sequence.targets(lambda: incumbent.bound.value):
-            if part.over:
+            if portion.over:
                 break
-            limits = replace(part.limits(share, CP_SAT.proof_subsolvers), presolve=False)
+            limits = replace(portion.limits(share, CP_SAT.proof_subsolvers), presolve=False)
             outcome = _solve_relaxed(feasibility_model(incumbent.problem, target, devices), limits)
-            part.pay(outcome.work)
+            portion.pay(outcome.work)
             if outcome.infeasible:
                 incumbent.raise_bound(subset_bound(devices, target + 1))
             elif outcome.ended:
                 sequence.high = target
             else:
                 sequence.skip(target)
-        budget.pay(part.spent)
+        budget.pay(portion.spent)
         return sequence.low == sequence.high
 
 

@@ -269,18 +269,18 @@ class DeviceScope:
                 if firsts:
                     yield ObjectiveCuts([ObjectiveCut(first, code, 0) for first in firsts])
 
-    def _is_last(self, number: int) -> bool:
+    def _is_last(self, class_id: int) -> bool:
         """Whether operations of a class may end last on their device."""
-        op_class = self.instance.classes[number]
-        if number in self.instance.auxiliary_classes:
-            return not self.instance.successors[number]
+        op_class = self.instance.classes[class_id]
+        if class_id in self.instance.auxiliary_classes:
+            return not self.instance.successors[class_id]
         *_, last = (
-            class_id
-            for class_id in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
-            if self.instance.classes[class_id].size
+            candidate
+            for candidate in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
+            if self.instance.classes[candidate].size
         )
         closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
-        return closes or number == last
+        return closes or class_id == last
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""

@@ -141,7 +141,7 @@ def _horizon(state: Incumbent) -> int:
         for stage in range(len(d.host))
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    extra = sum(sum(full.times(number)) for number in full.auxiliary_classes)
+    extra = sum(sum(full.times(class_id)) for class_id in full.auxiliary_classes)
     extra += sum(_differences(problem.instance) for problem in kinds)
     return pipeline.batches * pipeline.num_slices * each + extra + 1
 
@@ -152,8 +152,11 @@ def _differences(instance: Instance) -> int:
     All slices of such a microbatch are as long as the first.
     """
     total = 0
-    for number, op_class in enumerate(instance.classes):
-        row, first = instance.times(number), number - op_class.slice * instance.pipeline.num_stages
+    for class_id, op_class in enumerate(instance.classes):
+        row, first = (
+            instance.times(class_id),
+            class_id - op_class.slice * instance.pipeline.num_stages,
+        )
         total += sum(max(0, time - instance.classes[first].duration) for time in row)
     return total
 

@@ -75,8 +75,8 @@ class TargetFeasibility:
             if budget.over:
                 return
             at_bound = target == incumbent.bound.value and self._close(incumbent)
-            part = 1 if at_bound else self._params.share
-            outcome = _solve_feasibility(feasibility_model(problem, target), budget, part, turn)
+            share = 1 if at_bound else self._params.share
+            outcome = _solve_feasibility(feasibility_model(problem, target), budget, share, turn)
             if outcome.schedule is not None:
                 incumbent.submit(outcome.schedule)
                 sequence.high = min(target, incumbent.value)
@@ -123,10 +123,10 @@ def _none_within(problem: Problem, target: int) -> Bound:
 
 
 def _solve_feasibility(
-    built: CpSatModel, budget: Budget, part: float, turn: int
+    built: CpSatModel, budget: Budget, share: float, turn: int
 ) -> cpsat.CpSatOutcome:
     focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
-    limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
+    limits = replace(budget.limits(share, focus).turned(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     budget.pay(outcome.work, interrupted=outcome.interrupted)
     return outcome

@@ -53,15 +53,15 @@ class ListScheduling(Method):
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Build the schedule of the next rule, unless that would exceed the time limit."""
-        params, left = self._params, inf
+        params, seconds_left = self._params, inf
         if incumbent.value is not None:
             submitting = params.submitting * self._pool.problem.operations
-            left = budget.clock.left - submitting
+            seconds_left = budget.clock.left - submitting
         rule = next(self._rules, None)
-        if rule is None or left < self._seconds:
+        if rule is None or seconds_left < self._seconds:
             return Outcome(exhausted=True)
         began = time.monotonic()
-        built = self._pool.scheduler.build(rule, began + left)
+        built = self._pool.scheduler.build(rule, began + seconds_left)
         self._seconds = time.monotonic() - began
         if built is not None:
             value = built.value(self._pool.problem.objective)

@@ -112,8 +112,8 @@ class ShortRunUnrolling:
             raise KeyboardInterrupt
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
-            part = Budget(incumbent, budget.clock, 2, 0, share * budget.clock.left)
-            _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), part)
+            portion = Budget(incumbent, budget.clock, 2, 0, share * budget.clock.left)
+            _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
         return Outcome(exhausted=True)
 
 

@@ -266,10 +266,10 @@ def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
         limit = Fraction(bounds.min_limit, ticks.memory_per_unit)
     except TimeoutError:
         return none
-    words = "the minimum feasible limit for all devices is"
+    label = "the minimum feasible limit for all devices is"
     if not isinstance(bounds, CompleteBounds) or ticks.passing:
-        words = "a limit for all devices must be at least"
-    return f"{none}; {words} {exact.plain(limit)}"
+        label = "a limit for all devices must be at least"
+    return f"{none}; {label} {exact.plain(limit)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

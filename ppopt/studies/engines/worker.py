@@ -18,7 +18,7 @@ OUT_OF_MEMORY = 77
 def serve(descriptor: int) -> None:
     """Perform the tasks that arrive, one after the other, until the other end is closed.
 
-    A request to end (SIGTERM) ends the running search, which returns what it has, and then this
+    A request to end (SIGTERM) ends the running search, which returns its best result, and then this
     process.
     """
     link = Connection(descriptor)
