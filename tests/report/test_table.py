@@ -12,7 +12,6 @@ from rich.table import Table
 
 import ppopt
 from ppopt.formats.figures import LayerRun, ScheduleFigures
-from ppopt.problem.objective import Objective
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
@@ -240,7 +239,7 @@ def spread(mean: float) -> Jitter:
 
 
 SPREAD = spread(34.65)
-NO_ROWS = Headline(Objective.MAKESPAN, "PyTorch", None, None, None)
+NO_ROWS = Headline("PyTorch")
 
 
 def test_random_times() -> None:
