@@ -165,7 +165,7 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
     for share, fault in (
         ("fast", "not a number"),
         ("1", "1 is 100 %; write 1%"),
-        ("101%", "no share"),
+        ("101%", "not a percentage from 0 to 100"),
     ):
         refused = run(f"{line} --within {share}")
         assert refused.code == 2 and fault in refused.err
