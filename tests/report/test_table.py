@@ -238,7 +238,6 @@ def spread(mean: float) -> Jitter:
 
 
 SPREAD = spread(34.65)
-NO_ROWS = Headline("PyTorch")
 
 
 def test_random_times() -> None:
