@@ -139,12 +139,12 @@ def evaluate_strategies(
             break
         try:
             seconds_left = inf if needs_one else deadline.left - unfinished
-            if _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left:
-                evaluation = Evaluation(
-                    0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True
-                )
-            else:
-                evaluation = _begin(request, objective, deadline, turn)
+            slow = _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left
+            evaluation = (
+                Evaluation(0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True)
+                if slow
+                else _begin(request, objective, deadline, turn)
+            )
         except KeyboardInterrupt:
             interrupted = True
             break

@@ -27,7 +27,7 @@ from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
-from ppopt.verifier.measured import MEASURED, faults, is_measured
+from ppopt.verifier.measured_steps import MEASURED, faults, is_measured
 
 DEFAULT = "1f1b"
 """Strategy of users who name none."""

@@ -119,38 +119,65 @@ def plan(
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
     if devices is None or batches is None:
         raise InputError(missing("stages" if devices is None else "batches"))
-    if fields.get("routes", 1) == 2 and partition == SEARCH:
-        raise InputError(
-            "routes: partitions are searched for one route alone; a plan of two routes takes a "
-            "partition by rule: --routes 2 --partition balanced (or even, or counts)"
-        )
-    batch_counts = _listed(batches)
-    limit = _limit(model, devices, batch_counts, mem_limit, fields)
-    limited = limit is not None
-    ordered = fields.get("order") == SEARCH_ORDER
-    default = default_recompute(model, runtime, limited=limited, ordered=ordered)
-    space = PlanSpace(
-        model=model,
+    space = _space(
+        model,
+        runtime,
+        fields,
+        mem_limit,
         devices=devices,
-        batches=batch_counts,
+        batches=_listed(batches),
         placements=_listed(placement),
         chunks=_listed(chunks),
-        recompute=default if recompute is None else _listed(recompute),
+        recompute=None if recompute is None else _listed(recompute),
         strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
-        runtime=runtime,
         options=options or Options(),
         partition=partition,
-        fields={**fields, "mem_limit": limit} if limited else fields,
     )
     kind, objective = BackwardKind.read(backward_kind), Objective(objective)
     own_schedule = space.current_schedule(current, objective)
-    share = share_of_search(params.plan, limited=limited, within=slowdown is not None)
+    share = share_of_search(
+        params.plan, limited="mem_limit" in space.fields, within=slowdown is not None
+    )
     search = PlanSearch(space, objective, kind, request, share)
     reports = PlanReports(search)
     reports.start_from_baselines()
     if own_schedule is not None and can_start_from(own_schedule):
         search.start_from([own_schedule])
     return replace(reports.add_to(search.run(), slowdown), current=own_schedule)
+
+
+def _space(
+    model: Model,
+    runtime: str,
+    fields: dict[str, Any],
+    mem_limit: Any,
+    *,
+    devices: int,
+    batches: tuple[int, ...],
+    partition: Any,
+    recompute: tuple[str, ...] | None,
+    **dimensions: Any,
+) -> PlanSpace:
+    """Space of a plan, by default with `default_recompute`; raises InputError if it is invalid."""
+    if fields.get("routes", 1) == 2 and partition == SEARCH:
+        raise InputError(
+            "routes: partitions are searched for one route alone; a plan of two routes takes a "
+            "partition by rule: --routes 2 --partition balanced (or even, or counts)"
+        )
+    limit = _limit(model, devices, batches, mem_limit, fields)
+    if recompute is None:
+        limited, ordered = limit is not None, fields.get("order") == SEARCH_ORDER
+        recompute = default_recompute(model, runtime, limited=limited, ordered=ordered)
+    return PlanSpace(
+        model=model,
+        devices=devices,
+        batches=batches,
+        recompute=recompute,
+        runtime=runtime,
+        partition=partition,
+        fields=fields if limit is None else {**fields, "mem_limit": limit},
+        **dimensions,
+    )
 
 
 def search_plan_space(

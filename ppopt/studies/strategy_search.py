@@ -34,7 +34,12 @@ from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
-from ppopt.studies.strategy_evaluator import REFUSED, AcceptsPartition, Rank, StrategyEvaluator
+from ppopt.studies.strategy_evaluator import (
+    REFUSED,
+    AcceptsPartition,
+    ConfigurationRank,
+    StrategyEvaluator,
+)
 
 MAX_EVALUATED = 20_000
 """Maximum number of configurations that are all evaluated, if the order does not depend on
@@ -49,7 +54,7 @@ REPAIRS = 6
 """Maximum number of evaluations of a configuration that exceeds its limits, each with more
 recompute."""
 
-Ranked = tuple[Rank, Key]
+Ranked = tuple[ConfigurationRank, Key]
 
 
 class StrategySearch(ConfigurationSearch):
@@ -322,9 +327,9 @@ class StrategySearch(ConfigurationSearch):
 
     # Evaluations.
 
-    def _evaluate(self, keys: Ints) -> list[Rank]:
+    def _evaluate(self, keys: Ints) -> list[ConfigurationRank]:
         """Rank configurations; the best of them counts."""
-        ranks = [Rank(*row) for row in self._evaluator.ranks(keys).tolist()]
+        ranks = [ConfigurationRank(*row) for row in self._evaluator.ranks(keys).tolist()]
         self.evaluations += len(ranks)
         best = min(range(len(ranks)), key=ranks.__getitem__)
         if self.best is None or ranks[best] < self.best[0]:
@@ -332,7 +337,7 @@ class StrategySearch(ConfigurationSearch):
         self._begun = True
         return ranks
 
-    def _take_best(self, rank: Rank, key: Key) -> None:
+    def _take_best(self, rank: ConfigurationRank, key: Key) -> None:
         """Set the best configuration. Ctrl-C comes before or after both assignments."""
         configuration = self._at(key)
         self._close(configuration, rank)
@@ -340,7 +345,7 @@ class StrategySearch(ConfigurationSearch):
         self.best, self.state.best = (rank, key), feasible
         self._raise_bound()
 
-    def _close(self, configuration: Configuration, rank: Rank) -> None:
+    def _close(self, configuration: Configuration, rank: ConfigurationRank) -> None:
         """Close a configuration: its value is also its bound, or it is infeasible.
 
         Neither holds if another order of the microbatches may be better.

@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats.perfetto import chrome_trace
 from ppopt.problem.operation import OpKind, parse
 from ppopt.profiles.estimate import Record
-from ppopt.profiles.measured import measured
+from ppopt.profiles.measured_runs import measured
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import live_memory, peaks, schedules, table
 from tests.verifier.verify_fixtures import schedule_of, split_with_p2p

@@ -15,7 +15,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles.estimate import Record, StageMemory, StepRecord, p2p_time, profile
-from ppopt.profiles.measured import measured
+from ppopt.profiles.measured_runs import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
 from tests.factories.tables import besides_of
 

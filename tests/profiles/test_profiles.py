@@ -20,7 +20,7 @@ from ppopt.formats.torch_csv import LETTERS
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
 from ppopt.profiles.estimate import Record, StepRecord, profile
-from ppopt.profiles.measured import measured
+from ppopt.profiles.measured_runs import measured
 from tests.cli.cli_run import done, run
 
 SCHEDULE = evaluate(

@@ -25,7 +25,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.strategies import names, registry, resolve
 from ppopt.strategies.building_block import Passes
 from ppopt.strategies.one_f_one_b_v import one_f_one_b_v_block
-from ppopt.studies.grid import axis
+from ppopt.studies.sweep_grid import axis
 
 SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
 

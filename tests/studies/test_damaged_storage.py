@@ -20,8 +20,8 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.formats.figures import ScheduleFigures, declared
 from ppopt.studies import outcome
-from ppopt.studies.job import SolveJob
 from ppopt.studies.records import DamagedError, packed, trial_of, unpacked
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import Storage
 from tests.cli.cli_run import run
 from tests.factories.sweeps import (

@@ -21,13 +21,13 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.job import version
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationTask, StudyOptions
+from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, Work
+from ppopt.studies.task import Done, TaskProtocol
 from tests.tiers import slow
 
 TINY = {
@@ -159,7 +159,7 @@ def test_a_worker_of_another_version_is_told() -> None:
     class OtherVersion(DirectEngine):
         """Engine whose worker has another version."""
 
-        def submit(self, number: int, task: Work) -> None:
+        def submit(self, number: int, task: TaskProtocol) -> None:
             assert isinstance(task, CombinationTask)
             super().submit(number, replace(task, version="9.9.9"))
 
@@ -214,7 +214,7 @@ def test_a_stored_plan_is_not_searched_again(study: StudyOptions) -> None:
     class NoEngine(DirectEngine):
         """Engine that must not be used."""
 
-        def submit(self, number: int, task: Work) -> None:
+        def submit(self, number: int, task: TaskProtocol) -> None:
             raise AssertionError(number, task)
 
     repeated = planned(study=study, engine=NoEngine())

@@ -22,15 +22,15 @@ from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.solver import search as searching
 from ppopt.solver.choices import search as choice_search
-from ppopt.studies import job as jobs
 from ppopt.studies import outcome
+from ppopt.studies import solve_job as jobs
 from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.grid import Base, Grid, base_of, grid_of
-from ppopt.studies.job import SolveJob, instance_of, job_of
 from ppopt.studies.records import StoredResult
+from ppopt.studies.solve_job import SolveJob, instance_of, job_of
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Task
+from ppopt.studies.sweep_grid import Base, Grid, base_of, grid_of
+from ppopt.studies.task import SweepTask
 from ppopt.verifier import verify
 from tests.clock import wait_until
 from tests.factories.sweeps import InThisProcess, done, values
@@ -273,7 +273,7 @@ class TestStored:
         stored = stored._replace(record=zlib.compress(changed.encode()), **fields)
         with pytest.raises(InputError) as raised:
             outcome.read(stored, job)
-        (damaged,) = (Task(job, stored).perform().damaged,)
+        (damaged,) = (SweepTask(job, stored).perform().damaged,)
         assert damaged is not None
         return str(raised.value)
 

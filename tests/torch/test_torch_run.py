@@ -527,7 +527,7 @@ class TestWorld:
 def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) -> None:
     """Predicted and measured share a page; the file comes back equal."""
     from ppopt.formats import schedule_json  # noqa: PLC0415
-    from ppopt.profiles.measured import measured  # noqa: PLC0415
+    from ppopt.profiles.measured_runs import measured  # noqa: PLC0415
 
     schedule = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
     ran = run_sleeping(world, schedule, steps=3, seconds_per_unit=0.004)
