@@ -483,22 +483,16 @@ class TestCommand:
         lines = done(SMALL).out.splitlines()
         assert re.search(r"^ +1 +15 .*optimal, proved", "\n".join(lines), re.MULTILINE)
         assert any("1f1b, linear" in line for line in lines)
-        assert (
-            "least memory that works: 1; device 0 needs 1 even for one microbatch at a time"
-            in lines
-        )
-        assert any(
-            re.match(
-                r"most memory worth having in placement linear: \d, proved; .* stays 10$", line
-            )
-            for line in lines
-        )
+        minimum = "minimum memory: 1 (proved); device 0 needs 1 even for one microbatch at a time"
+        assert minimum in lines
+        useful = r"maximum useful memory in placement linear: \d \(proved\); .* makespan at 10$"
+        assert any(re.match(useful, line) for line in lines)
 
     def test_more_than_the_pipeline_s_own_limits_is_not_promised_to_be_of_no_use(self) -> None:
         """Without them 10, see above."""
         last = (
-            "most memory worth having in placement linear: 1, proved; with any more the makespan "
-            "stays 15 within the "
+            "maximum useful memory in placement linear: 1 (proved); more memory leaves the "
+            "makespan at 15 within the "
         )
         assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
         assert shown(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]

@@ -116,9 +116,7 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
     assert late[:2] == ("1f1b", "interleaved")
     assert plan.late_baselines == () and of_plan(plan)["late_hands"] == []
     assert describe_late([]) == ""
-    assert describe_late(["zbv", "v-min"]) == (
-        "no time was left to compare zbv, v-min: raise --time-limit"
-    )
+    assert describe_late(["zbv", "v-min"]) == ("skipped zbv, v-min: time limit reached")
     assert "a, b, c, d, e and 2 more:" in describe_late(list("abcdefg"))
 
 
@@ -244,11 +242,10 @@ def test_a_better_strategy_outside_of_the_space_is_told() -> None:
 def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
     proved = LeastMemory(Fraction("49.5"), Fraction("49.5"))
     assert describe_least_memory(proved, "GiB") == (
-        "as fast with 49.5 GiB each, slower with less: proved for this configuration"
+        "minimum memory at this speed: 49.5 GiB per device (proved for this configuration)"
     )
     assert describe_least_memory(proved._replace(lower_bound=Fraction(30)), "GiB") == (
-        "as fast with 49.5 GiB each, perhaps with less; slower below 30 GiB: proved for this "
-        "configuration"
+        "minimum memory at this speed: 30 to 49.5 GiB per device (proved for this configuration)"
     )
     assert describe_least_memory(None, "GiB") == ""
 
@@ -257,15 +254,18 @@ def test_the_least_memory_within_a_share_in_words() -> None:
     """102 of 10 microbatches is 2 % above 100 of 10."""
     configuration = PlanConfiguration(10, "v", 2, "full")
     found = WithinShare(configuration, Fraction(102), Fraction(7), Fraction(7))
-    words = "least memory: 7 GiB each, 2 % slower (102 ms, v/2, recompute full); "
+    words = (
+        "minimum memory within the slowdown: 7 GiB per device, 2 % slower (102 ms, v/2, recompute "
+        "full); "
+    )
 
     def within(found: WithinShare | None) -> str:
         return describe_within(replace(told(), within=found))
 
     assert within(found) == f"{words}proved"
     below = within(found._replace(lower_bound=Fraction(5)))
-    assert below == f"{words}not with less than 5 GiB, proved"
-    assert within(found._replace(lower_bound=None)) == f"{words}perhaps less memory is enough"
+    assert below == f"{words}below 5 GiB it is proved impossible"
+    assert within(found._replace(lower_bound=None)) == f"{words}less memory may be enough"
     assert within(None) == ""
 
 
@@ -283,9 +283,9 @@ def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None
         )
         return describe_space(replace(plan, space=space, rows=rows))
 
-    kept = "Fixed: one route; placement linear; chunks 1"
+    kept = "fixed: one route; placement linear; chunks 1"
     assert searched(space) == (
-        f"Searched: partition; recompute none, full. {kept}; microbatches 10; p2p time 0.1 ms"
+        f"searched: partition; recompute none, full; {kept}; microbatches 10; p2p time 0.1 ms"
     )
     given = replace(space, partition=(1, 1), strategies=("1f1b",))
     assert searched(given, strategy="1f1b") == (
@@ -293,7 +293,7 @@ def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None
     )
     chosen = replace(space, recompute=("search",))
     assert searched(chosen, recompute="search") == (
-        f"Searched: partition; recompute search. {kept}; microbatches 10; p2p time 0.1 ms"
+        f"searched: partition; recompute search; {kept}; microbatches 10; p2p time 0.1 ms"
     )
 
 
@@ -302,7 +302,7 @@ def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
     plan = replace(told(), more_memory=more)
     assert "at most 20 % faster" in describe_more_memory(plan)
     of_strategies = with_strategies(plan, "1f1b")
-    assert describe_more_memory(of_strategies).endswith("nothing better found")
+    assert describe_more_memory(of_strategies).endswith("no faster schedule found")
 
 
 def test_a_row_that_was_given_up_says_between_what_it_is() -> None:

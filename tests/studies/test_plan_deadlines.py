@@ -193,7 +193,7 @@ def combination(bound: int | None, value: int | None, searches: int = 1) -> Para
 @pytest.mark.parametrize(
     ("bound", "value", "words"),
     [
-        (95, None, "nothing found in time; at best 5 % faster"),
+        (95, None, "no schedule found in time; at best 5 % faster"),
         (95, 110, "10 % slower; at best 5 % faster"),
         (95, 100, "as fast; at best 5 % faster"),
         (104, 110, "4 % to 10 % slower"),
