@@ -2,7 +2,7 @@
 
     python docs/scripts/make.py [GUIDE...]
 
-Everything comes from real runs of the `ppopt` installed beside this Python. In README.md and every
+Everything comes from real runs of the `ppopt` installed with this Python. In README.md and every
 guide of this folder each ```console block is run, its commands in order, all blocks of a document
 in one empty folder. Above a block, `<!-- slow -->` says that tests do not run it again, and
 `<!-- file: NAME -->` that the block is a file of that folder.
@@ -65,7 +65,7 @@ PICTURES = {
         devices=4, batches=8, partition=(13, 4, 4, 4)
     ),
 }
-"""Picture -> the pipeline whose optimum it shows. The schedule of each stands beside it as JSON."""
+"""Picture -> the pipeline whose optimum it shows. Its schedule is a JSON file next to it."""
 MEASURED = ("tutorial.md", "pytorch.md")
 """Documents whose commands measure: tests of their own run them."""
 SLOW = "<!-- slow -->"
@@ -127,7 +127,7 @@ def solve(pipeline: ppopt.Pipeline) -> ppopt.Schedule:
 
 
 def strategies_table() -> str:
-    """List every hand strategy as a row of Markdown."""
+    """List every strategy as a row of Markdown."""
     rows = ["| strategy | rule | backward | source |", "|---|---|---|---|"]
     for name, strategy in registry().items():
         backward = "whole" if strategy.fused else "split"

@@ -20,7 +20,7 @@ from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS
 GROUPS = {
     "Describe a pipeline": ("Pipeline", "Model", "Layer", "read_model", "read_pipeline", "models"),
     "Search": ("solve", "Result", "Status", "Objective", "SolveParams", "Progress", "stop"),
-    "Hand strategies": ("evaluate", "strategies", "Options", "baseline", "Baseline"),
+    "Strategies": ("evaluate", "strategies", "Options", "baseline", "Baseline"),
     "Schedules": ("Schedule", "Metrics", "Op", "OpKind", "read_schedule"),
     "Check": ("verify", "Violation", "Rule", "explain", "recheck", "Recheck", "Verdict", "Claim"),
     "Compare and choose": (

@@ -118,7 +118,7 @@ def _stored(
     """The result from a storage, or of a search that is stored; and the exit code of storing."""
     from ppopt import processors
     from ppopt.cli.streams import note
-    from ppopt.studies.job import job_of
+    from ppopt.studies.solve_job import job_of
     from ppopt.studies.storage import Storage
     from ppopt.studies.task import solve_stored
 

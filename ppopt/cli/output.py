@@ -48,7 +48,7 @@ from ppopt.report.svg import picture_png, svg
 from ppopt.report.table import details_table
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.verifier import Rule, Violation, explain
-from ppopt.verifier.measured import UNTIMED, is_measured
+from ppopt.verifier.measured_steps import UNTIMED, is_measured
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline

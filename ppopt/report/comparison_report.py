@@ -17,8 +17,6 @@ from ppopt.studies.headline import Headline
 class ComparisonReport(NamedTuple):
     """A comparison with the figures of its rows."""
 
-    headline: Headline
-    """The current schedule, the best that PyTorch runs, and the best of all."""
     rows: Sequence[ScheduleReport]
     """Rows within the limit first, each part by value."""
     searches: Sequence[ScheduleReport]
@@ -29,6 +27,8 @@ class ComparisonReport(NamedTuple):
     """Row that degrades least; None without random times."""
     fragile: tuple[ScheduleReport, ScheduleReport] | None = None
     """Row that is best nominally and row that is best on average; None if they do not differ."""
+    headline: Headline = Headline()
+    """The current schedule, the best that PyTorch runs, and the best of all."""
 
 
 def report_comparison(comparison: Comparison) -> ComparisonReport:
@@ -37,11 +37,11 @@ def report_comparison(comparison: Comparison) -> ComparisonReport:
     reports = {id(row): _row(row, comparison, hands) for row in comparison.rows}
     steadiest, fragile = comparison.steadiest, comparison.fragile
     return ComparisonReport(
-        headline=comparison.headline,
         rows=list(reports.values()),
         searches=[report_result(search) for search in comparison.optima],
         skipped=comparison.skipped,
         steadiest=None if steadiest is None else reports[id(steadiest)],
+        headline=comparison.headline,
         fragile=None if fragile is None else (reports[id(fragile[0])], reports[id(fragile[1])]),
     )
 

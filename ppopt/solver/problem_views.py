@@ -199,7 +199,7 @@ class OnView:
         self.view.sync()
         if self.view.solved and not self.constructs:
             return Outcome(exhausted=True)
-        outcome = self.method.run(self.view, budget.part(self.view.share, self.view))
+        outcome = self.method.run(self.view, budget.portion(self.view.share, self.view))
         improved = before != (incumbent.value, incumbent.bound.value)
         return outcome._replace(fruitful=outcome.fruitful or improved)
 

@@ -1,4 +1,4 @@
-"""Compares every hand strategy that applies with the optimum, under the same cost model."""
+"""Compares every strategy that applies with the optimum, under the same cost model."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class Comparison(NotebookView):
         Feasible if that search found nothing, but a hand strategy of any placement is within the
         limit.
         """
-        kept = any(row.fits_limit for row in self.rows)
+        any_fits = any(row.fits_limit for row in self.rows)
         unknown = self.optimum.status is Status.UNKNOWN
-        return Status.FEASIBLE if unknown and kept else self.optimum.status
+        return Status.FEASIBLE if unknown and any_fits else self.optimum.status
 
     def search(self, row: ComparisonRow) -> Result | None:
         """Search that found the schedule of a row; None for a hand strategy."""
@@ -162,8 +162,8 @@ class Comparison(NotebookView):
 
     def __repr__(self) -> str:
         best = next((row for row in self.rows if row.fits_limit), None)
-        words = "none fits the limit" if best is None else f"best {best!r}"
-        return f"Comparison({len(self.rows)} schedules, {len(self.skipped)} skipped; {words})"
+        text = "none fits the limit" if best is None else f"best {best!r}"
+        return f"Comparison({len(self.rows)} schedules, {len(self.skipped)} skipped; {text})"
 
     @property
     def steadiest(self) -> ComparisonRow | None:
@@ -309,10 +309,10 @@ def _optima(
     for index, (space, problem) in enumerate(problems.items()):
         share = deadline.left / (len(problems) - index)
 
-        def follow(state: Progress, number: int = index + 1) -> None:
+        def follow(state: Progress, position: int = index + 1) -> None:
             if len(problems) > 1:
                 state = state._replace(
-                    phase=f"placement {number} of {len(problems)}, {state.phase}"
+                    phase=f"placement {position} of {len(problems)}, {state.phase}"
                 )
             tell(state)
 
@@ -359,10 +359,10 @@ def _all_under(
     """Rows under random times; after Ctrl-C the remaining rows stay unchanged."""
     done = list(rows)
     with suppress(KeyboardInterrupt), interrupts.heard():
-        for number, row in enumerate(done):
+        for index, row in enumerate(done):
             tell(f"random times: {row.schedule.origin.strategy}")
             jitter = robustness.jitter(row.schedule, deviation, objective, seed=seed)
-            done[number] = replace(row, jitter=jitter)
+            done[index] = replace(row, jitter=jitter)
     return tuple(done)
 
 

@@ -27,7 +27,7 @@ from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
-from ppopt.verifier.measured import MEASURED, faults, is_measured
+from ppopt.verifier.measured_steps import MEASURED, faults, is_measured
 
 DEFAULT = "1f1b"
 """Strategy of users who name none."""
@@ -51,16 +51,17 @@ def parse_strategy(text: str) -> CurrentStrategy:
 
     Raises InputError on anything else.
     """
-    name, *words = text.split() or [""]
+    name, *assignments = text.split() or [""]
     settings: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
         if key not in CHOICES:
             raise InputError(
-                f"{word!r} does not follow a strategy; did you mean {nearest(key, CHOICES)}=...?"
+                f"{assignment!r} does not follow a strategy; "
+                f"did you mean {nearest(key, CHOICES)}=...?"
             )
         if not equals or value in ("", SEARCH):
-            raise InputError(f"{word!r} names no value; write {key}=VALUE, and not search")
+            raise InputError(f"{assignment!r} names no value; write {key}=VALUE, and not search")
         settings[key] = typed_value(NAMED[key], value)
     return CurrentStrategy(resolve(name).name, settings)
 

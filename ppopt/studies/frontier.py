@@ -1,4 +1,4 @@
-"""The Pareto frontier of memory and time: points, bounds and hand strategies."""
+"""The Pareto frontier of memory and time: points, bounds and baselines."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _Evaluated = list[tuple[Schedule, float]]
-"""Schedules of strategies, each with the seconds to make it."""
+"""Schedules of strategies, each with the seconds to build it."""
 _Skipped = tuple[tuple[str, str], ...]
-"""Strategies that were left out, each with the reason."""
+"""Strategies that were skipped, each with the reason."""
 
 
 class FrontierPoint(NamedTuple):
@@ -56,11 +56,11 @@ class FrontierPoint(NamedTuple):
 
 
 class FrontierBaseline(NamedTuple):
-    """A hand strategy compared with the frontier."""
+    """A strategy compared with the frontier."""
 
     schedule: Schedule
     seconds: float
-    """Time to make the schedule."""
+    """Time to build the schedule."""
     memory: Fraction
     """Largest device peak of the schedule, in the user's unit."""
     value: Fraction
@@ -84,14 +84,14 @@ class Frontier(NotebookView):
     """Optimal: all points are found and proved. Infeasible: the pipeline's own limits allow no
     schedule."""
     proof: str
-    """Why no limit below the first point allows a schedule, or what is open; without points, why
-    there are none."""
+    """Why every limit below the first point is infeasible, or what is not decided; without points,
+    why there are none."""
     points: tuple[FrontierPoint, ...]
     """Points by limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
     """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
     baselines: tuple[FrontierBaseline, ...]
-    """Hand strategies by memory, then value."""
+    """Strategies by memory, then value."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
     provenance: Provenance
@@ -111,11 +111,10 @@ class Frontier(NotebookView):
         return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(texts)})"
 
     def to_frame(self) -> DataFrame:
-        """One row per point and per hand strategy, in the user's units, as a pandas DataFrame.
+        """One row per point and per baseline, in the user's units, as a pandas DataFrame.
 
-        `strategy` is `optimal` for the points, whether or not they are proved; a hand strategy has
-        no status and no bound. `memory` is the largest device peak. Needs pandas (the extra
-        `frame`).
+        `strategy` is `optimal` for the points, whether or not they are proved; a baseline has no
+        status and no bound. `memory` is the largest device peak. Needs pandas (the extra `frame`).
         """
         from pandas import DataFrame  # noqa: PLC0415  optional
 
@@ -143,7 +142,7 @@ class Frontier(NotebookView):
         return within[-1] if within else None
 
     def within(self, share: Fraction) -> FrontierPoint | None:
-        """Point of least memory whose value is at most (1 + `share`) times the best one found."""
+        """Point of minimum memory whose value is at most (1 + `share`) times the best found."""
         if not self.points:
             return None
         max_value = self._max_value(share)
@@ -164,12 +163,12 @@ class Frontier(NotebookView):
 
     @property
     def min_memory_point(self) -> FrontierPoint | None:
-        """Point of the least limit that allows a schedule."""
+        """Point of the smallest limit that allows a schedule."""
         return self.points[0] if self.points else None
 
     @property
     def enough(self) -> FrontierPoint | None:
-        """Point of least memory with the best value: a larger limit does not help."""
+        """Point of minimum memory with the best value: a larger limit does not help."""
         return self.points[-1] if self.points else None
 
     @property
@@ -199,15 +198,14 @@ def frontier(
 ) -> Frontier:
     """Find every memory limit at which the optimum changes, with the schedules.
 
-    If the partition, the placement or the recompute of the pipeline is to be searched, every
-    point has those that are best for it, and the bounds are over all of them.
+    If the partition, the placement or the recompute of the pipeline is open, every point has its
+    own best ones, and the bounds cover all of them.
 
     One limit holds for every device, static memory included, together with the pipeline's own
     limits. `time_limit` seconds cover all searches, from `began` (of `time.monotonic`) or else from
-    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them. Hand
-    strategies start the search; those that take longer than their share of the time are evaluated
-    after it.
-    Raises InputError on misuse only.
+    now. Ctrl-C ends them; the points so far, also those of baselines, are returned. The search
+    starts from the schedules of strategies; strategies that need more than their share of the time
+    are evaluated after it. Raises InputError on misuse only.
     """
     search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
     deadline = search_options.deadline
@@ -248,9 +246,9 @@ def frontier(
 def _evaluated_late(
     evaluate: Callable[..., tuple[_Evaluated, _Skipped]], skipped: _Skipped, deadline: Deadline
 ) -> tuple[_Evaluated, _Skipped]:
-    """Evaluate strategies that were left out for lack of time; also return what is left out still.
+    """Evaluate strategies that were skipped for lack of time; also return those still skipped.
 
-    `evaluate` is `evaluate_all` of the pipeline. The end is a little beyond the deadline.
+    `evaluate` is `evaluate_all` of the pipeline. The evaluation ends slightly after the deadline.
     """
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if not late:
@@ -325,7 +323,7 @@ def _status(curve: Curve, impossible: str | None) -> Status:
 
 
 def _proof(search: ParetoSearch) -> str:
-    """Why no limit below the first point's allows a schedule, or why there is no point."""
+    """Why every limit below the first point's is infeasible, or why there is no point."""
     curve, space = search.curve, search.space
     if _is_impossible(curve):
         text = space.infeasible_text("the pipeline's own limits", search.impossible)

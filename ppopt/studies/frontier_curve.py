@@ -1,8 +1,8 @@
-"""The frontier of memory and time while it is searched: schedules found and bounds proved.
+"""The state of a frontier search: schedules found and bounds proved per memory limit.
 
-Limits are in ticks of memory, values in the user's unit of time. The optimum falls as the limit
-grows: a schedule counts for every limit from its own peak upwards, a bound for every limit from its
-own downwards.
+Limits are in ticks of memory, values in the user's unit of time. The optimum does not increase with
+the limit: a schedule is feasible for every limit from its own peak upwards, and a bound holds for
+every limit from its own downwards.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Value = Fraction | float
 
 
 class ParetoPoint(NamedTuple):
-    """A non-dominated schedule: no other one found has both less memory and a smaller value."""
+    """A non-dominated schedule: no other known schedule has less memory and a smaller value."""
 
     limit: int
-    """Largest device peak of the schedule: the least limit that allows it."""
+    """Largest device peak of the schedule: the smallest limit that allows it."""
     value: Fraction
     schedule: Schedule
 
@@ -45,7 +45,7 @@ class Segment(NamedTuple):
     """Consecutive open limits with the same best schedule, as indices of the list of limits."""
 
     first: int
-    """Index of the least limit that is still open."""
+    """Index of the smallest limit that is still open."""
     last: int
     value: Value
     """Value of the best schedule; infinite if there is none."""
@@ -74,7 +74,7 @@ class Curve:
         return self.points[index - 1] if index else None
 
     def next(self, limit: int) -> ParetoPoint | None:
-        """Schedule of least memory above a limit."""
+        """Schedule of minimum memory above a limit."""
         index = bisect_right(self.points, limit, key=lambda point: point.limit)
         return self.points[index] if index < len(self.points) else None
 
@@ -84,7 +84,7 @@ class Curve:
         return self.bounds[index] if index < len(self.bounds) else None
 
     def lower_bound(self, limit: int) -> Value:
-        """Value of the best bound for a limit; infinite if no schedule meets it."""
+        """Value of the best bound for a limit; infinite if the limit is infeasible."""
         if limit <= self.impossible:
             return inf
         bound = self.bound(limit)
@@ -108,7 +108,7 @@ class Curve:
             self.bounds = sorted([*retained, new], key=lambda bound: bound.limit)
 
     def open(self) -> Iterator[Segment]:
-        """Limits whose optimum is not proved, cut where the best schedule changes."""
+        """Limits whose optimum is not proved, in segments with one best schedule each."""
         starts = [bisect_left(self.limits, point.limit) for point in self.points]
         values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])

@@ -1,12 +1,12 @@
 """Searches memory against time: decides which limit to search next, and for how long.
 
-The largest limit comes first: its bound holds for all limits. The second step finds the least
+The largest limit comes first: its bound holds for all limits. The second step finds the minimum
 memory that allows the value found there; more memory does not help. A search of this step ends as
 soon as it decides whether its limit allows that value. The rest is bisection over the limits: an
 interval of limits is halved if the values at its ends differ, so that n adjacent limits with equal
-optima cost about log2(n) searches. A search starts from what is known of neighbouring limits: the
-best schedule of smaller memory, the next one above the limit (repaired to fit), and the bound of
-the next larger limit. A limit that stays open is searched again, each time for twice as long.
+optima cost about log2(n) searches. A search starts from the results of neighbouring limits: the
+best schedule of smaller memory, the next schedule above the limit (repaired to fit), and the bound
+of the next larger limit. A limit that stays open is searched again, each time for twice as long.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class ParetoSearch:
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of search per limit, in ticks of memory."""
     impossible: str = ""
-    """Why the largest limit that was proved impossible is so."""
+    """Proof for the largest limit that is infeasible."""
     given_up: set[int] = field(default_factory=set)
     """Indices of the limits at which another search would end like the last one."""
     interrupted: bool = False
     max_level: int | None = None
-    """Most rounds of a search: the first search of a limit has no rounds of all methods, every
-    further one has one more, up to this number. None: searches are limited by seconds."""
+    """Maximum number of rounds of a search: the first search of a limit has no rounds of all
+    methods, every further one has one more. None: searches are limited by seconds."""
     goal: Fraction | None = None
-    """Value, or a lower one, for which less memory is searched; None: the best value found."""
+    """Value to reach with less memory; None: the best value found."""
 
     @property
     def _params(self) -> FrontierParams:
@@ -58,13 +58,13 @@ class ParetoSearch:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds left."""
+        """Remaining seconds."""
         return 0.0 if self.interrupted else self.options.deadline.left
 
     def run(self, starts: Iterable[Schedule]) -> None:
-        """Search, starting from hand strategies, until all is proved, time is up, or Ctrl-C.
+        """Search, starting from `starts`, until all is proved, time is up, or Ctrl-C.
 
-        An earlier Ctrl-C ends the search with what the hand strategies reach.
+        An earlier Ctrl-C ends the search with the values of `starts`.
         """
         self.seed(starts)
         try:
@@ -92,7 +92,7 @@ class ParetoSearch:
     def minimize_memory(self, schedule: Schedule) -> None:
         """Minimise memory at the value of a schedule or a lower one.
 
-        Ends when the least memory is proved, when time or work is spent, or after Ctrl-C.
+        Ends when the minimum is proved, when time or work is spent, or after Ctrl-C.
         """
         self._take(schedule)
         try:
@@ -102,9 +102,9 @@ class ParetoSearch:
             self.interrupted = True
 
     def _minimize_memory(self, share: float) -> None:
-        """Minimise memory at the goal for a share of the time left, by rounds of bisection.
+        """Minimise memory at the goal for a share of the remaining time, by rounds of bisection.
 
-        The configuration of the best schedule comes first: searching one is much faster than all.
+        The configuration of the best schedule comes first: its search is much faster than all.
         """
         deadline = self.options.deadline.share(share)
         self._minimize_memory_of_best(deadline)
@@ -132,9 +132,9 @@ class ParetoSearch:
             self._take(point.schedule)
 
     def _edge(self) -> tuple[int, int] | None:
-        """Bracket of the least limit: indices where the goal is impossible and where it is reached.
+        """Bracket of the minimum limit: indices of a limit without the goal and of one with it.
 
-        None if nothing is found, and if the second is proved to be the least.
+        None if there is no schedule, or if the second is proved to be the minimum.
         """
         if not self.curve.points:
             return None
@@ -150,18 +150,18 @@ class ParetoSearch:
 
     @property
     def _goal(self) -> Fraction:
-        """Value at which less memory is searched."""
+        """Value to reach with less memory."""
         best = self.curve.points[-1].value
         return best if self.goal is None else max(best, self.goal)
 
     @property
     def min_memory_point(self) -> ParetoPoint:
-        """Schedule of least memory that reaches the goal."""
+        """Schedule of minimum memory that reaches the goal."""
         return next(point for point in self.curve.points if point.value <= self._goal)
 
     @property
     def min_limit(self) -> int:
-        """Least limit that may allow the goal, in ticks."""
+        """Smallest limit that may allow the goal, in ticks."""
         edge = self._edge()
         return self.min_memory_point.limit if edge is None else self.curve.limits[edge[0] + 1]
 
@@ -209,7 +209,7 @@ class ParetoSearch:
     def _index(self, segment: Segment) -> int:
         """Index of the limit to search: the middle of the widest untried gap of a segment.
 
-        If all limits have been tried, the one tried least.
+        If all limits have been tried, the one with the fewest tries.
         """
         first, last = segment.first, segment.last
         tried = [index for index in sorted(self.tried) if first <= index <= last]
@@ -221,7 +221,7 @@ class ParetoSearch:
 
     @property
     def _min_seconds(self) -> float:
-        """Least seconds of a search: as long as the largest limit took, if that is proved."""
+        """Minimum seconds of a search: the time of the largest limit, if that is proved."""
         largest, best = (
             self.curve.limits[self._last],
             self.curve.best(self.curve.limits[self._last]),
@@ -241,9 +241,9 @@ class ParetoSearch:
 
     @interrupts.deferred()
     def _search(self, index: int, target: Fraction | None = None) -> None:
-        """Search a limit; with a target, only until it is reached or ruled out.
+        """Search a limit; with a target, only until it is reached or excluded.
 
-        Ctrl-C ends the search, and what it found is kept.
+        Ctrl-C ends the search; its results so far are used.
         """
         limit = self.curve.limits[index]
         known = (self.curve.best(limit), self.curve.next(limit))

@@ -67,14 +67,13 @@ class HeadlineRow(NamedTuple):
 class Headline(NamedTuple):
     """The first rows of a study; a row is None if there is no such schedule."""
 
-    objective: Objective
-    runtime: str
+    runtime: str = RUNTIMES[DEFAULT_RUNTIME]
     """Name of the runtime that runs the second row."""
-    current: HeadlineRow | None
+    current: HeadlineRow | None = None
     """What the user has."""
-    runnable: HeadlineRow | None
+    runnable: HeadlineRow | None = None
     """The best schedule that the runtime runs."""
-    best: HeadlineRow | None
+    best: HeadlineRow | None = None
     """The best schedule."""
 
     @property
@@ -121,7 +120,6 @@ def headline(
         last = row(OPTIMUM if proved else BEST, best.schedule, above)
         last = last._replace(lower_bound=best.lower_bound)
     return Headline(
-        objective,
         RUNTIMES[runtime],
         None if current is None else row(CURRENT, current),
         None if runnable is None else row(RUNNABLE, runnable, current),

@@ -1,4 +1,4 @@
-"""The memory limits at which an optimum can change: sums of what a device can hold."""
+"""The memory limits at which an optimum can change: sums of amounts that can be live at once."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import minimum_memory
 
 LARGEST_SET = 2**22
-"""Largest range of sums, in steps of their common divisor, that is enumerated."""
+"""Maximum range of sums that is enumerated, in steps of their common divisor."""
 
 
 def with_limit(pipeline: Pipeline, limit: Fraction) -> Pipeline:
-    """Pipeline with one limit for every device; its own limits are kept if they are lower."""
+    """Pipeline with one limit for every device; its own limits hold if they are lower."""
     own = pipeline.limits
     limits = limit if own is None else [min(limit, own_limit) for own_limit in own]
     return replace(pipeline, mem_limit=limits)
 
 
 class _LiveAmounts(NamedTuple):
-    """Amounts that a device may hold, in ticks of memory."""
+    """Amounts that may be live on a device, in ticks of memory."""
 
     between: list[tuple[int, ...]]
     """Per hosted stage, route and slice, and per microbatch if they differ: amounts that each of
     `equal_microbatches` microbatches may hold between operations."""
     during: list[int]
-    """Amounts that a microbatch may hold only while one of its operations runs."""
+    """Amounts of a microbatch that may be live only while one of its operations runs."""
     gathered: list[int]
     """Gathered weights of every hosted stage and route."""
     equal_microbatches: int
-    """Microbatches of a route that hold the same; 1 if they differ."""
+    """Number of microbatches of a route with equal memory; 1 if they differ."""
 
     @property
     def upper_bound(self) -> int:
-        """Upper bound on the memory, beside static memory."""
+        """Upper bound on the live memory without static memory."""
         each = sum(map(max, self.between))
         return self.equal_microbatches * each + max(self.during, default=0) + sum(self.gathered)
 
@@ -51,13 +51,13 @@ class _LiveAmounts(NamedTuple):
 def candidates(problem: Problem) -> Sequence[int]:
     """Limits, in ticks of memory, ascending, between which no optimum changes.
 
-    A schedule meets one limit for every device exactly when its largest peak does. A peak is static
-    memory plus what some numbers of microbatches hold between two of their operations, what one
-    more may hold only while an operation of it runs (workspace, and what recompute restores), and
-    gathered weights of some stages. In another order of the microbatches the sums are the same. The
-    limits run from the least one under which every device can
-    run at all to what no schedule exceeds, or to the largest limit of the pipeline itself. Some
-    sums may not be reachable; if there are too many, every whole tick is a candidate.
+    A schedule is within one limit for every device if and only if its largest peak is. A peak is
+    the sum of: static memory; the live memory of some microbatches between two of their operations;
+    memory of one more microbatch while its operation runs (workspace, and what recompute restores);
+    and gathered weights of some stages. The order of the microbatches does not change these sums.
+    The limits range from the smallest at which every device can run to the maximum of all sums, or
+    to the largest limit of the pipeline itself. Some sums may not be reachable; if there are too
+    many, every whole tick is a candidate.
     """
     pipeline = problem.pipeline
     instances = [restriction.instance for restriction in problem.restrictions]
@@ -81,10 +81,10 @@ def candidates(problem: Problem) -> Sequence[int]:
 
 
 def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:
-    """Amounts that a device may hold with any of these kinds of backwards.
+    """Amounts that may be live on a device with any of these kinds of backwards.
 
-    Compute alone has what moves to the host no longer once F ends. Until it has moved, and once it
-    is back, the device holds it.
+    In compute alone, F frees the offloaded memory at its end. In fact it is live until OFFLOAD has
+    ended, and again from the start of RELOAD.
     """
     slots: dict[tuple[int, ...], set[int]] = defaultdict(set)
     during = set()
@@ -113,7 +113,7 @@ def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:
 
 
 def _sums(live: _LiveAmounts, headroom: int) -> Ints | None:
-    """Every sum up to `room` that microbatches may hold; None if there are too many."""
+    """Every sum of live memory up to `headroom`; None if there are too many."""
     amounts = [amount for slot in live.between for amount in slot if amount]
     unit = gcd(*amounts, *live.during, *live.gathered) or 1
     steps = headroom // unit

@@ -21,11 +21,11 @@ from ppopt.studies.plan_space import set_up_until
 DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
 """Dimensions of the parallelism, as fields of `ParallelSpace`."""
 MAX_COMBINATIONS = 4096
-"""Most combinations of a space: to derive one takes some hundredths of a second."""
+"""Maximum number of combinations of a space: each takes some hundredths of a second to derive."""
 MICROBATCHES = (1, 2, 4)
 """Sequences of a microbatch by default."""
 MIN_TOKENS_PER_RANK = 4096
-"""Least tokens of a sequence on a rank, for context parallel sizes that are chosen by default."""
+"""Minimum tokens of a sequence on a rank, for the default context parallel sizes."""
 
 
 class Parallelism(NamedTuple):
@@ -53,11 +53,11 @@ class ParallelSpace:
 
     Every combination trains the same sequences per step on the same GPUs: its pipeline has gpus /
     (tensor x context x data) devices and global_batch / (data x microbatch) microbatches. A
-    dimension is a list of sizes, or None for all sizes that make sense:
+    dimension is a list of sizes, or None for all useful sizes:
 
     - tensor, context: tensor x context divides the GPUs and is within a node; a rank has at least
       `MIN_TOKENS_PER_RANK` tokens of a sequence, or context is 1;
-    - data: divides the GPUs that are left, and the sequences of a step;
+    - data: divides the remaining GPUs, and the sequences of a step;
     - expert: divides the experts of all layers and the ranks that share them, data x context;
     - microbatch: `MICROBATCHES` that divide the sequences of a data parallel rank.
 
@@ -78,8 +78,8 @@ class ParallelSpace:
     training: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every `Training`: sequence, precision, zero and others."""
     efficiency: tuple[float, ...] = ()
-    """Share of the GPU's peak that large products of matrices reach: one for all, or one for each
-    of `tensor`; empty: as the GPU has it."""
+    """Share of the GPU's peak that large matrix products reach: one for all, or one for each of
+    `tensor`; empty: the GPU's own value."""
     scale: Scale = AS_DERIVED
     """Factors of calibration on times."""
     link: str | None = None
@@ -117,14 +117,14 @@ class ParallelSpace:
     def models_until(
         self, deadline: Deadline
     ) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
-        """The same until a deadline: what no time is left for is skipped, but for the first model.
+        """The same until a deadline; the first valid combination is always derived.
 
-        The reason is then `OUT_OF_TIME`.
+        Combinations without remaining time are skipped with the reason `OUT_OF_TIME`.
         """
         return set_up_until(deadline, dict.fromkeys(self._combinations()), self.model)
 
     def _combinations(self) -> Iterator[Parallelism]:
-        """All combinations; sizes that are listed may be invalid."""
+        """All combinations; sizes from the user's lists may be invalid."""
         for tensor in self.tensor or self._tensor_sizes():
             for context in self.context or self._context_sizes(tensor):
                 for data in self.data or self._data_sizes(tensor * context):
@@ -205,7 +205,7 @@ class ParallelSpace:
             )  # fmt: skip
 
     def _efficiency(self, combination: Parallelism) -> float | None:
-        """Efficiency of a combination; None: as the GPU has it."""
+        """Efficiency of a combination; None: the GPU's own value."""
         if self.tensor is None or len(self.efficiency) <= 1:
             return next(iter(self.efficiency), None)
         return self.efficiency[self.tensor.index(combination.tensor)]

@@ -1,4 +1,4 @@
-"""Less memory for a plan: of its best configuration at the same speed, of any at a slowdown."""
+"""Minimum memory of a plan: of its best configuration, and of any within a slowdown."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.strategy_search import StrategySearch
 
 MEMORY_STEP = Fraction(1, 200)
-"""Share of the memory to which the bisection for the least memory of a hand strategy goes."""
+"""Precision of the bisection for the minimum memory of a strategy, as a share of the memory."""
 
 
 def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory:
     """Minimise memory at the best value or a lower one, until the deadline.
 
-    The best schedule is then that of least memory.
+    The best schedule is then that of minimum memory.
     """
     if candidate.strategy is None:
         search = _search_memory(candidate, None, deadline)
@@ -48,10 +48,10 @@ def within_share(
 ) -> WithinShare | None:
     """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
 
-    The configurations of least memory so far come first, each with an equal part of the time left
-    until the deadline. Returns None if no configuration is fast enough, or if Ctrl-C ends the
-    search before the first. The bound covers all configurations; it is None if one may be fast
-    enough but no such schedule of it was found.
+    The configurations of minimum memory so far come first, each with an equal part of the remaining
+    time. Returns None if no configuration is fast enough, or if Ctrl-C ends the search before the
+    first. The bound covers all configurations; it is None if a configuration may be fast enough but
+    no such schedule of it was found.
     """
     waiting = sorted(
         (candidate for candidate in candidates if _reaches(candidate, max_time)),
@@ -96,7 +96,7 @@ def _memory_bounds(
 def _min_memory_within(
     candidate: PlanCandidate, max_time: Fraction, deadline: Deadline
 ) -> WithinShare:
-    """Find the least memory of a configuration that reaches a time per microbatch.
+    """Minimise the memory of a configuration that reaches a time per microbatch.
 
     The best schedule does not change.
     """
@@ -130,9 +130,9 @@ def _search_memory(
 def _bisect_memory(
     candidate: PlanCandidate, strategy: StrategySearch, value: Fraction, deadline: Deadline
 ) -> WithinShare:
-    """Bisect the memory limit of every device of a hand strategy.
+    """Bisect the memory limit of every device of a strategy.
 
-    A limit at which no schedule is found that is as fast may still allow one.
+    A limit without a schedule of that speed is not proved infeasible.
     """
     schedule, pipeline = candidate.schedule, candidate.problem.pipeline
     assert schedule is not None and candidate.value is not None
@@ -156,7 +156,7 @@ def _bisect_memory(
 
 
 def _min_peak(candidate: PlanCandidate) -> Fraction:
-    """Least memory of all devices together, spread evenly over them."""
+    """Minimum memory of all devices together, spread evenly over them."""
     if candidate.problem.pipeline.partition != SEARCH:
         return Fraction(0)
     ticks = space_of(candidate.problem)

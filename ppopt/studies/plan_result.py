@@ -140,7 +140,7 @@ class PlanRow:
 
 
 def counted(rows: Sequence[PlanRow], num_late: int) -> str:
-    """Text that counts the configurations ruled out, searched, and left without a search.
+    """Text that counts the configurations excluded, searched, and not searched.
 
     `num_late` configurations without a row were not set up in time.
     """
@@ -157,13 +157,13 @@ def counted(rows: Sequence[PlanRow], num_late: int) -> str:
         "not set up in time": ("was " if num_late == 1 else "were ", num_late),
     }
     total = len(rows) + num_late
-    words = ", ".join(f"{number} {verb}{what}" for what, (verb, number) in counts.items() if number)
+    texts = (f"{count} {verb}{what}" for what, (verb, count) in counts.items() if count)
     every = "the 1 configuration" if total == 1 else f"all {total} configurations"
-    return f"over {every}: {words}"
+    return f"over {every}: {', '.join(texts)}"
 
 
 class LeastMemory(NamedTuple):
-    """The least memory at which the best configuration keeps its speed."""
+    """The minimum memory at which the best configuration keeps its speed."""
 
     memory: Fraction
     """Largest device peak of the best schedule found, in the user's unit."""
@@ -172,7 +172,7 @@ class LeastMemory(NamedTuple):
 
 
 class WithinShare(NamedTuple):
-    """The least memory found for a value that is at most a share above the best."""
+    """The minimum memory found for a value that is at most a share above the best."""
 
     configuration: PlanConfiguration
     value: Fraction
@@ -196,7 +196,7 @@ class MoreMemory(NamedTuple):
 
 
 class PlanBaseline(NamedTuple):
-    """A hand strategy compared with a plan."""
+    """A strategy compared with a plan."""
 
     strategy: str
     schedule: Schedule

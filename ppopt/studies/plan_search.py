@@ -2,12 +2,12 @@
 
 Every configuration has a lower bound over all of its partitions: first a quick one, then one by
 dynamic programming. One search serves the partitions and recompute of all configurations
-(`ppopt.studies.plan_product`): first a few partitions of each by heuristics, then more and more,
-and with all methods those of the best values and of the least bounds. After the first round the
-best schedule's own partition is searched alone. Configurations of hand strategies have a search of
-their own, which has its turn in every round. The plan ends when no configuration can beat the best
-schedule; the proof is complete when every bound reaches the best value. It also ends if no known
-partition may be better.
+(`ppopt.studies.plan_product`). It searches a few partitions of each by heuristics, then more, and
+with all methods those with the best values and the smallest bounds. After the first round the best
+schedule's own partition is searched alone. Configurations of strategies have a search of their own,
+which has its turn in every round. The plan ends when no configuration can beat the best schedule;
+the proof is complete when every bound reaches the best value. It also ends if no known partition
+can be better.
 """
 
 from __future__ import annotations
@@ -55,20 +55,21 @@ class PlanSearch:
         self._deadline = replace(limit, seconds=share * limit.seconds)
         """Deadline of this search."""
         self._known_value: Fraction | None = None
-        """Time per microbatch that is known to be possible."""
+        """Time per microbatch that is known to be achievable."""
         self.interrupted = False
         """Whether Ctrl-C ended the search."""
         self._begun = False
-        """Whether the deadline counts: a first search was tried, with or without success."""
+        """Whether the deadline is in force: a first search has ended, with or without a
+        schedule."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options, self._deadline)
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
         self._orders = self.set_up.orders
         self._turn = self._deadline
         """Deadline of the running search of all orders."""
         self._cutoff: Fraction | None = None
-        """Ceiling as that search began: values at or above it are of no use."""
+        """Ceiling at the start of that search: values at or above it are not useful."""
         self._quick = 0
-        """Most searches of single partitions by heuristics, in all rounds so far."""
+        """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
             self._deadline, progress=lambda state: self._tell(state.phase, state), stop=self._ends
         )
@@ -81,7 +82,7 @@ class PlanSearch:
         self._update_orders()
 
     def set_known_value(self, value: Fraction | None) -> None:
-        """Use a time per microbatch that is known to be possible."""
+        """Use a time per microbatch that is known to be achievable."""
         self._known_value = value
 
     def start_from(self, schedules: Iterable[Schedule]) -> None:
@@ -113,7 +114,7 @@ class PlanSearch:
         return self.plan()
 
     def run_rounds(self, round_index: int) -> None:
-        """Search for some rounds at most; a value is known."""
+        """Search for at most some rounds; a value must be known."""
         try:
             for effort in range(round_index):
                 if not self._over:
@@ -124,7 +125,7 @@ class PlanSearch:
     # The rounds.
 
     def _search_first(self) -> None:
-        """Search one configuration after the other until one has a schedule.
+        """Search the configurations one after the other until one has a schedule.
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
@@ -182,7 +183,7 @@ class PlanSearch:
             self._note("bounds")
 
     def _search_orders(self, effort: Effort, turn: Deadline) -> None:
-        """Search all orders for at most a turn; if nothing is found, until the deadline."""
+        """Search all orders for at most a turn; without a schedule, until the deadline."""
         self._begin(turn)
         self._search.search(effort)
         self._update_orders()
@@ -223,7 +224,7 @@ class PlanSearch:
             candidate.update(ceiling)
 
     def _raise_strategies(self) -> None:
-        """Raise the bounds of hand strategies to those of all orders of the same configuration."""
+        """Raise the bounds of strategies to those of all orders of the same configuration."""
         orders = {candidate.configuration: candidate for candidate in self._orders}
         for candidate in self._strategies:
             wider = orders.get(candidate.configuration._replace(strategy=OPTIMAL))
@@ -236,7 +237,7 @@ class PlanSearch:
         self._raise_strategies()
         self._tell(phase)
 
-    # Which configuration.
+    # Queries.
 
     @property
     def best(self) -> PlanCandidate | None:
@@ -273,7 +274,7 @@ class PlanSearch:
 
     @property
     def ceiling(self) -> Fraction | None:
-        """Least time per microbatch that is known to be possible."""
+        """Minimum time per microbatch that is known to be achievable."""
         best = self.best
         times = [None if best is None else _value(best), self._known_value]
         return min((time for time in times if time is not None), default=None)
@@ -282,7 +283,7 @@ class PlanSearch:
     def _over(self) -> bool:
         """Whether the search ends now.
 
-        A first search is tried even if time is up, unless a value is known already.
+        A first search runs even if time is up, unless a value is known.
         """
         tried = self._begun or self._known_value is not None
         if self.interrupted or (tried and self._deadline.over):
@@ -294,12 +295,12 @@ class PlanSearch:
 
     @property
     def _exhausted(self) -> bool:
-        """Whether no configuration that may be best has anything left to search."""
+        """Whether all configurations that may be best are searched exhaustively."""
         if any(map(self._is_open, self._orders)) and not self._search.exhausted:
             return False
         return all(candidate.exhausted for candidate in filter(self._is_open, self._strategies))
 
-    # What is reported.
+    # Reports.
 
     def _state(self, phase: str, orders: Progress | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.
@@ -326,17 +327,17 @@ class PlanSearch:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds left to this search."""
+        """Remaining seconds of this search."""
         return self._deadline.left
 
     def with_progress(self, deadline: Deadline) -> Deadline:
-        """Deadline of work whose progress the plan reports, with its own value and bound."""
+        """The deadline with the plan's progress callback, which reports its own value and bound."""
         return replace(deadline, progress=lambda state: self._tell(state.phase))
 
     # The plan.
 
     def _take_included(self) -> None:
-        """Give configurations of chosen recompute the better schedules of those they include."""
+        """Copy better schedules to the configurations of chosen recompute that include them."""
         scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
         for candidate in self.candidates:
             for source in scheduled:
@@ -346,7 +347,7 @@ class PlanSearch:
                     candidate.take(source.schedule)
 
     def plan(self) -> Plan:
-        """The plan as it is known now."""
+        """The current plan."""
         self._take_included()
         best, lower_bound, set_up = self.best, self.lower_bound, self.set_up
         ceiling = None if best is None else _value(best)

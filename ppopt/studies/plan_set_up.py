@@ -1,4 +1,4 @@
-"""Sets up the configurations of a plan: the pipeline of each, and the choice of what is open."""
+"""Sets up the configurations of a plan: the pipeline of each, and its open decisions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PlanSetUp:
         self.strategies = [
             candidate for candidate in candidates.values() if candidate.strategy is not None
         ]
-        """Configurations of hand strategies."""
+        """Configurations of strategies."""
         self.skipped = tuple(
             (str(configuration), reason) for configuration, reason in left_out.items()
         )
@@ -63,7 +63,7 @@ class PlanSetUp:
         self.num_late = list(left_out.values()).count(OUT_OF_TIME)
         """Number of configurations for which no time was left."""
         self.seconds = began.spent
-        """Seconds that this took."""
+        """Seconds of the set-up."""
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""
@@ -86,7 +86,7 @@ class PlanSetUp:
 
     @property
     def candidates(self) -> list[PlanCandidate]:
-        """All candidates, those of hand strategies last."""
+        """All candidates, those of strategies last."""
         return [*self.orders, *self.strategies]
 
     @property
@@ -110,9 +110,9 @@ class PlanSetUp:
 
 
 def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:
-    """Kind of backwards of the schedules of a configuration, of those of a kind that was asked for.
+    """Kind of backwards of a configuration's schedules, within the kind that was requested.
 
-    Raises NotApplicableError if the strategy of the configuration has other ones.
+    Raises NotApplicableError if the strategy of the configuration has another kind.
     """
     if configuration.strategy == OPTIMAL:
         return kind

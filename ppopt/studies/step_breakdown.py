@@ -1,4 +1,4 @@
-"""What the time of a step consists of, where costs are derived: five parts that add up to it."""
+"""Breaks down the time of a step with derived costs into five parts that add up to it."""
 
 from __future__ import annotations
 

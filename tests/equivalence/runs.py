@@ -201,7 +201,7 @@ def _parameters(**changes: Callable[[Any], Any]) -> Any:
 
 
 def _from_file(ppopt: Any, pipeline: Fields, strategy: str) -> Any:
-    """The schedule of a hand strategy, written to a file and read again."""
+    """The schedule of a strategy, written to a file and read again."""
     schedule = ppopt.evaluate(_pipeline(ppopt, pipeline), strategy)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "hint.json"

@@ -1,4 +1,4 @@
-"""Studies that Ctrl-C ends at a drawn function call, beside the same ones without it."""
+"""Studies that Ctrl-C ends at a drawn function call, against the same ones without it."""
 
 from __future__ import annotations
 

@@ -117,9 +117,9 @@ def test_a_result_without_a_schedule() -> None:
 
 
 def test_a_baseline_claims_nothing() -> None:
-    shown = printed(summary_table(replace(ROW, mem_limit=[2, 2, 3, 3], fits_limit=False)))
-    assert shown[-1] == "memory    peak 4 on device 0; limits 2 to 3, over the limit"
-    assert not any("optimal" in line for line in shown)
+    lines = printed(summary_table(replace(ROW, mem_limit=[2, 2, 3, 3], fits_limit=False)))
+    assert lines[-1] == "memory    peak 4 on device 0; limits 2 to 3, over the limit"
+    assert not any("optimal" in line for line in lines)
     equal = replace(ROW, peak_memory=[4, 4], memory_unit="GiB")
     assert printed(summary_table(equal))[-1] == "memory    peak 4 GiB on every device"
 
@@ -136,11 +136,11 @@ def test_what_of_the_bubble_is_imbalance() -> None:
 
 
 def test_exposed_work_and_random_times() -> None:
-    shown = printed(summary_table(replace(SOLVED, exposed=1.5, time_unit="ms")), 200)
-    assert "exposed   1.5 ms of the makespan, for unshard, gradient sync and optimizer" in shown
-    shown = printed(summary_table(replace(ROW, jitter=SPREAD)), 200)
+    lines = printed(summary_table(replace(SOLVED, exposed=1.5, time_unit="ms")), 200)
+    assert "exposed   1.5 ms of the makespan, for unshard, gradient sync and optimizer" in lines
+    lines = printed(summary_table(replace(ROW, jitter=SPREAD)), 200)
     text = "mean 34.65 (5 % more), 95 % below 36; 1000 samples of 10 % deviation, seed 0"
-    assert f"under jitter  {text}" in shown
+    assert f"under jitter  {text}" in lines
 
 
 @pytest.mark.parametrize(
@@ -209,5 +209,5 @@ def test_the_title_names_model_size_and_limit() -> None:
 
 
 def test_markup_in_names_is_shown_as_it_is() -> None:
-    shown = printed(summary_table(replace(SOLVED, status="infeasible", proof="[bold red]x[/]")))
-    assert "reason    [bold red]x[/]" in shown
+    lines = printed(summary_table(replace(SOLVED, status="infeasible", proof="[bold red]x[/]")))
+    assert "reason    [bold red]x[/]" in lines

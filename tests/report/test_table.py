@@ -12,7 +12,6 @@ from rich.table import Table
 
 import ppopt
 from ppopt.formats.figures import LayerRun, ScheduleFigures
-from ppopt.problem.objective import Objective
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
@@ -32,7 +31,6 @@ from ppopt.report.table import (
     why_table,
 )
 from ppopt.schedule.imbalance import Imbalance
-from ppopt.studies.headline import Headline
 from ppopt.studies.records import SweepRow
 from ppopt.studies.robustness import Jitter
 
@@ -127,9 +125,9 @@ def test_strategies_side_by_side() -> None:
 
 def test_a_search_is_named_by_its_placement_where_there_are_several() -> None:
     optimal = replace(ROW, strategy="optimal", status="optimal", lower_bound=27)
-    other = replace(optimal, placement="v", chunks=2)
+    in_v = replace(optimal, placement="v", chunks=2)
     assert printed(compare_table([optimal, ROW]))[2].startswith("optimal  linear")
-    rows = printed(compare_table([optimal, other, ROW]))
+    rows = printed(compare_table([optimal, in_v, ROW]))
     assert [line.split("  ")[0] for line in rows[2:]] == [
         "optimal, linear linear",
         "optimal, v/2",
@@ -142,8 +140,8 @@ def test_the_best_of_all_is_named_where_its_placement_is_not_searched() -> None:
     optimal = replace(row, strategy="optimal", status="optimal")
     zbv = replace(row, strategy="zbv", placement="v", chunks=2, value=26, ratio_to_optimum=None)
     over = replace(zbv, strategy="zb-2p", fits_limit=False)
-    words = ["best of all: zbv, v/2, 26 ms; this placement is not searched"]
-    assert describe_best([over, zbv, optimal]) == words
+    expected = ["best of all: zbv, v/2, 26 ms; this placement is not searched"]
+    assert describe_best([over, zbv, optimal]) == expected
     assert describe_best([optimal, zbv]) == []
     assert describe_best([zbv, optimal, replace(optimal, placement="v", chunks=2)]) == []
     assert describe_best([over]) == []
@@ -172,8 +170,8 @@ def test_the_row_of_the_search_says_what_it_is() -> None:
     ]
     names = [line.split(" linear")[0] for line in printed(compare_table(rows))[2:]]
     assert names == ["optimal,", "best found,", "optimal,"]
-    words = [describe_search(row) for row in rows]
-    assert words == [
+    descriptions = [describe_search(row) for row in rows]
+    assert descriptions == [
         "best found, linear: optimal (proved)",
         "best found, linear: feasible, at most 1.3 % slower than the optimum",
         "best found, linear: infeasible (proved); device 0 needs 4",
@@ -240,7 +238,6 @@ def spread(mean: float) -> Jitter:
 
 
 SPREAD = spread(34.65)
-NO_ROWS = Headline(Objective.MAKESPAN, "PyTorch", None, None, None)
 
 
 def test_random_times() -> None:
@@ -254,15 +251,15 @@ def test_random_times() -> None:
 def test_a_fragile_optimum_is_named() -> None:
     longer = spread(35.5)
     optimal = replace(ROW, strategy="optimal", status="optimal", jitter=longer)
-    hand = replace(ROW, strategy="zb-h2", jitter=SPREAD)
-    found = ComparisonReport(NO_ROWS, [optimal, hand], [optimal], steadiest=hand)
-    least = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
-    assert describe_robustness(found) == [least]
-    assert describe_robustness(found._replace(fragile=(optimal, hand))) == [
-        least,
+    baseline = replace(ROW, strategy="zb-h2", jitter=SPREAD)
+    comparison = ComparisonReport([optimal, baseline], [optimal], steadiest=baseline)
+    expected = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
+    assert describe_robustness(comparison) == [expected]
+    assert describe_robustness(comparison._replace(fragile=(optimal, baseline))) == [
+        expected,
         "fragile: optimal is best on paper, but takes 35.5 on average, and zb-h2 34.65",
     ]
-    assert describe_robustness(ComparisonReport(NO_ROWS, [optimal, hand], [optimal])) == []
+    assert describe_robustness(ComparisonReport([optimal, baseline], [optimal])) == []
 
 
 def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
@@ -272,18 +269,18 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
     units = {"time_unit": "ms", "memory_unit": "GiB"}
     point = ScheduleReport(value=20, placement="linear", chunks=1, routes=1, gap=0, limit=4)
     point = replace(point, limit_proved=True, status="optimal", **units)
-    hand = ScheduleReport(strategy="zbv", placement="v", chunks=2, routes=1, value=19, memory=4)
-    hand = replace(hand, fits_limit=True, **units)
-    two = replace(hand, strategy="dualpipe", placement="linear", chunks=1, routes=2)
+    baseline = ScheduleReport(strategy="zbv", placement="v", chunks=2, routes=1, value=19, memory=4)
+    baseline = replace(baseline, fits_limit=True, **units)
+    two = replace(baseline, strategy="dualpipe", placement="linear", chunks=1, routes=2)
 
-    def faster(*hands: ScheduleReport) -> list[str]:
-        lines = describe_frontier(frontier._replace(points=[point], hands=hands))
+    def faster(*baselines: ScheduleReport) -> list[str]:
+        lines = describe_frontier(frontier._replace(points=[point], hands=baselines))
         return [line for line in lines if line.startswith("faster")]
 
-    one = "faster in another placement: zbv, v/2, 19 ms with 4 GiB"
-    assert faster(hand, replace(two, value=19)) == [one]
-    assert faster(hand, replace(two, value=18)) == [
-        one,
+    expected = "faster in another placement: zbv, v/2, 19 ms with 4 GiB"
+    assert faster(baseline, replace(two, value=19)) == [expected]
+    assert faster(baseline, replace(two, value=18)) == [
+        expected,
         "faster with two routes: dualpipe, linear x2, 18 ms with 4 GiB",
     ]
     assert len(faster(replace(two, value=18))) == 1
@@ -292,9 +289,9 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
 
 def test_layers_that_recompute_are_named_with_their_places() -> None:
     layer = {"forward": 1, "activation": 2, "recompute": {"time": 1, "activation": 1}}
-    again = [{**layer, "name": name, "count": count} for name, count in (("a", 2), ("b", 1))]
-    kept = {"forward": 1, "activation": 2, "name": "b", "count": 2}
-    model = ppopt.Model([kept, *again, kept, again[0]])
+    recomputing = [{**layer, "name": name, "count": count} for name, count in (("a", 2), ("b", 1))]
+    plain = {"forward": 1, "activation": 2, "name": "b", "count": 2}
+    model = ppopt.Model([plain, *recomputing, plain, recomputing[0]])
     pipeline = model.pipeline(devices=2, batches=2, partition=[4, 5])
     report = report_evaluation(ppopt.evaluate(pipeline, "1f1b"), 0.0)
     assert report.recomputed_layers == [LayerRun("a", 2, 3), LayerRun("b", 4, 4), ("a", 7, 8)]

@@ -1,4 +1,4 @@
-"""The best hand strategy of the placement within the limit, and what a search gains over it."""
+"""The best baseline of the placement within the limit, and what a search gains over it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
 from ppopt.studies.baselines import Baseline, baseline, best_other_placement, evaluate_all
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.clock import SHORT, work_clock
 
 UNEVEN = {"stages": 4, "batches": 8, "forward": [3, 4, 5, 4], "p2p": 1}
@@ -55,19 +55,19 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
         time_limit=0.2,
     )
     kind = BackwardKind.uniform(fused=fused)
-    made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
+    evaluated, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
-        for schedule, _ in made
+        for schedule, _ in evaluated
         if schedule.pipeline.layout == pipeline.layout and schedule.fits_limits
     ]
-    found = baseline(result)
-    assert (found and found.value) == min(values, default=None)
-    if found is not None:
-        assert found.speedup == found.value / result.value
-        again = ppopt.evaluate(pipeline, found.strategy, objective)
-        assert again.pipeline.ticks.time(again.metrics.value_ticks(objective)) == found.value
+    best = baseline(result)
+    assert (best and best.value) == min(values, default=None)
+    if best is not None:
+        assert best.speedup == best.value / result.value
+        schedule = ppopt.evaluate(pipeline, best.strategy, objective)
+        assert schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective)) == best.value
 
 
 @pytest.mark.parametrize(
@@ -82,27 +82,27 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     unplaced = pipeline
     if pipeline.named_placement:
         unplaced = replace(pipeline, placement=None, chunks=None)
-    made, _ = evaluate_all(
+    evaluated, _ = evaluate_all(
         replace(unplaced, mem_limit=pipeline.limits), ppopt.Objective.MAKESPAN, ppopt.Options()
     )
     uneven = "forward" not in more
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-        for schedule, _ in made
+        for schedule, _ in evaluated
         if schedule.pipeline.layout != pipeline.layout
         and schedule.pipeline.num_slices == 1
         and schedule.fits_limits
         and (schedule.pipeline.routes <= pipeline.routes or "static" in more)
         and (schedule.pipeline.num_chunks == pipeline.num_chunks or not uneven)
     ]
-    hand = baseline(result)
-    found = best_other_placement(pipeline, result, hand)
+    reference = baseline(result)
+    elsewhere = best_other_placement(pipeline, result, reference)
     best = min(values, default=None)
-    if best is not None and hand is not None and best >= hand.value:
+    if best is not None and reference is not None and best >= reference.value:
         best = None
-    assert (found and found.value) == best
-    if found is not None:
-        assert found.speedup == found.value / result.value
+    assert (elsewhere and elsewhere.value) == best
+    if elsewhere is not None:
+        assert elsewhere.speedup == elsewhere.value / result.value
 
 
 def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
@@ -112,8 +112,8 @@ def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
     """
     pipeline = Pipeline(stages=4, batches=8)
     result = ppopt.solve(pipeline, workers=1)
-    found = best_other_placement(pipeline, result, baseline(result))
-    assert (found.strategy, found.value) == ("interleaved-zb", Fraction(51, 2))
+    elsewhere = best_other_placement(pipeline, result, baseline(result))
+    assert (elsewhere.strategy, elsewhere.value) == ("interleaved-zb", Fraction(51, 2))
     assert best_other_placement(pipeline, replace(result, interrupted=True), None) is None
 
 
@@ -129,28 +129,28 @@ def test_a_command_evaluates_all_strategies_until_one_instant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A little beyond the time limit, which counts from the start of the command."""
-    given = []
+    ends = []
 
     def seen(*arguments: object) -> None:
-        given.extend(one.end for one in arguments if isinstance(one, Deadline))
+        ends.extend(argument.end for argument in arguments if isinstance(argument, Deadline))
 
     monkeypatch.setattr(module, "baseline", seen)
     monkeypatch.setattr(module, "best_other_placement", seen)
     began = time.monotonic()
     done("solve --stages 2 --batches 4 --time-limit 100")
-    assert given[0] == given[1]
-    assert 100 < given[0] - began < 110
+    assert ends[0] == ends[1]
+    assert 100 < ends[0] - began < 110
 
 
 def test_pairs_are_compared_without_overlap_times() -> None:
     """DualPipe's pairs take F + BW then: 26, where the other strategies of two routes take 30."""
-    found = shown("solve --stages 4 --batches 8 --routes 2")
-    assert (found["baseline"]["strategy"], found["baseline"]["value"]) == ("dualpipe", 26)
-    assert found["value"] == found["lower_bound"] == 25
+    output = json_of("solve --stages 4 --batches 8 --routes 2")
+    assert (output["baseline"]["strategy"], output["baseline"]["value"]) == ("dualpipe", 26)
+    assert output["value"] == output["lower_bound"] == 25
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         (
             "--stages 4 --batches 8",
@@ -169,8 +169,8 @@ def test_pairs_are_compared_without_overlap_times() -> None:
         ),
     ],
 )
-def test_words_of_another_placement(line: str, words: str) -> None:
-    assert words in " ".join(done(f"solve {line} --details").out.split())
+def test_words_of_another_placement(line: str, message: str) -> None:
+    assert message in " ".join(done(f"solve {line} --details").out.split())
 
 
 @pytest.mark.parametrize(
@@ -229,12 +229,12 @@ def test_a_worse_schedule_is_no_gain() -> None:
     """1F1B takes 5 x 3 = 15; a search that ends with 20 says who is better, and by how much."""
     result = solved()
     report = report_result(result, baseline(result))
-    hand = report.baseline
-    assert hand is not None and hand.speedup == 1
+    best = report.baseline
+    assert best is not None and best.speedup == 1
     for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
-        worse = replace(report, status=status, baseline=hand._replace(speedup=Fraction(3, 4)))
-        words = f"no gain: {hand.strategy} has 33.3 % more throughput; {cure}"
-        assert describe_gain(worse) == words
+        worse = replace(report, status=status, baseline=best._replace(speedup=Fraction(3, 4)))
+        text = f"no gain: {best.strategy} has 33.3 % more throughput; {cure}"
+        assert describe_gain(worse) == text
 
 
 def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
@@ -252,9 +252,9 @@ def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
 
 def test_null_where_no_strategy_fits() -> None:
     """Memory of one microbatch: every strategy holds more on device 0."""
-    found = shown("solve --stages 4 --batches 8 --mem-limit 1")
-    assert found["status"] == "optimal"
-    assert found["baseline"] is None
+    output = json_of("solve --stages 4 --batches 8 --mem-limit 1")
+    assert output["status"] == "optimal"
+    assert output["baseline"] is None
     infeasible = run("solve --stages 4 --batches 8 --mem-limit 0.5", "--json")
     assert infeasible.json["baseline"] is None
 
@@ -300,18 +300,18 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
         result = ppopt.solve(pipeline, workers=1, time_limit=4)
         result = replace(result, provenance=replace(result.provenance, time_limit=20))
         assert result.schedule is not None
-        found = baseline(result)
+        reference = baseline(result)
     values = [
-        made.pipeline.ticks.time(made.metrics.makespan_ticks)
+        schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
         for partition in ("balanced", result.schedule.pipeline.counts)
-        for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved-zb")]
+        for schedule in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved-zb")]
     ]
     with work_clock(SHORT):
         best = ppopt.best_choice(pipeline, "interleaved-zb", time_limit=4)
     assert values[0] < values[1]
-    assert found is not None
-    assert found.strategy == "interleaved-zb" and found.chosen == ("partition",)
-    assert found.value == best.value <= values[0]
+    assert reference is not None
+    assert reference.strategy == "interleaved-zb" and reference.chosen == ("partition",)
+    assert reference.value == best.value <= values[0]
 
 
 RECOMPUTING = Model(layers=[Layer(forward=2, backward=4, activation=2, kept=1)] * 8)
@@ -324,27 +324,27 @@ def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> Non
         devices=4, batches=6, partition=partition, recompute="search", mem_limit=12
     )
     result = ppopt.solve(pipeline, workers=1, time_limit=5)
-    found = baseline(result)
+    best = baseline(result)
     own = ppopt.best_choice(replace(pipeline, partition="balanced"), "1f1b")
     assert own.schedule.fits_limits
     assert any(layer.recompute for layer in own.schedule.pipeline.model.layers)
-    assert found.value <= own.value
+    assert best.value <= own.value
     both = ("partition", "recompute") if partition == "search" else ("recompute",)
-    assert found.chosen == both
+    assert best.chosen == both
 
 
 def test_words_say_what_each_strategy_chose(tmp_path: Path) -> None:
     layers = ", ".join(f"{{forward: {time}}}" for time in (1, 1, 1, 3, 2))
     (tmp_path / "layers.yaml").write_text(f"{{stages: 2, batches: 4, layers: [{layers}]}}")
     line = f"solve --config {tmp_path / 'layers.yaml'} --partition search"
-    figures = shown(line)
-    hand = figures["baseline"]
-    assert hand["chosen"] == ["partition"]
-    assert sum(hand["partition"]) == sum(figures["partition"])
-    cut = f"{' '.join(map(str, hand['partition']))} layers, {hand['layout']}"
+    figures = json_of(line)
+    best = figures["baseline"]
+    assert best["chosen"] == ["partition"]
+    assert sum(best["partition"]) == sum(figures["partition"])
+    cut = f"{' '.join(map(str, best['partition']))} layers, {best['layout']}"
     out = " ".join(done(f"{line} --details").out.split())
     assert "the best baseline of this placement, each with its own partition" in out
-    assert f"best baseline {hand['strategy']}, {hand['value']} ({cut})" in out
+    assert f"best baseline {best['strategy']}, {best['value']} ({cut})" in out
     layer = {"name": "block", "forward": 1, "activation": 2, "count": 2}
     layer |= {"recompute": {"time": 1, "activation": 1}}
     pipeline = Model([layer]).pipeline(devices=2, batches=4)

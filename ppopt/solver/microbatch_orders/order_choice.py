@@ -58,7 +58,7 @@ class OrderChoice(Choice):
         ORDERS.check(problem)
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
         self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
-        self._alike = {
+        self._equal_microbatches = {
             factors: [
                 index for index, candidate in enumerate(self._base.factors) if candidate == factors
             ]
@@ -80,8 +80,10 @@ class OrderChoice(Choice):
 
     def _representative(self, order: Sequence[int]) -> Order:
         """The equivalent order in which equal microbatches keep the listed order."""
-        interchangeable = {factors: iter(places) for factors, places in self._alike.items()}
-        return tuple(next(interchangeable[self._base.factors[place]]) for place in order)
+        interchangeable = {
+            factors: iter(indices) for factors, indices in self._equal_microbatches.items()
+        }
+        return tuple(next(interchangeable[self._base.factors[microbatch]]) for microbatch in order)
 
     @property
     def _listed_order(self) -> Order:
@@ -90,8 +92,8 @@ class OrderChoice(Choice):
     @property
     def size(self) -> int:
         """Number of orders, up to exchanges of equal microbatches."""
-        alike = (factorial(len(places)) for places in self._alike.values())
-        return factorial(self._base.batches) // prod(alike)
+        symmetries = (factorial(len(indices)) for indices in self._equal_microbatches.values())
+        return factorial(self._base.batches) // prod(symmetries)
 
     @property
     def lower_bound(self) -> Fraction:
@@ -113,15 +115,16 @@ class OrderChoice(Choice):
             return Partial()
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
-            orders = [(*order, place) for order in orders for place in self._next(order)]
+            orders = [(*order, microbatch) for order in orders for microbatch in self._next(order)]
         return Complete(orders)
 
     def _next(self, order: Order) -> list[int]:
         """Microbatches that may run next: the first remaining one of each group of equal ones."""
         remaining = (
-            [place for place in places if place not in order] for places in self._alike.values()
+            [index for index in indices if index not in order]
+            for indices in self._equal_microbatches.values()
         )
-        return [places[0] for places in remaining if places]
+        return [indices[0] for indices in remaining if indices]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Orders that are not listed; none if memory excludes all of them."""

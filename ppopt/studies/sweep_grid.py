@@ -18,15 +18,15 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
-from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
+from ppopt.studies.solve_job import SolveJob, job_of
 
 STRATEGY = "strategy"
-"""Key of a sweep that is no setting: `optimal`, or the name of a hand strategy."""
+"""Key of a sweep that is not a setting: `optimal`, or the name of a strategy."""
 MAX_ROWS = 1_000_000
 EFFORT = ("time_limit", "workers")
-"""Settings that say how much effort is spent on a row, and not what the row is."""
+"""Settings of the effort for a row; they do not identify the row."""
 _FLAGS = {
     setting.flag.removeprefix("--").replace("-", "_"): setting
     for setting in SETTINGS
@@ -44,7 +44,7 @@ class _Point(NamedTuple):
     json_form: Any
     """Value in JSON form."""
     settings: Settings
-    """Setting by its name in Python; None: not given."""
+    """Setting by its name in Python; None: not set."""
 
 
 class Axis(NamedTuple):
@@ -57,7 +57,7 @@ class Axis(NamedTuple):
 def axis(key: str, values: Iterable[Any]) -> Axis:
     """Axis of a key with `-` or `_`; raises InputError on an unknown key or a wrong value.
 
-    Keys are the names of flags, or any name of their settings. A value given twice counts once.
+    Keys are the names of flags, or any name of their settings. Equal values count once.
     """
     name, setting = _named(key)
     points = {
