@@ -9,6 +9,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
 from ppopt.formats.figures import measured, placed
 from ppopt.formats.origin_json import json_object
@@ -19,6 +20,7 @@ from ppopt.report.labels import title
 from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.summary import describe_memory_limit
 from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
@@ -68,10 +70,11 @@ def headline_table(headline: Headline) -> Table:
     return table_of(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
 
 
-def describe_headline(headline: Headline) -> Iterator[str | Table]:
+def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
     """Title and rows for a terminal, before what follows; nothing without a best schedule."""
     if headline.best is not None:
-        yield from (headline_title(headline), headline_table(headline), "")
+        yield Text(headline_title(headline), style="bold")
+        yield from (headline_table(headline), "")
 
 
 def headline_section(headline: Headline) -> str:
@@ -129,15 +132,18 @@ def _gain(entry: _Entry) -> str:
 
 
 def headline_title(headline: Headline) -> str:
-    """Model, devices, parallelism and microbatches of the best row, and the runtime."""
+    """Model, devices, parallelism, microbatches and limit of the best row, and the runtime."""
     if not headline.rows:
         return ""
     pipeline = headline.rows[-1].schedule.pipeline
     plural = "" if pipeline.batches == 1 else "es"
-    text = (
-        f"{_describe_devices(pipeline)}, {number(pipeline.batches)} microbatch{plural}, "
-        f"runtime {headline.runtime}"
+    parts = (
+        _describe_devices(pipeline),
+        f"{number(pipeline.batches)} microbatch{plural}",
+        describe_memory_limit(pipeline),
+        f"runtime {headline.runtime}",
     )
+    text = ", ".join(filter(None, parts))
     return f"{pipeline.name}: {text}" if pipeline.name else text
 
 

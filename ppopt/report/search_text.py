@@ -81,7 +81,7 @@ def describe_status(report: ScheduleReport) -> str:
         return ""
     text = _STATUS.get(status, status)
     if status == "feasible":
-        text = f"feasible, {_describe_slowdown(report)}"
+        text = f"feasible, {describe_gap(report)}"
     elif status in ("optimal", "infeasible") and report.checked:
         text = f"{status} (proved)"
     if report.stopped_early:
@@ -89,7 +89,7 @@ def describe_status(report: ScheduleReport) -> str:
     return text if report.checked else f"the file says: {text} {UNCHECKED}"
 
 
-def _describe_slowdown(report: ScheduleReport) -> str:
+def describe_gap(report: ScheduleReport) -> str:
     """How much slower than the optimum a schedule may be."""
     gap = report.gap
     if gap is None or gap >= 1:
@@ -123,7 +123,7 @@ def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
     where = placement_of(best)
     if not searched or where in searched:
         return []
-    value = measured(best.value, best.time_unit)
+    value = significant(best.value, best.time_unit)
     return [f"best of all: {title(best)}, {where}, {value}; this placement is not searched"]
 
 

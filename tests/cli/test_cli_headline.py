@@ -61,7 +61,7 @@ def test_given_names_a_strategy() -> None:
 
 
 def test_given_names_a_schedule_file(tmp_path: Path, config: Path) -> None:
-    """Of the very plan that is found: nothing changes and nothing is gained."""
+    """Of the very plan that was printed: nothing changes and nothing is gained."""
     best = tmp_path / "best.json"
     planned = json_of(f"{PLAN} {config} -o {best}")
     output = json_of(f"{PLAN} {config} --given {best}")

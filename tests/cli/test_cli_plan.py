@@ -201,7 +201,7 @@ class TestOverTheParallelism:
         assert output["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
         assert beaten["value"] is None and beaten["lower_bound"] > best["value"]
         assert output["proof"].startswith("over all 2 combinations: 1 searched, 1 ruled out by")
-        assert "the least bound is that of tensor 1, " in output["proof"]
+        assert "the minimum bound is that of tensor 1, " in output["proof"]
         (skipped,) = output["parallelism"]["skipped"]
         assert skipped["combination"] == "tensor 3, microbatch 1, data 1"
         assert done("verify best.json").out.startswith("best.json: verified")

@@ -31,7 +31,6 @@ from ppopt.report.table import (
     why_table,
 )
 from ppopt.schedule.imbalance import Imbalance
-from ppopt.studies.headline import Headline
 from ppopt.studies.records import SweepRow
 from ppopt.studies.robustness import Jitter
 
@@ -239,7 +238,6 @@ def spread(mean: float) -> Jitter:
 
 
 SPREAD = spread(34.65)
-NO_ROWS = Headline("PyTorch")
 
 
 def test_random_times() -> None:
@@ -254,14 +252,14 @@ def test_a_fragile_optimum_is_named() -> None:
     longer = spread(35.5)
     optimal = replace(ROW, strategy="optimal", status="optimal", jitter=longer)
     baseline = replace(ROW, strategy="zb-h2", jitter=SPREAD)
-    comparison = ComparisonReport(NO_ROWS, [optimal, baseline], [optimal], steadiest=baseline)
+    comparison = ComparisonReport([optimal, baseline], [optimal], steadiest=baseline)
     expected = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
     assert describe_robustness(comparison) == [expected]
     assert describe_robustness(comparison._replace(fragile=(optimal, baseline))) == [
         expected,
         "fragile: optimal is best on paper, but takes 35.5 on average, and zb-h2 34.65",
     ]
-    assert describe_robustness(ComparisonReport(NO_ROWS, [optimal, baseline], [optimal])) == []
+    assert describe_robustness(ComparisonReport([optimal, baseline], [optimal])) == []
 
 
 def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:

@@ -103,7 +103,7 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
     """The last device, which has the middle of the V, needs 595."""
     search = begun(PROBLEM)
     with beside(search) as process:
-        process.begin(search.incumbent, search.clock)
+        process.begin(search.incumbent, search.whole)
         wait_until(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
         assert search.incumbent.bound.certificate == Certificate(Argument.DEVICES, (3,))
     (server,) = started
@@ -114,7 +114,7 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
     """Their process may be ended for the memory that it takes, by others."""
     search = begun(LONG)
     with beside(search) as process:
-        process.begin(search.incumbent, search.clock)
+        process.begin(search.incumbent, search.whole)
         (server,) = started
         server.kill()
         server.wait()
@@ -130,7 +130,7 @@ def test_where_no_process_can_be_started_they_are_done_here(
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "nowhere/python")
     search = begun(PROBLEM)
     with beside(search) as process:
-        process.begin(search.incumbent, search.clock)
+        process.begin(search.incumbent, search.whole)
         assert not process.active
     result = solve(V, time_limit=600, workers=2)
     assert (result.status, result.value) == (Status.OPTIMAL, 595)
@@ -140,9 +140,9 @@ def test_a_process_that_fails_leaves_them_to_the_search(monkeypatch: pytest.Monk
     monkeypatch.setattr("ppopt.solver.child_process._CODE", "import nothing_of_this_name")
     search = begun(PROBLEM)
     with beside(search) as process:
-        process.begin(search.incumbent, search.clock)
+        process.begin(search.incumbent, search.whole)
         wait_until(lambda: search.budget().search_over or not process.active)
-        process.begin(search.incumbent, search.clock)
+        process.begin(search.incumbent, search.whole)
         assert not process.active
 
 
@@ -154,7 +154,7 @@ def test_the_path_of_modules_may_hold_what_is_none(
     monkeypatch.chdir(Path(ppopt.__file__).parent.parent)
     search = begun(PROBLEM)
     with beside(search) as process:
-        process.begin(search.incumbent, search.clock)
+        process.begin(search.incumbent, search.whole)
         wait_until(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
 
 
@@ -173,7 +173,7 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
 
 
 def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
-    return _Link(connection, search.incumbent, search.clock, leads=leads)
+    return _Link(connection, search.incumbent, search.whole, leads=leads)
 
 
 def test_both_sides_know_of_the_better_one() -> None:

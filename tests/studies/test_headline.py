@@ -16,6 +16,7 @@ from ppopt import (
     Model,
     Objective,
     Options,
+    Origin,
     Pipeline,
     Plan,
     Schedule,
@@ -313,6 +314,18 @@ def test_a_file_with_starts_between_the_ticks_keeps_them() -> None:
     assert schedule is not None
     assert objective_value(schedule, SPAN) == Fraction(7, 2)
     assert not can_start_from(schedule)
+
+
+def test_a_measured_step_keeps_its_own_times() -> None:
+    """Its operations run in the order of the rules, but each takes its own time."""
+    pipeline = Pipeline(stages=1, batches=1, forward=1, backward=2)
+    rows = [(0, 0, 0, 0, 0, 3), (3, 0, 0, 0, 3, 7)]
+    step = Schedule.from_rows(pipeline, rows, Origin(strategy="measured"))
+    schedule = current_schedule(stored(step), pipeline, SPAN)
+    assert schedule is not None and schedule.makespan == 7
+    assert not can_start_from(schedule)
+    with pytest.raises(InputError, match="it is no schedule of this pipeline: duration"):
+        current_schedule(replace(step, origin=Origin(strategy="1f1b")), pipeline, SPAN)
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_plan_worse_than_a_strategy_is_no_gain() -> None:
 
 def test_a_better_strategy_outside_of_the_space_is_told() -> None:
     assert describe_better_outside(plan_with_baselines()) == (
-        "outside this space: dualpipe (placement linear, two routes, weights held twice) has "
+        "outside this space: dualpipe (placement linear, two routes, weights allocated twice) has "
         "25 % more throughput"
     )
 

@@ -357,8 +357,7 @@ class _EnumeratedBounds(CompleteBounds):
     def _batches_from(self, first: int) -> Iterator[list[Counts]]:
         """Yield the batches from index `first` on; raises TimeoutError after the deadline."""
         for batch in islice(_batches(self._space), first, None):
-            if self._deadline.over:
-                raise TimeoutError
+            self._deadline.check()
             yield batch
 
     @property
