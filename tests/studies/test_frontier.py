@@ -333,14 +333,14 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     """
     times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
-    found = frontier(pipeline, workers=1, backward_kind="split")
-    assert (found.status, found.points) == (Status.INFEASIBLE, ())
-    assert found.proof.startswith(
+    curve = frontier(pipeline, workers=1, backward_kind="split")
+    assert (curve.status, curve.points) == (Status.INFEASIBLE, ())
+    assert curve.proof.startswith(
         "all orders were searched, and none is within the pipeline's own limits"
     )
-    assert found.proof.endswith("whose backwards are all split (--backward split)")
-    told = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
-    assert "a limit for all devices must be at least 2" in told
+    assert curve.proof.endswith("whose backwards are all split (--backward split)")
+    proof = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
+    assert "a limit for all devices must be at least 2" in proof
 
 
 def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:

@@ -91,9 +91,9 @@ def test_one_worker_repeats_itself() -> None:
 def test_no_partition_fits_and_the_least_limit_that_does_is_told() -> None:
     """Four equal layers on two devices: two each need 2 x (1 + 4) in memory, whatever else."""
     model = ppopt.Model([ppopt.Layer(forward=1, activation=1, static=4, count=4)])
-    found = ppopt.solve(model.pipeline(devices=2, batches=3, partition="search", mem_limit=9))
-    assert found.status is Status.INFEASIBLE
-    assert found.proof.endswith("the minimum feasible limit for all devices is 10")
+    result = ppopt.solve(model.pipeline(devices=2, batches=3, partition="search", mem_limit=9))
+    assert result.status is Status.INFEASIBLE
+    assert result.proof.endswith("the minimum feasible limit for all devices is 10")
     enough = model.pipeline(devices=2, batches=3, partition="search", mem_limit=10)
     assert ppopt.solve(enough).status is Status.OPTIMAL
 

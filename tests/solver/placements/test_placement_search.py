@@ -186,10 +186,10 @@ def test_neighbours_avoid_the_slow_link() -> None:
 def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
     """Stages of activation 1, 2, 3 on two devices: {3} and {1, 2} hold 3 each."""
     pipeline = Pipeline(stages=3, placement=[0, 1, 1], batches=2, activation=[1, 2, 3], mem_limit=2)
-    found = solve(pipeline, placement="search")
-    assert found.status is Status.INFEASIBLE
-    assert "none of the 6 placements" in found.proof
-    assert "3, with placement 0,0,1" in found.proof
+    result = solve(pipeline, placement="search")
+    assert result.status is Status.INFEASIBLE
+    assert "none of the 6 placements" in result.proof
+    assert "3, with placement 0,0,1" in result.proof
 
 
 def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
