@@ -182,7 +182,7 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
 
 def _none_below(problem: Problem, value: int) -> Bound:
     proof = (
-        f"all orders of the {problem.operations} operations were followed, dominated partial "
-        "schedules left out, and none ends below"
+        f"dynamic programming over all orders of the {problem.operations} operations, without "
+        "dominated partial schedules, found none faster"
     )
     return Bound(value, proof, Certificate(Argument.SEARCH))

@@ -1,4 +1,4 @@
-"""A searched partition of microbatches that differ, beside every schedule of every partition."""
+"""A searched partition of microbatches that differ, against every schedule of every partition."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def drawn(rng: Random, batches: int) -> tuple[list[dict[str, int]], dict[str, An
     return layers, fields | ({} if limit is None else {"mem_limit": limit})
 
 
-def least(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> Fraction | None:
+def optimum(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> Fraction | None:
     """The least makespan of all partitions into two stages; None if none is within the limit."""
     values = []
     for first, _ in partitions(len(layers), 2):
         stages = (layers[:first], layers[first:])
-        columns = {name: [sum(one[name] for one in own) for own in stages] for name in layers[0]}
+        columns = {
+            name: [sum(layer[name] for layer in own) for own in stages] for name in layers[0]
+        }
         case = Different(
             forward=columns["forward"],
             backward_input=columns["input"],
@@ -62,9 +64,9 @@ def test_the_best_schedule_of_every_partition(seed: int) -> None:
     pipeline = model.pipeline(
         devices=2, batches=len(fields["microbatch_times"]), partition=SEARCH, **fields
     )
-    found = ppopt.solve(pipeline, backward_kind=kind, workers=1)
-    assert found.value == least(layers, fields, kind)
-    assert str(found.status) == ("infeasible" if found.value is None else "optimal")
+    result = ppopt.solve(pipeline, backward_kind=kind, workers=1)
+    assert result.value == optimum(layers, fields, kind)
+    assert str(result.status) == ("infeasible" if result.value is None else "optimal")
 
 
 def test_a_bound_over_all_partitions_says_what_it_counts() -> None:
@@ -73,7 +75,7 @@ def test_a_bound_over_all_partitions_says_what_it_counts() -> None:
         devices=2, batches=2, partition=SEARCH, microbatch_times=(2, 2), microbatch_memory=1
     )
     alike = model.pipeline(devices=2, batches=2, partition=SEARCH)
-    found, half = ppopt.solve(pipeline, workers=1), ppopt.solve(alike, workers=1)
-    assert found.lower_bound == 2 * half.lower_bound
+    result, half = ppopt.solve(pipeline, workers=1), ppopt.solve(alike, workers=1)
+    assert result.lower_bound == 2 * half.lower_bound
     differ = model.pipeline(devices=2, batches=2, partition=SEARCH, microbatch_times=(1, 2))
-    assert "as short, and as small, as the smallest" in ppopt.solve(differ, workers=1).proof
+    assert "as short and as small as the smallest" in ppopt.solve(differ, workers=1).proof
