@@ -1,6 +1,6 @@
 """The space of placements: all assignments of stages to devices that use every device.
 
-The rule `balanced` partitions a model in layers anew for every placement, because it depends on the
+The rule `balanced` partitions a model in layers again for every placement, because it depends on the
 speeds of the devices.
 
 Devices are interchangeable if they have equal speed, limit and delays. Of placements that differ by
