@@ -1,7 +1,7 @@
 """The space of placements: all assignments of stages to devices that use every device.
 
-The rule `balanced` partitions a model in layers anew for every placement, because it depends on the
-speeds of the devices.
+The rule `balanced` partitions a model in layers again for every placement, because it depends on
+the speeds of the devices.
 
 Devices are interchangeable if they have equal speed, limit and delays. Of placements that differ by
 an exchange of interchangeable devices, only one representative is kept.
