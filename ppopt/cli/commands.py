@@ -286,7 +286,7 @@ def compare(
 @with_settings_but(
     time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
 )
-def frontier(settings: Settings, *, within: str | None = None) -> int:
+def frontier(settings: Settings, *, within: str | None = None, details: bool = False) -> int:
     """Show how much faster a step gets with more memory.
 
     Finds every memory limit at which the best schedule changes, each with a bound, and compares
@@ -312,7 +312,7 @@ def frontier(settings: Settings, *, within: str | None = None) -> int:
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_frontier(settings, report_frontier(found, near))
+    code = output.show_frontier(settings, report_frontier(found, near), details=details)
     return code or exit_code(found.status)
 
 

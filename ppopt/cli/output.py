@@ -148,7 +148,6 @@ def show_comparison(
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
     schedules = [row.schedule for row in compared.rows]
-    lead = headline_section(report.headline)
     closing = filter(None, (*note_overlaps(schedules), last))
     return _show(
         settings,
@@ -160,7 +159,7 @@ def show_comparison(
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        page=lambda: as_page(schedules, lead=lead),
+        page=lambda: as_page(compared.drawn_schedules, lead=headline_section(report.headline)),
         drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )
@@ -168,7 +167,7 @@ def show_comparison(
 
 def _compared_tables(report: ComparisonReport, *, details: bool) -> Iterator[Part]:
     rows = report.rows
-    yield table.compare_table(rows)
+    yield table.compare_table(rows, exact=details)
     tables = [] if report.steadiest is None else [table.jitter_table]
     if details:
         if any(row.tokens_per_second is not None or row.mfu is not None for row in rows):
@@ -216,14 +215,17 @@ def _links(mode: str | None) -> Iterator[str]:
         yield f"links: {text}"
 
 
-def show_frontier(settings: Settings, report: FrontierReport) -> int:
-    """Show memory against time; return the exit code of the files."""
+def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) -> int:
+    """Show memory against time; return the exit code of the files.
+
+    `details`: whether the figures of the table are exact.
+    """
     found = report.frontier
 
     def parts(_: int) -> Iterator[Part]:
         if not found.points:
             yield f"{found.status}: {found.proof}"
-        yield table.frontier_table(report)
+        yield table.frontier_table(report, exact=details)
         yield from _links(found.pipeline.link_mode)
         yield from describe_frontier(report)
         yield from (f"skipped {name}: {reason}" for name, reason in found.skipped)
@@ -259,7 +261,7 @@ def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
         yield summary_table(report)
         if details:
             yield from ("", details_table(report))
-        yield from ("", plan_table(found))
+        yield from ("", plan_table(found, exact=details))
         paths = [target.path for target in settings.output]
         saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
         file = str(saved[0].with_suffix("")) if saved else None

@@ -191,7 +191,7 @@ def _proof(found: ParallelPlan) -> str:
         return text
     _, least = min(bounds, key=lambda pair: pair[0])
     sizes = ", ".join(f"{name} {getattr(least, name)}" for name in DIMENSIONS)
-    return f"{text}; the least bound is that of {sizes}"
+    return f"{text}; the minimum bound is that of {sizes}"
 
 
 def count_combinations(found: ParallelPlan) -> list[str]:

@@ -151,7 +151,9 @@ def compute_view(target: Incumbent) -> View:
     def with_ends(bound: Bound) -> Bound:
         if not ends:
             return bound
-        proof = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
+        proof = (
+            f"{bound.proof}; plus {problem.pipeline.time_text(ends)} of operations before and after"
+        )
         return bound._replace(value=bound.value + ends, proof=proof)
 
     return View(compute, target, known_bound(compute), lift_schedule=complete, lift_bound=with_ends)

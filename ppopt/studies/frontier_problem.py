@@ -291,8 +291,8 @@ class FixedPipelineProblem(FrontierProblem):
         return proof_scope.bound_scope(self.problem, self._bound(proved))
 
     def infeasible_text(self, where: str, why: str) -> str:  # noqa: ARG002
-        """Text for limits in which all orders were searched."""
-        return f"all orders within {where} were searched and none found"
+        """Text that says that all orders were searched."""
+        return f"all orders were searched, and none is within {where}"
 
 
 def frontier_problem_of(problem: Problem) -> FrontierProblem:

@@ -304,7 +304,7 @@ class TestPartitionSearch:
         file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
         output = json_of(f"solve --config {file} --workers 1")
         assert output["status"] == "optimal" and sum(output["partition"]) == 6
-        assert "over all 5 partitions of 6 layers into 2 stages" in output["proof"]
+        assert "all 5 partitions of 6 layers into 2 stages" in output["proof"]
         evaluated = json_of(f"eval 1f1b --config {file}")
         chosen = evaluated["partition_search"]
         assert chosen["proved"] and chosen["partitions"] == 5

@@ -17,7 +17,7 @@ from tests.cli.cli_run import done, run
 from tests.factories.tables import besides_of
 from tests.packages import needed
 
-FIELDS = straggler.Operation._fields
+FIELDS = straggler.TimelineRow._fields
 TIMES = {"forward": [3, 5], "backward": [8, 9]}
 SCHEDULE = evaluate(
     Pipeline(

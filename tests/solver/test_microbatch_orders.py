@@ -100,7 +100,7 @@ def test_bound_holds_for_any_order_of_many_microbatches() -> None:
     pipeline = Pipeline(stages=3, batches=10, microbatch_times=factors, order="search", p2p=1)
     result = solve(pipeline, workers=1, time_limit=5)
     assert sorted(result.pipeline.order) == list(range(10))
-    assert result.proof.startswith("in any of the")
+    assert result.proof.startswith("in each of the")
     assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
     for _ in range(20):
         order = random.sample(range(10), 10)

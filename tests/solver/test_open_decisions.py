@@ -118,8 +118,8 @@ def test_a_shorter_whole_backward_is_named_in_the_proof() -> None:
 
 def test_where_splitting_loses_nothing_the_proof_says_no_more() -> None:
     pipe = Pipeline(stages=3, batches=4)
-    assert solve(pipe, backward_kind="split").proof.endswith("first input")
-    assert solve(pipe).proof.endswith("(BW >= B + W, and B takes no memory)")
+    assert solve(pipe, backward_kind="split").proof.endswith("first input arrives")
+    assert solve(pipe).proof.endswith("(BW >= B + W, and B allocates nothing)")
 
 
 def test_infeasible_split_names_the_limit_of_whole_backwards() -> None:

@@ -50,7 +50,7 @@ def test_workspace_of_w_is_at_least_what_it_says() -> None:
     refused = solve(replace(pipe, mem_limit=3.5), backward_kind="split", time_limit=600)
     assert refused.status is Status.INFEASIBLE
     assert "device 0 needs 4" in refused.proof
-    assert "one that works on every device is at least 4" in refused.proof
+    assert "a limit for all devices must be at least 4" in refused.proof
 
 
 def test_a_workspace_no_operation_has_time_for_is_never_held() -> None:

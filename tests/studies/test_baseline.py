@@ -164,7 +164,7 @@ def test_pairs_are_compared_without_overlap_times() -> None:
         ),
         (
             "--stages 4 --batches 8 --static 1 --p2p-time 1 --mem-limit 7",
-            "other placement dualpipe (placement linear, two routes, weights held twice) is a "
+            "other placement dualpipe (placement linear, two routes, weights allocated twice) is a "
             "better baseline; this schedule has 6.1 % more throughput",
         ),
     ],

@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_loses_no_row(client: Client, tmp_path: Path) ->
 def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
     engine = DaskEngine(client, retries=0)
     future = client.submit(os._exit, 1, key="dies", pure=False)
-    engine._numbers[future] = 7
+    engine._task_ids[future] = 7
     engine._ended.add(future)
     assert ended(engine) == [(7, Done(failed="its workers died, each time it was tried"))]
 

@@ -109,8 +109,8 @@ class FullModel:
         ended = outcome.complete or (
             incumbent.value is not None and outcome.bound >= incumbent.value
         )
-        cut = "CP-SAT proved on the whole model that none is below this bound"
-        proof = f"{searched(problem)} below" if ended else cut
+        cut = "CP-SAT proved this bound on the model of all operations"
+        proof = searched(problem) if ended else cut
         argument = Argument.TRANSFERS if Trait.LINKS in problem.traits else Argument.SEARCH
         incumbent.raise_bound(Bound(outcome.bound, proof, Certificate(argument)))
         return outcome.ended

@@ -121,7 +121,7 @@ def min_period(problem: Problem) -> int:
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
-    return Bound(target + 1, f"{searched(problem)} below", Certificate(Argument.SEARCH))
+    return Bound(target + 1, searched(problem), Certificate(Argument.SEARCH))
 
 
 def _solve_feasibility(

@@ -163,13 +163,13 @@ class OrderChoice(Choice):
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all orders."""
-        scope = f"{self.size} orders of {self._base.batches} microbatches"
+        scope = f"{self.size:,} orders of {self._base.batches} microbatches"
         if search.infeasible:
             reason = f": {self._infeasible}" if self._infeasible else ""
             return f"none of the {scope} fits the memory limits{reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
-                f"over all {scope}: {search.ruled_out} are ruled out by bounds alone, the "
-                f"schedules of {search.searched} were searched"
+                f"all {scope} need at least this long: {search.ruled_out} are excluded by their "
+                f"bounds, {search.searched} were searched"
             )
-        return f"in any of the {scope} {self._bound.proof}; {search.searched} were searched"
+        return f"in each of the {scope}, {self._bound.proof}; {search.searched} were searched"

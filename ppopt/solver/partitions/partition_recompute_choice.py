@@ -152,10 +152,10 @@ class PartitionRecomputeChoice(BoundedPartitions):
         space = self._space
         if search.infeasible and self._bounds is not None:
             reason = no_partition_fits(self._ticks, self._bounds)
-            return f"{reason}, whatever recomputes"
+            return f"{reason}, whichever layers recompute"
         return (
-            f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages and all choices of layers that recompute: "
+            f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
+            "stages, with any layers that recompute, need at least this long: "
             f"{exclusion_text(search, space)}{self._counted}"
         )
 
