@@ -280,11 +280,11 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
         lines = describe_frontier(frontier._replace(points=[point], hands=baselines))
         return [line for line in lines if line.startswith("faster")]
 
-    expected = "faster in another placement: zbv, v/2, 19 ms in 4 GiB"
+    expected = "faster in another placement: zbv, v/2, 19 ms with 4 GiB"
     assert faster(baseline, replace(two, value=19)) == [expected]
     assert faster(baseline, replace(two, value=18)) == [
         expected,
-        "faster with two routes: dualpipe, linear x2, 18 ms in 4 GiB",
+        "faster with two routes: dualpipe, linear x2, 18 ms with 4 GiB",
     ]
     assert len(faster(replace(two, value=18))) == 1
     assert faster(replace(two, value=18, fits_limit=False)) == []
