@@ -105,6 +105,15 @@ class Comparison(NotebookView):
         unknown = self.optimum.status is Status.UNKNOWN
         return Status.FEASIBLE if unknown and any_fits else self.optimum.status
 
+    @property
+    def drawn_schedules(self) -> list[Schedule]:
+        """Schedules of all rows, and the current one if it is in no row."""
+        schedules = [row.schedule for row in self.rows]
+        current = self.current
+        if current is not None and all(schedule != current for schedule in schedules):
+            schedules.append(current)
+        return schedules
+
     def search(self, row: ComparisonRow) -> Result | None:
         """Search that found the schedule of a row; None for a strategy."""
         return next((optimum for optimum in self.optima if optimum.schedule is row.schedule), None)
