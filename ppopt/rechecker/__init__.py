@@ -209,5 +209,5 @@ def _check_mixed(
 def _not_modelled(stated: Claim, seconds: float) -> Recheck:
     """The outcome if no argument applies and the models do not handle a trait of the claim."""
     trait = unhandled(stated.traits, MODELLED)[0]
-    reason = f"the models of the re-checker know no {trait.label}"
+    reason = f"the models of the re-checker do not handle {trait.label}"
     return Recheck(Verdict.UNDECIDED, reason, (), seconds)
