@@ -1,4 +1,4 @@
-"""Which of partition, placement, recompute and offload a pipeline leaves open, and their choice."""
+"""What a pipeline leaves open (partition, placement, recompute, offload, order), and its choice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import Deadline
@@ -36,10 +37,7 @@ NONE_CHOSEN = Chosen(0)
 
 
 def open_choices(pipeline: Pipeline) -> Chosen:
-    """Decisions that a pipeline leaves open.
-
-    Raises NotApplicableError if the order of microbatches is open beside others.
-    """
+    """Decisions that a pipeline leaves open."""
     choices = NONE_CHOSEN
     if pipeline.placement == placement.SEARCH:
         choices |= Chosen.PLACEMENT
@@ -49,16 +47,7 @@ def open_choices(pipeline: Pipeline) -> Chosen:
         choices |= Chosen.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
         choices |= Chosen.OFFLOAD
-    return _with_order(choices) if pipeline.order_is_open else choices
-
-
-def _with_order(choices: Chosen) -> Chosen:
-    if choices:
-        raise NotApplicableError(
-            f"order: search does not go with a search of the {choices.names[0]}; search that one "
-            "first, then the order for what is found"
-        )
-    return Chosen.ORDER
+    return choices | Chosen.ORDER if pipeline.order_is_open else choices
 
 
 def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
@@ -69,10 +58,12 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     """
     choices = open_choices(problem.pipeline) | further
     if Chosen.ORDER in choices:
-        _with_order(choices & ~Chosen.ORDER)
+        from ppopt.solver.choices.given import GivenPipeline  # noqa: PLC0415
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
-        return OrderChoice(problem, deadline)
+        given = in_given_order(problem)
+        inner = choice_of(given, deadline, further) or GivenPipeline(given, any_order=True)
+        return OrderChoice(problem, inner, deadline)
     if Chosen.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
     if Chosen.PARTITION | Chosen.OFFLOAD in choices:
@@ -87,6 +78,11 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
 
         return RecomputeChoice(problem)
     return None
+
+
+def in_given_order(problem: Problem) -> Problem:
+    """The problem in the order in which its microbatches are listed."""
+    return replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
 
 
 def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:

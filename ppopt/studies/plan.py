@@ -17,7 +17,6 @@ from ppopt.errors import InputError
 from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
@@ -81,8 +80,7 @@ def plan(
     (as set per layer). Default: `layers` if any layer sets recompute; else `none`, and with a
     memory limit also `full` and (but for Megatron-LM) `search`.
 
-    With `order="search"` the order of microbatches that differ is chosen, too; it does not go with
-    a search of the partition or of recompute.
+    With `order="search"` the order of microbatches that differ is chosen, too.
 
     `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
     with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
@@ -120,8 +118,7 @@ def plan(
     batch_counts = _listed(batches)
     limit = _limit(model, devices, batch_counts, mem_limit, fields)
     limited = limit is not None
-    ordered = fields.get("order") == SEARCH_ORDER
-    default = default_recompute(model, runtime, limited=limited, ordered=ordered)
+    default = default_recompute(model, runtime, limited=limited)
     space = PlanSpace(
         model=model,
         devices=devices,

@@ -15,6 +15,7 @@ from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
 from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.microbatch_orders.order_choice import OrderChoice
 from ppopt.solver.open_choices import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
@@ -67,9 +68,10 @@ class PlanSetUp:
         kind = backward_kind_of(configuration, self.backward_kind)
         problem = problem_of(pipeline, self.objective, kind)
         choice = choice_of(problem, self._deadline) or GivenPipeline(problem)
-        given = PlanChoice(configuration, problem, choice)
         if configuration.strategy == OPTIMAL:
-            return PlanCandidate(given, self._options)
+            return PlanCandidate(PlanChoice(configuration, problem, choice), self._options)
+        if isinstance(choice, OrderChoice):
+            choice = choice.inner
         search = StrategySearch(
             problem.pipeline,
             configuration.strategy,
@@ -78,7 +80,7 @@ class PlanSetUp:
             accepts_partition=partitions_on(space.runtime, problem.pipeline),
             seed=self._options.seed,
         )
-        return PlanCandidate(given, self._options, search)
+        return PlanCandidate(PlanChoice(configuration, problem, choice), self._options, search)
 
     @property
     def candidates(self) -> list[PlanCandidate]:

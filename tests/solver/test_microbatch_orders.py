@@ -16,7 +16,6 @@ from ppopt import (
     ConflictError,
     InputError,
     MicrobatchOrders,
-    NotApplicableError,
     Objective,
     Pipeline,
     Verdict,
@@ -138,14 +137,6 @@ def test_wrong_orders_are_refused(
 ) -> None:
     with pytest.raises(error, match=message.replace("(", r"\(")):
         Pipeline(**{"stages": 2, "batches": 3, "microbatch_times": 1, **fields})
-
-
-def test_search_of_placement_and_order_together_is_refused() -> None:
-    pipeline = Pipeline(
-        stages=2, batches=3, microbatch_times=[1, 2, 3], order="search", placement="search"
-    )
-    with pytest.raises(NotApplicableError, match="order: search does not go with a search of the"):
-        solve(pipeline)
 
 
 def test_a_hint_of_other_factors_is_timed_again() -> None:

@@ -32,6 +32,11 @@ NAMES = {
     ),
 }
 """Names of the candidates, as results say them."""
+NAMES |= {
+    choices | Chosen.ORDER: f"{name} with order"
+    for choices, name in NAMES.items()
+    if choices != Chosen.ORDER
+}
 
 
 def pipeline(choices: Chosen) -> Pipeline:
@@ -57,22 +62,13 @@ def test_every_choice_is_in_the_table() -> None:
         reduce(or_, (one for one, taken in zip(Chosen, some, strict=True) if taken), NONE_CHOSEN)
         for some in product((False, True), repeat=len(Chosen))
     }
-    alone = {choices for choices in every if Chosen.ORDER in choices} - {Chosen.ORDER}
-    refused = {choices for choices in every if REFUSED in choices} | alone
-    assert {*NAMES, NONE_CHOSEN} == every - refused
+    assert {*NAMES, NONE_CHOSEN} == {choices for choices in every if REFUSED not in choices}
 
 
 @pytest.mark.parametrize("further", [NONE_CHOSEN, Chosen.RECOMPUTE, Chosen.PLACEMENT], ids=str)
 def test_offload_and_partition_are_not_chosen_together(further: Chosen) -> None:
     with pytest.raises(NotApplicableError, match="offload: search does not go with a search of"):
         candidates(pipeline(REFUSED | further))
-
-
-@pytest.mark.parametrize("choices", NAMES, ids=str)
-def test_orders_of_microbatches_are_chosen_alone(choices: Chosen) -> None:
-    if choices != Chosen.ORDER:
-        with pytest.raises(NotApplicableError, match="order: search does not go with a search of"):
-            candidates(pipeline(choices | Chosen.ORDER))
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)
@@ -83,9 +79,7 @@ def test_every_choice_has_its_candidates(choices: Chosen) -> None:
     assert found.name == NAMES[choices]
 
 
-@pytest.mark.parametrize(
-    "choices", [NONE_CHOSEN, *(each for each in NAMES if each != Chosen.ORDER)], ids=str
-)
+@pytest.mark.parametrize("choices", [NONE_CHOSEN, *NAMES], ids=str)
 def test_placements_may_be_searched_in_addition(choices: Chosen) -> None:
     found = candidates(pipeline(choices), Chosen.PLACEMENT)
     assert found.name == NAMES[choices | Chosen.PLACEMENT]

@@ -1,16 +1,18 @@
-"""Orders of microbatches that differ, as configurations of a search.
+"""Orders of microbatches that differ, with what else a pipeline leaves open.
 
-A few orders are enumerated. Of more, those are searched whose baselines are best: the order of
-every device in a hand strategy stays as it is, and local search exchanges the microbatches.
+All stages run all kinds of operation in one order. A configuration is one of the inner choice, such
+as a partition, with an order. Bounds of the inner choice hold in any order. A few orders are
+enumerated. Of more, those are searched whose baselines are best: the order of every device in a
+baseline stays as it is, and local search exchanges the microbatches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from math import factorial, prod
+from math import factorial, floor, prod
 from random import Random
 
 from ppopt.problem.microbatches import GIVEN_ORDER
@@ -27,20 +29,30 @@ from ppopt.solver.choices.enumeration import (
     Key,
     Partial,
     Rest,
+    Unlisted,
 )
+from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.spaces import ORDERS
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
 MOST_LISTED = 1000
-"""Most orders that are enumerated."""
+"""Most configurations that are enumerated, and most orders of one of the inner choice."""
 EVALUATIONS = 2000
-"""Orders that a local search times before the next search of schedules."""
+"""Most orders that a local search times before the next search of schedules."""
+TIMES_EACH = 4
+"""How often it may time each of a few orders."""
 MOST_BASELINES = 4
 """Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
 BASELINE_SHARE = 0.2
 """Share of the time after which no further baseline is begun."""
+MOST_FIRST, MOST_INNER = 3, 8
+"""Most configurations of the inner choice whose baselines are timed, at first and in all."""
+INNER_SHARE = 0.5
+"""Share of perturbations that change the configuration of the inner choice, not the order."""
+MOST_RAISED = 4
+"""Most configurations of the inner choice that are bounded between two searches."""
 NEAR = 8
 """Neighbours of an order that are tried."""
 KICKS = 2
@@ -48,33 +60,52 @@ KICKS = 2
 
 
 class OrderChoice(Choice):
-    """The orders in which every stage runs every kind of operation of the microbatches."""
+    """The orders of the microbatches, for every configuration of an inner choice."""
 
-    name = "order"
-    argument = Argument.ORDERS
+    def __init__(self, problem: Problem, inner: Choice, deadline: Deadline) -> None:
+        """`inner` chooses for the order of the list. Its bounds hold in every order.
 
-    def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        """Raises NotApplicableError if orders cannot be searched."""
+        Raises NotApplicableError if orders cannot be searched.
+        """
         ORDERS.check(problem)
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
-        self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
+        self._problem, self.inner, self._deadline = problem, inner, deadline
+        self._alone = isinstance(inner, GivenPipeline)
+        self.name = "order" if self._alone else f"{inner.name} with order"
+        self.argument = Argument.ORDERS if self._alone else Argument.SEARCH
+        self._given: Order = tuple(range(self._base.batches))
         self._alike = {
             factors: [place for place, other in enumerate(self._base.factors) if other == factors]
             for factors in self._base.factors
         }
-        self._bound = device_bounds.known_bound(self._problem, any_order=True)
-        self._infeasible = device_bounds.infeasibility(self._problem.instance)
-        self._searches: list[OrderSearch] = []
+        self._bounded: dict[Key, Configuration] = {}
+        """Configurations of the inner choice, with bounds in any order."""
+        self._num_listed: dict[Key, int] = {}
+        """Number of orders of these that are known, from the first on."""
+        self._listed_all: set[Key] = set()
+        """Those of which all orders are known."""
+        self._searches: dict[Key, list[OrderSearch]] = {}
+        """Searches over orders by configuration of the inner choice, the best first."""
 
     def pipeline(self, key: Key) -> Pipeline:
-        """Pipeline whose microbatches run in this order."""
-        return self._base.reordered(key)
+        """Pipeline of the inner choice, whose microbatches run in this order."""
+        own, order = self._split(key)
+        return self.inner.pipeline(own).reordered(order)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Order of a pipeline of these microbatches; None if it has others."""
+        """Key of a pipeline of these microbatches; None if it has others, or none of the rest."""
         order = pipeline.order if isinstance(pipeline.order, tuple) else self._given
-        same = self._base.reordered(order).factors == pipeline.factors
-        return self._representative(order) if same else None
+        if len(order) != len(self._given) or (
+            self._base.reordered(order).factors != pipeline.factors
+        ):
+            return None
+        own = self.inner.key(pipeline)
+        return None if own is None else (*own, *self._representative(order))
+
+    def _split(self, key: Key) -> tuple[Key, Order]:
+        """Key of the inner choice, and order."""
+        width = len(key) - len(self._given)
+        return key[:width], key[width:]
 
     def _representative(self, order: Sequence[int]) -> Order:
         """The order in which microbatches that are alike keep the order of the list."""
@@ -82,37 +113,53 @@ class OrderChoice(Choice):
         return tuple(next(alike[self._base.factors[place]]) for place in order)
 
     @property
-    def _given(self) -> Order:
-        return tuple(range(self._base.batches))
-
-    @property
-    def size(self) -> int:
+    def num_orders(self) -> int:
         """Number of orders, microbatches that are alike exchanged."""
         alike = (factorial(len(places)) for places in self._alike.values())
         return factorial(self._base.batches) // prod(alike)
 
+    # Bounds.
+
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+        """Bound all configurations of the inner choice."""
+        self.inner.bound(deadline, ceiling)
+
     @property
     def lower_bound(self) -> Fraction:
-        """Lower bound of all orders, in the user's unit."""
-        return self._base.ticks.time(self._bound.value)
+        """Lower bound of the inner choice, in any order."""
+        return self.inner.lower_bound
 
-    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Orders with the bound of all."""
-        impossible = self._infeasible is not None
-        return [Configuration(key, self.lower_bound, impossible) for key in keys]
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations with the bound of the inner one."""
+        for key in keys:
+            inner = self._of([self._split(key)[0]])[0]
+            yield Configuration(key, inner.bound, inner.impossible)
+
+    def _of(self, keys: Sequence[Key]) -> list[Configuration]:
+        """Configurations of the inner choice, which are remembered."""
+        fresh = [key for key in keys if key not in self._bounded]
+        self._bounded |= {inner.key: inner for inner in self.inner.configurations(fresh)}
+        return [self._bounded[key] for key in keys]
 
     def listed(self) -> Enumeration[Key]:
-        """All orders; partial if there are too many."""
+        """All configurations; partial if there are too many."""
         return self._listed
 
     @cached_property
     def _listed(self) -> Enumeration[Key]:
-        if self.size > MOST_LISTED:
+        inner = self.inner.listed()
+        self._of(list(inner.members))
+        if isinstance(inner, Partial) or len(inner.members) * self.num_orders > MOST_LISTED:
             return Partial()
+        return Complete([(*key, *order) for key in inner.members for order in self._orders])
+
+    @cached_property
+    def _orders(self) -> list[Order]:
+        """All orders."""
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
             orders = [(*order, place) for order in orders for place in self._next(order)]
-        return Complete(orders)
+        return orders
 
     def _next(self, order: Order) -> list[int]:
         """Microbatches that may run next, of those that are alike the first one that is left."""
@@ -122,49 +169,170 @@ class OrderChoice(Choice):
         return [places[0] for places in left if places]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Orders that are not listed; none where memory rules out all of them."""
-        return NONE_LEFT if self._infeasible is not None else super().rest(known, ceiling)
+        """Orders that are not listed, of the configuration of the inner choice of least bound.
 
-    def first(self) -> Iterator[Order]:
-        """Local optima of the best baselines, and the given order."""
-        self._searches = self._baselines()
-        for search in self._searches:
-            yield self._representative(search.run(EVALUATIONS, self._bound.value).order)
-        self._searches.sort(key=lambda search: search.best)
-        yield self._given
+        A few of the least are bounded in any order at every call.
+        """
+        if isinstance(self._listed, Complete):
+            return super().rest(known, ceiling)
+        raised = 0
+        while True:
+            unlisted = self.inner.rest(self._bounded, ceiling)
+            least = self._least_open(known, ceiling)
+            if isinstance(unlisted, Unlisted) and (least is None or unlisted.bound < least.bound):
+                if unlisted.key is None:
+                    return unlisted
+                (least,) = self._of([unlisted.key])
+            if least is None:
+                return NONE_LEFT
+            if least.refined or raised == MOST_RAISED or self._deadline.over:
+                return Unlisted(least.bound, self._next_key(least.key, known))
+            self._refine(least)
+            raised += 1
 
-    def _baselines(self) -> list[OrderSearch]:
+    def _least_open(self, known: Container[Key], ceiling: Fraction | None) -> Configuration | None:
+        """Configuration of the inner choice of least bound that has orders not in `known`."""
+        while True:
+            below = (
+                inner
+                for inner in self._bounded.values()
+                if not (inner.impossible or inner.key in self._listed_all)
+                and (ceiling is None or inner.bound < ceiling)
+            )
+            least = min(below, key=lambda inner: (inner.bound, inner.key), default=None)
+            if (
+                least is None
+                or self.num_orders > MOST_LISTED
+                or self._next_key(least.key, known) is not None
+            ):
+                return least
+            self._listed_all.add(least.key)
+
+    def _next_key(self, own: Key, known: Container[Key]) -> Key | None:
+        """Next configuration of one of the inner choice; None if there is none, or too many."""
+        if self.num_orders > MOST_LISTED:
+            return None
+        number = self._num_listed.get(own, 0)
+        while number < len(self._orders) and (*own, *self._orders[number]) in known:
+            number += 1
+        self._num_listed[own] = number
+        return (*own, *self._orders[number]) if number < len(self._orders) else None
+
+    def _refine(self, inner: Configuration) -> None:
+        """Include the one-device bounds in any order in a bound of the inner choice."""
+        inner.refined = True
+        problem = self._problem_of(inner.key).reduced
+        inner.impossible = device_bounds.infeasibility(problem.instance) is not None
+        bound = device_bounds.known_bound(problem, any_order=True).value
+        inner.raise_bound(problem.pipeline.ticks.time(bound))
+
+    def _problem_of(self, own: Key) -> Problem:
+        """Problem of a configuration of the inner choice, in the order of the list."""
+        return replace(self._problem, pipeline=self.inner.pipeline(own))
+
+    # Candidates.
+
+    def required_candidates(self) -> list[Key]:
+        """Required candidates of the inner choice, in the order of the list."""
+        return [(*own, *self._given) for own in self.inner.required_candidates()]
+
+    def first(self) -> Iterator[Key]:
+        """First configurations of the inner choice: in the order of the list, then in better ones.
+
+        These are local optima for its first configurations, for further ones the best of them.
+        """
+        best, evaluations = self._given, min(EVALUATIONS, TIMES_EACH * self.num_orders)
+        for number, own in enumerate(self.inner.first()):
+            yield (*own, *self._given)
+            searches = self._searches_of(own) if number < MOST_FIRST else []
+            if searches:
+                bound = floor(self._of([own])[0].bound * self.inner.pipeline(own).ticks.per_unit)
+                for search in searches:
+                    yield (*own, *self._representative(search.run(evaluations, bound).order))
+                searches.sort(key=lambda search: search.best)
+                best = self._representative(searches[0].best.order)
+            yield (*own, *best)
+
+    def _searches_of(self, own: Key) -> list[OrderSearch]:
+        """Local searches over orders, from the best baselines of a configuration.
+
+        Those of another one if enough were begun.
+        """
+        if own not in self._searches and len(self._searches) < MOST_INNER:
+            self._searches[own] = self._baselines(self._problem_of(own))
+        return self._searches.get(own, [])
+
+    def _baselines(self, problem: Problem) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
         searches = []
-        for baseline in initial_schedules(self._problem, self._deadline.share(BASELINE_SHARE).end):
+        for baseline in initial_schedules(problem, self._deadline.share(BASELINE_SHARE).end):
             if self._deadline.over:
                 break
             if baseline is not None:
-                objective, stop = self._problem.objective, lambda: self._deadline.over
+                objective, stop = problem.objective, lambda: self._deadline.over
                 searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
         return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
 
-    def moves(self, key: Key) -> Iterator[Order]:
-        """The best neighbours of an order, in the order of operations of the best baseline."""
-        if self._searches:
-            yield from map(self._representative, self._searches[0].near(key, NEAR))
+    def moves(self, key: Key) -> Iterator[Key]:
+        """Moves of the inner choice, and the best neighbours of the order for a baseline."""
+        own, order = self._split(key)
+        yield from ((*moved, *order) for moved in self.inner.moves(own))
+        for search in self._nearest_searches(own)[:1]:
+            for near in search.near(order, NEAR):
+                yield (*own, *self._representative(near))
 
-    def perturbed(self, key: Key, random: Random) -> Order | None:
-        """Local optimum some random exchanges away; None if all orders are enumerated."""
-        if isinstance(self._listed, Complete) or not self._searches:
+    def _nearest_searches(self, own: Key) -> list[OrderSearch]:
+        """Searches over orders of a configuration of the inner choice, or else of the last one."""
+        return self._searches_of(own) or next(reversed(self._searches.values()), [])
+
+    def perturbed(self, key: Key, random: Random) -> Key | None:
+        """A neighbour of the inner choice, or a local optimum some random exchanges away.
+
+        None if all configurations are enumerated.
+        """
+        own, order = self._split(key)
+        searches = self._nearest_searches(own)
+        if isinstance(self._listed, Complete) or not searches:
             return None
-        search = random.choice(self._searches)
-        return self._representative(search.local_optimum(key, KICKS))
+        moved = self.inner.perturbed(own, random) if random.random() < INNER_SHARE else None
+        if moved is not None:
+            return (*moved, *order)
+        return (*own, *self._representative(random.choice(searches).local_optimum(order, KICKS)))
+
+    # Proofs.
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all orders."""
-        scope = f"{self.size} orders of {self._base.batches} microbatches"
+        scope = f"{self.num_orders} orders of {self._base.batches} microbatches"
+        if not self._alone:
+            scope = f"choices of {self.inner.name} in all {scope}"
         if search.infeasible:
-            reason = f": {self._infeasible}" if self._infeasible else ""
+            reason = f": {self.inner.proof(search)}" if self._none_fits else ""
             return f"none of the {scope} fits the memory limits{reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
                 f"over all {scope}: {search.ruled_out} are ruled out by bounds alone, the "
                 f"schedules of {search.searched} were searched"
             )
-        return f"in any of the {scope} {self._bound.proof}; {search.searched} were searched"
+        if self._alone:
+            return (
+                f"in any of the {scope} {self.inner.proof(search)}; {search.searched} were searched"
+            )
+        if search.closed:
+            return (
+                f"over all {scope}: bounds of one device, which hold in any order, rule out all "
+                f"but {search.examined}; the schedules of these, or of subsets of their devices, "
+                "were searched"
+            )
+        return (
+            f"over all {scope}: no bound of one device, which holds in any order, is lower; "
+            f"{search.searched} were searched"
+        )
+
+    @property
+    def _none_fits(self) -> bool:
+        """Whether no configuration of the inner choice fits the memory limits in any order."""
+        rest = self.inner.rest(self._bounded, None)
+        return isinstance(rest, Complete) and all(
+            inner.impossible for inner in self._bounded.values()
+        )

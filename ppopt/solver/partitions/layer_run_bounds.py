@@ -38,6 +38,8 @@ backward, and there are m microbatches.
    instant t before that is at most ceil((t - head of k) / g) F of every stage k. The rest of the
    time up to t is idle. This is the wait of 1, 2 and 4 if it is longer than by memory.
    (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
+7. *Work*: if microbatches differ, the others count each as long as the smallest. The head, the work
+   of all microbatches as it is and, if backwards are whole, the way of 2 take no longer.
 If layers run no backward, the first stages may not wait for those after them. The makespan does
 not tell: their backwards take no time, and may as well wait. A device span does: there only the
 work of a device counts.
@@ -160,6 +162,8 @@ def device_bound(
         work = own.work
         return DeviceBound(work, work - FOREVER)
     bound = own.way_from(0)
+    if space.batches_of_work > space.batches:
+        bound = _larger(bound, own.waiting_and_work)
     for first in range(1, len(hosted)):
         bound = _larger(bound, own.way_from(first))
     if own.room is not None:
@@ -300,8 +304,15 @@ class _Device:
 
     @property
     def work(self) -> Ints:
-        """Time of all operations."""
-        return np.asarray(self.batches * np.asarray(sum(self.forward) + sum(self.backward)))
+        """Time of all operations, of all microbatches."""
+        return self.space.of_all_batches(np.asarray(sum(self.forward) + sum(self.backward)))
+
+    @property
+    def waiting_and_work(self) -> DeviceBound:
+        """Argument 7: the least wait for the first input, then all operations."""
+        end = self.head(0) + self.work
+        found = DeviceBound(end, end - FOREVER)
+        return found if self.space.split else _larger(found, self._ends(end - self.backward[0]))
 
     def head(self, first: int) -> Ints:
         """Least time before the first F of a hosted stage.

@@ -95,7 +95,10 @@ class BoundedPartitions(Choice):
     def _counted(self) -> str:
         """Text on what of phases and of microbatches the bounds count."""
         phases = "; of phases, those on compute are counted"
-        smallest = "; every microbatch is counted as short, and as small, as the smallest"
+        smallest = (
+            "; but for the work of all, every microbatch is counted as short, and as small, as the "
+            "smallest"
+        )
         differ = len(set(self._base.factors)) > 1
         return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 

@@ -123,7 +123,9 @@ class RecomputeChoice(Choice):
 
     @cached_property
     def _bare(self) -> Pipeline:
-        return self._base.without_model()
+        """The stages at a factor of 1 on memory: see `without_model`."""
+        factors = self._base.microbatch_memory and 1
+        return replace(self._base, microbatch_memory=factors).without_model()
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
         """Costs with these options of some stages, stage by stage: faster than by layers."""
@@ -132,6 +134,7 @@ class RecomputeChoice(Choice):
             chosen[stage] = self._fronts[stage][number]
         return replace(
             self._bare,
+            microbatch_memory=self._base.microbatch_memory,
             recompute_time=[option.time for option in chosen],
             kept=[option.kept for option in chosen],
             recompute_memory=[option.peak - option.kept for option in chosen],
