@@ -73,15 +73,15 @@ def run(
 
 def _base(instance: suite.Instance, seconds: float) -> Row:
     """Search with all methods, with one more round than the proof or the time takes."""
-    for most in ROUNDS:
-        row = _row(instance, NOTHING, most)
+    for rounds in ROUNDS:
+        row = _row(instance, NOTHING, rounds)
         if suite.is_proved(row.status) or row.seconds > seconds:
             break
-    return row._replace(rounds=most + 1) if suite.is_proved(row.status) else row
+    return row._replace(rounds=rounds + 1) if suite.is_proved(row.status) else row
 
 
-def _row(instance: suite.Instance, without: str, most: int) -> Row:
-    rounds = RoundParams(most=most, first_per_operation=PER_OPERATION)
+def _row(instance: suite.Instance, without: str, num_rounds: int) -> Row:
+    rounds = RoundParams(max_rounds=num_rounds, first_per_operation=PER_OPERATION)
     params = SolveParams(without=frozenset({without}) - {NOTHING}, rounds=rounds)
     turns: dict[str, None] = {}
 
@@ -94,7 +94,7 @@ def _row(instance: suite.Instance, without: str, most: int) -> Row:
         result = _solve(instance, params, note)
     spent = round(time.process_time() - began, 3)
     figures = (number(result.value), number(result.lower_bound), spent)
-    head = (without, instance.name, instance.group, most, list(turns))
+    head = (without, instance.name, instance.group, num_rounds, list(turns))
     return Row(*head, result.status.value, *figures)
 
 
@@ -117,12 +117,12 @@ def read(path: Path) -> list[Row]:
 
 def report(rows: list[Row]) -> Iterator[str]:
     """A table in Markdown: what changes where a method is left out, over the instances of both."""
-    found: dict[str, dict[str, Row]] = defaultdict(dict)
+    rows_by_change: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        found[row.without][row.instance] = row
-    base = found.pop(NOTHING, {})
+        rows_by_change[row.without][row.instance] = row
+    base = rows_by_change.pop(NOTHING, {})
     columns = ("without", "turns", "worse", "better", "proved", "time", "worse on")
-    body = sorted(_cells(method, base, rest) for method, rest in found.items())
+    body = sorted(_cells(method, base, rest) for method, rest in rows_by_change.items())
     return table(columns, body)
 
 
@@ -132,10 +132,10 @@ def _cells(method: str, base: dict[str, Row], rest: dict[str, Row]) -> tuple[obj
     better = [new.instance for old, new in pairs if _is_worse(old, new)]
     proved = [sum(suite.is_proved(row.status) for row in side) for side in zip(*pairs, strict=True)]
     times = [sum(row.seconds for row in side) for side in zip(*pairs, strict=True)]
-    shown = ", ".join(worse[:4]) + (", ..." if len(worse) > 4 else "")
+    examples = ", ".join(worse[:4]) + (", ..." if len(worse) > 4 else "")
     return (
         *(method, f"{len(pairs)} of {len(base)}", len(worse), len(better)),
-        *(f"{proved[0]} to {proved[1]}", f"{times[1] / times[0]:.3f}", shown),
+        *(f"{proved[0]} to {proved[1]}", f"{times[1] / times[0]:.3f}", examples),
     )
 
 
@@ -166,12 +166,17 @@ def main() -> None:
     running.add_argument("--group", default="", help="start of the groups' names")
     reporting = commands.add_parser("report")
     reporting.add_argument("records", type=Path, nargs="+")
-    given = parser.parse_args()
-    if given.command == "report":
-        rows = [row for path in given.records for row in read(path)]
+    arguments = parser.parse_args()
+    if arguments.command == "report":
+        rows = [row for path in arguments.records for row in read(path)]
         print("\n".join(report(rows)))
         return
-    run(given.output, given.without, given.seconds, sample(given.every, given.group))
+    run(
+        arguments.output,
+        arguments.without,
+        arguments.seconds,
+        sample(arguments.every, arguments.group),
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ const look = () => {
 look();"""
 """Types a number and measures until plotly has drawn, in milliseconds; 60 of these are the pause
 after which an edit counts."""
-WORDS = ("", "0", "-1", "1", "2", "3", "1,2", "x", "1e9", "9" * 40, "search", "v", "1f1b", "2ms")
+VALUES = ("", "0", "-1", "1", "2", "3", "1,2", "x", "1e9", "9" * 40, "search", "v", "1f1b", "2ms")
 
 
 def redraw() -> None:
@@ -114,20 +114,20 @@ class Requests:
         }
         more = self._random.sample(list(FIELDS), self._random.randint(0, 3))
         chosen = self._random.sample(list(names()), self._random.randint(0, 4))
-        query = size | {name: self._word(WORDS) for name in more}
+        query = size | {name: self._word(VALUES) for name in more}
         return query | {"strategies": ",".join(chosen)}
 
-    def _word(self, words: Sequence[str]) -> str:
-        return self._random.choice(list(words))
+    def _word(self, values: Sequence[str]) -> str:
+        return self._random.choice(list(values))
 
     def _note(self, method: str, path: str, query: dict[str, str]) -> None:
         answer = self._client.request(method, path, params=query)
         self._count(answer.status_code, f"{method} {path} {query}")
 
-    def _count(self, status: int, words: str) -> None:
+    def _count(self, status: int, fault: str) -> None:
         self.answers[status] += 1
         if not (200 <= status < 300 or 400 <= status < 500):
-            self.faults.append(f"{status}: {words}")
+            self.faults.append(f"{status}: {fault}")
 
 
 def requests(minutes: float, seed: int) -> int:
@@ -159,11 +159,11 @@ def main() -> int:
     parser.add_argument("part", choices=("redraw", "requests"))
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    if given.part == "redraw":
+    arguments = parser.parse_args()
+    if arguments.part == "redraw":
         redraw()
         return 0
-    return requests(given.minutes, given.seed)
+    return requests(arguments.minutes, arguments.seed)
 
 
 if __name__ == "__main__":

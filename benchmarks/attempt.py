@@ -26,6 +26,8 @@ PATIENCE = 30.0
 FAILED = "failed"
 Key = tuple[str, str, float, int, int]
 """Side, instance, limit, workers, seed: what makes an attempt the same as another."""
+STORED = {"hand": "baseline", "hand_value": "baseline_value"}
+"""Fields by the keys that older records have."""
 
 
 class Attempt(NamedTuple):
@@ -59,9 +61,9 @@ class Attempt(NamedTuple):
     constraints: int
     trace: list[tuple[float, int | None, int]]
     """Seconds, best value, best bound at every change."""
-    hand: str = ""
+    baseline: str = ""
     """The best strategy that keeps the limit, if that was asked for and there is one."""
-    hand_value: int | None = None
+    baseline_value: int | None = None
     """Its value."""
 
     @property
@@ -128,7 +130,7 @@ def _record(
 def _busiest(pipeline: Pipeline) -> int:
     times = [sum(column) for column in zip(*pipeline.ticks.durations[: OpKind.BW], strict=True)]
     (hosted,) = pipeline.hosted
-    shares: list[int] = [sum(times[stage] for stage in mine) for mine in hosted]
+    shares: list[int] = [sum(times[stage] for stage in stages) for stages in hosted]
     return pipeline.batches * max(shares)
 
 
@@ -181,7 +183,11 @@ def read(path: Path) -> tuple[list[Row], list[Attempt]]:
     """Heads and attempts of a record."""
     rows = read_lines(path)
     heads = [row for row in rows if "side" not in row]
-    return heads, [Attempt(**row) for row in rows if "side" in row]
+    return heads, [
+        Attempt(**{STORED.get(key, key): value for key, value in row.items()})
+        for row in rows
+        if "side" in row
+    ]
 
 
 class Record:
@@ -189,21 +195,21 @@ class Record:
 
     def __init__(self, path: Path, libraries: Iterable[str]) -> None:
         self._path = path
-        self.done = {one.key for one in read(path)[1]}
+        self.done = {attempt.key for attempt in read(path)[1]}
         add_line(path, head(*libraries))
 
-    def add(self, one: Attempt) -> None:
+    def add(self, attempt: Attempt) -> None:
         """Write an attempt at once."""
-        add_line(self._path, one._asdict())
-        self.done.add(one.key)
+        add_line(self._path, attempt._asdict())
+        self.done.add(attempt.key)
 
 
 def describe(heads: Iterable[Row]) -> str:
     """Heads as lines of Markdown."""
     return "\n".join(
-        f"- {one['date']}, commit {one['commit']}; Python {one['python']}, "
-        + ", ".join(f"{name} {number}" for name, number in one["versions"].items())
-        + f"; {one['processor']}, {one['cores']} cores, load at the start "
-        + ", ".join(map(str, one["load"]))
-        for one in heads
+        f"- {head['date']}, commit {head['commit']}; Python {head['python']}, "
+        + ", ".join(f"{name} {number}" for name, number in head["versions"].items())
+        + f"; {head['processor']}, {head['cores']} cores, load at the start "
+        + ", ".join(map(str, head["load"]))
+        for head in heads
     )

@@ -130,12 +130,12 @@ def main() -> None:
     running.add_argument("--every", type=int, default=1, help="take every n-th instance")
     reporting = commands.add_parser("report")
     reporting.add_argument("record", type=Path)
-    given = parser.parse_args()
-    if given.command == "run":
-        trees = {"before": given.before.resolve(), "after": given.after.resolve()}
-        run(given.output, trees, given.seconds, given.workers, given.every)
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        trees = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
+        run(arguments.output, trees, arguments.seconds, arguments.workers, arguments.every)
         return
-    rows = read(given.record)
+    rows = read(arguments.record)
     print(heading("The core on two checkouts", "ortools"))
     for side, of_side in sorted({(row.side, row.commit) for row in rows}, reverse=True):
         print(f"- {side}: {of_side}")

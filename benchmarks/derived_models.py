@@ -42,7 +42,7 @@ LLAMA = (
     "derived from dim, n_layers, n_heads, n_kv_heads, ffn_dim_multiplier, multiple_of and "
     "VOCAB_SIZE in models/sku_list.py of github.com/meta-llama/llama-models at commit 084b88e"
 )
-WORDS = 128256
+VOCABULARY = 128256
 
 
 def llama(hidden: int, heads: int, groups: int, width: int) -> Decoder:
@@ -50,9 +50,11 @@ def llama(hidden: int, heads: int, groups: int, width: int) -> Decoder:
     return Decoder(GroupedQueryAttention(heads, groups, hidden // heads), FeedForward(width))
 
 
-LLAMA_8B = Architecture("Llama 3.1 8B", 4096, WORDS, (Run("block", llama(4096, 32, 8, 14336), 32),))
+LLAMA_8B = Architecture(
+    "Llama 3.1 8B", 4096, VOCABULARY, (Run("block", llama(4096, 32, 8, 14336), 32),)
+)
 LLAMA_70B = Architecture(
-    "Llama 3.1 70B", 8192, WORDS, (Run("block", llama(8192, 64, 8, 28672), 80),)
+    "Llama 3.1 70B", 8192, VOCABULARY, (Run("block", llama(8192, 64, 8, 28672), 80),)
 )
 
 LATENT = LatentAttention(128, query_latent=1536, latent=512, plain=128, position=64, value=128)
@@ -125,8 +127,8 @@ def llama_70b() -> ModelFile:
 def llama_8b_long() -> ModelFile:
     """Llama 3.1 8B at 128K tokens, as its last stage of training has them (arXiv 2407.21783)."""
     training = Training(devices=4, batches=8, tensor=2, context=8, sequence=131072)
-    words = "Llama 3.1 8B at 131072 tokens on 4 x 16 H100"
-    return model_file(words, LLAMA, training, LLAMA_8B)
+    description = "Llama 3.1 8B at 131072 tokens on 4 x 16 H100"
+    return model_file(description, LLAMA, training, LLAMA_8B)
 
 
 def llama_8b_mixed() -> ModelFile:
@@ -136,8 +138,8 @@ def llama_8b_mixed() -> ModelFile:
         f"device_speed: [1, 1, {slow}, {slow}]  # 312 / 989.4: dense BF16 peaks of A100 and H100",
         "mem_limit: 81920  # 80 GiB",
     )
-    words = "Llama 3.1 8B on 2 H100 and 2 A100"
-    return llama_8b()._replace(description=words, transfer=SLOW_LINK, settings=settings)
+    description = "Llama 3.1 8B on 2 H100 and 2 A100"
+    return llama_8b()._replace(description=description, transfer=SLOW_LINK, settings=settings)
 
 
 def deepseek_v3() -> ModelFile:
@@ -178,8 +180,8 @@ FILES: dict[str, Callable[[], ModelFile]] = {
 
 def texts() -> Iterator[tuple[str, str]]:
     """Every file by its name, and its text."""
-    for name, made in FILES.items():
-        yield f"{name}.yaml", made().text()
+    for name, model_of in FILES.items():
+        yield f"{name}.yaml", model_of().text()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -31,15 +31,15 @@ from statistics import median
 from typing import NamedTuple
 
 import ppopt
-from benchmarks import hand
+from benchmarks import baselines
 from benchmarks.record import (
     Row,
     add_line,
+    format_value,
     heading,
     number,
     processor_clock,
     read_lines,
-    shown,
     table,
 )
 from ppopt import Pipeline, Result
@@ -48,7 +48,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.schedule import communication
 
-Other = Callable[[float], Fraction | None]
+Reference = Callable[[float], Fraction | None]
 """The value of what a search is compared with, from the seconds of a search."""
 
 
@@ -56,7 +56,7 @@ class Question(NamedTuple):
     """One problem to search, and what else a user would do."""
 
     pipeline: Pipeline
-    others: Mapping[str, Other]
+    references: Mapping[str, Reference]
 
 
 class Case(NamedTuple):
@@ -76,13 +76,13 @@ class Experiment(NamedTuple):
 
     title: str
     labels: tuple[str, ...]
-    others: tuple[str, ...]
+    references: tuple[str, ...]
     cases: Callable[[], Iterator[Case]]
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Of its table."""
-        return (*self.labels, *self.others, "search", "bound", "gap %", "gain %", "s")
+        return (*self.labels, *self.references, "search", "bound", "gap %", "gain %", "s")
 
 
 def solved(pipeline: Pipeline, seconds: float) -> Result:
@@ -119,7 +119,7 @@ class MixedCase(NamedTuple):
             full = [4 * time // 5 for time in full]
         if self.kind == "B above BW":
             full = [b - rng.randint(0, 2) for b in partial_]
-        made = Pipeline(
+        pipeline = Pipeline(
             stages=size,
             batches=self.batches,
             placement=self.placement,
@@ -131,35 +131,37 @@ class MixedCase(NamedTuple):
             memory_b=1 if "takes memory" in self.kind else 0,
             mem_limit=None if self.share is None else "1f1b",
         )
-        if self.share is None or made.limits is None:
-            return made
-        return replace(made, mem_limit=made.limits[0] * self.share)
+        if self.share is None or pipeline.limits is None:
+            return pipeline
+        return replace(pipeline, mem_limit=pipeline.limits[0] * self.share)
 
-    def by_hand(self, _: float) -> Fraction | None:
-        """The best hand strategy that has the placement and keeps the limit."""
+    def best_baseline(self, _: float) -> Fraction | None:
+        """The best baseline that has the placement and keeps the limit."""
         pipeline = self.pipeline()
-        found = hand.fitting(pipeline, Objective.MAKESPAN).values()
-        best = min((schedule.metrics.makespan_ticks for schedule in found), default=None)
+        fitting = baselines.fitting(pipeline, Objective.MAKESPAN).values()
+        best = min((schedule.metrics.makespan_ticks for schedule in fitting), default=None)
         return None if best is None else pipeline.ticks.time(best)
 
     def by_kind(self, kind: BackwardKind, seconds: float) -> Fraction | None:
         """A search with backwards of one kind."""
-        found = ppopt.solve(self.pipeline(), backward_kind=kind, workers=1, time_limit=seconds)
-        return found.value
+        result = ppopt.solve(self.pipeline(), backward_kind=kind, workers=1, time_limit=seconds)
+        return result.value
 
     def question(self) -> Question:
-        """The search of the kinds, beside each kind and hand strategies."""
+        """The search of the kinds, compared with each kind and with baselines."""
         kinds = (BackwardKind.SPLIT, BackwardKind.WHOLE)
-        others: dict[str, Other] = {kind.value: partial(self.by_kind, kind) for kind in kinds}
-        return Question(self.pipeline(), {**others, "hand": self.by_hand})
+        references: dict[str, Reference] = {
+            kind.value: partial(self.by_kind, kind) for kind in kinds
+        }
+        return Question(self.pipeline(), {**references, "hand": self.best_baseline})
 
 
 def mixed_cases() -> Iterator[Case]:
     """Every kind, shape and limit."""
     for kind, shape, share in product(KINDS, SHAPES, SHARES):
-        made = MixedCase(kind, *shape, share)
-        about = f"{made.placement}, {made.devices} x {made.batches}"
-        yield Case((kind, about, shown(share, "g")), made.question)
+        case = MixedCase(kind, *shape, share)
+        about = f"{case.placement}, {case.devices} x {case.batches}"
+        yield Case((kind, about, format_value(share, "g")), case.question)
 
 
 # Links as streams
@@ -189,11 +191,11 @@ def streams_question(p2p: str, seed: int) -> Question:
         loss = communication.loss_of_lowering(schedule)
         return pipeline.ticks.time(loss.lowered if lowered else loss.own)
 
-    others = {
+    references = {
         "own order": partial(over_delays, lowered=False),
         "operations alone": partial(over_delays, lowered=True),
     }
-    return Question(replace(pipeline, link_mode="streams"), others)
+    return Question(replace(pipeline, link_mode="streams"), references)
 
 
 def streams_cases() -> Iterator[Case]:
@@ -218,19 +220,19 @@ EXPERIMENTS = {
 def run(case: Case, seconds: float) -> Row:
     """The line of a case in the record; the clock is the time of the processor."""
     with processor_clock():
-        pipeline, others = case.question()
-        values = {name: other(seconds) for name, other in others.items()}
+        pipeline, references = case.question()
+        values = {name: reference(seconds) for name, reference in references.items()}
         began = time.process_time()
-        found = solved(pipeline, seconds)
+        result = solved(pipeline, seconds)
     best = min((value for value in values.values() if value is not None), default=None)
     return {
         "case": case.name,
         "others": {name: number(value) for name, value in values.items()},
-        "search": number(found.value),
-        "bound": number(found.lower_bound),
-        "gap": None if found.gap is None else float(100 * found.gap),
-        "gain": float(100 * (best / found.value - 1)) if best and found.value else None,
-        "worse": best is not None and (found.value is None or found.value > best),
+        "search": number(result.value),
+        "bound": number(result.lower_bound),
+        "gap": None if result.gap is None else float(100 * result.gap),
+        "gain": float(100 * (best / result.value - 1)) if best and result.value else None,
+        "worse": best is not None and (result.value is None or result.value > best),
         "seconds": time.process_time() - began,
     }
 
@@ -239,11 +241,11 @@ def cells(row: Row) -> list[str]:
     """The cells of a case in the table."""
     return [
         *row["case"].split(" | "),
-        *map(shown, row["others"].values()),
-        shown(row["search"]),
-        shown(row["bound"]),
-        "proved" if row["gap"] == 0 else shown(row["gap"]),
-        shown(row["gain"]),
+        *map(format_value, row["others"].values()),
+        format_value(row["search"]),
+        format_value(row["bound"]),
+        "proved" if row["gap"] == 0 else format_value(row["gap"]),
+        format_value(row["gain"]),
         f"{row['seconds']:.1f}",
     ]
 
@@ -251,11 +253,11 @@ def cells(row: Row) -> list[str]:
 def summary(rows: Sequence[Row]) -> str:
     """How often the search is better than all others, by how much, and how often it is worse."""
     gains = [row["gain"] for row in rows if row["gain"] is not None and row["gain"] > 0]
-    middle, most = (median(gains), max(gains)) if gains else (0.0, 0.0)
+    middle, maximum = (median(gains), max(gains)) if gains else (0.0, 0.0)
     proved = sum(row["gap"] == 0 for row in rows)
     return (
         f"Of {len(rows)} cases: proved {proved}; better than all others {len(gains)}, by "
-        f"{middle:.2f} % in the median and {most:.2f} % at most; worse {worse(rows)}."
+        f"{middle:.2f} % in the median and {maximum:.2f} % at most; worse {worse(rows)}."
     )
 
 
@@ -279,23 +281,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases that begin so")
     parser.add_argument("--jobs", type=int, default=1, help="cases at once (default 1)")
     parser.add_argument("-o", "--output", type=Path, help="the record (.md)")
-    given = parser.parse_args(arguments)
-    experiment = EXPERIMENTS[given.experiment]
+    options = parser.parse_args(arguments)
+    experiment = EXPERIMENTS[options.experiment]
     head = heading(experiment.title, "ortools", "numpy")
-    log = given.output and given.output.with_suffix(".jsonl")
+    log = options.output and options.output.with_suffix(".jsonl")
     rows = {row["case"]: row for row in read_lines(log)}
-    asked = [case for case in experiment.cases() if case.name.startswith(given.only)]
+    asked = [case for case in experiment.cases() if case.name.startswith(options.only)]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=1) as pool:
         waiting = [case for case in asked if case.name not in rows]
-        for ended in as_completed(pool.submit(run, case, given.seconds) for case in waiting):
+        for ended in as_completed(pool.submit(run, case, options.seconds) for case in waiting):
             row = ended.result()
             rows[row["case"]] = row
             print(*cells(row), sep=" | ", flush=True)
             add_line(log, row)
     done = [rows[case.name] for case in experiment.cases() if case.name in rows]
-    if given.output is not None:
-        write(given.output, report(given.experiment, head, done, given.seconds))
+    if options.output is not None:
+        write(options.output, report(options.experiment, head, done, options.seconds))
     print(summary(done))
     return int(worse(done) > 0)
 

@@ -258,7 +258,11 @@ def draw(seed: int) -> list[Mutation]:
     taken: set[tuple[str, int]] = set()
     drawn = []
     for number, (package, kind) in enumerate(zip(packages, kinds, strict=True), 1):
-        fresh = [one for one in _of_package(package, kind) if (one.file, one.line) not in taken]
+        fresh = [
+            candidate
+            for candidate in _of_package(package, kind)
+            if (candidate.file, candidate.line) not in taken
+        ]
         for mutation in chance.sample(fresh, min(1 + SPARES, len(fresh))):
             taken.add((mutation.file, mutation.line))
             drawn.append(mutation._replace(number=number))
@@ -331,10 +335,10 @@ def _sees(copy: Path, mutation: Mutation, test: str) -> bool:
 
 def _failure(copy: Path, tests: Sequence[str], tier: str) -> str:
     """Run tests until one fails; its name, or what else went wrong, empty if nothing did."""
-    words = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
-    words += ["-m", ""] if tier == "whole" else []
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
+    command += ["-m", ""] if tier == "whole" else []
     with subprocess.Popen(
-        words,
+        command,
         cwd=copy,
         env=os.environ | {"PYTHONPATH": str(copy), "CI": "1"},
         stdout=subprocess.PIPE,
@@ -365,8 +369,8 @@ def groups_of_tests(root: Path, file: str) -> list[list[str]]:
     near = [path for path in files if module in (root / path).read_text(encoding="utf-8")]
     folder = f"tests/{file.split('/')[1]}/"
     beside = [path for path in files if path.startswith(folder) and path not in near]
-    others = [path for path in files if path not in {*near, *beside}]
-    return [group for group in (near, beside, others) if group]
+    rest = [path for path in files if path not in {*near, *beside}]
+    return [group for group in (near, beside, rest) if group]
 
 
 def run(drawn: Sequence[Mutation], record: Path, tier: str, only: frozenset[int]) -> None:
@@ -390,7 +394,7 @@ def read(path: Path) -> list[Row]:
 
 def report(drawn: Sequence[Mutation], rows: Sequence[Row]) -> Iterator[str]:
     """A table in Markdown: a line for each mutation, and how many each tier catches."""
-    shown = []
+    table_rows = []
     caught = dict.fromkeys(TIERS, 0)
     for spare, mutation in chosen(drawn):
         of_tier = {row.tier: row for row in rows if row[:2] == (mutation.number, spare)}
@@ -400,10 +404,10 @@ def report(drawn: Sequence[Mutation], rows: Sequence[Row]) -> Iterator[str]:
         where = f"`{mutation.file}:{mutation.line}`, `{mutation.function}`"
         lines = (f"`{_one_line(text)}`" for text in (mutation.before, mutation.after))
         cells = (str(mutation.number), mutation.kind, where, *lines, *map(_outcome, outcomes))
-        shown.append(cells)
+        table_rows.append(cells)
     yield ", ".join(f"{tier} tier: {count} caught" for tier, count in caught.items())
     yield ""
-    yield from table(("", "mistake", "where", "line", "after", "fast", "whole"), shown)
+    yield from table(("", "mistake", "where", "line", "after", "fast", "whole"), table_rows)
 
 
 def _outcome(row: Row | None) -> str:
@@ -429,18 +433,18 @@ def main() -> None:
         command.add_argument("-o", "--output", type=Path, required=True, help="the record")
     commands.choices["run"].add_argument("--tier", choices=TIERS, default="fast")
     commands.choices["run"].add_argument("--only", default="", help="numbers: 3,17")
-    given = parser.parse_args()
-    if given.command == "draw":
-        lines = (json.dumps(mutation._asdict()) + "\n" for mutation in draw(given.seed))
-        given.output.write_text("".join(lines), encoding="utf-8")
+    arguments = parser.parse_args()
+    if arguments.command == "draw":
+        lines = (json.dumps(mutation._asdict()) + "\n" for mutation in draw(arguments.seed))
+        arguments.output.write_text("".join(lines), encoding="utf-8")
         return
-    drawn = [Mutation(**line) for line in read_lines(given.drawn)]
-    if given.command == "run":
-        only = frozenset(int(number) for number in given.only.split(",") if number)
-        run(drawn, given.output, given.tier, only)
+    drawn = [Mutation(**line) for line in read_lines(arguments.drawn)]
+    if arguments.command == "run":
+        only = frozenset(int(number) for number in arguments.only.split(",") if number)
+        run(drawn, arguments.output, arguments.tier, only)
         return
     print(heading("Mutation check of the tests"), "", sep="\n")
-    print(*report(drawn, read(given.output)), sep="\n")
+    print(*report(drawn, read(arguments.output)), sep="\n")
 
 
 if __name__ == "__main__":

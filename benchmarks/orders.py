@@ -51,10 +51,10 @@ def documents(random: np.random.Generator, sigma: float) -> Iterator[int]:
 
 def packed(lengths: Iterator[int]) -> list[int]:
     """A microbatch of the whole context; the last document is cut."""
-    found = [next(lengths)]
-    while sum(found) < CONTEXT:
-        found.append(min(next(lengths), CONTEXT - sum(found)))
-    return found
+    drawn = [next(lengths)]
+    while sum(drawn) < CONTEXT:
+        drawn.append(min(next(lengths), CONTEXT - sum(drawn)))
+    return drawn
 
 
 def steps(name: str, count: int, seed: int) -> Iterator[list[list[int]]]:
@@ -94,15 +94,15 @@ def report(name: str, count: int, seed: int) -> Iterator[str]:
         values = timing.values(factors[np.array(list(orders.values())).T], Objective.MAKESPAN)
         times = dict(zip(orders, (values / PIPELINE.ticks.per_unit).tolist(), strict=True))
         began = time.process_time()
-        found = default.of_lengths(lengths)
+        default_order = default.of_lengths(lengths)
         took.append(time.process_time() - began)
         best = long.of_lengths(lengths)
-        times |= {"searched": found.makespan, f"searched, {LONG:,} orders": best.makespan}
-        least = min(times.values())
+        times |= {"searched": default_order.makespan, f"searched, {LONG:,} orders": best.makespan}
+        minimum = min(times.values())
         for rule, value in times.items():
-            losses.setdefault(rule, []).append(value / least - 1)
-        assert found.lower_bound is not None
-        gaps.append(1 - found.lower_bound / found.makespan)
+            losses.setdefault(rule, []).append(value / minimum - 1)
+        assert default_order.lower_bound is not None
+        gaps.append(1 - default_order.lower_bound / default_order.makespan)
         spread.append(factors.std() / factors.mean())
     yield f"## {name}\n"
     yield f"Standard deviation of the factors of a step: {mean(spread):.0%} of their mean.\n"
@@ -128,15 +128,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="orders of microbatches over random steps")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(heading("Orders of microbatches", "numpy"))
     print(
-        f"\n1F1B, {STAGES} stages x {BATCHES} microbatches, {given.steps} steps, seed {given.seed}."
+        f"\n1F1B, {STAGES} stages x {BATCHES} microbatches, {args.steps} steps, seed {args.seed}."
     )
     print(f"Lognormal lengths: median {MEDIAN:.0f} and mean {MEAN:.0f} tokens, sigma {SIGMA:.2f};")
     print(f"`wide`: median {MEAN / exp(WIDE**2 / 2):.0f}, sigma {WIDE}.\n", flush=True)
     for name in ("single", "packed", "wide"):
-        print("\n".join(report(name, given.steps, given.seed)), flush=True)
+        print("\n".join(report(name, args.steps, args.seed)), flush=True)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def written(render: Render, schedule: Schedule, path: Path, patience: float) -> 
     return time.perf_counter() - began
 
 
-class Shown(NamedTuple):
+class PageLoad(NamedTuple):
     """One run of a page in a browser."""
 
     painted: float
@@ -131,7 +131,7 @@ class Shown(NamedTuple):
     """Seconds of a zoom; None if there is none."""
 
 
-def shown(path: Path, patience: float) -> Shown | None:
+def load_page(path: Path, patience: float) -> PageLoad | None:
     """Open a page in a new browser; None beyond the patience."""
     with tempfile.TemporaryDirectory() as profile:
         options = ChromeOptions()
@@ -149,7 +149,7 @@ def shown(path: Path, patience: float) -> Shown | None:
             driver.quit()
 
 
-def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> Shown | None:
+def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> PageLoad | None:
     before = _processor_time(profile)
     driver.get(path.as_uri())
     end = time.monotonic() + patience
@@ -162,7 +162,7 @@ def _measured(driver: Chrome, path: Path, patience: float, profile: str) -> Show
         "const end = arguments[0]; globalThis.zoom ? zoom().then(end) : end(null)"
     )
     painted, ready = (ms / 1000 for ms in times)
-    return Shown(painted, ready, processor, None if zoom is None else zoom / 1000)
+    return PageLoad(painted, ready, processor, None if zoom is None else zoom / 1000)
 
 
 def _processor_time(profile: str) -> float:
@@ -183,23 +183,28 @@ def measure(repeats: int, patience: float) -> list[dict[str, Any]]:
     rows = []
     for devices, batches in SIZES:
         schedule = evaluate(Pipeline(stages=devices, batches=batches, p2p=0.25), "zb-h1")
-        runs: dict[str, list[Shown]] = {name: [] for name in SIDES}
+        runs: dict[str, list[PageLoad]] = {name: [] for name in SIDES}
         with tempfile.TemporaryDirectory() as folder:
             paths = {name: Path(folder) / f"{index}.html" for index, name in enumerate(SIDES)}
-            made = {
+            write_seconds = {
                 name: written(render, schedule, paths[name], patience)
                 for name, render in SIDES.items()
             }
-            late = {name for name, seconds in made.items() if seconds is None}
+            late = {name for name, seconds in write_seconds.items() if seconds is None}
             for _ in range(repeats):
                 for name in SIDES:
-                    found = None if name in late else shown(paths[name], patience)
-                    if found is None:
+                    load = None if name in late else load_page(paths[name], patience)
+                    if load is None:
                         late.add(name)
                     else:
-                        runs[name].append(found)
+                        runs[name].append(load)
         rows += [
-            {"operations": len(schedule), "side": name, "written": made[name], "runs": runs[name]}
+            {
+                "operations": len(schedule),
+                "side": name,
+                "written": write_seconds[name],
+                "runs": runs[name],
+            }
             for name in SIDES
         ]
         print(f"done: {len(schedule)} operations", flush=True)
@@ -219,8 +224,8 @@ def record(rows: list[dict[str, Any]], patience: float) -> Iterator[str]:
     return table(HEAD, (_cells(row, first[row["operations"]], late) for row in rows))
 
 
-def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
-    runs: list[Shown] = row["runs"]
+def _cells(row: dict[str, Any], ours: list[PageLoad], late: str) -> list[str]:
+    runs: list[PageLoad] = row["runs"]
     written = late if row["written"] is None else f"{row['written']:.2f}"
     cells = [f"{row['operations']:,}", row["side"], written]
     if not runs:
@@ -234,8 +239,8 @@ def _cells(row: dict[str, Any], ours: list[Shown], late: str) -> list[str]:
         f"{median(run.ready for run in runs):.2f}",
         f"{median(run.processor for run in runs):.2f}",
         f"{median(zoom):.2f}" if zoom else "none",
-        f"{median(theirs.painted / mine.painted for theirs, mine in pairs):.1f}",
-        f"{median(theirs.ready / mine.ready for theirs, mine in pairs):.1f}",
+        f"{median(theirs.painted / own.painted for theirs, own in pairs):.1f}",
+        f"{median(theirs.ready / own.ready for theirs, own in pairs):.1f}",
     ]
 
 
@@ -244,12 +249,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="first paint and zoom of the page")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--patience", type=float, default=120, help="seconds (default 120)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     head = heading("First paint and zoom of a page", "plotly", "selenium")
-    rows = measure(given.repeats, given.patience)
+    rows = measure(arguments.repeats, arguments.patience)
     print(head)
-    print(f"\nMedians of {given.repeats} runs in turn, smallest in brackets; zb-h1, p2p 0.25.\n")
-    print(*record(rows, given.patience), sep="\n")
+    print(
+        f"\nMedians of {arguments.repeats} runs in turn, smallest in brackets; zb-h1, p2p 0.25.\n"
+    )
+    print(*record(rows, arguments.patience), sep="\n")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def alone(model: DerivedModel) -> Plan:
     return plan(model.pipeline, mem_limit=LIMIT, time_limit=SECONDS_EACH, workers=1)
 
 
-def words(step: Fraction | None) -> str:
+def step_text(step: Fraction | None) -> str:
     """A time in ms."""
     return "–" if step is None else f"{float(step):.1f}"  # noqa: RUF001
 
@@ -52,25 +52,26 @@ def main() -> None:
     print(heading("A plan over the parallelism, beside one plan per combination"))
     print(f"\n{' '.join((__doc__ or '').split('DATE-parallel-plans.md')[1].split())}\n")
     began = time.monotonic()
-    found = plan_parallelism(SPACE, PlanArguments(mem_limit=LIMIT), time_limit=SECONDS, workers=1)
+    plan = plan_parallelism(SPACE, PlanArguments(mem_limit=LIMIT), time_limit=SECONDS, workers=1)
     together = time.monotonic() - began
     print("| combination | together: step | bound | seconds | alone: step | bound | seconds |")
     print("|---|---|---|---|---|---|---|", flush=True)
     total = 0.0
     best: Fraction | None = None
-    for row in found.rows:
+    for row in plan.rows:
         began = time.monotonic()
-        one = alone(row.model)
+        single = alone(row.model)
         spent = time.monotonic() - began
         total += spent
-        best = min((v for v in (best, one.value) if v is not None), default=None)
-        in_plan = f"{words(row.value)} | {words(row.lower_bound)} | {row.state.seconds:.1f}"
-        apart = f"{words(one.value)} | {words(one.lower_bound)} | {spent:.1f}"
+        best = min((v for v in (best, single.value) if v is not None), default=None)
+        in_plan = f"{step_text(row.value)} | {step_text(row.lower_bound)} | {row.state.seconds:.1f}"
+        apart = f"{step_text(single.value)} | {step_text(single.lower_bound)} | {spent:.1f}"
         print(f"| {row.parallelism} | {in_plan} | {apart} |", flush=True)
     print(
-        f"\nTimes in ms. Together: {words(found.value)} in {together:.0f} s, no combination below"
+        f"\nTimes in ms. Together: {step_text(plan.value)} in {together:.0f} s, no combination "
+        f"below\n{step_text(plan.lower_bound)}. "
+        f"One by one: {step_text(best)} in {total:.0f} s."
     )
-    print(f"{words(found.lower_bound)}. One by one: {words(best)} in {total:.0f} s.")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class Jobs:
         op = self.pipeline.op(code)
         return self.pipeline.ticks.memory_change(op.kind, op.stage)
 
-    def room(self, device: int) -> int | None:
+    def memory_limit(self, device: int) -> int | None:
         """Memory limit less static memory, in ticks; None: no limit."""
         ticks = self.pipeline.ticks
         return None if ticks.limits is None else ticks.limits[device] - ticks.static[device]
@@ -171,10 +171,10 @@ def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
     model.minimize(value)
     solver = cp_model.CpSolver()
     status = _search(solver, model, run)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    starts = {code: solver.value(variable) for code, variable in start.items()} if found else {}
+    is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    starts = {code: solver.value(variable) for code, variable in start.items()} if is_solved else {}
     return run.outcome(
-        jobs.schedule(starts) if found else None,
+        jobs.schedule(starts) if is_solved else None,
         size(model),
         infeasible=status == cp_model.INFEASIBLE,
     )
@@ -183,8 +183,8 @@ def solve(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
 def _limit_memory(
     model: cp_model.CpModel, jobs: Jobs, start: dict[int, cp_model.IntVar], device: int
 ) -> None:
-    room = jobs.room(device)
-    if room is None:
+    limit = jobs.memory_limit(device)
+    if limit is None:
         return
     intervals, amounts = [], []
     for first, last, amount in jobs.holdings(device):
@@ -192,7 +192,7 @@ def _limit_memory(
         end = start[last] + jobs.duration[last]
         intervals.append(model.new_interval_var(start[first], length, end, ""))
         amounts.append(amount)
-    model.add_cumulative(intervals, amounts, room)
+    model.add_cumulative(intervals, amounts, limit)
 
 
 def _search(
@@ -220,5 +220,7 @@ class _Watch(cp_model.CpSolverSolutionCallback):
 
 def size(model: cp_model.CpModel) -> Size:
     """Variables and constraints; an interval is neither."""
-    constraints = [one for one in model.proto.constraints if not one.has_interval()]
+    constraints = [
+        constraint for constraint in model.proto.constraints if not constraint.has_interval()
+    ]
     return Size(len(model.proto.variables), len(constraints))

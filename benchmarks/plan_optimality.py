@@ -111,20 +111,20 @@ def drawn(case: Case) -> Space:
     devices = rng.choice((2, 3)) if megatron else 2
     layers = rng.randint(2 * devices + 1, 2 * devices + 4) if megatron else rng.randint(3, 4)
     sorts = [_layer(rng) for _ in range(2)]
-    given: list[dict[str, Any]] = [
+    fields: list[dict[str, Any]] = [
         {"role": "embedding", "forward": 1, "activation": rng.randint(0, 2), "static": 2},
         *(rng.choice(sorts) for _ in range(layers)),
         {"role": "head", **_layer(rng)},
     ]
-    model = Model(given)  # type: ignore[arg-type]  # a list will do
+    model = Model(fields)  # type: ignore[arg-type]  # a list will do
     batches = rng.randint(devices, 6) if megatron else rng.randint(2, 3)
     space = Space(model, devices, batches, rng.choice((0, 0, 1)), None)
     if not case.limited:
         return space
     peaks = [
-        max(map(made.pipeline.ticks.memory, made.metrics.peak_memory_ticks))
+        max(map(schedule.pipeline.ticks.memory, schedule.metrics.peak_memory_ticks))
         for recompute in ("none", "full")
-        for made in _evaluated(space, "1f1b", 1, recompute)
+        for schedule in _evaluated(space, "1f1b", 1, recompute)
     ]
     low, high = min(peaks), max(peaks)
     return space._replace(limit=low + (high - low) * Fraction(rng.randint(-2, 8), 10))
@@ -160,17 +160,17 @@ def values(case: Case, space: Space) -> Iterator[Fraction]:
     for recompute in choices(case):
         if case.runtime == "megatron":
             for strategy, chunks in (("1f1b", 1), ("interleaved", 2)):
-                for made in _evaluated(space, strategy, chunks, recompute):
-                    if made.fits_limits:
-                        yield made.pipeline.ticks.time(made.metrics.makespan_ticks)
+                for schedule in _evaluated(space, strategy, chunks, recompute):
+                    if schedule.fits_limits:
+                        yield schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
             continue
         for placement, chunks in (("linear", 1), ("interleaved", 2), ("v", 2)):
             for pipeline in space.pipelines(placement, chunks, recompute):
-                found = ppopt.solve(pipeline, workers=1, time_limit=SECONDS)
-                if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+                result = ppopt.solve(pipeline, workers=1, time_limit=SECONDS)
+                if result.status not in (Status.OPTIMAL, Status.INFEASIBLE):
                     raise RuntimeError(f"{case}: {pipeline.counts} was not solved to its end")
-                if found.value is not None:
-                    yield found.value
+                if result.value is not None:
+                    yield result.value
 
 
 def run(case: Case) -> Outcome:
@@ -201,26 +201,27 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield f"|{'---|' * len(COLUMNS)}"
     for runtime in RUNTIMES:
         for limited in (False, True):
-            own = [one for one in outcomes if one.case[1:] == (runtime, limited)]
+            own = [outcome for outcome in outcomes if outcome.case[1:] == (runtime, limited)]
             if not own:
                 continue
-            losses = [one.loss for one in own if one.loss is not None] or [0.0]
+            losses = [outcome.loss for outcome in own if outcome.loss is not None] or [0.0]
             cells = (
                 runtime,
                 "yes" if limited else "no",
                 str(len(own)),
                 f"{sum(losses) / len(losses):.4f}",
                 f"{max(losses):.3f}",
-                str(sum(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for one in own)),
-                str(sum(one.best is None for one in own)),
-                str(sum(one.missed for one in own)),
-                str(sum(bool(one.fault) for one in own)),
+                str(sum(outcome.status in (Status.OPTIMAL, Status.INFEASIBLE) for outcome in own)),
+                str(sum(outcome.best is None for outcome in own)),
+                str(sum(outcome.missed for outcome in own)),
+                str(sum(bool(outcome.fault) for outcome in own)),
             )
             yield f"| {' | '.join(cells)} |"
-    for one in outcomes:
-        if one.fault or one.missed or (one.loss or 0) > AIM[1]:
-            words = one.fault or ("missed" if one.missed else f"loses {one.loss:.2f} %")
-            yield f"\n- {one.case}: {words}; {one.status}, {one.value} beside {one.best}"
+    for outcome in outcomes:
+        if outcome.fault or outcome.missed or (outcome.loss or 0) > AIM[1]:
+            loss = "missed" if outcome.missed else f"loses {outcome.loss:.2f} %"
+            head = f"\n- {outcome.case}: {outcome.fault or loss}"
+            yield f"{head}; {outcome.status}, {outcome.value} beside {outcome.best}"
 
 
 def _rows_of(record: Path) -> Path:
@@ -244,26 +245,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=int, default=200, help="of each kind (default 200)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("-o", "--output", type=Path, help="the record")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     head = (
         heading("Plans beside brute force", "ortools", "numpy"),
         f"\n{(__doc__ or '').strip()}\n\nAimed at: {AIM[0]} % and {AIM[1]} %. Time limit of a "
-        f"plan: {SECONDS:g} s, one worker; {given.jobs} at a time.\n",
+        f"plan: {SECONDS:g} s, one worker; {options.jobs} at a time.\n",
     )
-    outcomes = [] if given.output is None else recorded(_rows_of(given.output))
+    outcomes = [] if options.output is None else recorded(_rows_of(options.output))
     done = {outcome.case for outcome in outcomes}
-    waiting = [case for case in cases(given.models) if case not in done]
-    with ProcessPoolExecutor(given.jobs) as pool:
+    waiting = [case for case in cases(options.models) if case not in done]
+    with ProcessPoolExecutor(options.jobs) as pool:
         for outcome in pool.map(run, waiting):
             outcomes.append(outcome)
-            if given.output is not None:
-                with _rows_of(given.output).open("a", encoding="utf-8") as file:
+            if options.output is not None:
+                with _rows_of(options.output).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(outcome, default=str) + "\n")
     text = "\n".join((*head, *lines(outcomes))) + "\n"
     print(text)
-    if given.output is not None:
-        write(given.output, text)
-    return int(any(one.fault for one in outcomes))
+    if options.output is not None:
+        write(options.output, text)
+    return int(any(outcome.fault for outcome in outcomes))
 
 
 if __name__ == "__main__":

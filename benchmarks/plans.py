@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import ppopt
-from benchmarks.record import Row, add_line, heading, number, read_lines, shown, table
+from benchmarks.record import Row, add_line, format_value, heading, number, read_lines, table
 from ppopt import NotApplicableError, Pipeline, Plan, PlanSpace, Result
 from ppopt.errors import not_applicable
 from ppopt.formats.files import write
@@ -59,10 +59,10 @@ class Task(NamedTuple):
     limit: str
 
 
-class Hand(NamedTuple):
+class Baseline(NamedTuple):
     """The best configuration made by hand that keeps the limit."""
 
-    words: str
+    description: str
     value: Fraction
 
 
@@ -91,51 +91,51 @@ def plan_of(space: PlanSpace, seconds: float) -> Plan:
     )
 
 
-def by_hand(name: str, pipeline: Pipeline, limit: str) -> Hand | None:
+def best_configured(name: str, pipeline: Pipeline, limit: str) -> Baseline | None:
     """The best of the configurations made by hand, with all recomputing or none."""
-    found = []
+    baselines = []
     for strategy, partition in PUBLISHED.get(name, BY_HAND):
         for recompute in ("none", "full"):
             try:
                 with not_applicable():
-                    made = replace(
+                    configured = replace(
                         pipeline, partition=partition, recompute=recompute, mem_limit=limit
                     )
-                schedule = ppopt.evaluate(made, strategy)
+                schedule = ppopt.evaluate(configured, strategy)
             except NotApplicableError:
                 continue
             if schedule.fits_limits:
                 value = schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-                found.append(Hand(f"{strategy}, {partition}, {recompute}", value))
-    return min(found, key=lambda one: one.value, default=None)
+                baselines.append(Baseline(f"{strategy}, {partition}, {recompute}", value))
+    return min(baselines, key=lambda baseline: baseline.value, default=None)
 
 
 def done(task: Task) -> Row:
     """The line of a task in the record."""
     pipeline = ppopt.read_pipeline(task.model)
     space = space_of(pipeline, task.limit)
-    found: Plan | Result
+    result: Plan | Result
     began, busy = time.monotonic(), time.process_time()
     if task.part == PLAN:
-        found = plan_of(space, task.seconds)
+        result = plan_of(space, task.seconds)
     else:
-        one = next(one for one in space if str(one) == task.part)
-        found = ppopt.solve(space.pipeline(one), time_limit=task.seconds, workers=1)
+        candidate = next(candidate for candidate in space if str(candidate) == task.part)
+        result = ppopt.solve(space.pipeline(candidate), time_limit=task.seconds, workers=1)
     times = {"s": time.monotonic() - began, "cpu": time.process_time() - busy}
-    shown = {"value": number(found.value), "lower_bound": number(found.lower_bound)}
-    more = _planned(found, pipeline, task) if isinstance(found, Plan) else {}
-    return task._asdict() | times | shown | more
+    figures = {"value": number(result.value), "lower_bound": number(result.lower_bound)}
+    more = _planned(result, pipeline, task) if isinstance(result, Plan) else {}
+    return task._asdict() | times | figures | more
 
 
 def _planned(plan: Plan, pipeline: Pipeline, task: Task) -> Row:
     alone = sum(row.ruled_out_by_bounds for row in plan.rows)
     alone += sum(row.status == "infeasible" and not row.searches for row in plan.rows)
-    hand = by_hand(task.model, pipeline, task.limit)
+    baseline = best_configured(task.model, pipeline, task.limit)
     more = plan.more_memory
     return {
         "best": None if plan.best is None else str(plan.best.configuration),
         "ruled_out": f"{alone} of {len(plan.rows)}",
-        "hand": None if hand is None else [number(hand.value), hand.words],
+        "hand": None if baseline is None else [number(baseline.value), baseline.description],
         "more_memory": None if more is None else [number(more.value), number(more.lower_bound)],
     }
 
@@ -147,7 +147,7 @@ def tasks(names: Sequence[str], seconds: float, limit: str, *, loop: bool) -> It
         space: Sequence[PlanConfiguration] = ()
         if loop:
             space = tuple(space_of(ppopt.read_pipeline(name), limit))
-        yield from (Task(name, str(one), seconds, limit) for one in space)
+        yield from (Task(name, str(part), seconds, limit) for part in space)
 
 
 def cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     plan = next(row for row in rows if row["part"] == PLAN)
     solves = [row for row in rows if row["part"] != PLAN]
     values = [row["value"] for row in solves if row["value"] is not None]
-    value, hand, alone = plan["value"], plan["hand"], min(values, default=None)
+    value, baseline, alone = plan["value"], plan["hand"], min(values, default=None)
     known = value is not None
     took = sum(row["s"] for row in solves)
     whole = len(solves) == len(tuple(space_of(pipeline, LIMIT)))
@@ -164,18 +164,18 @@ def cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
         name,
         f"{pipeline.num_devices} x {pipeline.batches}",
         plan["best"] or "-",
-        shown(value),
-        shown(100 * (1 - plan["lower_bound"] / value) if known else None),
+        format_value(value),
+        format_value(100 * (1 - plan["lower_bound"] / value) if known else None),
         plan["ruled_out"],
         f"{plan['s']:.1f}",
         f"{plan['cpu']:.1f}",
-        "-" if hand is None else f"{hand[0]:.2f} ({hand[1]})",
-        shown(100 * (hand[0] / value - 1) if known and hand is not None else None),
-        shown(alone) + ("" if whole or not solves else f" ({len(solves)} solved so far)"),
+        "-" if baseline is None else f"{baseline[0]:.2f} ({baseline[1]})",
+        format_value(100 * (baseline[0] / value - 1) if known and baseline is not None else None),
+        format_value(alone) + ("" if whole or not solves else f" ({len(solves)} solved so far)"),
         f"{took:.1f}" if solves else "-",
         f"{sum(row['cpu'] for row in solves):.1f}" if solves else "-",
         f"{took / plan['s']:.1f}" if solves else "-",
-        shown(100 * (value / alone - 1) if known and alone is not None else None),
+        format_value(100 * (value / alone - 1) if known and alone is not None else None),
     )
 
 
@@ -200,26 +200,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--one-by-one", action="store_true", help="solve each configuration, too")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("-o", "--output", type=Path, help="the record")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     head = (
         heading("Plans", "ortools", "numpy"),
-        f"\n{(__doc__ or '').strip()}\n\nSeconds of each plan: {given.seconds:g}, {given.jobs} "
-        f"at a time. Memory: {given.mem_limit}. Makespan in ms.\n",
+        f"\n{(__doc__ or '').strip()}\n\nSeconds of each plan: {options.seconds:g}, {options.jobs} "
+        f"at a time. Memory: {options.mem_limit}. Makespan in ms.\n",
     )
-    log = given.output and given.output.with_suffix(".jsonl")
+    log = options.output and options.output.with_suffix(".jsonl")
     known = {of_row(row): row for row in read_lines(log)}
-    asked = list(tasks(given.models, given.seconds, given.mem_limit, loop=given.one_by_one))
-    with ProcessPoolExecutor(given.jobs, max_tasks_per_child=1) as pool:
+    asked = list(tasks(options.models, options.seconds, options.mem_limit, loop=options.one_by_one))
+    with ProcessPoolExecutor(options.jobs, max_tasks_per_child=1) as pool:
         waiting = [task for task in asked if task not in known]
         for ended in as_completed(pool.submit(done, task) for task in waiting):
             row = ended.result()
             known[of_row(row)] = row
             print(json.dumps(row), flush=True)
             add_line(log, row)
-    text = "\n".join(lines(given.models, [known[task] for task in asked if task in known]))
+    text = "\n".join(lines(options.models, [known[task] for task in asked if task in known]))
     print(text)
-    if given.output is not None:
-        write(given.output, "\n".join((*head, text)) + "\n")
+    if options.output is not None:
+        write(options.output, "\n".join((*head, text)) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import hand, suite
+from benchmarks import baselines, suite
 from benchmarks.attempt import Attempt, Record, attempt
 from benchmarks.outcome import Limits
 from benchmarks.sides import LIBRARIES, OURS
@@ -26,13 +26,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="limit per instance")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    limits = Limits(given.seconds, given.workers, given.seed)
-    record = Record(given.output, LIBRARIES[OURS])
-    every = suite.core() if given.which == "core" else suite.full()
-    for one in run(_chosen(every, given.group, record, limits), limits):
-        record.add(one)
-        print(line(one), file=sys.stderr, flush=True)
+    arguments = parser.parse_args()
+    limits = Limits(arguments.seconds, arguments.workers, arguments.seed)
+    record = Record(arguments.output, LIBRARIES[OURS])
+    every = suite.core() if arguments.which == "core" else suite.full()
+    for solved in run(_chosen(every, arguments.group, record, limits), limits):
+        record.add(solved)
+        print(line(solved), file=sys.stderr, flush=True)
 
 
 def _chosen(
@@ -44,28 +44,29 @@ def _chosen(
 
 
 def run(instances: Iterator[Instance], limits: Limits) -> Iterator[Attempt]:
-    """Attempts of ours, without their histories, each beside the best strategy by hand."""
+    """Attempts of ours, without their histories, each with the best baseline."""
     for instance in instances:
-        name, value = best_by_hand(instance)
-        one = attempt(OURS, instance, limits, trace=False)
-        yield one._replace(hand=name, hand_value=value)
+        name, value = best_baseline(instance)
+        solved = attempt(OURS, instance, limits, trace=False)
+        yield solved._replace(baseline=name, baseline_value=value)
 
 
-def best_by_hand(instance: Instance) -> tuple[str, int | None]:
+def best_baseline(instance: Instance) -> tuple[str, int | None]:
     """Name and value (ticks) of the best strategy that keeps the limit; ("", None): none."""
     objective = instance.objective
-    made = hand.fitting(instance.pipeline, objective)
-    values = {name: one.metrics.value_ticks(objective) for name, one in made.items()}
+    schedules = baselines.fitting(instance.pipeline, objective)
+    values = {name: schedule.metrics.value_ticks(objective) for name, schedule in schedules.items()}
     best = min(values, key=lambda name: (values[name], name), default="")
     return best, values.get(best)
 
 
-def line(one: Attempt) -> str:
+def line(attempt: Attempt) -> str:
     """An attempt in a line."""
-    value = "none" if one.value is None else f"{one.value / one.per_unit:g}"
-    gap = "" if one.gap is None else f" gap {one.gap:.2%}"
-    bound = f"{one.bound / one.per_unit:g}"
-    return f"{one.instance}: {one.status} {value} bound {bound}{gap} in {one.seconds:.2f} s"
+    value = "none" if attempt.value is None else f"{attempt.value / attempt.per_unit:g}"
+    gap = "" if attempt.gap is None else f" gap {attempt.gap:.2%}"
+    bound = f"{attempt.bound / attempt.per_unit:g}"
+    head = f"{attempt.instance}: {attempt.status}"
+    return f"{head} {value} bound {bound}{gap} in {attempt.seconds:.2f} s"
 
 
 if __name__ == "__main__":

@@ -39,22 +39,22 @@ def run(instances: Iterable[Instance], limits: Limits, record: Record) -> Iterat
                 yield _sized(attempt(side, instance, limits), instance)
 
 
-def _sized(one: Attempt, instance: Instance) -> Attempt:
-    if one.side != OURS:
-        return one
+def _sized(attempt: Attempt, instance: Instance) -> Attempt:
+    if attempt.side != OURS:
+        return attempt
     size = size_of_ours(instance.pipeline, instance.objective)
-    return one._replace(variables=size.variables, constraints=size.constraints)
+    return attempt._replace(variables=size.variables, constraints=size.constraints)
 
 
 def by_instance(attempts: Iterable[Attempt]) -> Rows:
     """Sort attempts by instance; stops where two sides prove different optima."""
     rows: Rows = {}
-    for one in attempts:
-        rows.setdefault(one.instance, {})[one.side] = one
+    for result in attempts:
+        rows.setdefault(result.instance, {})[result.side] = result
     for name, row in rows.items():
-        optima = {one.value for one in row.values() if one.status == "optimal"}
+        optima = {attempt.value for attempt in row.values() if attempt.status == "optimal"}
         low = max((o.bound for o in row.values() if o.status != "infeasible"), default=0)
-        values = [one.value for one in row.values() if one.value is not None]
+        values = [attempt.value for attempt in row.values() if attempt.value is not None]
         if len(optima) > 1 or (values and min(values) < low):
             raise SystemExit(f"{name}: the sides contradict each other: {row}")
     return rows
@@ -75,7 +75,7 @@ def report(path: Path) -> Iterator[str]:
     yield from _table(rows, _end)
     yield "\n## Variables / constraints\n"
     yield "Of ours: the model of the whole pipeline, built only where nothing else closes.\n"
-    yield from _table(rows, lambda one: f"{one.variables} / {one.constraints}")
+    yield from _table(rows, lambda attempt: f"{attempt.variables} / {attempt.constraints}")
 
 
 def _ratios(rows: Rows) -> Iterator[str]:
@@ -112,9 +112,9 @@ def _figures(pairs: Sequence[tuple[Attempt, Attempt]]) -> Iterator[str]:
     yield str(sum(their.proved and their.seconds < _time(our) for our, their in pairs))
 
 
-def _time(one: Attempt) -> float:
+def _time(attempt: Attempt) -> float:
     """Seconds to proof."""
-    return one.seconds if one.proved else inf
+    return attempt.seconds if attempt.proved else inf
 
 
 def _mean(ratios: Sequence[float]) -> str:
@@ -122,17 +122,17 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 def _table(rows: Rows, cell: Callable[[Attempt], str]) -> Iterator[str]:
-    made = (
+    cells = (
         [name, *(cell(row[side]) if side in row else "" for side in SIDES)]
         for name, row in rows.items()
     )
-    return table(("instance", *SIDES), made)
+    return table(("instance", *SIDES), cells)
 
 
-def _end(one: Attempt) -> str:
-    if one.proved:
-        return f"{one.seconds:.2f}"
-    return "nothing" if one.gap is None else f"gap {one.gap:.1%}"
+def _end(attempt: Attempt) -> str:
+    if attempt.proved:
+        return f"{attempt.seconds:.2f}"
+    return "nothing" if attempt.gap is None else f"gap {attempt.gap:.1%}"
 
 
 def main() -> None:
@@ -148,15 +148,15 @@ def main() -> None:
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--every", type=int, default=1, help="take every n-th instance only")
     parts.add_parser("report").add_argument("record", type=Path)
-    given = parser.parse_args()
-    if given.which == "report":
-        print(*report(given.record), sep="\n")
+    arguments = parser.parse_args()
+    if arguments.which == "report":
+        print(*report(arguments.record), sep="\n")
         return
-    limits = Limits(given.seconds, given.workers, given.seed)
-    record = Record(given.output, LIBRARIES[OURS])
-    for one in run(list(suite.race())[:: given.every], limits, record):
-        record.add(one)
-        print(f"{one.side}: {line(one)}", file=sys.stderr, flush=True)
+    limits = Limits(arguments.seconds, arguments.workers, arguments.seed)
+    record = Record(arguments.output, LIBRARIES[OURS])
+    for result in run(list(suite.race())[:: arguments.every], limits, record):
+        record.add(result)
+        print(f"{result.side}: {line(result)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

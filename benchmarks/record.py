@@ -41,16 +41,16 @@ def head(*libraries: str) -> Row:
 
 def heading(title: str, *libraries: str) -> str:
     """Title, date, commit, versions and machine, as Markdown."""
-    made = head(*libraries)
-    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
-    load = ", ".join(f"{value:.1f}" for value in made["load"])
+    facts = head(*libraries)
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    load = ", ".join(f"{value:.1f}" for value in facts["load"])
     return "\n".join(
         (
             f"# {title}\n",
-            f"- date: {made['date']}",
-            f"- commit: {made['commit']}",
-            f"- versions: Python {made['python']}, {versions}",
-            f"- processor: {made['processor']}, {made['cores']} cores",
+            f"- date: {facts['date']}",
+            f"- commit: {facts['commit']}",
+            f"- versions: Python {facts['python']}, {versions}",
+            f"- processor: {facts['processor']}, {facts['cores']} cores",
             f"- load before the start (1, 5, 15 minutes): {load}",
         )
     )
@@ -108,7 +108,7 @@ def number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def shown(value: Any, form: str = ".2f") -> str:
+def format_value(value: Any, form: str = ".2f") -> str:
     """A figure in a table; a dash for none."""
     return "-" if value is None else f"{float(value):{form}}"
 

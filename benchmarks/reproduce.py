@@ -123,8 +123,10 @@ def table_5_memory() -> Table:
             "zb-2p": f"{AT_MOST}{2 * p}",
         }
         for column, strategy in zip(COLUMNS, STRATEGIES, strict=True):
-            made = evaluate(replace(pipeline, chunks=_chunks_of(model, strategy)), strategy, SPAN)
-            peak = made.pipeline.ticks.memory(max(made.metrics.peak_memory_ticks))
+            schedule = evaluate(
+                replace(pipeline, chunks=_chunks_of(model, strategy)), strategy, SPAN
+            )
+            peak = schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory_ticks))
             ours = f"{float(peak / pipeline.activation[0]):.5g}"
             lines.append(Line(f"{model} {column}", activations[strategy], ours))
     return Table(
@@ -138,8 +140,8 @@ def table_5_memory() -> Table:
 
 def _rate(pipeline: Pipeline, model: str, column: str, strategy: str, published: str) -> Line:
     chunks = _chunks_of(model, strategy)
-    made = evaluate(replace(pipeline, chunks=chunks), strategy, SPAN)
-    ours = f"{float(made.metrics.bubble_rate(SPAN)):.4f}"
+    schedule = evaluate(replace(pipeline, chunks=chunks), strategy, SPAN)
+    ours = f"{float(schedule.metrics.bubble_rate(SPAN)):.4f}"
     note = ""
     if chunks is not None:
         formula = _interleaved_formula(pipeline, chunks)
@@ -160,11 +162,11 @@ def table_2() -> Table:
     """Memory of every worker and idle time of the hand schedules, by formula."""
     lines = []
     workers = range(1, 9)
-    p, m, held, kept, f, b, w = len(workers), 24, 3537, 1296, 10, 9, 7
+    p, m, activation, weight_memory, f, b, w = len(workers), 24, 3537, 1296, 10, 9, 7
     memory: dict[str, Callable[[int], int]] = {
-        "1f1b": lambda i: (p - i + 1) * held,
-        "zb-h1": lambda i: (p - i + 1) * held + (i - 1) * kept,
-        "zb-h2": lambda i: (2 * p - 2 * i + 1) * held + (2 * i - 2) * kept,
+        "1f1b": lambda i: (p - i + 1) * activation,
+        "zb-h1": lambda i: (p - i + 1) * activation + (i - 1) * weight_memory,
+        "zb-h2": lambda i: (2 * p - 2 * i + 1) * activation + (2 * i - 2) * weight_memory,
     }
     idle = {"1f1b": f + b + w, "zb-h1": f + b - w, "zb-h2": f + b - 2 * w}
     pipeline = Pipeline(
@@ -173,15 +175,15 @@ def table_2() -> Table:
         forward=f,
         backward_input=b,
         weight=w,
-        activation=held,
-        memory_b=kept - held,
+        activation=activation,
+        memory_b=weight_memory - activation,
     )
     for name, of_worker in memory.items():
-        made = evaluate(pipeline, name, SPAN)
+        schedule = evaluate(pipeline, name, SPAN)
         lines.append(
-            Line(f"{name} memory of workers 1..8", _row(map(of_worker, workers)), _peaks(made))
+            Line(f"{name} memory of workers 1..8", _row(map(of_worker, workers)), _peaks(schedule))
         )
-        lines.append(Line(f"{name} idle", str((p - 1) * idle[name]), str(_idle(made))))
+        lines.append(Line(f"{name} idle", str((p - 1) * idle[name]), str(_idle(schedule))))
     return Table(
         "Zero Bubble, table 2: memory and bubbles of the hand schedules",
         "arXiv 2401.10241; p = 8, m = 24, F/B/W = 10/9/7, no delay, M_B = 3537 and M_W = 1296 MiB "
@@ -194,15 +196,15 @@ def _row(values: Iterator[int] | Sequence[int]) -> str:
     return " ".join(map(str, values))
 
 
-def _peaks(made: Schedule) -> str:
-    unit = made.pipeline.ticks.memory
-    return _row([int(unit(peak)) for peak in made.metrics.peak_memory_ticks])
+def _peaks(schedule: Schedule) -> str:
+    unit = schedule.pipeline.ticks.memory
+    return _row([int(unit(peak)) for peak in schedule.metrics.peak_memory_ticks])
 
 
-def _idle(made: Schedule) -> Fraction:
+def _idle(schedule: Schedule) -> Fraction:
     """Device span less the work of the busiest device."""
-    figures = made.metrics
-    return made.pipeline.ticks.time(figures.device_span_ticks - max(figures.busy_ticks))
+    figures = schedule.metrics
+    return schedule.pipeline.ticks.time(figures.device_span_ticks - max(figures.busy_ticks))
 
 
 def v_family() -> Table:
@@ -215,11 +217,11 @@ def v_family() -> Table:
     }
     lines = [
         Line(
-            f"{name}: {words}",
+            f"{name}: {label}",
             _row([formula(p) for p in sizes]),
             _row([int(max(_chunks(p, name).metrics.peak_memory_ticks)) for p in sizes]),
         )
-        for name, (words, formula) in formulas.items()
+        for name, (label, formula) in formulas.items()
     ]
     idle = _row([int(_idle(_chunks(p, "zbv"))) for p in sizes])
     lines.append(Line("zbv: idle, F = B = W", _row([0 for _ in sizes]), idle))
@@ -250,21 +252,23 @@ def megatron() -> Table:
         pipeline = Pipeline(stages=p, batches=m)
         for name in ("gpipe", "1f1b"):
             makespan = evaluate(pipeline, name).metrics.makespan_ticks
-            words = f"{name} {p} x {m}: 3(m + p - 1)"
-            lines.append(Line(words, str(3 * (m + p - 1)), str(makespan)))
+            label = f"{name} {p} x {m}: 3(m + p - 1)"
+            lines.append(Line(label, str(3 * (m + p - 1)), str(makespan)))
     for p, v in product((4, 8), (2, 3)):
         pipeline = Pipeline(
             stages=p, batches=3 * p, chunks=v, forward=v, backward=2 * v, activation=v
         )
-        made = evaluate(pipeline, "interleaved")
+        schedule = evaluate(pipeline, "interleaved")
         expected = 3 * (p - 1)
         lines.append(
             Line(
-                f"interleaved p={p} v={v}: (p-1)(F+BW) of a chunk", str(expected), str(_idle(made))
+                f"interleaved p={p} v={v}: (p-1)(F+BW) of a chunk",
+                str(expected),
+                str(_idle(schedule)),
             )
         )
-        held = [(v - 1) * p + 2 * (p - rank - 1) + 1 for rank in range(p)]
-        lines.append(Line("chunks held, ranks 0..p-1", _row(held), _peaks(made)))
+        live_chunks = [(v - 1) * p + 2 * (p - rank - 1) + 1 for rank in range(p)]
+        lines.append(Line("chunks held, ranks 0..p-1", _row(live_chunks), _peaks(schedule)))
     return Table(
         "Megatron-LM: idle time and memory",
         "arXiv 2104.04473, section 2.2; F = 1, BW = 2.",
@@ -280,17 +284,20 @@ def dualpipe() -> Table:
         (8, 20, 2, 52, [1, 2, 3, 3, 3, 3, 2, 1]),
         (4, 8, 3, 26, [2] * 4),
     ):
-        made = evaluate(_overlapped(p, m, pair), "dualpipe")
+        schedule = evaluate(_overlapped(p, m, pair), "dualpipe")
         name = f"dualpipe p={p} m={m}, F and BW as one {pair}"
-        waits = [made.metrics.makespan_ticks - busy for busy in made.metrics.busy_ticks]
-        lines.append(Line(f"{name}: makespan", str(total), str(made.metrics.makespan_ticks)))
+        waits = [schedule.metrics.makespan_ticks - busy for busy in schedule.metrics.busy_ticks]
+        lines.append(Line(f"{name}: makespan", str(total), str(schedule.metrics.makespan_ticks)))
         lines.append(Line("idle time of every device", _row(idle), _row(waits)))
     for name, ends in (("dualpipe", 1), ("dualpipe-v", 2)):
         sizes = (4, 8) if ends == 1 else (2, 4)
-        made_all = [evaluate(_overlapped(p, 4 * p, 3 * ends, ends), name) for p in sizes]
+        schedules = [evaluate(_overlapped(p, 4 * p, 3 * ends, ends), name) for p in sizes]
         # P = devices, or twice as many stages: (P/2 - 1)(FB + BW - 3W), P + 1 activations
         formula = [(p * ends // 2 - 1) * 2 for p in sizes]
-        waits = [made.metrics.makespan_ticks - min(made.metrics.busy_ticks) for made in made_all]
+        waits = [
+            schedule.metrics.makespan_ticks - min(schedule.metrics.busy_ticks)
+            for schedule in schedules
+        ]
         lines.append(
             Line(f"{name}: (P/2-1)(FB+BW-3W), p = {_row(sizes)}", _row(formula), _row(waits))
         )

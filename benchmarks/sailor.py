@@ -86,8 +86,8 @@ NAMES = (
 
 def _row(plan: Measured) -> list[str]:
     compute, gradients, delays, streams = (
-        step(plan, **given)
-        for given in (
+        step(plan, **fields)
+        for fields in (
             {"gradients": False},
             {},
             {"transfers": True},
@@ -120,11 +120,13 @@ def step(
 
 def _stages(plan: Measured) -> Iterator[Costs]:
     """F, BW and optimizer of every stage: sums over its layers."""
-    first, second, other, last = LAYERS[plan.samples]
-    layers = [first, second, *[other] * 23, last]
+    first, second, middle, last = LAYERS[plan.samples]
+    layers = [first, second, *[middle] * 23, last]
     for count in PARTITIONS[plan.stages]:
-        mine, layers = layers[:count], layers[count:]
-        forward, backward, optimizer = (round(sum(times), 3) for times in zip(*mine, strict=True))
+        own_layers, layers = layers[:count], layers[count:]
+        forward, backward, optimizer = (
+            round(sum(times), 3) for times in zip(*own_layers, strict=True)
+        )
         yield forward, backward, optimizer
 
 

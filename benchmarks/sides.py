@@ -53,7 +53,7 @@ def ours(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
         value = None if progress.value is None else int(progress.value * per_unit)
         run.note(value, int(progress.lower_bound * per_unit))
 
-    found = solve(
+    result = solve(
         pipeline,
         objective=objective,
         time_limit=limits.seconds,
@@ -61,5 +61,5 @@ def ours(pipeline: Pipeline, objective: Objective, limits: Limits) -> Outcome:
         seed=limits.seed,
         progress=follow,
     )
-    run.note(None, int((found.lower_bound or 0) * per_unit))
-    return run.outcome(found.schedule, Size(0, 0), infeasible=found.status == "infeasible")
+    run.note(None, int((result.lower_bound or 0) * per_unit))
+    return run.outcome(result.schedule, Size(0, 0), infeasible=result.status == "infeasible")

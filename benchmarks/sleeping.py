@@ -87,16 +87,16 @@ def orders(world: World) -> Iterator[Entry]:
     for pipeline in (EQUAL, UNEQUAL, LINKS):
         v = replace(pipeline, placement="v")
         placed = (pipeline, replace(pipeline, placement="interleaved"), v)
-        seen = {one.hosts: measured(world, one) for one in placed}
-        made = {name: evaluate(pipeline, name) for name in STRATEGIES}
-        made["solved, memory of 1F1B"] = solved(as_run(pipeline), "1f1b")
-        made["solved, twice that"] = solved(as_run(pipeline), 2 * RANKS)
-        made["solved, V, memory of 1F1B"] = solved(as_run(v), "1f1b")
+        seen = {hosting.hosts: measured(world, hosting) for hosting in placed}
+        schedules = {name: evaluate(pipeline, name) for name in STRATEGIES}
+        schedules["solved, memory of 1F1B"] = solved(as_run(pipeline), "1f1b")
+        schedules["solved, twice that"] = solved(as_run(pipeline), 2 * RANKS)
+        schedules["solved, V, memory of 1F1B"] = solved(as_run(v), "1f1b")
         profiled = solved(seen[pipeline.hosts], "1f1b")
-        made["profiled, then solved"] = timing.schedule(pipeline, profiled.orders)
-        for name, schedule in made.items():
-            found = seen[schedule.pipeline.hosts]
-            length = float(timing.schedule(found, schedule.orders).makespan)
+        schedules["profiled, then solved"] = timing.schedule(pipeline, profiled.orders)
+        for name, schedule in schedules.items():
+            measured_costs = seen[schedule.pipeline.hosts]
+            length = float(timing.schedule(measured_costs, schedule.orders).makespan)
             slept = float(execution.predicted_makespan(schedule))
             predicted = {"predicted": unit(slept), "from a profile": unit(length)}
             yield Entry(pipeline.name, name, schedule, predicted, [])
@@ -105,10 +105,10 @@ def orders(world: World) -> Iterator[Entry]:
 def steps(_: World) -> Iterator[Entry]:
     """Schedules by hand and solved, with what a step has around its microbatches."""
     for pipeline in (STEP, BARRIER):
-        made = {name: evaluate(pipeline, name) for name in STREAM_STRATEGIES}
-        made["solved"] = solved(as_run(pipeline), "1f1b")
-        made["solved, V"] = solved(as_run(replace(pipeline, placement="v")), "1f1b")
-        for name, schedule in made.items():
+        schedules = {name: evaluate(pipeline, name) for name in STREAM_STRATEGIES}
+        schedules["solved"] = solved(as_run(pipeline), "1f1b")
+        schedules["solved, V"] = solved(as_run(replace(pipeline, placement="v")), "1f1b")
+        for name, schedule in schedules.items():
             predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
             yield Entry(pipeline.name, name, schedule, predicted, [])
 
@@ -116,9 +116,9 @@ def steps(_: World) -> Iterator[Entry]:
 def frozen(_: World) -> Iterator[Entry]:
     """Schedules by hand and solved, with frozen stages."""
     for pipeline in (FROZEN, MIDDLE):
-        made = {name: evaluate(pipeline, name) for name in FROZEN_STRATEGIES}
-        made["solved"] = solved(as_run(pipeline), "1f1b")
-        for name, schedule in made.items():
+        schedules = {name: evaluate(pipeline, name) for name in FROZEN_STRATEGIES}
+        schedules["solved"] = solved(as_run(pipeline), "1f1b")
+        for name, schedule in schedules.items():
             predicted = {"predicted": unit(float(execution.predicted_makespan(schedule)))}
             yield Entry(pipeline.name, name, schedule, predicted, [])
 
@@ -134,10 +134,10 @@ def microbatches(_: World) -> Iterator[Entry]:
 
 def links(_: World) -> Iterator[Entry]:
     """Every schedule with its own communication order, and as operations alone."""
-    made = {name: evaluate(STREAMS, name) for name in STREAM_STRATEGIES}
-    made["solved"] = solved(as_run(STREAMS), "1f1b")
-    made["solved, V"] = solved(as_run(replace(STREAMS, placement="v")), "1f1b")
-    for name, schedule in made.items():
+    schedules = {name: evaluate(STREAMS, name) for name in STREAM_STRATEGIES}
+    schedules["solved"] = solved(as_run(STREAMS), "1f1b")
+    schedules["solved, V"] = solved(as_run(replace(STREAMS, placement="v")), "1f1b")
+    for name, schedule in schedules.items():
         own = unit(float(execution.predicted_makespan(schedule)))
         text = torch_comms.communication_csv(schedule)
         yield Entry(STREAMS.name, f"{name}, own sends", schedule, {"predicted": own}, [], text)
@@ -145,8 +145,8 @@ def links(_: World) -> Iterator[Entry]:
         rows = communication.torch_lowering(pipeline, schedule.orders)
         lowered = communication.schedule_of(pipeline, rows)
         length = unit(float(pipeline.ticks.time(lowered.metrics.makespan_ticks)))
-        text, words = torch_csv.order_csv(schedule), f"{name}, PyTorch's sends"
-        yield Entry(STREAMS.name, words, schedule, {"predicted": length}, [], text)
+        text, label = torch_csv.order_csv(schedule), f"{name}, PyTorch's sends"
+        yield Entry(STREAMS.name, label, schedule, {"predicted": length}, [], text)
 
 
 def unit(time: float) -> float:
@@ -156,9 +156,9 @@ def unit(time: float) -> float:
 
 def solved(pipeline: Pipeline, limit: object) -> Schedule:
     """Search as `ppopt solve` does."""
-    found = solve(pipeline, mem_limit=limit, time_limit=20, workers=2).schedule
-    assert found is not None
-    return found
+    schedule = solve(pipeline, mem_limit=limit, time_limit=20, workers=2).schedule
+    assert schedule is not None
+    return schedule
 
 
 def measured(world: World, pipeline: Pipeline) -> Pipeline:
@@ -194,15 +194,15 @@ def ranks(values: Sequence[float]) -> list[float]:
     return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
 
 
-def report(found: Sequence[Entry]) -> Iterator[str]:
+def report(entries: Sequence[Entry]) -> Iterator[str]:
     """A row per order, the errors and correlations, and the gains over 1F1B."""
-    kinds = tuple(found[0].predicted)
+    kinds = tuple(entries[0].predicted)
     columns = ("pipeline", "schedule", *(f"{kind} ms" for kind in kinds), "measured ms")
-    yield from table((*columns, *(f"to {kind}" for kind in kinds)), map(_cells, found))
-    took = [median(row.measured) for row in found]
-    yield f"\n- orders: {len(found)}"
+    yield from table((*columns, *(f"to {kind}" for kind in kinds)), map(_cells, entries))
+    took = [median(row.measured) for row in entries]
+    yield f"\n- orders: {len(entries)}"
     for kind in kinds:
-        lengths = [row.predicted[kind] for row in found]
+        lengths = [row.predicted[kind] for row in entries]
         errors = [m / p - 1 for m, p in zip(took, lengths, strict=True)]
         ranked = correlation(ranks(lengths), ranks(took))
         yield (
@@ -210,12 +210,12 @@ def report(found: Sequence[Entry]) -> Iterator[str]:
             f"{max(errors):.1%}); rank correlation (Spearman) {ranked:.4f}, "
             f"Pearson {correlation(lengths, took):.4f}"
         )
-    base = {row.pipeline: row for row in found if row.name.startswith("1f1b")}
-    for row in found:
+    base = {row.pipeline: row for row in entries if row.name.startswith("1f1b")}
+    for row in entries:
         if "solved" in row.name:
-            hand = base[row.pipeline]
-            gain = 1 - median(row.measured) / median(hand.measured)
-            expected = 1 - row.predicted["predicted"] / hand.predicted["predicted"]
+            baseline = base[row.pipeline]
+            gain = 1 - median(row.measured) / median(baseline.measured)
+            expected = 1 - row.predicted["predicted"] / baseline.predicted["predicted"]
             yield f"- {row.pipeline}, {row.name}: {gain:.1%} below 1F1B, predicted {expected:.1%}"
 
 
@@ -246,19 +246,19 @@ def main() -> None:
         action="store_true",
         help="give the ranks real-time priority (as root, Linux): other load then counts little",
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(heading("Sleeping stages", "torch", "ortools"))
-    print(f"\n{RANKS} processes; medians of {given.rounds} steps, all in turn.\n", flush=True)
+    print(f"\n{RANKS} processes; medians of {arguments.rounds} steps, all in turn.\n", flush=True)
     with World(RANKS, 600) as world:
-        if given.real_time:
+        if arguments.real_time:
             print(f"Real-time priority: {all(world.run(hasten, [()] * RANKS))}.\n")
-        found = list(PARTS[given.part](world))
-        for _ in range(given.rounds):
-            for row in found:
+        entries = list(PARTS[arguments.part](world))
+        for _ in range(arguments.rounds):
+            for row in entries:
                 model = SleepingModel(row.schedule, SECONDS)
                 (ran,) = execution.run(world, [row.schedule], model, text=row.text)
                 row.measured.extend(1000 * seconds for seconds in ran.steps)
-    print("\n".join(report(found)))
+    print("\n".join(report(entries)))
 
 
 if __name__ == "__main__":

@@ -109,9 +109,9 @@ class Baseline:
             op_times=_stage_times(case, chunks),
             **settings,
         )
-        made = getattr(self.strategies, function)(config)
-        made.execute()
-        return made
+        schedule = getattr(self.strategies, function)(config)
+        schedule.execute()
+        return schedule
 
 
 def _stage_times(case: Case, chunks: int) -> dict[str, dict[int, float]]:
@@ -146,33 +146,33 @@ def medians(clocks: Sequence[Clock]) -> Clock:
     return Clock(*(median(column) for column in zip(*clocks, strict=True)))
 
 
-def makespan(made: Schedule) -> Fraction:
+def makespan(schedule: Schedule) -> Fraction:
     """Makespan in the user's unit."""
-    return Fraction(made.pipeline.ticks.time(made.metrics.makespan_ticks))
+    return Fraction(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))
 
 
 def compare(baseline: Baseline, case: Case, repeats: int) -> list[object]:
     """Time both in turn and check that they agree: the cells of a row."""
     pipeline = case.pipeline()
-    mine, theirs = [], []
+    own, theirs = [], []
     for _ in range(repeats):
-        clock, made = clocked(lambda: ppopt.evaluate(pipeline, case.strategy))
-        mine.append(clock)
-        clock, other = clocked(lambda: baseline.evaluate(case))
+        clock, schedule = clocked(lambda: ppopt.evaluate(pipeline, case.strategy))
+        own.append(clock)
+        clock, reference = clocked(lambda: baseline.evaluate(case))
         theirs.append(clock)
-        check(case, made, other)
-        del other  # its many objects would slow the collector in our next run
-    ratio = median(b.wall / a.wall for a, b in zip(mine, theirs, strict=True))
-    ours, wall, count = medians(mine), medians(theirs).wall, len(made)
+        check(case, schedule, reference)
+        del reference  # its many objects would slow the collector in our next run
+    ratio = median(b.wall / a.wall for a, b in zip(own, theirs, strict=True))
+    ours, wall, count = medians(own), medians(theirs).wall, len(schedule)
     rates = (f"{ours.wall:.4f}", rate(count, ours.wall), rate(count, ours.cpu))
     other_rates = (f"{wall:.4f}", rate(count, wall), f"{ratio:.1f}")
-    return [case.strategy, f"{count:,}", *rates, *other_rates, makespan(made)]
+    return [case.strategy, f"{count:,}", *rates, *other_rates, makespan(schedule)]
 
 
-def check(case: Case, made: Schedule, other: Any) -> None:
+def check(case: Case, schedule: Schedule, reference: Any) -> None:
     """Stop unless both have the same number of operations and the same makespan."""
-    ours = len(made), makespan(made)
-    theirs = len(other.ops), Fraction(other.get_total_execution_time())
+    ours = len(schedule), makespan(schedule)
+    theirs = len(reference.ops), Fraction(reference.get_total_execution_time())
     if ours != theirs:
         raise SystemExit(f"{case}: operations and makespan differ: {ours}, baseline {theirs}")
 
@@ -187,10 +187,10 @@ def alone(case: Case, repeats: int) -> list[object]:
     pipeline, clocks = case.pipeline(), []
     parts: list[list[float]] = []
     for _ in range(repeats):
-        clock, made = clocked(lambda: ppopt.evaluate(pipeline, case.strategy))
+        clock, schedule = clocked(lambda: ppopt.evaluate(pipeline, case.strategy))
         clocks.append(clock)
         parts.append([part.cpu for part in _parts(pipeline, case.strategy)])
-    ours, count = medians(clocks), len(made)
+    ours, count = medians(clocks), len(schedule)
     shares = [median(column) for column in zip(*parts, strict=True)]
     rates = (f"{ours.wall:.4f}", rate(count, ours.wall), rate(count, ours.cpu))
     portions = [f"{share / sum(shares):.0%}" for share in shares]
@@ -203,9 +203,9 @@ def _parts(pipeline: Pipeline, strategy: str) -> Iterator[Clock]:
     placed = rule.apply(pipeline, Options())
     clock, orders = clocked(lambda: rule.build(rule.apply(pipeline, Options()), Options()))
     yield clock
-    clock, made = clocked(lambda: timing.schedule(placed, orders))
+    clock, schedule = clocked(lambda: timing.schedule(placed, orders))
     yield clock
-    yield clocked(lambda: checked(made, enforce_limit=False))[0]
+    yield clocked(lambda: checked(schedule, enforce_limit=False))[0]
 
 
 PEAK = """
@@ -238,7 +238,7 @@ def evaluation(baseline: Path | None, repeats: int) -> Iterator[str]:
     cases = [Case(name, *size) for size in SIZES for name in STRATEGIES]
     fewer = max(3, repeats // 4)
     columns = ("strategy", "size", "operations", "s", "M/s", "M/s (CPU)")
-    rows = (alone(one, fewer if one[1:3] == SIZES[-1] else repeats) for one in cases)
+    rows = (alone(case, fewer if case[1:3] == SIZES[-1] else repeats) for case in cases)
     yield from table((*columns, "order", "timing", "verifying", "peak MiB"), rows)
 
 
@@ -288,16 +288,18 @@ def features(repeats: int) -> Iterator[str]:
     for _ in range(repeats):
         for name, (strategy, fields) in FEATURES.items():
             pipeline = Pipeline(stages=size[0], batches=size[1], forward=2, backward=4, **fields)
-            clock, made = clocked(lambda: ppopt.evaluate(pipeline, strategy))  # noqa: B023
+            clock, schedule = clocked(lambda: ppopt.evaluate(pipeline, strategy))  # noqa: B023
             runs[name].append(clock)
-            counts[name] = len(made.operations)
+            counts[name] = len(schedule.operations)
     rows = (_row(name, counts[name], runs[name], runs["nothing"]) for name in FEATURES)
     yield from table(("feature", "operations", "s", "M/s", "M/s (CPU)", "time"), rows)
 
 
 def _row(name: str, count: int, clocks: list[Clock], plain: list[Clock]) -> list[object]:
     ours = medians(clocks)
-    times = median(one.cpu / other.cpu for one, other in zip(clocks, plain, strict=True))
+    times = median(
+        clock.cpu / plain_clock.cpu for clock, plain_clock in zip(clocks, plain, strict=True)
+    )
     rates = (f"{ours.wall:.4f}", rate(count, ours.wall), rate(count, ours.cpu))
     return [name, f"{count:,}", *rates, f"{times:.2f}"]
 
@@ -374,14 +376,14 @@ def main() -> None:
         part.add_argument("--repeats", type=int, default=repeats, help=f"default {repeats}")
     parts.choices["evaluate"].add_argument("--baseline", type=Path, help="a checkout")
     parts.choices["startup"].add_argument("trees", type=Path, nargs="*", default=[ROOT])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     lines = {
-        "evaluate": lambda: evaluation(given.baseline, given.repeats),
-        "features": lambda: features(given.repeats),
-        "jitter": lambda: jitter(given.repeats),
-        "startup": lambda: startup([tree.resolve() for tree in given.trees], given.repeats),
+        "evaluate": lambda: evaluation(arguments.baseline, arguments.repeats),
+        "features": lambda: features(arguments.repeats),
+        "jitter": lambda: jitter(arguments.repeats),
+        "startup": lambda: startup([tree.resolve() for tree in arguments.trees], arguments.repeats),
     }
-    for line in lines[given.part]():
+    for line in lines[arguments.part]():
         print(line, flush=True)
 
 

@@ -39,7 +39,7 @@ class Spent(NamedTuple):
     def now(cls) -> Spent:
         """Up to now."""
         used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return cls(time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used))
+        return cls(time.monotonic(), sum(usage.ru_utime + usage.ru_stime for usage in used))
 
     def since(self) -> Spent:
         """From this one until now."""
@@ -72,7 +72,7 @@ def rate(arguments: argparse.Namespace) -> None:
     study = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
     first = began.since()
     began = Spent.now()
-    again = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
+    repeated = ppopt.sweep(model, grid, storage=url, time_limit=LIMIT, jobs=arguments.jobs)
     second = began.since()
     done = [row for row in study.rows if row.figures is not None]
     sample = random.Random(0).sample(done, min(arguments.sample, len(done)))
@@ -81,12 +81,12 @@ def rate(arguments: argparse.Namespace) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     print(f"\n## {len(study.rows)} searches of {arguments.model}, {arguments.jobs} processes\n")
     print(f"Statuses: {statuses}, failed {study.failed}.\n")
-    print(f"Load at the end: {', '.join(f'{one:.1f}' for one in os.getloadavg())}.\n")
+    print(f"Load at the end: {', '.join(f'{load:.1f}' for load in os.getloadavg())}.\n")
     print("| what | rows | seconds | of processors | rows a second | a second of processors |")
     print("|---|---|---|---|---|---|")
     for what, count, spent in (
         ("`ppopt sweep`", len(study.rows), first),
-        ("the same again", again.cached, second),
+        ("the same again", repeated.cached, second),
         ("a loop of `ppopt solve` over a random sample", len(sample), loop),
     ):
         rates = f"{count / spent.seconds:.2f} | {count / spent.processor:.2f}"
@@ -98,17 +98,19 @@ def _loop(model: str, rows: Sequence[ppopt.SweepRow], jobs: int) -> Spent:
     began = Spent.now()
     running: list[subprocess.Popen[bytes]] = []
     for row in rows:
-        given = {key: value for key, value in row.overrides.items() if value is not None}
-        flags = [word for key in given for word in (f"--{key.replace('_', '-')}", str(given[key]))]
-        words = [PPOPT, "solve", "--model", model, *flags, "--workers", "1", "--json"]
+        fields = {key: value for key, value in row.overrides.items() if value is not None}
+        flags = [
+            word for key in fields for word in (f"--{key.replace('_', '-')}", str(fields[key]))
+        ]
+        command = [PPOPT, "solve", "--model", model, *flags, "--workers", "1", "--json"]
         while len(running) >= jobs:
             time.sleep(0.01)
-            running = [one for one in running if one.poll() is None]
+            running = [process for process in running if process.poll() is None]
         running.append(
-            subprocess.Popen([*words, "--time-limit", str(LIMIT)], stdout=subprocess.DEVNULL)
+            subprocess.Popen([*command, "--time-limit", str(LIMIT)], stdout=subprocess.DEVNULL)
         )
-    for one in running:
-        one.wait()
+    for process in running:
+        process.wait()
     return began.since()
 
 
@@ -136,7 +138,10 @@ def overhead(arguments: argparse.Namespace) -> None:
             _timed(2, f"{url}-warm.db", options)
             less, more = (_timed(rows, f"{url}-{rows}.db", options) for rows in (short, long))
             seconds, work = more[0] - less[0], more[1] - less[1]
-            own, spare = (1000 * one / (long - short) for one in (work, seconds - work / 2))
+            own, spare = (
+                1000 * seconds_per_solve / (long - short)
+                for seconds_per_solve in (work, seconds - work / 2)
+            )
             print(f"| {name} | {long} | {more[0]:.2f}, {less[0]:.2f} | {own:.2f} | {spare:.2f} |")
 
 
@@ -157,11 +162,11 @@ def main() -> None:
         rate: {"rows": 2000, "sample": 40, "jobs": 2, "model": "llama-3.1-8b"},
         overhead: {"rows": 500},
     }
-    for part, given in options.items():
-        words = parts.add_parser(part.__name__, help=part.__doc__)
-        words.set_defaults(run=part)
-        for name, default in given.items():
-            words.add_argument(f"--{name}", type=type(default), default=default)
+    for part, flags in options.items():
+        command = parts.add_parser(part.__name__, help=part.__doc__)
+        command.set_defaults(run=part)
+        for name, default in flags.items():
+            command.add_argument(f"--{name}", type=type(default), default=default)
     arguments = parser.parse_args()
     print(heading("Sweeps"))
     arguments.run(arguments)

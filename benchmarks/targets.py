@@ -43,13 +43,13 @@ class Target:
         parts += [f"median below {self.seconds:g} s"] if self.seconds else []
         return ", ".join(parts)
 
-    def met(self, found: Sequence[Attempt]) -> bool:
+    def met(self, attempts: Sequence[Attempt]) -> bool:
         """Whether the attempts of the group reach it."""
         return (
-            _share(found) >= self.share
-            and _gap(found) <= self.gap
-            and (self.seconds is None or _median(found) < self.seconds)
-            and max(one.peak_mib for one in found) <= LARGEST_MEMORY
+            _share(attempts) >= self.share
+            and _gap(attempts) <= self.gap
+            and (self.seconds is None or _median(attempts) < self.seconds)
+            and max(attempt.peak_mib for attempt in attempts) <= LARGEST_MEMORY
         )
 
 
@@ -69,17 +69,20 @@ TARGETS = (
 )
 
 
-def _share(found: Sequence[Attempt]) -> float:
-    return sum(one.proved for one in found) / len(found)
+def _share(attempts: Sequence[Attempt]) -> float:
+    return sum(attempt.proved for attempt in attempts) / len(attempts)
 
 
-def _gap(found: Sequence[Attempt]) -> float:
+def _gap(attempts: Sequence[Attempt]) -> float:
     """Largest gap; no schedule counts as a gap of 1."""
-    return max(0.0 if one.proved else 1.0 if one.gap is None else one.gap for one in found)
+    return max(
+        0.0 if attempt.proved else 1.0 if attempt.gap is None else attempt.gap
+        for attempt in attempts
+    )
 
 
-def _median(found: Sequence[Attempt]) -> float:
-    return median(one.seconds for one in found)
+def _median(attempts: Sequence[Attempt]) -> float:
+    return median(attempt.seconds for attempt in attempts)
 
 
 def report(path: Path) -> Iterator[str]:
@@ -95,76 +98,97 @@ def report(path: Path) -> Iterator[str]:
     yield from _table(attempts)
     yield from _listing("Worse than a strategy by hand that keeps the limit", attempts, _worse)
     yield from _published(attempts)
-    yield from _listing("Not proved", attempts, lambda one: not one.proved)
+    yield from _listing("Not proved", attempts, lambda attempt: not attempt.proved)
 
 
 def _table(attempts: Sequence[Attempt]) -> Iterator[str]:
     columns = ("group", "instances", "target", "proved", "share", "largest gap", "median s")
     groups = [
-        (target, [one for one in attempts if one.group == target.group]) for target in TARGETS
+        (target, [attempt for attempt in attempts if attempt.group == target.group])
+        for target in TARGETS
     ]
-    rows = (_row(target, found) for target, found in groups if found)
+    rows = (_row(target, members) for target, members in groups if members)
     return table((*columns, "largest s", "peak MiB", "met"), rows)
 
 
-def _row(target: Target, found: Sequence[Attempt]) -> tuple[object, ...]:
-    proved, met = sum(one.proved for one in found), "yes" if target.met(found) else "**no**"
-    shares = (f"{_share(found):.1%}", f"{_gap(found):.2%}", f"{_median(found):.2f}")
-    most = max(one.seconds for one in found), max(one.peak_mib for one in found)
+def _row(target: Target, attempts: Sequence[Attempt]) -> tuple[object, ...]:
+    proved, met = (
+        sum(attempt.proved for attempt in attempts),
+        "yes" if target.met(attempts) else "**no**",
+    )
+    shares = (f"{_share(attempts):.1%}", f"{_gap(attempts):.2%}", f"{_median(attempts):.2f}")
+    maxima = (
+        max(attempt.seconds for attempt in attempts),
+        max(attempt.peak_mib for attempt in attempts),
+    )
     return (
         target.group,
-        len(found),
+        len(attempts),
         target.wanted(),
         proved,
         *shares,
-        f"{most[0]:.1f}",
-        f"{most[1]:.0f}",
+        f"{maxima[0]:.1f}",
+        f"{maxima[1]:.0f}",
         met,
     )
 
 
-def _worse(one: Attempt) -> bool:
-    return one.hand_value is not None and (one.value is None or one.value > one.hand_value)
+def _worse(attempt: Attempt) -> bool:
+    return attempt.baseline_value is not None and (
+        attempt.value is None or attempt.value > attempt.baseline_value
+    )
 
 
 def _listing(
     title: str, attempts: Sequence[Attempt], chosen: Callable[[Attempt], bool]
 ) -> Iterator[str]:
-    found = [one for one in attempts if chosen(one)]
-    yield f"\n## {title}: {len(found)} of {len(attempts)}\n"
-    if not found:
+    selected = [attempt for attempt in attempts if chosen(attempt)]
+    yield f"\n## {title}: {len(selected)} of {len(attempts)}\n"
+    if not selected:
         return
     columns = ("instance", "status", "value", "bound", "gap", "best by hand", "seconds")
-    yield from table(columns, map(_cells, found))
+    yield from table(columns, map(_cells, selected))
 
 
-def _cells(one: Attempt) -> tuple[str, ...]:
-    value, bound, hand = (time_of(one, ticks) for ticks in (one.value, one.bound, one.hand_value))
-    gap = "" if one.gap is None else f"{one.gap:.2%}"
-    return one.instance, one.status, value, bound, gap, f"{one.hand} {hand}", f"{one.seconds:.1f}"
+def _cells(attempt: Attempt) -> tuple[str, ...]:
+    value, bound, baseline_value = (
+        time_of(attempt, ticks) for ticks in (attempt.value, attempt.bound, attempt.baseline_value)
+    )
+    gap = "" if attempt.gap is None else f"{attempt.gap:.2%}"
+    return (
+        attempt.instance,
+        attempt.status,
+        value,
+        bound,
+        gap,
+        f"{attempt.baseline} {baseline_value}",
+        f"{attempt.seconds:.1f}",
+    )
 
 
-def time_of(one: Attempt, ticks: int | None) -> str:
+def time_of(attempt: Attempt, ticks: int | None) -> str:
     """Ticks in the user's unit; nothing for none."""
-    return "" if ticks is None else f"{ticks / one.per_unit:.10g}"
+    return "" if ticks is None else f"{ticks / attempt.per_unit:.10g}"
 
 
 def _published(attempts: Sequence[Attempt]) -> Iterator[str]:
     """Rates of the pipelines whose published rates are known, beside those."""
-    rows = [row for one in attempts if one.objective == "device-span" for row in _rates(one)]
+    rows = [
+        row for attempt in attempts if attempt.objective == "device-span" for row in _rates(attempt)
+    ]
     if not rows:
         return
     yield "\n## Device span beside the published rates (arXiv 2401.10241, table 5)\n"
     yield from table(("instance", "our rate", "published", "not worse"), rows)
 
 
-def _rates(one: Attempt) -> Iterator[tuple[str, ...]]:
-    model, _, limit = one.instance.partition(" ")
-    if model not in PUBLISHED or one.value is None:
+def _rates(attempt: Attempt) -> Iterator[tuple[str, ...]]:
+    model, _, limit = attempt.instance.partition(" ")
+    if model not in PUBLISHED or attempt.value is None:
         return
-    rate, printed = 1 - one.busiest / one.value, PUBLISHED[model][limit == "2p"]
-    kept = round(rate, 4) <= float(printed)
-    yield one.instance, f"{rate:.4f}", printed, "yes" if kept else "**no**"
+    rate, printed = 1 - attempt.busiest / attempt.value, PUBLISHED[model][limit == "2p"]
+    holds = round(rate, 4) <= float(printed)
+    yield attempt.instance, f"{rate:.4f}", printed, "yes" if holds else "**no**"
 
 
 def main() -> None:

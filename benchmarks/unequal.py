@@ -46,7 +46,7 @@ class Example:
 
     name: str
     title: str
-    words: str
+    description: str
     pipeline: Pipeline
 
     @property
@@ -62,16 +62,16 @@ class Example:
 EXAMPLES = (
     Example(
         "between",
-        "A limit between the named ones",
-        "Five activations per device: ZB-H1 and ZB-V are made for four, ZB-H2 for seven. The room "
-        "for one more is worth having where stages differ.",
+        "A limit between those of the strategies",
+        "Five activations per device: ZB-H1 and ZB-V are designed for four, ZB-H2 for seven. If "
+        "stages differ, memory for one more activation makes the optimum faster.",
         Pipeline(**STAGES, weight=[6, 7, 5, 8], mem_limit=5),
     ),
     Example(
         "activations",
-        "Stages that hold unequal activations",
-        "The first stage keeps twice what the last one does. Hand strategies count activations, "
-        "whatever they weigh, so that most exceed the limit.",
+        "Stages with unequal activations",
+        "An activation of the first stage is twice as large as one of the last stage. Strategies "
+        "count activations, not their size, so most of them exceed the limit.",
         Pipeline(**STAGES, weight=[9, 10, 8, 9], activation=[6, 4, 4, 3], mem_limit=16),
     ),
     Example(
@@ -84,34 +84,33 @@ EXAMPLES = (
 
 
 HEAD = """\
-# Where the optimum beats every hand strategy, and where one is optimal
+# Pipelines on which the optimum beats every strategy
 
-Written by `python -m benchmarks.unequal`. On unequal stages, at the same memory:
+Written by `python -m benchmarks.unequal`. Results on unequal stages, with the same memory limit:
 
-| pipeline | best hand strategy | best found | less time |
+| pipeline | best strategy | best schedule found | less time |
 |---|---|---|---|"""
 MIDDLE = """
-On equal stages, at the limit that it is made for, a hand strategy is mostly optimal already, and a
-search only proves it: see the
-[last table](#hand-strategies-against-the-optimum-of-their-placement).
+On equal stages, at the memory limit that a strategy is designed for, the strategy is usually
+optimal: see the [last table](#strategies-compared-with-the-optimum-of-their-placement).
 
-Every hand strategy is evaluated in its own layout, with the real times of the stages, and counts
-where it keeps the limit; the search gets the same limit. The lower bound holds for the layout of
-its row. No static memory is given: the second copy of weights that two routes need costs nothing
-here.
+Every strategy is evaluated with its own placement and chunks, and with the real times of the
+stages. Strategies over the limit are left out; the search gets the same limit. The lower bound
+holds for the placement and chunks of its row. Static memory is 0, so the second copy of weights
+that two routes need costs nothing here.
 """
 CASES_HEAD = """\
-## Hand strategies against the optimum of their placement
+## Strategies compared with the optimum of their placement
 
-`optimal`: no schedule of that placement within that limit is better, as a search proved.
-`ppopt verify --bound` proved each again by code of its own, the device spans of V-Half and V-Min in
-some minutes (`--time-limit 900`), the others in half a minute at most.
+`optimal`: a search proved that no schedule of that placement within that limit is better.
+`ppopt verify --bound` confirmed each bound in independent code: the device spans of V-Half and
+V-Min in a few minutes (`--time-limit 900`), the others in at most half a minute.
 
 | strategy | pipeline | objective | value | lower bound | |
 |---|---|---|---|---|---|"""
 
 
-class Hand(NamedTuple):
+class Baseline(NamedTuple):
     """A hand strategy that fits the limit, by its makespan."""
 
     value: Fraction
@@ -119,25 +118,25 @@ class Hand(NamedTuple):
     schedule: Schedule
 
 
-def hands(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list[Hand]:
+def baselines(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list[Baseline]:
     """Hand strategies within the limit of a pipeline, each in its own layout, best first."""
-    found = []
+    fitting = []
     for name, strategy in registry().items():
         try:
-            made = evaluate(strategy.unplaced(pipeline), name, objective)
+            schedule = evaluate(strategy.unplaced(pipeline), name, objective)
         except NotApplicableError:
             continue
-        if made.fits_limits:
-            value = made.pipeline.ticks.time(made.metrics.value_ticks(objective))
-            found.append(Hand(value, name, made))
-    return sorted(found, key=lambda hand: (hand.value, hand.name))
+        if schedule.fits_limits:
+            value = schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
+            fitting.append(Baseline(value, name, schedule))
+    return sorted(fitting, key=lambda baseline: (baseline.value, baseline.name))
 
 
 class Case(NamedTuple):
     """A limit at which a hand strategy is held against the optimum of its placement."""
 
     strategy: str
-    words: str
+    description: str
     pipeline: Pipeline
     objective: Objective = Objective.MAKESPAN
 
@@ -152,10 +151,13 @@ HEAVY: dict[str, Any] = {
 CASES = (
     *(
         Case(
-            name, f"4 x 8, F = B = W, {limit} activations", Pipeline(**EQUAL, mem_limit=limit), one
+            name,
+            f"4 x 8, F = B = W, {limit} activations",
+            Pipeline(**EQUAL, mem_limit=limit),
+            objective,
         )
         for name, limit in (("zb-1p", 4), ("zbv", 4), ("v-half", 3), ("v-min", 2))
-        for one in Objective
+        for objective in Objective
     ),
     Case(
         "zb-1p", "4 x 8, heavy last stage, 4 activations", Pipeline(**EQUAL, **HEAVY, mem_limit=4)
@@ -171,30 +173,30 @@ def example_text(example: Example, seconds: float) -> str:
         layout: solve(replace(example.pipeline, **settings), time_limit=seconds)
         for layout, settings in LAYOUTS.items()
     }
-    found = (one for one in searched.values() if one.schedule)
-    best = min(found, key=lambda one: one.value or 0)
+    solved = (result for result in searched.values() if result.schedule)
+    best = min(solved, key=lambda result: result.value or 0)
     assert best.schedule is not None
     assert best.value is not None
     best.schedule.to_json(example.file)
-    fitting = hands(example.pipeline)
+    fitting = baselines(example.pipeline)
     stored = read_schedule(example.file)[0]
     example.picture("best").write_text(svg(stored), encoding="utf-8")
     example.picture("hand").write_text(svg(fitting[0].schedule), encoding="utf-8")
     rows = [
-        f"| search, {layout} | {_number(one.value)} | {_number(one.lower_bound)} |"
-        for layout, one in searched.items()
+        f"| search, {layout} | {_number(result.value)} | {_number(result.lower_bound)} |"
+        for layout, result in searched.items()
     ]
-    rows += [f"| `{hand.name}` | {_number(hand.value)} | |" for hand in fitting]
+    rows += [f"| `{baseline.name}` | {_number(baseline.value)} | |" for baseline in fitting]
     less = 1 - best.value / fitting[0].value
     return "\n".join(
         (
             f"## {example.title}\n",
-            f"{example.words}\n",
+            f"{example.description}\n",
             f"{_costs(example.pipeline)}\n",
             "| schedule | makespan | lower bound |\n|---|---|---|",
             *rows,
             f"\nThe best schedule found takes {float(100 * less):.1f} % less time than "
-            f"`{fitting[0].name}`, the best hand strategy within the limit.\n",
+            f"`{fitting[0].name}`, the best strategy within the limit.\n",
             f"![{fitting[0].name}](pictures/{example.picture('hand').name})\n",
             f"![best found](pictures/{example.picture('best').name})\n",
         )
@@ -204,29 +206,29 @@ def example_text(example: Example, seconds: float) -> str:
 def short_text() -> Iterator[str]:
     """What the examples show, a row of a table each; from the schedules as they are stored."""
     for example in EXAMPLES:
-        best, hand = read_schedule(example.file)[0], hands(example.pipeline)[0]
+        best, baseline = read_schedule(example.file)[0], baselines(example.pipeline)[0]
         value = best.pipeline.ticks.time(best.metrics.makespan_ticks)
-        less = float(100 * (1 - value / hand.value))
+        less = float(100 * (1 - value / baseline.value))
         (layout,) = (
             name
             for name, settings in LAYOUTS.items()
             if replace(example.pipeline, **settings).layout == best.pipeline.layout
         )
         yield (
-            f"| {example.title} | {_number(hand.value)}, `{hand.name}` "
+            f"| {example.title} | {_number(baseline.value)}, `{baseline.name}` "
             f"| {_number(value)}, {layout} | {less:.1f} % |"
         )
 
 
 def _costs(pipeline: Pipeline) -> str:
-    given = {
+    costs = {
         "F": pipeline.forward,
         "B": pipeline.backward_input,
         "W": pipeline.weight,
         "activation": pipeline.activation,
         "limit": pipeline.limits or (),
     }
-    parts = [f"{name} {' '.join(_number(one) for one in row)}" for name, row in given.items()]
+    parts = [f"{name} {' '.join(_number(cost) for cost in row)}" for name, row in costs.items()]
     size = f"{pipeline.num_devices} devices, {pipeline.batches} microbatches"
     return f"{size}, p2p {_number(pipeline.p2p)}; per device: {'; '.join(parts)}."
 
@@ -238,17 +240,17 @@ def _number(value: Fraction | None) -> str:
 def cases_text(seconds: float) -> Iterator[str]:
     """Search the placement of every case; a row of the table each."""
     for case in CASES:
-        hand = evaluate(case.pipeline, case.strategy, case.objective)
-        value = hand.pipeline.ticks.time(hand.metrics.value_ticks(case.objective))
-        found = solve(hand.pipeline, objective=case.objective, time_limit=seconds)
-        verdict = f"open: between {_number(found.lower_bound)} and {_number(value)}"
-        if found.lower_bound == value:
+        baseline = evaluate(case.pipeline, case.strategy, case.objective)
+        value = baseline.pipeline.ticks.time(baseline.metrics.value_ticks(case.objective))
+        result = solve(baseline.pipeline, objective=case.objective, time_limit=seconds)
+        verdict = f"open: between {_number(result.lower_bound)} and {_number(value)}"
+        if result.lower_bound == value:
             verdict = "optimal"
-        elif found.value is not None and found.value < value:
-            verdict = f"beaten: {_number(found.value)}"
+        elif result.value is not None and result.value < value:
+            verdict = f"beaten: {_number(result.value)}"
         yield (
-            f"| `{case.strategy}` | {case.words} | {case.objective.value} | {_number(value)} "
-            f"| {_number(found.lower_bound)} | {verdict} |"
+            f"| `{case.strategy}` | {case.description} | {case.objective.value} | {_number(value)} "
+            f"| {_number(result.lower_bound)} | {verdict} |"
         )
 
 
@@ -257,15 +259,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="limit per search")
     parser.add_argument("--proof", type=float, default=900.0, help="seconds per proof at the end")
-    given = parser.parse_args()
-    examples = [example_text(example, given.seconds) for example in EXAMPLES]
+    arguments = parser.parse_args()
+    examples = [example_text(example, arguments.seconds) for example in EXAMPLES]
     parts = [
         HEAD,
         *short_text(),
         MIDDLE,
         *examples,
         CASES_HEAD,
-        *cases_text(given.proof),
+        *cases_text(arguments.proof),
     ]
     PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
 

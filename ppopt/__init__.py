@@ -153,9 +153,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(_MODULES[name])
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ppopt' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"ppopt.{_HOME_OF[name]}"), name)
-    globals()[name] = found
-    return found
+    member = getattr(importlib.import_module(f"ppopt.{_HOME_OF[name]}"), name)
+    globals()[name] = member
+    return member
 
 
 def __dir__() -> list[str]:

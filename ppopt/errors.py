@@ -24,7 +24,7 @@ from typing import Any
 
 ALSO = "; also "
 """Stands between the faults of one input."""
-MOST_FAULTS = 5
+MAX_FAULTS = 5
 """Faults of one input that an error names."""
 
 
@@ -67,7 +67,7 @@ class Faults:
     """Collects the faults of one input, to name them all at once."""
 
     def __init__(self) -> None:
-        self.found: list[InputError] = []
+        self.errors: list[InputError] = []
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -75,25 +75,25 @@ class Faults:
         try:
             yield
         except InputError as error:
-            if str(error) not in map(str, self.found[:MOST_FAULTS]):
-                self.found.append(error)
+            if str(error) not in map(str, self.errors[:MAX_FAULTS]):
+                self.errors.append(error)
 
     @property
     def full(self) -> bool:
         """Whether further faults are only counted, whatever they say."""
-        return len(self.found) >= MOST_FAULTS
+        return len(self.errors) >= MAX_FAULTS
 
     def check(self) -> None:
         """Raise one InputError, of one line, that names all faults.
 
         It is a ConflictError if all faults are.
         """
-        if self.found:
-            more = len(self.found) - MOST_FAULTS
+        if self.errors:
+            more = len(self.errors) - MAX_FAULTS
             rest = [f"{more} more"] if more > 0 else []
-            conflict = all(isinstance(fault, ConflictError) for fault in self.found)
+            conflict = all(isinstance(fault, ConflictError) for fault in self.errors)
             kind = ConflictError if conflict else InputError
-            raise kind(ALSO.join([*map(str, self.found[:MOST_FAULTS]), *rest]))
+            raise kind(ALSO.join([*map(str, self.errors[:MAX_FAULTS]), *rest]))
 
 
 class DeadlockError(InputError):
@@ -105,8 +105,8 @@ class DeadlockError(InputError):
 
     def __init__(self, cycle: tuple[Any, ...], named: Callable[[Any], str] = str) -> None:
         self.cycle = cycle
-        shown = " -> ".join(map(named, (*cycle, cycle[0])))
-        super().__init__(f"the order deadlocks: {shown}; reorder one of these operations")
+        cycle_text = " -> ".join(map(named, (*cycle, cycle[0])))
+        super().__init__(f"the order deadlocks: {cycle_text}; reorder one of these operations")
 
 
 class VerificationError(PpoptError):

@@ -7,7 +7,7 @@ import sys
 
 from ppopt.errors import InputError
 
-MOST_WORKERS = 1024
+MAX_WORKERS = 1024
 
 
 def available() -> int:
@@ -25,8 +25,8 @@ def checked_workers(time_limit: float, workers: int | None, seed: int) -> int:
     workers = available() if workers is None else workers
     if not 0 < time_limit < float("inf"):
         raise InputError(f"time_limit: {time_limit} is not above 0 seconds, or not finite")
-    if not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"workers: {workers} is not between 1 and {MOST_WORKERS}")
+    if not 1 <= workers <= MAX_WORKERS:
+        raise InputError(f"workers: {workers} is not between 1 and {MAX_WORKERS}")
     if not 0 <= seed < 2**31:
         raise InputError(f"seed: {seed} is not between 0 and 2^31 - 1")
     return workers

@@ -30,7 +30,7 @@ _PREFS = {"profile.default_content_setting_values.automatic_downloads": 1}
 WIDTH, HEIGHT = 1400, 1000
 
 
-def found() -> tuple[str, str] | None:
+def find_browser() -> tuple[str, str] | None:
     """Paths of Chromium and of its driver; None where one is missing."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
@@ -42,7 +42,7 @@ def start(folder: Path) -> Chrome:
 
     Without Chromium the test is skipped, loudly; where PPOPT_NEEDS_CHROMIUM is set it fails.
     """
-    programs = found()
+    programs = find_browser()
     if programs is None:
         if os.environ.get("PPOPT_NEEDS_CHROMIUM"):
             pytest.fail(ABSENT)
@@ -155,8 +155,10 @@ class View:
     def point(self, schedule: int, time: float, device: float, kind: str = "gantt") -> str:
         """Point at a place of a chart; returns what the page says of it."""
         self.mouse("mouseMoved", *self.pixel(schedule, time, device, kind))
-        shown = "const tip = document.getElementById('tip'); return tip.hidden ? '' : tip.innerText"
-        return str(self.run(shown))
+        tip_text = (
+            "const tip = document.getElementById('tip'); return tip.hidden ? '' : tip.innerText"
+        )
+        return str(self.run(tip_text))
 
     def choose(self, schedule: int, time: float, device: float) -> None:
         """Click a place of a chart."""
@@ -231,10 +233,10 @@ def serious(view: View) -> list[tuple[str, list[Any]]]:
 
     All rules are run; what passes them is not listed: megabytes.
     """
-    found = Axe().run(view.driver, options={"resultTypes": ["violations"]})["violations"]
+    violations = Axe().run(view.driver, options={"resultTypes": ["violations"]})["violations"]
     return [
         (rule["id"], [node["target"] for node in rule["nodes"]][:5])
-        for rule in found
+        for rule in violations
         if rule["impact"] in ("serious", "critical")
     ]
 

@@ -71,14 +71,14 @@ ANYTHING_CAUGHT = {
 
 def subclasses(name: str) -> set[str]:
     """An exception and its subclasses in the whole package, by name."""
-    found = {name}
+    names_ = {name}
     for tree in (parsed()["errors.py"], *parsed().values()):
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and found & {
+            if isinstance(node, ast.ClassDef) and names_ & {
                 ast.unparse(base) for base in node.bases
             }:
-                found.add(node.name)
-    return found
+                names_.add(node.name)
+    return names_
 
 
 @cache
@@ -97,8 +97,8 @@ def caught(tree: ast.Module) -> Iterator[tuple[str, set[str], str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function = node.name
         if isinstance(node, ast.ExceptHandler):
-            again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
-            yield function, names(node.type), "raised again" if again else "except"
+            reraised = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            yield function, names(node.type), "raised again" if reraised else "except"
         if isinstance(node, ast.Call) and "suppress" in vars(node.func).values():
             yield function, set().union(*map(names, node.args)), "suppress"
         for child in ast.iter_child_nodes(node):
@@ -122,15 +122,15 @@ def names(node: ast.expr | None) -> set[str]:
 def every() -> list[tuple[str, set[str], str]]:
     """Every place of the package that catches exceptions: its file and function, names, and how."""
     return [
-        (f"{file} {function}", found, how)
+        (f"{file} {function}", errors, how)
         for file, tree in parsed().items()
-        for function, found, how in caught(tree)
+        for function, errors, how in caught(tree)
     ]
 
 
 def places(errors: set[str], how: str) -> set[str]:
     """Where some of these exceptions are caught so, by file and function."""
-    return {place for place, found, way in every() if way == how and found & errors}
+    return {place for place, caught_errors, way in every() if way == how and caught_errors & errors}
 
 
 INPUT_ERRORS = subclasses("InputError")

@@ -97,8 +97,8 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
-    found = getattr(ppopt, name)
-    assert name == "__version__" or inspect.getdoc(found)
+    exported = getattr(ppopt, name)
+    assert name == "__version__" or inspect.getdoc(exported)
 
 
 def test_type_checkers_see_the_same_names() -> None:
@@ -128,9 +128,9 @@ def test_strategies_and_models_are_listed() -> None:
 
 def test_show_versions(capsys: pytest.CaptureFixture[str]) -> None:
     ppopt.show_versions()
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("ppopt", "Python", "ortools"):
-        assert any(line.startswith(name) for line in told.splitlines())
+        assert any(line.startswith(name) for line in output.splitlines())
 
 
 class TestResultsAreOfPublicTypes:
@@ -154,8 +154,8 @@ class TestResultsAreOfPublicTypes:
         compared = ppopt.compare(PIPELINE, jitter=0.1, workers=1)
         for part in (compared, compared.rows[0], compared.rows[0].jitter, compared.optimum):
             assert_public(part)
-        found = ppopt.frontier(PIPELINE, workers=1)
-        for part in (found, found.points[0], found.baselines[0]):
+        frontier = ppopt.frontier(PIPELINE, workers=1)
+        for part in (frontier, frontier.points[0], frontier.baselines[0]):
             assert_public(part)
 
 
@@ -179,7 +179,9 @@ def test_silent_unless_logging_is_asked_for(
 ) -> None:
     ppopt.compare(PIPELINE, workers=1)
     assert capfd.readouterr() == ("", "")
-    assert any(isinstance(one, logging.NullHandler) for one in logging.getLogger("ppopt").handlers)
+    assert any(
+        isinstance(handler, logging.NullHandler) for handler in logging.getLogger("ppopt").handlers
+    )
     with caplog.at_level("INFO", logger="ppopt"):
         ppopt.compare(PIPELINE, workers=1)
     assert "strategy 1f1b" in caplog.messages

@@ -28,8 +28,8 @@ class Aim(NamedTuple):
             return [self.what, percent(self.limit), 0, "-", "-", "no runs", self.besides]
         absolute = [abs(error) for error in self.errors]
         verdict = "pass" if mean(absolute) <= self.limit else "FAIL"
-        shown = percent(mean(absolute)), percent(max(absolute))
-        return [self.what, percent(self.limit), len(absolute), *shown, verdict, self.besides]
+        figures = percent(mean(absolute)), percent(max(absolute))
+        return [self.what, percent(self.limit), len(absolute), *figures, verdict, self.besides]
 
 
 def aim_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -104,6 +104,6 @@ def _machine_row(rows: Sequence[Outcome]) -> list[object]:
     errors, run = _errors(rows), rows[0].run
     first = calibrated(rows, rows[0])
     each = [error for row in rows for error in calibrated(rows, row)]
-    calibrations = [percent(mean(map(abs, found))) if found else "-" for found in (first, each)]
+    calibrations = [percent(mean(map(abs, errors))) if errors else "-" for errors in (first, each)]
     absolute, signed = percent(mean(map(abs, errors))), percent(mean(errors), sign=True)
     return [run.source, run.hardware, len(rows), absolute, signed, *calibrations]

@@ -17,12 +17,12 @@ from ppopt.derivation.architecture import (
     LatentAttention,
 )
 
-GPT2_WORDS = 50304
+GPT2_VOCABULARY = 50304
 """50257 byte pairs, padded to a multiple of 128 as Megatron-LM does."""
 
 
-def _layers(name: str, hidden: int, words: int, decoder: Decoder, count: int) -> Architecture:
-    return Architecture(name, hidden, words, (arch.Run("block", decoder, count),))
+def _layers(name: str, hidden: int, vocabulary: int, decoder: Decoder, count: int) -> Architecture:
+    return Architecture(name, hidden, vocabulary, (arch.Run("block", decoder, count),))
 
 
 def _experts(attention: GroupedQueryAttention, width: int, number: int, chosen: int) -> Decoder:
@@ -165,13 +165,15 @@ def _by_dimensions(run: Run) -> Architecture:
     """An architecture from the dimensions of a row: Llama by its name, a GPT otherwise."""
     row, hidden = run.row, int(run.row["hidden"])
     heads = int(row.get("heads") or _heads(run))
-    words = int(row.get("vocab") or GPT2_WORDS)
+    vocabulary = int(row.get("vocab") or GPT2_VOCABULARY)
     groups, width = int(row.get("kv_heads") or heads), int(row.get("ffn") or 4 * hidden)
     if "llama" in run.model.lower():
         return _layers(
-            run.model, hidden, words, llama(hidden, heads, groups, width), int(row["layers"])
+            run.model, hidden, vocabulary, llama(hidden, heads, groups, width), int(row["layers"])
         )
-    return gpt(run.model, hidden, heads, groups, width, words, int(row["layers"]), run.sequence)
+    return gpt(
+        run.model, hidden, heads, groups, width, vocabulary, int(row["layers"]), run.sequence
+    )
 
 
 def gpt(
@@ -180,7 +182,7 @@ def gpt(
     heads: int,
     groups: int,
     width: int,
-    words: int,
+    vocabulary: int,
     count: int,
     positions: int,
 ) -> Architecture:
@@ -190,7 +192,9 @@ def gpt(
         FeedForward(width, bias=True, gated=False),
         layer_norm=True,
     )
-    return replace(_layers(name, hidden, words, decoder, count), tied=True, positions=positions)
+    return replace(
+        _layers(name, hidden, vocabulary, decoder, count), tied=True, positions=positions
+    )
 
 
 def _heads(run: Run) -> int:
@@ -217,7 +221,7 @@ def _of_megatron_ci(run: Run) -> Architecture:
     heads = int(row["heads"])
     groups, width = int(row.get("kv_heads") or heads), int(row.get("ffn") or 4 * hidden)
     tensor = run.count("tp")
-    words = -(-int(row.get("vocab") or 50257) // (128 * tensor)) * 128 * tensor
+    vocabulary = -(-int(row.get("vocab") or 50257) // (128 * tensor)) * 128 * tensor
     layers, gated = int(row["layers"]), "swiglu" in case or family == "mixtral"
     tied = not ("untie" in case or case.startswith("gpt3_7b"))
     if "experts" in row:
@@ -229,6 +233,6 @@ def _of_megatron_ci(run: Run) -> Architecture:
     elif gated:
         decoder = llama(hidden, heads, groups, width)
     else:
-        plain = gpt(case, hidden, heads, groups, width, words, layers, run.sequence)
+        plain = gpt(case, hidden, heads, groups, width, vocabulary, layers, run.sequence)
         return replace(plain, tied=tied)
-    return replace(_layers(case, hidden, words, decoder, layers), tied=tied)
+    return replace(_layers(case, hidden, vocabulary, decoder, layers), tied=tied)

@@ -32,9 +32,9 @@ COMPARED = (
 def comparison(before: str, after: Sequence[str]) -> Iterator[str]:
     """Tables with what an earlier record said and what the present one says."""
     lines = before.splitlines()
-    told = [line for line in lines if line.startswith(("- date", "- commit"))]
+    heading = [line for line in lines if line.startswith(("- date", "- commit"))]
     yield "Before is the record of"
-    yield from told
+    yield from heading
     for compared in COMPARED:
         sides = [_table(side, compared) for side in (lines, after)]
         if any(sides):
@@ -44,7 +44,7 @@ def comparison(before: str, after: Sequence[str]) -> Iterator[str]:
 
 def _table(lines: Sequence[str], compared: Comparison) -> Table:
     """The table of a section."""
-    found: Table = {}
+    rows_by_key: Table = {}
     columns: list[str] = []
     inside = False
     for line in "\n".join(lines).splitlines():
@@ -56,8 +56,8 @@ def _table(lines: Sequence[str], compared: Comparison) -> Table:
                 columns = cells
             elif set(line) != {"|", "-"}:
                 row = dict(zip(columns, cells, strict=False))
-                found[tuple(row[name] for name in compared.names)] = row
-    return found
+                rows_by_key[tuple(row[name] for name in compared.names)] = row
+    return rows_by_key
 
 
 def _sides(

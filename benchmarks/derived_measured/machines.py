@@ -25,13 +25,13 @@ def gpu_of(run: Run) -> Gpu:
     """The GPU of a run on its network; NotPredictedError if it is unknown or not one kind."""
     if "," in run.hardware.partition(" (")[0] and "RTX" in run.hardware:
         raise NotPredictedError("GPUs of several kinds in one run")
-    words = re.split(r"[ ,;(]", run.hardware.removeprefix("DGX-").lower())
-    name = words[0]
+    name_parts = re.split(r"[ ,;(]", run.hardware.removeprefix("DGX-").lower())
+    name = name_parts[0]
     name = ALIASES.get(name, name)
     if name not in gpus():
         raise NotPredictedError(f"unknown GPU: {name.upper()}")
     gpu = gpu_named(name)
-    if words[0] == "a100_40gb":
+    if name_parts[0] == "a100_40gb":
         gpu = replace(gpu, memory=40, memory_speed=A100_40GB)
     for network, speed in NETWORKS:
         if network in run.hardware:

@@ -133,10 +133,10 @@ def measured_step(run: Run, prediction: Prediction) -> float | None:
 def hardware_flops(run: Run) -> float:
     """FLOPs of a step with full recompute, as both sources count (arXiv 2104.04473, equation 3)."""
     row, length = run.row, run.sequence
-    layers, hidden, words = int(row["layers"]), int(row["hidden"]), int(row["vocab"])
+    layers, hidden, vocabulary = int(row["layers"]), int(row["hidden"]), int(row["vocab"])
     batch = run.data * run.batches * run.microbatch
     matrices = 96 * batch * length * layers * hidden**2
-    return matrices * (1 + length / (6 * hidden) + words / (16 * layers * hidden))
+    return matrices * (1 + length / (6 * hidden) + vocabulary / (16 * layers * hidden))
 
 
 def measured_memory(run: Run) -> MeasuredMemory | None:

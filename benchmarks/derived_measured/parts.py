@@ -110,7 +110,7 @@ def _part(name: str, architecture: Architecture, costing: Costing) -> Part:
 def optimizer_time(parameters: int) -> float:
     """Derived ms of Adam in FP32, without the norm of the gradients, which was not measured."""
     costing = Costing.of(Training(framework="torch"), gpu_named("h200"))
-    adam = Kernel("Adam", Bound.MEMORY, moved=ADAM * parameters)
+    adam = Kernel("Adam", Bound.MEMORY, traffic=ADAM * parameters)
     return 1000 * costing.computed([adam])
 
 
@@ -148,6 +148,6 @@ def _row(name: str, kind: str, parts: Sequence[Timing]) -> list[object]:
     middle = median(error for error, _ in errors)
     worst, part = max(errors, key=lambda item: item[0])
     met = middle <= MEDIAN and worst <= WORST and len(errors) == len(parts)
-    shown = f"{part.name} {part.kind} {part.shape}: {_error(part)}"
+    label = f"{part.name} {part.kind} {part.shape}: {_error(part)}"
     verdict = "pass" if met else "FAIL"
-    return [name, kind, len(parts), len(errors), percent(middle), percent(worst), shown, verdict]
+    return [name, kind, len(parts), len(errors), percent(middle), percent(worst), label, verdict]

@@ -136,7 +136,7 @@ def _training(run: Run) -> Training:
             framework="torch" if run.source == LLM_FOUNDRY else "megatron",
         )
     except InputError as error:
-        raise NotPredictedError(_first_words(error)) from error
+        raise NotPredictedError(_first_sentence(error)) from error
 
 
 def _zero(run: Run) -> int:
@@ -215,7 +215,7 @@ def predicted(setup: Setup) -> Prediction:
         model = model_of(setup)
         schedule = evaluate(pipeline_of(setup), setup.strategy, setup.objective)
     except InputError as error:
-        raise NotPredictedError(_first_words(error)) from error
+        raise NotPredictedError(_first_sentence(error)) from error
     return _prediction(setup, model, schedule)
 
 
@@ -274,13 +274,13 @@ def _communication(setup: Setup, model: DerivedModel, pipeline: Pipeline, stage:
     first = sum(pipeline.counts[:stage])
     split = setup.strategy in SPLIT
     times = [layer.communication for layer in layers[first : first + pipeline.counts[stage]]]
-    again = 1 + setup.full_recompute
+    forwards = 1 + setup.full_recompute
     return sum(
-        again * time.forward + (time.input + time.weight if split else time.backward)
+        forwards * time.forward + (time.input + time.weight if split else time.backward)
         for time in times
     )
 
 
-def _first_words(error: InputError) -> str:
+def _first_sentence(error: InputError) -> str:
     """The first sentence of an error, without its numbers' remedy."""
     return str(error).partition(";")[0]

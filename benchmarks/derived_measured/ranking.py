@@ -28,16 +28,16 @@ def ranking_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def groups(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """Configurations of the same model, GPUs and batch, where there are more than `BEST`."""
-    found: dict[tuple[object, ...], dict[tuple[int, ...], Outcome]] = {}
+    outcomes_by_setup: dict[tuple[object, ...], dict[tuple[int, ...], Outcome]] = {}
     for outcome in outcomes:
         run = outcome.run
         if run.source != BIGSCIENCE or not outcome.compared:
             continue
         key = (run.section, *(run.row.get(name) for name in KEYS))
         configuration = tuple(run.count(name) for name in ("dp", "tp", "pp", "mbs"))
-        group = found.setdefault(key, {})
+        group = outcomes_by_setup.setdefault(key, {})
         group[configuration] = min(group.get(configuration, outcome), outcome, key=_measured)
-    return [list(group.values()) for group in found.values() if len(group) > BEST]
+    return [list(group.values()) for group in outcomes_by_setup.values() if len(group) > BEST]
 
 
 def _measured(outcome: Outcome) -> float:

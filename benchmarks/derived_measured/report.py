@@ -34,7 +34,7 @@ def _step_row(source: str, outcomes: Sequence[Outcome]) -> list[object]:
     worst = max(compared, key=lambda outcome: abs(outcome.error or 0), default=None)
     return [
         *(source, len(outcomes), predicted, len(compared)),
-        *_shown(errors),
+        *_format_errors(errors),
         NONE if worst is None or worst.error is None else _worst(worst, worst.error),
     ]
 
@@ -53,11 +53,11 @@ def memory_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def _memory_row(source: str, kind: str, outcomes: Sequence[Outcome]) -> list[object]:
     errors = errors_of(o.memory_error for o in outcomes if o.memory_error is not None)
     worst = max(outcomes, key=lambda outcome: abs(outcome.memory_error or 0))
-    shown = _worst(worst, worst.memory_error or 0)
-    return [source, kind, len(outcomes), *_shown(errors), shown]
+    worst_run = _worst(worst, worst.memory_error or 0)
+    return [source, kind, len(outcomes), *_format_errors(errors), worst_run]
 
 
-def _shown(errors: Errors | None) -> list[str]:
+def _format_errors(errors: Errors | None) -> list[str]:
     if errors is None:
         return [NONE] * 3
     signed = percent(errors.signed, sign=True)
@@ -86,7 +86,9 @@ def apart_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.apart is not None and outcome.error is not None:
             groups.setdefault((outcome.run.source, outcome.apart), []).append(outcome.error)
-    rows = ([*key, len(errors), *_shown(errors_of(errors))] for key, errors in groups.items())
+    rows = (
+        [*key, len(errors), *_format_errors(errors_of(errors))] for key, errors in groups.items()
+    )
     yield from table(("source", "reason", "rows", "mean", "median", "signed"), rows)
 
 
@@ -111,7 +113,7 @@ def _run_row(outcome: Outcome) -> list[object]:
     layers = sum(part.count for part in architecture.runs)
     degrees = [run.count(name) for name in ("tp", "pp", "vp", "cp", "ep", "dp", "mbs")]
     times = (outcome.measured, prediction.step)
-    shown = [NONE if time is None else f"{time:.1f}" for time in times]
+    times_text = [NONE if time is None else f"{time:.1f}" for time in times]
     parts = [
         f"{time:.1f}"
         for time in (
@@ -122,7 +124,7 @@ def _run_row(outcome: Outcome) -> list[object]:
     reasons = [*remarks(run, architecture)]
     return [
         *(run.number, run.model, *degrees, run.batches, run.sequence, architecture.hidden, layers),
-        *(*shown, _error(outcome.error), *parts, *_memory(outcome)),
+        *(*times_text, _error(outcome.error), *parts, *_memory(outcome)),
         "; ".join([*([f"apart: {outcome.apart}"] if outcome.apart else []), *reasons]),
     ]
 

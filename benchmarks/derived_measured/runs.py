@@ -124,8 +124,8 @@ class Run:
     def label(self) -> str:
         """Model, GPUs and parallelism in a few words."""
         degrees = {name: self.count(name) for name in ("tp", "pp", "vp", "cp", "ep", "dp", "mbs")}
-        shown = " ".join(f"{name}{size}" for name, size in degrees.items() if size > 1)
-        return f"{self.model}, {self.hardware.partition(' (')[0]}, {shown or 'one GPU'}"
+        degrees_text = " ".join(f"{name}{size}" for name, size in degrees.items() if size > 1)
+        return f"{self.model}, {self.hardware.partition(' (')[0]}, {degrees_text or 'one GPU'}"
 
 
 TRANSCRIPTION = {

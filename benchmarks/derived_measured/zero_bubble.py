@@ -91,11 +91,11 @@ def explaining_split(comparison: Comparison) -> float:
 
 
 def _row(comparison: Comparison) -> list[object]:
-    found = gain(comparison.setup)
-    difference = found - comparison.gain
+    predicted = gain(comparison.setup)
+    difference = predicted - comparison.gain
     return [
         comparison.source,
-        *(percent(share, sign=True) for share in (comparison.gain, found, difference)),
+        *(percent(share, sign=True) for share in (comparison.gain, predicted, difference)),
         "pass" if abs(difference) <= WITHIN else "FAIL",
         f"{explaining_split(comparison):.2f}",
         comparison.assumed,

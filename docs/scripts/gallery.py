@@ -27,15 +27,15 @@ from ppopt.strategies import registry
 FOLDER = Path(__file__).parents[1] / "gallery"
 DOCUMENT = Path(__file__).parents[1] / "gallery.md"
 SHOTS = {
-    "page": "One schedule: causes of idle time as hatching, memory below, time by use beside it.",
-    "path": "The critical path of 1F1B, and the way of one microbatch with its transfers.",
-    "compare": "Six schedules on one axis, the best on top, its end dotted through the others.",
-    "pairs": "DualPipe: two routes, light and dark, and pairs of F and a backward run as one.",
-    "frontier": "Memory against time; every point opens its schedule.",
-    "large": "64 devices, 512 microbatches, 98,304 operations, seen from afar.",
-    "close": "The same page close up: some devices, some time.",
-    "dark": "Close up in the dark: two chunks per device, memory stacked by chunk.",
-    "model": "Llama 3.1 8B on four devices of 64 GiB, two stages each in a V, proved optimal.",
+    "page": "One schedule: idle time hatched by cause, memory below, time by use at the right.",
+    "path": "The critical path of 1F1B, and the path of one microbatch with its transfers.",
+    "compare": "Six schedules on one time axis, the best on top; the dotted line marks its end.",
+    "pairs": "DualPipe: two routes (light and dark), and overlapped pairs of F and a backward.",
+    "frontier": "Memory against time; click a point to open its schedule.",
+    "large": "64 devices, 512 microbatches, 98,304 operations, zoomed out.",
+    "close": "The same page, zoomed in.",
+    "dark": "Dark mode, zoomed in: two chunks per device, memory stacked by chunk.",
+    "model": "Llama 3.1 8B on four devices of 64 GiB, two stages per device, optimal.",
     "phone": "The same page on a phone.",
 }
 """Screenshot -> its caption."""
@@ -51,25 +51,25 @@ def pipeline(devices: int = 4, batches: int = 8, **fields: object) -> ppopt.Pipe
 
 def optimum(**fields: object) -> ppopt.Schedule:
     """A proved optimum within the memory of 1F1B; one worker, so that it repeats itself."""
-    found = ppopt.solve(pipeline(**fields), mem_limit="1f1b", workers=1)
-    assert found.status is ppopt.Status.OPTIMAL
-    assert found.schedule is not None
-    return found.schedule
+    result = ppopt.solve(pipeline(**fields), mem_limit="1f1b", workers=1)
+    assert result.status is ppopt.Status.OPTIMAL
+    assert result.schedule is not None
+    return result.schedule
 
 
 def schedules() -> dict[str, ppopt.Schedule]:
     """Optima of two placements and all hand strategies that apply, by the name of their picture."""
-    shown = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
+    named_schedules = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
     for name in registry():
         with suppress(ppopt.NotApplicableError):
-            shown[name] = ppopt.evaluate(pipeline(), name)
-    return shown
+            named_schedules[name] = ppopt.evaluate(pipeline(), name)
+    return named_schedules
 
 
 def curve() -> str:
     """The page of a frontier."""
-    found = ppopt.frontier(pipeline(), time_limit=60, workers=1)
-    return frontier_page(report_frontier(found))
+    frontier = ppopt.frontier(pipeline(), time_limit=60, workers=1)
+    return frontier_page(report_frontier(frontier))
 
 
 def pages() -> dict[str, tuple[str, str, int]]:
@@ -97,29 +97,29 @@ def model() -> ppopt.Schedule:
     """A model in layers, its stages as `balanced` cuts them."""
     llama = ppopt.read_model("llama-3.1-8b")
     devices = llama.pipeline(devices=4, batches=16, placement="v", chunks=2)
-    found = ppopt.solve(devices, mem_limit="64GiB", workers=1, time_limit=60)
-    assert found.schedule is not None
-    return found.schedule
+    result = ppopt.solve(devices, mem_limit="64GiB", workers=1, time_limit=60)
+    assert result.schedule is not None
+    return result.schedule
 
 
-def write_pictures(shown: dict[str, ppopt.Schedule]) -> None:
+def write_pictures(named_schedules: dict[str, ppopt.Schedule]) -> None:
     """Write one SVG per schedule."""
-    for name, schedule in shown.items():
+    for name, schedule in named_schedules.items():
         (FOLDER / f"{name}.svg").write_text(svg(schedule), encoding="utf-8")
 
 
-def document(shown: dict[str, ppopt.Schedule]) -> str:
+def document(named_schedules: dict[str, ppopt.Schedule]) -> str:
     """The gallery as Markdown."""
     lines = [
         "# Gallery\n",
-        "Made by `python docs/scripts/gallery.py` from real runs.\n",
+        "Written by `python docs/scripts/gallery.py` from real runs.\n",
         "## The page\n",
     ]
     for name, caption in SHOTS.items():
         lines.append(f"{caption}\n\n![{caption}](gallery/{name}.png)\n")
     lines.append("## Schedules\n")
     lines.append("Four devices, eight microbatches, F = B = W = 1.\n")
-    for name in shown:
+    for name in named_schedules:
         lines.append(f"### {name}\n\n![{name}](gallery/{name}.svg)\n")
     return "\n".join(lines)
 
@@ -171,18 +171,18 @@ def _small(shot: bytes) -> bytes:
     from PIL import Image  # noqa: PLC0415
 
     few = Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, method=Image.Quantize.MEDIANCUT)
-    kept = io.BytesIO()
-    few.save(kept, "PNG", optimize=True)
-    return kept.getvalue()
+    buffer = io.BytesIO()
+    few.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def main() -> None:
     """Renew the pictures, the screenshots and the document."""
     FOLDER.mkdir(exist_ok=True)
-    shown = schedules()
-    write_pictures(shown)
+    named_schedules = schedules()
+    write_pictures(named_schedules)
     write_shots()
-    DOCUMENT.write_text(document(shown), encoding="utf-8")
+    DOCUMENT.write_text(document(named_schedules), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -99,16 +99,16 @@ class Block:
 
     def text(self) -> str:
         """Write the block as it stands in a document."""
-        shown = "".join(f"$ {command.line}\n{command.output}" for command in self.commands)
-        return f"{SLOW}\n" * self.slow + f"```console\n{shown}```\n"
+        session = "".join(f"$ {command.line}\n{command.output}" for command in self.commands)
+        return f"{SLOW}\n" * self.slow + f"```console\n{session}```\n"
 
 
 def guides() -> list[Path]:
     """Documents whose commands stand with their outputs."""
-    found = sorted((ROOT / "docs").rglob("*.md"))
+    pages = sorted((ROOT / "docs").rglob("*.md"))
     return [
         path
-        for path in (README, *found)
+        for path in (README, *pages)
         if path.name not in MEASURED
         and "_site" not in path.parts
         and "```console" in path.read_text(encoding="utf-8")
@@ -117,10 +117,10 @@ def guides() -> list[Path]:
 
 def solve(pipeline: ppopt.Pipeline) -> ppopt.Schedule:
     """Search the schedule of a picture; one worker, so that it repeats itself."""
-    found = ppopt.solve(pipeline, workers=1)
-    assert found.schedule is not None
-    assert found.status is ppopt.Status.OPTIMAL
-    return found.schedule
+    result = ppopt.solve(pipeline, workers=1)
+    assert result.schedule is not None
+    assert result.status is ppopt.Status.OPTIMAL
+    return result.schedule
 
 
 def strategies_table() -> str:
@@ -155,18 +155,18 @@ def _table_of(settings: Iterable[Setting], without_default: Collection[str] = ()
 
 def tables_of(document: str) -> dict[str, str]:
     """Return the tables of a document, each between `<!-- NAME -->` and `<!-- end -->`."""
-    return {found["name"]: found["rows"] for found in _TABLE.finditer(document)}
+    return {table["name"]: table["rows"] for table in _TABLE.finditer(document)}
 
 
 def _with_tables(document: str) -> str:
     tables = {"strategies": strategies_table, "settings": settings_table, "layers": layers_table}
-    return _TABLE.sub(lambda found: found[1] + tables[found["name"]](), document)
+    return _TABLE.sub(lambda match: match[1] + tables[match["name"]](), document)
 
 
 def write_files(document: str, folder: Path) -> None:
     """Write the files that a document shows into a folder."""
-    for found in _FILE.finditer(document):
-        (folder / found["name"]).write_text(found["text"], encoding="utf-8")
+    for match in _FILE.finditer(document):
+        (folder / match["name"]).write_text(match["text"], encoding="utf-8")
 
 
 def blocks(document: str) -> list[Block]:
@@ -186,12 +186,12 @@ def _block(match: re.Match[str]) -> Block:
 
 def run(line: str, folder: Path) -> str:
     """Run a command line by bash in a folder; lines of the output end without blanks."""
-    kept = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=folder,
-        env={**kept, "PATH": places, "COLUMNS": str(COLUMNS), "PYTHONUTF8": "1"},
+        env={**environment, "PATH": places, "COLUMNS": str(COLUMNS), "PYTHONUTF8": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",

@@ -1,17 +1,20 @@
-"""Prose that is hard to read: long sentences, and words that make one read a sentence twice.
+"""Prose and names that are hard to read: long sentences, odd words, names that say nothing.
 
-    python docs/scripts/prose.py
+    python docs/scripts/prose.py [FOLDER...]
 
 Prints every such place. Reads the paragraphs, lists and tables of the documents, and the docstrings
 and messages of the package: errors, help, what is printed. Formulas of docstrings may take longer
 sentences. Code counts as one word where it stands in a sentence, and not at all where it stands
-alone.
+alone. Names and docstrings are also compared with the vocabulary: `docs/reference/glossary.md` has
+the terms to use instead. If folders are named, only their vocabulary is read.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -33,6 +36,20 @@ ODD = re.compile(
     re.IGNORECASE,
 )
 """Words and turns for which there is a plainer one."""
+NAMES = re.compile(
+    r"_*(again|found|given|gives|hands?|held|kept|least|made|mine|most|moved|one|others?|owed|room"
+    r"|said|shown|takes|told|words)_*|(?!test_).*_words",
+    re.IGNORECASE,
+)
+"""Whole names that do not say what a value is; `describe_...` is clearer than `..._words`."""
+HOUSE_TERMS = re.compile(
+    r"\bhands?[ -](?:strateg|schedule|order)\w*|\bg(?:[ai]ves?|iven|iving) back\b"
+    r"|\b(?:beside|mine|owed)\b|\btakes? memory\b|\bmemory (?:taken|given|held|owed)\b",
+    re.IGNORECASE,
+)
+"""Everyday words for which the glossary has a term: baseline, free, allocate, live memory."""
+CHECKED: tuple[str, ...] = ("docs/scripts/prose.py",)
+"""Files and folders that must keep to the vocabulary; the tests look at them."""
 _END = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9`-])")
 _WORD = re.compile(r"[^\W\d_][\w'-]*|CODE")
 
@@ -97,8 +114,8 @@ def _message(node: ast.AST) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            words = (str(p.value) if isinstance(p, ast.Constant) else "`CODE`" for p in parts)
-            return "".join(words)
+            texts = (str(p.value) if isinstance(p, ast.Constant) else "`CODE`" for p in parts)
+            return "".join(texts)
     return ""
 
 
@@ -108,8 +125,8 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type != "inline" or token.map is None:
             continue
-        words = "".join(_plain(child.type, child.content) for child in token.children or ())
-        for sentence in _END.split(words):
+        text = "".join(_plain(child.type, child.content) for child in token.children or ())
+        for sentence in _END.split(text):
             yield token.map[0] + 1, " ".join(sentence.split())
 
 
@@ -129,13 +146,76 @@ def hard(paths: Iterable[Path]) -> Iterator[Place]:
             texts = [*docstrings(path), *messages(path)]
         for first, text in texts:
             for line, sentence in sentences(text):
-                words = len(_WORD.findall(sentence))
-                if words > (LONGEST_IN_CODE if is_code else LONGEST):
-                    yield Place(name, first + line - 1, f"{words} words", sentence)
+                length = len(_WORD.findall(sentence))
+                if length > (LONGEST_IN_CODE if is_code else LONGEST):
+                    yield Place(name, first + line - 1, f"{length} words", sentence)
                 for word in ODD.findall(sentence):
                     yield Place(name, first + line - 1, word or "double negation", sentence)
 
 
+def vocabulary(paths: Iterable[Path]) -> Iterator[Place]:
+    """Every name and every text that does not keep to the vocabulary."""
+    for path in paths:
+        document = path.relative_to(ROOT).as_posix()
+        texts = [(1, path.read_text(encoding="utf-8"))]
+        if path.suffix == ".py":
+            texts = list(docstrings(path))
+            for line, name in names(path):
+                yield Place(document, line, name, "a name that does not say what the value is")
+        for first, text in texts:
+            for line, sentence in sentences(text):
+                for match in HOUSE_TERMS.finditer(sentence):
+                    yield Place(document, first + line - 1, match[0], sentence)
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of every definition of a module whose name is outside the vocabulary."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    operands = {
+        id(argument)
+        for method in ast.walk(tree)
+        if isinstance(method, ast.FunctionDef) and method.name.startswith("__")
+        for argument in method.args.args
+        if argument.arg == "other"
+    }
+    for node in ast.walk(tree):
+        name = "" if id(node) in operands else _definition(node)
+        if NAMES.fullmatch(name):
+            yield getattr(node, "lineno", 1), name
+
+
+def _definition(node: ast.AST) -> str:
+    """The name that a node defines."""
+    match node:
+        case (
+            ast.Name(id=name, ctx=ast.Store())
+            | ast.Attribute(attr=name, ctx=ast.Store())
+            | ast.arg(arg=name)
+            | ast.FunctionDef(name=name)
+            | ast.AsyncFunctionDef(name=name)
+            | ast.ClassDef(name=name)
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.alias(asname=str(name))
+            | ast.ExceptHandler(name=str(name))
+        ):
+            return name
+    return ""
+
+
+def files(folders: Iterable[str]) -> list[Path]:
+    """The modules and documents of folders, or files by themselves."""
+    roots = [ROOT / folder for folder in folders]
+    pages = [page for page in documents() if any(page.is_relative_to(root) for root in roots)]
+    code = {path for root in roots for path in root.rglob("*.py")}
+    return sorted(code.union(pages, (root for root in roots if root.suffix == ".py")))
+
+
 if __name__ == "__main__":
-    for place in hard([*documents(), *modules()]):
-        print(place)
+    if len(sys.argv) > 1:
+        places = list(vocabulary(files(sys.argv[1:])))
+        print(*places, sep="\n")
+        print(*Counter(place.reason.lower() for place in places).most_common(), sep="\n")
+    else:
+        for place in hard([*documents(), *modules()]):
+            print(place)

@@ -98,6 +98,6 @@ def _costs(name: str) -> str:
         "Layer": [(cost.field, cost.layer_meaning, cost.layer_default) for cost in LAYER_COSTS],
     }
     return "".join(
-        f"\n   .. py:attribute:: {field}\n\n      {meaning} (default: {default.words})\n"
+        f"\n   .. py:attribute:: {field}\n\n      {meaning} (default: {default.value_or_rule})\n"
         for field, meaning, default in costs.get(name, ())
     )

@@ -73,7 +73,7 @@ def run(
             raise InputError(
                 "run: it moves no activation to the host; make the schedule without offload"
             )
-        if schedule.pipeline.has_further_operations and stages_from is not None:
+        if schedule.pipeline.has_auxiliary_operations and stages_from is not None:
             raise InputError(
                 "run: with your own model only compute and transfers run as scheduled; "
                 "make the schedule without unshard, gradient sync and optimizer"

@@ -119,7 +119,7 @@ class GroupedQueryAttention:
         return biases + self.output_bias * hidden + vectors
 
     @property
-    def kept(self) -> int:
+    def stashed(self) -> int:
         """Elements per token: queries, keys, values, output, and what norms and the gate read."""
         normed = self.normed * self.width * (self.heads + self.groups)
         gated = self.gated * 2 * self.width * self.heads
@@ -160,7 +160,7 @@ class Indexer:
         )
 
     @property
-    def kept(self) -> int:
+    def stashed(self) -> int:
         """Elements per token: queries, the key before and behind its norm, and weights."""
         return 0 if self.shared else self.heads * (self.width + 1) + 2 * self.width
 
@@ -231,10 +231,10 @@ class LatentAttention:
         return latents + biases + (self.indexer.vectors if self.indexer else 0)
 
     @property
-    def kept(self) -> int:
+    def stashed(self) -> int:
         """Elements per token: latents and their norms, queries, keys, values and the output."""
         latents = 2 * self.query_latent + 2 * self.latent + self.position
-        index = self.indexer.kept if self.indexer else 0
+        index = self.indexer.stashed if self.indexer else 0
         return latents + 2 * self.heads * (self.query + self.value) + index
 
     def keys(self, context: int) -> float:
@@ -293,7 +293,7 @@ class LinearAttention:
         return self.kernel * mixed + 2 * self.delta * self.heads + norm
 
     @property
-    def kept(self) -> int:
+    def stashed(self) -> int:
         """Elements per token: queries, keys, values, gate and output; before the convolution, too.
 
         The states of chunks are computed again.
@@ -364,7 +364,7 @@ class FeedForward:
         """Parameters of biases."""
         return self.bias * ((1 + self.gated) * self.width + hidden)
 
-    def kept(self, _: int) -> int:
+    def stashed(self, _: int) -> int:
         """Elements per token: up and what passes on, and the gate."""
         return (2 + self.gated) * self.width
 
@@ -426,7 +426,7 @@ class Experts:
         biases = self.bias * self.number * (2 * self.width + hidden)
         return self.routing_bias * self.number + biases
 
-    def kept(self, hidden: int) -> int:
+    def stashed(self, hidden: int) -> int:
         """Elements per token: the copies that go to experts; gate, up and product of each."""
         return self.chosen * hidden + 3 * (self.chosen * self.width + self.shared)
 

@@ -28,7 +28,7 @@ from ppopt.derivation.config_family import (
 )
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 
 __all__ = ["FAMILIES"]
 
@@ -194,7 +194,7 @@ def _shared_experts(keys: Keys, index: int, *, routing_bias: bool) -> FeedForwar
     """Dense layers first, then experts, some of which every token passes."""
     kind = keys.listed("mlp_layer_types", index)
     if kind not in (None, "dense", "sparse"):
-        raise InputError(f"mlp_layer_types: {shown(kind)} is neither dense nor sparse")
+        raise InputError(f"mlp_layer_types: {abbreviated(kind)} is neither dense nor sparse")
     dense = kind == "dense"
     if kind is None:
         first = keys.count("first_k_dense_replace", minimum=0)
@@ -251,7 +251,7 @@ def _shares_indexer(keys: Keys, index: int) -> bool:
     offset = keys.count("index_skip_topk_offset", 2, minimum=0)
     kind = keys.listed("indexer_types", index)
     if kind not in (None, "full", "shared"):
-        raise InputError(f"indexer_types: {shown(kind)} is neither full nor shared")
+        raise InputError(f"indexer_types: {abbreviated(kind)} is neither full nor shared")
     return kind == "shared" if kind else max(index - offset + 1, 0) % frequency > 0
 
 

@@ -10,7 +10,7 @@ from ppopt.derivation.architecture import Decoder, Experts, GroupedQueryAttentio
 from ppopt.derivation.config_encoders import EncoderReader
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 
 Layer = Callable[[Keys, int], Decoder]
 """The decoder layer of a configuration by its index."""
@@ -46,11 +46,13 @@ FAMILIES: dict[str, Family] = {}
 """Architecture, as configurations name it under `architectures` -> its family."""
 
 
-def register(*architectures: str, types: tuple[str, ...], **more: Any) -> Callable[[Layer], Layer]:
+def register(
+    *architectures: str, types: tuple[str, ...], **fields: Any
+) -> Callable[[Layer], Layer]:
     """Register the decoder layer of architectures; `more` are further fields of `Family`."""
 
     def add(layer: Layer) -> Layer:
-        family = Family(architectures[0], layer, types, **more)
+        family = Family(architectures[0], layer, types, **fields)
         FAMILIES.update(dict.fromkeys(architectures, family))
         return layer
 
@@ -98,7 +100,8 @@ def expect_full_attention(kind: str) -> None:
     """Raise InputError on a kind of attention that is not read."""
     if kind != "full_attention":
         raise InputError(
-            f"layer_types: {shown(kind)} is not a kind of attention that this architecture has"
+            f"layer_types: {abbreviated(kind)} is not a kind of attention that this architecture "
+            "has"
         )
 
 

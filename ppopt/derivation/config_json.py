@@ -26,7 +26,7 @@ from ppopt.derivation.config_family import Family
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
-from ppopt.formats.fields import shown, within
+from ppopt.formats.fields import abbreviated, within
 
 LARGEST_FILE = 2**20
 MAX_NAMED_KEYS = 5
@@ -57,7 +57,9 @@ def read_architecture(path: Path) -> Architecture:
     where = label(path)
     document = parse_json(read_text(path, LARGEST_FILE), where)
     if not isinstance(document, dict):
-        raise InputError(f"{where}: {shown(document)} is no object; give a model's config.json")
+        raise InputError(
+            f"{where}: {abbreviated(document)} is no object; give a model's config.json"
+        )
     return within(where, architecture_of, document)
 
 
@@ -75,7 +77,7 @@ def architecture_of(config: Mapping[str, object]) -> Architecture:
     }
     text = config[key] if key else {k: v for k, v in config.items() if k not in parts}
     if not isinstance(text, dict):
-        raise InputError(f"{key}: {shown(text)} is not an object {{...}}")
+        raise InputError(f"{key}: {abbreviated(text)} is not an object {{...}}")
     if key and config.get("tie_word_embeddings") is not None:
         text = text | {"tie_word_embeddings": config["tie_word_embeddings"]}
     family, architecture = _recognize(_names(config, text), text, key)
@@ -88,8 +90,10 @@ def architecture_of(config: Mapping[str, object]) -> Architecture:
         patches, tokens = encoder.patches, encoder.tokens
         notes.append(f"an image has {patches} patches, which become {tokens} tokens")
     for name in parts:
-        shown_name = name if name.isprintable() else shown(name)
-        notes.append(f"{shown_name} is left out: only the layers of the language model are derived")
+        printable_name = name if name.isprintable() else abbreviated(name)
+        notes.append(
+            f"{printable_name} is left out: only the layers of the language model are derived"
+        )
     return replace(architecture, notes=tuple(notes), encoder=encoder)
 
 
@@ -109,7 +113,7 @@ def _names(config: Mapping[str, object], text: Mapping[str, object]) -> list[str
     inner = text.get("architectures")
     names = [*names, *(inner if isinstance(inner, list) else [])]
     if not all(isinstance(name, str) and name.isprintable() for name in names):
-        raise InputError(f"architectures: {shown(named)} is not a list of names")
+        raise InputError(f"architectures: {abbreviated(named)} is not a list of names")
     return list(dict.fromkeys(names))
 
 
@@ -127,13 +131,13 @@ def _recognize(
     if similar is None:
         families = ", ".join(dict.fromkeys(family.name for family in FAMILIES.values()))
         raise InputError(
-            f"architectures: {shown(names[0])} is not known; known are {families}, and models with "
-            f"their keys; {BY_HAND}"
+            f"architectures: {abbreviated(names[0])} is not known; known are {families}, and "
+            f"models with their keys; {BY_HAND}"
         )
     if similar.unknown:
         unknown = ", ".join(similar.unknown[:MAX_NAMED_KEYS])
         raise InputError(
-            f"architectures: {shown(names[0])} is not known; its keys are those of "
+            f"architectures: {abbreviated(names[0])} is not known; its keys are those of "
             f"{similar.family.name}, but not {unknown}: remove keys that do not change the "
             f"dimensions, or {BY_HAND}"
         )

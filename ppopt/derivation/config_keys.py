@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import flag, shown, text, whole, within
+from ppopt.formats.fields import abbreviated, flag, text, whole, within
 
 MAX_DIMENSION = 2**31
 """Largest dimension that is read."""
@@ -119,7 +119,7 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, list):
-            raise InputError(f"{key}: {shown(value)} is not a list")
+            raise InputError(f"{key}: {abbreviated(value)} is not a list")
         return [within(key, whole, number, 0, MAX_DIMENSION) for number in value]
 
     def listed(self, key: str, index: int) -> Any:
@@ -128,7 +128,7 @@ class Keys:
         if values is None:
             return None
         if not isinstance(values, list) or len(values) < layers:
-            raise InputError(f"{key}: {shown(values)} is not a list of {layers} layers")
+            raise InputError(f"{key}: {abbreviated(values)} is not a list of {layers} layers")
         return values[index]
 
     def layer_kind(self, index: int, default: str) -> str:
@@ -139,7 +139,7 @@ class Keys:
     def unread(self) -> list[str]:
         """Keys that have not been read and may change the dimensions."""
         return [
-            key if key.isprintable() else shown(key)
+            key if key.isprintable() else abbreviated(key)
             for key, value in self._config.items()
             if key not in self._read
             and value not in (None, [], {}, *_WITHOUT_DIMENSIONS_IF.get(key, ()))

@@ -186,7 +186,7 @@ class DerivedModel:
         return [
             "Every figure below is derived from published dimensions, none is measured on them.",
             f"parameters: {self.parameters:,}, norms and biases included{predictions}",
-            f"training: {training.gpus} GPUs, parallelism: {training.words()}; ZeRO "
+            f"training: {training.gpus} GPUs, parallelism: {training.describe_parallelism()}; ZeRO "
             f"{training.zero}; {training.framework}",
             f"microbatch: {training.microbatch} x {training.sequence} tokens",
             *self.architecture.notes,
@@ -206,13 +206,13 @@ class DerivedModel:
         """What the static memory counts."""
         training, style = self.training, self.training.style
         shards = {3: "all", 2: "gradients and states", 1: "states"}
-        words = f"{style.parameter} + {style.gradient} + {style.state} bytes a parameter"
-        words += ": parameter, gradient and optimizer states"
+        text = f"{style.parameter} + {style.gradient} + {style.state} bytes a parameter"
+        text += ": parameter, gradient and optimizer states"
         if training.zero and training.ranks > 1:
-            words += f"; {shards[training.zero]} sharded over {training.ranks} ranks"
+            text += f"; {shards[training.zero]} sharded over {training.ranks} ranks"
         if training.expert > 1:
-            words += f"; experts over {training.expert}"
-        return words
+            text += f"; experts over {training.expert}"
+        return text
 
 
 def derive_model(

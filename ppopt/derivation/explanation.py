@@ -49,14 +49,14 @@ def _layer(costing: Costing, layer: LayerCosts) -> Iterator[Item]:
     total = layer.forward + layer.backward
     for part in layer.parts:
         for kind, kernels, collectives in _kinds(costing, part):
-            for name, bound, flops, moved, seconds in (
+            for name, bound, flops, traffic, seconds in (
                 *_kernels(costing, kernels, costing.split(part) if kind in ("B", "W") else 1.0),
                 *_collectives(costing, collectives),
             ):
                 time = seconds * MILLISECONDS
                 yield Item(
                     *(layer.name, layer.count, kind, part.name, name, bound),
-                    *(flops * FLOPS, moved * BYTES, time, time / total),
+                    *(flops * FLOPS, traffic * BYTES, time, time / total),
                 )
 
 
@@ -79,7 +79,7 @@ def _kernels(costing: Costing, kernels: tuple[Kernel, ...], split: float) -> Ite
     for kernel in kernels:
         seconds = kernel.seconds(costing.gpu, costing.training.precision)
         computed += seconds
-        yield kernel.name, kernel.bound, kernel.flops, kernel.moved, factor * seconds
+        yield kernel.name, kernel.bound, kernel.flops, kernel.traffic, factor * seconds
     waiting = costing.computed(kernels) - computed
     if waiting > 0:
         yield "", "launches", 0.0, 0.0, factor * waiting

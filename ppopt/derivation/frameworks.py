@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 
 
 class Passes(NamedTuple):
@@ -24,7 +24,7 @@ class Passes(NamedTuple):
     backward: float
     forward_launches: float = 1
     backward_launches: float = 1
-    kept: float = 0
+    stashed: float = 0
     """Elements that it leaves for the backward, per element of its unit."""
     weight: float = 0
     """Moved by the kernels of `backward` where they find the gradient of weights, too."""
@@ -49,7 +49,7 @@ class Framework(NamedTuple):
     merge: Passes
     """Copies between the layouts of tokens and of heads, per element of attention's output."""
     loss: Passes
-    """The loss, per logit, in bytes; `kept` in bytes, too."""
+    """The loss, per logit, in bytes; `stashed` in bytes, too."""
     accumulated: float
     """Bytes moved per parameter to add its gradient to those of earlier microbatches."""
     parameter: int
@@ -62,13 +62,13 @@ class Framework(NamedTuple):
 FUSED = Framework(
     launch=6e-6,
     split=1.05,
-    norm=Passes(2, 4, 1, 2, kept=1),
-    residual=Passes(3, 1, kept=1),
+    norm=Passes(2, 4, 1, 2, stashed=1),
+    residual=Passes(3, 1, stashed=1),
     rotary=Passes(2, 2),
-    gated=Passes(3, 5, kept=1),
-    plain=Passes(2, 3, kept=1),
+    gated=Passes(3, 5, stashed=1),
+    plain=Passes(2, 3, stashed=1),
     merge=Passes(0, 0, 0, 0),
-    loss=Passes(24, 14, 6, 3, kept=2),
+    loss=Passes(24, 14, 6, 3, stashed=2),
     accumulated=8,
     parameter=2,
     gradient=4,
@@ -77,13 +77,13 @@ FUSED = Framework(
 EAGER = Framework(
     launch=18e-6,
     split=1.04,
-    norm=Passes(2, 4, 1.25, 5, kept=1, weight=2),
-    residual=Passes(3, 3, kept=1),
-    rotary=Passes(9, 10, 7, 8, kept=1),
-    gated=Passes(5, 13, 2, 6, kept=2),
-    plain=Passes(2, 3, kept=1),
-    merge=Passes(2, 5, 1, 4, kept=1),
-    loss=Passes(18, 18, 3, 3, kept=4),
+    norm=Passes(2, 4, 1.25, 5, stashed=1, weight=2),
+    residual=Passes(3, 3, stashed=1),
+    rotary=Passes(9, 10, 7, 8, stashed=1),
+    gated=Passes(5, 13, 2, 6, stashed=2),
+    plain=Passes(2, 3, stashed=1),
+    merge=Passes(2, 5, 1, 4, stashed=1),
+    loss=Passes(18, 18, 3, 3, stashed=4),
     accumulated=6,
     parameter=4,
     gradient=4,
@@ -95,7 +95,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torch-compile": FUSED._replace(
         launch=10e-6,
         split=1.04,
-        loss=Passes(12, 10, 3, 2, kept=2),
+        loss=Passes(12, 10, 3, 2, stashed=2),
         accumulated=6,
         parameter=4,
         gradient=4,
@@ -108,5 +108,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
 def framework_named(name: str) -> Framework:
     """A framework by its name; raises InputError if there is none."""
     if name not in FRAMEWORKS:
-        raise InputError(f"framework: {shown(name)} is unknown; known are {', '.join(FRAMEWORKS)}")
+        raise InputError(
+            f"framework: {abbreviated(name)} is unknown; known are {', '.join(FRAMEWORKS)}"
+        )
     return FRAMEWORKS[name]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_type_hin
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_toml, read_text
-from ppopt.formats.fields import section, shown, text, within
+from ppopt.formats.fields import abbreviated, section, text, within
 from ppopt.problem import exact
 from ppopt.problem.settings import nearest
 from ppopt.problem.units import SCALES, Unit
@@ -45,13 +45,13 @@ class Measure:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
         number, unit = (value, None) if parts is None else (parts[1], parts[2])
         if unit is not None and unit not in self.units:
-            raise self._error(f"{shown(value)}: unit {unit} is unknown", where)
+            raise self._error(f"{abbreviated(value)}: unit {unit} is unknown", where)
         amount = exact.fraction(number, where) * (1 if unit is None else self.units[unit])
         if not self.minimum <= amount <= self.maximum:
             bounds = f"{self.minimum:g} .. {self.maximum:g} {self.unit}".strip()
-            raise self._error(f"{shown(value)} is not within {bounds}", where)
+            raise self._error(f"{abbreviated(value)} is not within {bounds}", where)
         if self.is_whole and amount.denominator != 1:
-            raise self._error(f"{shown(value)} is not a whole number", where)
+            raise self._error(f"{abbreviated(value)} is not a whole number", where)
         return exact.plain(amount)
 
     def _error(self, fault: str, where: str) -> InputError:
@@ -83,7 +83,7 @@ class MeasureByRanks:
 def _ranks(text: str, where: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text) >= 2):
         raise InputError(
-            f"{where}: {shown(text)} is no number of ranks; write {{2 = 0.6, 8 = 0.7}}"
+            f"{where}: {abbreviated(text)} is no number of ranks; write {{2 = 0.6, 8 = 0.7}}"
         )
     return int(text)
 
@@ -129,7 +129,7 @@ class Basis(StrEnum):
     """A measurement on this GPU."""
     ASSUMED = "assumed"
     """A measurement on another GPU, or a guess."""
-    GIVEN = "given"
+    USER_FILE = "given"
     """The user's own file."""
 
 
@@ -266,14 +266,16 @@ def _own_gpu(document: object, path: Path) -> Gpu:
         within(key, _line, record.get(key, default))
         for key, default in (("name", path.stem), ("source", f"given in {path.name}"))
     )
-    return _gpu(name, _values([record | {"like": like, "basis": Basis.GIVEN, "source": source}]))
+    return _gpu(
+        name, _values([record | {"like": like, "basis": Basis.USER_FILE, "source": source}])
+    )
 
 
 def _line(value: object) -> str:
     """Check for text on one line."""
     line = text(value).strip()
     if not line.isprintable() or not 0 < len(line) <= LONGEST_LINE:
-        raise InputError(f"{shown(value)} is not one line of 1 to {LONGEST_LINE} characters")
+        raise InputError(f"{abbreviated(value)} is not one line of 1 to {LONGEST_LINE} characters")
     return line
 
 
@@ -281,7 +283,7 @@ def _known(name: str, key: str) -> Gpu:
     """A GPU of `gpus.toml` by its name, which the user gives under a key."""
     gpu = gpus().get(name.strip().lower())
     if gpu is None:
-        fault = f"{shown(name)} is unknown; did you mean {nearest(name, gpus())}?"
+        fault = f"{abbreviated(name)} is unknown; did you mean {nearest(name, gpus())}?"
         raise InputError(
             f"{key}: {fault if name else 'name one;'} known are {', '.join(gpus())}, and your own "
             "file, my-gpu.toml"

@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
     name: str
     bound: Bound
     flops: float = 0.0
-    moved: float = 0.0
+    traffic: float = 0.0
     """Bytes that are read and written."""
     launches: float = 1.0
     """Number of kernels."""
@@ -47,7 +47,7 @@ class Kernel(NamedTuple):
 
     def seconds(self, gpu: Gpu, precision: Precision) -> float:
         """Time on a GPU, in seconds."""
-        moving = self.moved / (gpu.memory_speed * gpu.memory_efficiency)
+        moving = self.traffic / (gpu.memory_speed * gpu.memory_efficiency)
         if self.bound is Bound.MEMORY:
             return self.launches * gpu.kernel_time + moving
         return max(self.launches * gpu.kernel_time, moving, self._computing(gpu, precision))

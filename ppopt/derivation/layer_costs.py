@@ -61,9 +61,9 @@ class Times(NamedTuple):
     weight: float = 0.0
     backward: float = 0.0
 
-    def __add__(self, more: Times) -> Times:  # type: ignore[override]
+    def __add__(self, addend: Times) -> Times:  # type: ignore[override]
         """Sums by kind."""
-        return Times(*(first + second for first, second in zip(self, more, strict=True)))
+        return Times(*(first + second for first, second in zip(self, addend, strict=True)))
 
 
 class StepCosts(NamedTuple):
@@ -100,7 +100,7 @@ class LayerCosts:
     output: float = 0
     workspace: tuple[int, int] = (0, 0)
     """Of F, and of B and BW."""
-    kept: int = 0
+    stashed: int = 0
     """What F keeps with recompute."""
     step: StepCosts = NO_STEP_COSTS
     frozen: bool = False
@@ -148,13 +148,13 @@ class Costing:
 
     def layers(self, architecture: Architecture) -> list[LayerCosts]:
         """Costs of an architecture's encoder, embedding, decoder layers, predictions and head."""
-        hidden, words = architecture.hidden, architecture.vocabulary
+        hidden, vocabulary = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
         runs = [self.run(run, hidden) for run in architecture.runs]
         if architecture.predictions and self.training.mtp:
             runs.append(self.prediction(architecture))
-        embedding = self.embedding(hidden, words)
-        return [*encoder, embedding, *runs, self.head(hidden, words, tied=architecture.tied)]
+        embedding = self.embedding(hidden, vocabulary)
+        return [*encoder, embedding, *runs, self.head(hidden, vocabulary, tied=architecture.tied)]
 
     def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> LayerCosts:
         """Equal layers of a part of the model."""
@@ -171,19 +171,19 @@ class Costing:
 
     def prediction(self, architecture: Architecture) -> LayerCosts:
         """Modules that predict further tokens."""
-        hidden, words = architecture.hidden, architecture.vocabulary
+        hidden, vocabulary = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
-        more = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * words)
-        each = self._flops(decoder, hidden, frozen) + more
+        head_flops = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * vocabulary)
+        each = self._flops(decoder, hidden, frozen) + head_flops
         return self.layer(
             "prediction",
-            self.rank.prediction(decoder, hidden, words, frozen=frozen),
+            self.rank.prediction(decoder, hidden, vocabulary, frozen=frozen),
             architecture.predictions,
             role="mtp",
             hidden=hidden,
             gradients=_gradients(decoder, hidden),
-            logits=words,
+            logits=vocabulary,
             flops=each * self.training.all_tokens,
             frozen=frozen,
         )
@@ -296,7 +296,7 @@ class Costing:
         loss = LOGIT * logits * each
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
-        activation = _mib(sum(part.kept for part in parts))
+        activation = _mib(sum(part.stashed for part in parts))
         communication = self.communication(parts)
         times = self.computing(parts) + communication
         return LayerCosts(
@@ -304,10 +304,10 @@ class Costing:
             **Times(*map(_rounded, times))._asdict(),
             communication=Times(*(round(time, 3) for time in communication)),
             activation=activation,
-            static=_mib(sum(map(self._held, parts))),
+            static=_mib(sum(map(self._static_bytes, parts))),
             output=0 if role == "head" else round(handed / MIB, 3),
             workspace=(_mib(loss), _mib(back)),
-            kept=min(_mib(handed), activation),
+            stashed=min(_mib(handed), activation),
             step=self.step(parts),
             frozen=frozen,
             flops=flops,
@@ -361,15 +361,15 @@ class Costing:
             trained += part.parameters + part.routed + part.shared
         if not part.weight or not trained:
             return ()
-        moved = self.training.style.accumulated * trained
-        return (Kernel("gradient accumulation", Bound.MEMORY, moved=moved),)
+        traffic = self.training.style.accumulated * trained
+        return (Kernel("gradient accumulation", Bound.MEMORY, traffic=traffic),)
 
     def exposed(self, collectives: Iterable[Collective]) -> float:
         """Exposed seconds of collectives."""
         factors = self.scale._asdict()
         return sum(each.exposed(self.gpu, self.node, **factors) for each in collectives)
 
-    def _held(self, part: Part) -> float:
+    def _static_bytes(self, part: Part) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
         data, experts = self.training.data_group, self.training.expert_data_group
         return (
@@ -395,13 +395,13 @@ class Costing:
         reduce = Pattern.REDUCE_SCATTER if zero else Pattern.ALL_REDUCE
         sync = self._exchanged("gradients", reduce, gradient, trained)
         gather = self._exchanged("parameters", Pattern.ALL_GATHER, ELEMENT, gathered) if zero else 0
-        moved = sum(self._optimizing(size, group) for size, group in trained)
+        seconds = sum(self._optimizing(size, group) for size, group in trained)
         memory = ELEMENT * sum(size for size, _ in gathered) if shards_all else 0
         return StepCosts(
             unshard=_optional(self.scale.communication * gather),
             unshard_memory=_mib(memory),
             gradient_sync=_optional(self.scale.communication * sync),
-            optimizer=_optional(self.scale.compute * moved),
+            optimizer=_optional(self.scale.compute * seconds),
         )
 
     def _sharded(self, parts: Sequence[Part], *, frozen: bool) -> list[tuple[float, Group]]:
@@ -424,13 +424,13 @@ class Costing:
         if not parameters:
             return 0.0
         shard = parameters / (group.ranks if self.training.zero else 1)
-        moved = (ADAM + NORM) * shard + self.training.style.gradient * parameters
-        return self.computed([Kernel("optimizer", Bound.MEMORY, moved=moved)])
+        traffic = (ADAM + NORM) * shard + self.training.style.gradient * parameters
+        return self.computed([Kernel("optimizer", Bound.MEMORY, traffic=traffic)])
 
 
 def _gradients(decoder: Decoder, hidden: int) -> float:
     """Elements per token of gradients alive at once."""
-    return hidden + decoder.feed_forward.kept(hidden)
+    return hidden + decoder.feed_forward.stashed(hidden)
 
 
 def _mib(size: float) -> int:

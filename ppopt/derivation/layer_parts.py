@@ -59,7 +59,7 @@ class ScoreBytes(NamedTuple):
     pointwise: int
     products_back: int
     pointwise_back: int
-    kept: int
+    stashed: int
 
 
 SCORES = ScoreBytes(
@@ -67,14 +67,14 @@ SCORES = ScoreBytes(
     pointwise=2 + 2,  # F: the softmax reads and writes
     products_back=2 + 2 + 2 + 2,  # B: read for values, written, read for queries and for keys
     pointwise_back=2 + 2 + 2,  # B: the softmax reads gradients and scores, and writes
-    kept=2,
+    stashed=2,
 )
 MASK = 1
 """Bytes of an element of a mask of dropout."""
 SCORES_WITH_DROPOUT = SCORES._replace(
     pointwise=SCORES.pointwise + 2 + 2 + MASK,
     pointwise_back=SCORES.pointwise_back + 2 + 2 + MASK,
-    kept=SCORES.kept + 2 + MASK,
+    stashed=SCORES.stashed + 2 + MASK,
 )
 
 
@@ -88,9 +88,9 @@ class PerKind(NamedTuple):
     backward: tuple[Collective, ...] = ()
     """Of BW."""
 
-    def __add__(self, more: PerKind) -> PerKind:  # type: ignore[override]
+    def __add__(self, addend: PerKind) -> PerKind:  # type: ignore[override]
         """Those of both."""
-        return PerKind(*(first + second for first, second in zip(self, more, strict=True)))
+        return PerKind(*(first + second for first, second in zip(self, addend, strict=True)))
 
 
 NO_COLLECTIVES = PerKind()
@@ -107,7 +107,7 @@ class Part:
     weight: tuple[Kernel, ...] = ()
     """Kernels of W. Those of BW are those of B and of W."""
     collectives: PerKind = NO_COLLECTIVES
-    kept: float = 0.0
+    stashed: float = 0.0
     """Bytes that F leaves for the backward."""
     parameters: float = 0.0
     """Parameters of matrices on a rank, without `routed`."""
@@ -120,11 +120,13 @@ class Part:
     shared: float = 0.0
     """Parameters of another layer to whose gradient it adds."""
 
-    def __add__(self, more: Part) -> Part:
+    def __add__(self, addend: Part) -> Part:
         """Both as one part, by the name of the first."""
         own = {"name", "trained"}
         summed = (entry.name for entry in fields(self) if entry.name not in own)
-        return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in summed})
+        return replace(
+            self, **{name: getattr(self, name) + getattr(addend, name) for name in summed}
+        )
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Rank:
         Matrices beside adapters keep it, and have no gradient of weights.
         """
         if frozen:
-            return passes._replace(kept=passes.kept - 1, weight=0)
+            return passes._replace(stashed=passes.stashed - 1, weight=0)
         return passes._replace(weight=0) if self.training.lora else passes
 
     def residual(self, hidden: int) -> Part:
@@ -190,7 +192,7 @@ class Rank:
             return added
         masks = 2 * MASK * size
         mask = Kernel("mask", Bound.MEMORY, 0, masks, launches=0)
-        return added + Part("", (mask,), (mask,), kept=masks)
+        return added + Part("", (mask,), (mask,), stashed=masks)
 
     def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> Part:
         """Projections and attention; a rank has its share of the heads."""
@@ -199,9 +201,9 @@ class Rank:
         width = attention.heads * attention.value / ranks
         merge = self._pointwise("layouts of heads", self.style.merge, tokens * width)
         own = self._attention(attention)
-        kept = ELEMENT * tokens * attention.kept / ranks
+        stashed = ELEMENT * tokens * attention.stashed / ranks
         positions = self._positions(attention, frozen=frozen)
-        parts = [*products, *positions, merge, own, Part("", kept=kept)]
+        parts = [*products, *positions, merge, own, Part("", stashed=stashed)]
         return _sum("attention", parts)
 
     def _positions(self, attention: Attention, *, frozen: bool) -> list[Part]:
@@ -216,7 +218,7 @@ class Rank:
             for heads in (attention.heads, attention.groups)
         ]
         if isinstance(attention, GroupedQueryAttention) and attention.normed:
-            norm = self._input(self.style.norm, frozen)._replace(kept=0)
+            norm = self._input(self.style.norm, frozen)._replace(stashed=0)
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
         return parts
 
@@ -244,21 +246,34 @@ class Rank:
             self.sequence, attention.heads, attention.query, attention.value
         )
         scores = share * self.sequence * attention.heads
-        moved = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
+        bytes_per_score = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
         forward = (
             Kernel(
-                "scores and values", Bound.PRODUCT, flops, moved.products * scores, 2, in_bf16=True
+                "scores and values",
+                Bound.PRODUCT,
+                flops,
+                bytes_per_score.products * scores,
+                2,
+                in_bf16=True,
             ),
-            Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise * scores, 2),
+            Kernel("softmax and dropout", Bound.MEMORY, 0, bytes_per_score.pointwise * scores, 2),
         )
         backward = (
             Kernel(
-                *("scores and values", Bound.PRODUCT, 2 * flops, moved.products_back * scores, 4),
+                *(
+                    "scores and values",
+                    Bound.PRODUCT,
+                    2 * flops,
+                    bytes_per_score.products_back * scores,
+                    4,
+                ),
                 in_bf16=True,
             ),
-            Kernel("softmax and dropout", Bound.MEMORY, 0, moved.pointwise_back * scores, 2),
+            Kernel(
+                "softmax and dropout", Bound.MEMORY, 0, bytes_per_score.pointwise_back * scores, 2
+            ),
         )
-        return Part("attention", forward, backward, kept=moved.kept * scores)
+        return Part("attention", forward, backward, stashed=bytes_per_score.stashed * scores)
 
     def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
         """Exchange of context-parallel ranks."""
@@ -283,8 +298,8 @@ class Rank:
             reduce = gather._replace(pattern=Pattern.REDUCE_SCATTER)
             return PerKind((gather,), (gather, reduce), (), (gather, reduce))
         heads = tuple(
-            Collective("heads", Pattern.ALL_TO_ALL, moved, group)
-            for moved in (pairs + size * attention.heads * attention.query,
+            Collective("heads", Pattern.ALL_TO_ALL, exchanged, group)
+            for exchanged in (pairs + size * attention.heads * attention.query,
                           size * attention.heads * attention.value)
         )  # fmt: skip
         return PerKind(heads, heads, (), heads)
@@ -304,10 +319,10 @@ class Rank:
         """A network with its activation function, over all tokens."""
         size = self.tokens * width / self.training.tensor
         passes = self._input(self.style.gated if gated else self.style.plain, frozen)
-        kept = ELEMENT * size * (2 if gated else 1)
+        stashed = ELEMENT * size * (2 if gated else 1)
         activation = self._pointwise("activation function", passes, size)
         products = self._products(matrices, frozen=frozen)
-        return _sum(name, [*products, activation, Part("", kept=kept)])
+        return _sum(name, [*products, activation, Part("", stashed=stashed)])
 
     def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[Part]:
         training = self.training
@@ -324,11 +339,11 @@ class Rank:
         ]
         gated = self._input(self.style.gated, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
-        kept = ELEMENT * (rows * hidden + rows * 2 * width)
+        stashed = ELEMENT * (rows * hidden + rows * 2 * width)
         exchange = Part("exchange", collectives=self._exchange(experts, hidden))
         parts = [
             _sum("router", [router, permutation, exchange]),
-            _sum("experts", [*products, activation, Part("", kept=kept)]),
+            _sum("experts", [*products, activation, Part("", stashed=stashed)]),
         ]
         if experts.shared:
             shared = experts.shared_matrices(hidden)
@@ -354,7 +369,7 @@ class Rank:
         """The table of vectors of words: F reads and writes each token's once, W as much."""
         training = self.training
         size = ELEMENT * self.tokens * hidden / training.tensor
-        lookup = Kernel("lookup", Bound.MEMORY, moved=2 * size)
+        lookup = Kernel("lookup", Bound.MEMORY, traffic=2 * size)
         add = () if frozen else (lookup._replace(name="gradient"),)
         parameters = hidden * vocabulary / training.tensor
         whole = size * training.tensor
@@ -407,8 +422,8 @@ class Rank:
             LOSS_REDUCTIONS,
         )  # fmt: skip
         collectives = PerKind((reduce,)) if training.tensor > 1 else NO_COLLECTIVES
-        kept = passes.kept * logits
-        return Part("loss", (forward,), (back,), collectives=collectives, kept=kept)
+        stashed = passes.stashed * logits
+        return Part("loss", (forward,), (back,), collectives=collectives, stashed=stashed)
 
     def prediction(
         self, decoder: Decoder, hidden: int, vocabulary: int, *, frozen: bool = False
@@ -423,14 +438,14 @@ class Rank:
         head = self.head(hidden, vocabulary, frozen=fixed, shared=True)
         projection = _sum("projection", [self._product([matrix], frozen=frozen)])
         layer = self.decoder(decoder, hidden, frozen=frozen)
-        words = self.embedding(hidden, vocabulary, frozen=fixed)
-        return [words, self.norm(hidden, 3, frozen=frozen), projection, *layer, *head]
+        embedding = self.embedding(hidden, vocabulary, frozen=fixed)
+        return [embedding, self.norm(hidden, 3, frozen=frozen), projection, *layer, *head]
 
     def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
         """Matrices between an encoder and the layers of words."""
         inputs = sum(group[0].inputs for group in _runs(matrices))
-        kept = Part("", kept=ELEMENT * self.tokens * inputs)
-        return _sum("projection", [*self._products(matrices, frozen=frozen), kept])
+        stashed = Part("", stashed=ELEMENT * self.tokens * inputs)
+        return _sum("projection", [*self._products(matrices, frozen=frozen), stashed])
 
     def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[Part]:
         """Products in order of execution; those of the same inputs run as one."""
@@ -465,8 +480,8 @@ class Rank:
             outputs = matrix.outputs / (tensor if matrix.shard is Shard.COLUMNS else 1)
             size += rank * (inputs + outputs)
         kernel = Kernel("adapters", Bound.PRODUCT, 2 * tokens * size, launches=2 * len(matrices))
-        kept = ELEMENT * tokens * rank * len(matrices)
-        return Part("adapters", (kernel,), (kernel,), (kernel,), kept=kept, adapters=size)
+        stashed = ELEMENT * tokens * rank * len(matrices)
+        return Part("adapters", (kernel,), (kernel,), (kernel,), stashed=stashed, adapters=size)
 
     def _tensor_collectives(
         self, matrices: Sequence[Matrix], tokens: float, *, trained: bool
@@ -485,8 +500,8 @@ class Rank:
             return PerKind((), reduce, (), reduce)
         gather = (Collective("input", Pattern.ALL_GATHER, size, group),)
         scatter = (reduce[0]._replace(pattern=Pattern.REDUCE_SCATTER),)
-        again = gather if trained else ()
-        return PerKind(gather, scatter, again, scatter + again)
+        regather = gather if trained else ()
+        return PerKind(gather, scatter, regather, scatter + regather)
 
     def _grouped(
         self, matrices: Sequence[Matrix], rows: float, experts: float, ranks: int, frozen: bool
@@ -494,17 +509,17 @@ class Rank:
         """The product of rows, each with the matrices of its expert, and of `experts` in all."""
         each = parameters_of(matrices) / ranks
         name = " + ".join(matrix.name for matrix in matrices)
-        moved = ELEMENT * (experts * each + rows * each * (1 / matrices[0].inputs))
-        kernel = Kernel(name, Bound.GROUPED, 2 * rows * each, moved)
+        traffic = ELEMENT * (experts * each + rows * each * (1 / matrices[0].inputs))
+        kernel = Kernel(name, Bound.GROUPED, 2 * rows * each, traffic)
         fixed = frozen or bool(self.training.lora)
         weight = () if fixed else (kernel,)
         return Part(name, (kernel,), (kernel,), weight, routed=experts * each, trained=not fixed)
 
     def _pointwise(self, name: str, passes: Passes, size: float, count: int = 1) -> Part:
         """`count` memory-bound functions of `size` elements."""
-        moved, launches = ELEMENT * count * size, count
+        traffic, launches = ELEMENT * count * size, count
         kernels = [
-            Kernel(name, Bound.MEMORY, 0, moved * passed, launches * number)
+            Kernel(name, Bound.MEMORY, 0, traffic * passed, launches * number)
             for passed, number in (
                 (passes.forward, passes.forward_launches),
                 (passes.backward, passes.backward_launches),
@@ -512,8 +527,10 @@ class Rank:
         ]
         if not passes.forward:
             return Part(name)
-        weight = (Kernel(name, Bound.MEMORY, 0, moved * passes.weight, 0),) if passes.weight else ()
-        return Part(name, (kernels[0],), (kernels[1],), weight, kept=moved * passes.kept)
+        weight = (
+            (Kernel(name, Bound.MEMORY, 0, traffic * passes.weight, 0),) if passes.weight else ()
+        )
+        return Part(name, (kernels[0],), (kernels[1],), weight, stashed=traffic * passes.stashed)
 
 
 def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
@@ -525,5 +542,5 @@ def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
 
 def _sum(name: str, parts: Iterable[Part]) -> Part:
     """Parts as one."""
-    first, *others = parts
-    return reduce(add, others, replace(first, name=name))
+    first, *rest = parts
+    return reduce(add, rest, replace(first, name=name))

@@ -68,8 +68,8 @@ def layer_text(layer: LayerCosts) -> str:
     if any(layer.workspace):
         first, back = layer.workspace
         fields.append(f"workspace: {{F: {first}, B: {back}, BW: {back}}}")
-    if layer.kept:
-        fields.append(f"kept: {layer.kept}")
+    if layer.stashed:
+        fields.append(f"kept: {layer.stashed}")
     fields += [f"{name}: {cost}" for name, cost in layer.step._asdict().items() if cost]
     if layer.frozen:
         fields.append("frozen: true")

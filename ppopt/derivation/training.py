@@ -11,10 +11,10 @@ from ppopt.derivation.collectives import Group
 from ppopt.derivation.frameworks import Framework, framework_named
 from ppopt.derivation.gpus import Precision
 from ppopt.errors import ConflictError, InputError
-from ppopt.formats.fields import shown, whole, within
+from ppopt.formats.fields import abbreviated, whole, within
 
 Name = TypeVar("Name", bound=StrEnum)
-MOST = 2**31
+MAX_COUNT = 2**31
 COUNTS = (
     *("devices", "batches", "tensor", "context", "data", "expert", "sequence", "microbatch"),
     *("expert_tensor", "gpus_per_node", "images"),
@@ -112,8 +112,8 @@ class Training:
         for name in COUNTS:
             number = getattr(self, name)
             if number is not None:
-                within(name, whole, number, 1, MOST)
-        within("lora", whole, self.lora, 0, MOST)
+                within(name, whole, number, 1, MAX_COUNT)
+        within("lora", whole, self.lora, 0, MAX_COUNT)
         within("zero", whole, self.zero, 0, 3)
         vars(self)["precision"] = _named(Precision, "precision", self.precision)
         vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
@@ -272,7 +272,7 @@ class Training:
                     "give a divisor, or --context-type ring"
                 )
 
-    def words(self) -> str:
+    def describe_parallelism(self) -> str:
         """The ranks that are more than one, in words."""
         ranks = {name: getattr(self, name) for name in ("tensor", "context", "data", "expert")}
         return ", ".join(f"{name} {size}" for name, size in ranks.items() if size > 1) or "none"
@@ -281,5 +281,5 @@ class Training:
 def _named(kind: type[Name], field: str, name: str) -> Name:
     """A member by its name; raises InputError if there is none."""
     if name not in tuple(kind):
-        raise InputError(f"{field}: {shown(name)} is unknown; known are {', '.join(kind)}")
+        raise InputError(f"{field}: {abbreviated(name)} is unknown; known are {', '.join(kind)}")
     return kind(name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ppopt.errors import Faults, InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
-from ppopt.formats.fields import flag, shown, text, unknown_key, within
+from ppopt.formats.fields import abbreviated, flag, text, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link
 from ppopt.problem.backward_memory import RecomputeUnit
@@ -65,7 +65,7 @@ def settings_of(document: object, where: str) -> dict[str, Any]:
     if document is None:
         raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
     if not isinstance(document, dict):
-        raise InputError(f"{where}: holds {shown(document)}, not settings; write `stages: 4`")
+        raise InputError(f"{where}: holds {abbreviated(document)}, not settings; write `stages: 4`")
     if {"ops", "pipeline"} <= document.keys():
         raise InputError(
             f"{where}: is a schedule, not a config; `ppopt view` shows it, and `ppopt solve "
@@ -96,8 +96,8 @@ def canonical(document: Mapping[str, object]) -> dict[str, Any]:
                 raise same_setting(keys[setting.field], key)
             keys[setting.field] = key
             if value is not None:
-                found = about if setting.part is Part.ABOUT else settings
-                found[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
+                target = about if setting.part is Part.ABOUT else settings
+                target[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
     faults.check()
     return settings | ({"about": about} if about else {})
 
@@ -107,21 +107,21 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
 
     If the upper layer declares another unit, the numbers of the lower one keep theirs.
     """
-    void = {old for name, others in REPLACES.items() if name in upper for old in others}
-    kept = {name: value for name, value in lower.items() if name not in void}
+    void = {old for name, replaced in REPLACES.items() if name in upper for old in replaced}
+    retained = {name: value for name, value in lower.items() if name not in void}
     for measure in Unit:
         key = f"{measure}_unit"
         unit = lower.get(key)
         if unit is not None and upper.get(key, unit) != unit:
-            kept = _attached(kept, measure, unit, SETTINGS)
-            if "model" in kept:
+            retained = _attached(retained, measure, unit, SETTINGS)
+            if "model" in retained:
                 layers = (
-                    _attached(layer, measure, unit, LAYER_SETTINGS) for layer in kept["model"]
+                    _attached(layer, measure, unit, LAYER_SETTINGS) for layer in retained["model"]
                 )
-                kept["model"] = list(layers)
-            if "link" in kept:
-                kept["link"] = link.in_unit(kept["link"], measure, unit, upper[key])
-    return kept | dict(upper)
+                retained["model"] = list(layers)
+            if "link" in retained:
+                retained["link"] = link.in_unit(retained["link"], measure, unit, upper[key])
+    return retained | dict(upper)
 
 
 def _attached(
@@ -157,22 +157,22 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
 
     Raises InputError if they are no pipeline, or the number of stages or batches is missing.
     """
-    given = {
+    fields = {
         setting.field: settings[setting.field]
         for setting in SETTINGS
         if setting.part is Part.PIPELINE and settings.get(setting.field) is not None
     }
-    where = given.get("placement")
+    where = fields.get("placement")
     if isinstance(where, list | tuple):
-        given.setdefault("stages", len(set(where)) if "model" in given else len(where))
+        fields.setdefault("stages", len(set(where)) if "model" in fields else len(where))
     for name in ("stages", "batches"):
-        if name not in given:
+        if name not in fields:
             raise InputError(missing(name))
-    if "model" in given:
-        model = model_of(given)
-        more = {name: given[name] for name in given if name not in _OF_MODEL}
-        return model.pipeline(devices=given["stages"], **more)
-    return Pipeline(**given)
+    if "model" in fields:
+        model = model_of(fields)
+        options = {name: fields[name] for name in fields if name not in _OF_MODEL}
+        return model.pipeline(devices=fields["stages"], **options)
+    return Pipeline(**fields)
 
 
 def missing(name: str) -> str:
@@ -183,17 +183,17 @@ def missing(name: str) -> str:
 
 def _whole(value: object, setting: Setting) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{shown(value)} is not a whole number")
+        raise InputError(f"{abbreviated(value)} is not a whole number")
     if value.bit_length() > 31:
         raise InputError("the number is out of range (at most 2^31)")
-    if setting.least is not None and value < setting.least:
-        raise InputError(f"{value} is below {setting.least}")
+    if setting.minimum is not None and value < setting.minimum:
+        raise InputError(f"{value} is below {setting.minimum}")
     return value
 
 
 def _line(value: object, _: Setting) -> str:
     if _CONTROL.search(text(value)):
-        raise InputError(f"{shown(value)} holds a control character; write one line of text")
+        raise InputError(f"{abbreviated(value)} holds a control character; write one line of text")
     return text(value)
 
 
@@ -204,9 +204,9 @@ def _date(value: object, setting: Setting) -> str:
 def _count(value: object, _: Setting) -> object:
     """Check that a value may be a number, or text of one; `ppopt.problem.exact` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
-        raise InputError(f"{shown(value)} is not a number")
+        raise InputError(f"{abbreviated(value)} is not a number")
     if isinstance(value, str) and (len(value) > 60 or _CONTROL.search(value)):
-        raise InputError(f"{shown(value)} is not a number")
+        raise InputError(f"{abbreviated(value)} is not a number")
     return value
 
 
@@ -247,27 +247,29 @@ def _limit(value: object, setting: Setting) -> object:
 def _layers(value: object, _: Setting) -> list[dict[str, Any]]:
     """Check a list of layers, each a mapping of its settings; name these as in Python."""
     if not isinstance(value, list):
-        raise InputError(f"{shown(value)} is not a list of layers; write `- forward: 1` for each")
-    found: list[dict[str, Any]] = []
+        raise InputError(
+            f"{abbreviated(value)} is not a list of layers; write `- forward: 1` for each"
+        )
+    layers: list[dict[str, Any]] = []
     faults = Faults()
     for index, entry in enumerate(value):
         with faults.collected():
-            found.append(within(f"layer {index}", _layer, entry))
+            layers.append(within(f"layer {index}", _layer, entry))
     faults.check()
-    return found
+    return layers
 
 
 def _layer(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is no layer; write `forward: 1` and so on")
-    found: dict[str, Any] = {}
+        raise InputError(f"{abbreviated(value)} is no layer; write `forward: 1` and so on")
+    settings: dict[str, Any] = {}
     for key, entry in value.items():
         setting = LAYER_NAMES.get(str(key).replace("-", "_")) or unknown_key(str(key), LAYER_NAMES)
-        if setting.field in found:
+        if setting.field in settings:
             raise InputError(f"{key}: {setting.name} is given twice; keep one")
         if entry is not None:
-            found[setting.field] = within(str(key), _CHECKS[setting.shape], entry, setting)
-    return flat(found)
+            settings[setting.field] = within(str(key), _CHECKS[setting.shape], entry, setting)
+    return flat(settings)
 
 
 def _mapping_or(check: _Check) -> _Check:
@@ -290,21 +292,23 @@ def _phases(value: object, setting: Setting) -> object:
 
 def _link(value: object, _: Setting) -> object:
     if not isinstance(value, dict | str):
-        raise InputError(f"{shown(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}")
+        raise InputError(
+            f"{abbreviated(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}"
+        )
     return link.checked(value)
 
 
 def _choice(value: object, setting: Setting) -> str:
     if value not in setting.choices:
-        *others, last = map(str, setting.choices)
-        raise InputError(f"{shown(value)} is unknown; use {', '.join(others)} or {last}")
+        *choices, last = map(str, setting.choices)
+        raise InputError(f"{abbreviated(value)} is unknown; use {', '.join(choices)} or {last}")
     return str(value)
 
 
 def _seconds(value: object, setting: Setting) -> float:
     seconds = float(exact.read(_number(value, setting), "seconds").value)
     if seconds <= 0:
-        raise InputError(f"{shown(value)} is not above 0, or below 10^-6; give seconds")
+        raise InputError(f"{abbreviated(value)} is not above 0, or below 10^-6; give seconds")
     return seconds
 
 
@@ -385,9 +389,9 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         return [_list(_layer_schema())]
     if setting.choices and setting.shape is not Shape.PLACEMENT:
         return [{"enum": list(setting.choices)}]
-    least = {} if setting.least is None else {"minimum": setting.least}
+    minimum = {} if setting.minimum is None else {"minimum": setting.minimum}
     line: dict[str, Any] = {"type": "string"}
-    number: list[dict[str, Any]] = [{"type": "number", **least}, line]
+    number: list[dict[str, Any]] = [{"type": "number", **minimum}, line]
     numbers = [*number, _list(*number)]
     switch: list[dict[str, Any]] = [
         {"type": "boolean"},
@@ -395,7 +399,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
     ]
     size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
     forms: dict[Shape, list[dict[str, Any]]] = {
-        Shape.WHOLE: [{"type": "integer", **least}],
+        Shape.WHOLE: [{"type": "integer", **minimum}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
         Shape.COUNT: number,
         Shape.NUMBER: number,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 
 
 def label(path: Path) -> str:
@@ -51,17 +51,17 @@ def read_text(path: Path, limit: int, encoding: str = "utf-8-sig") -> str:
     return text
 
 
-def _content(path: Path, most: int) -> bytes:
+def _content(path: Path, max_bytes: int) -> bytes:
     """The first bytes of a file, decompressed."""
     if path.suffix.lower() != ".gz":
         with path.open("rb") as file:
-            return file.read(most)
+            return file.read(max_bytes)
     import gzip  # noqa: PLC0415  rarely needed
     import zlib  # noqa: PLC0415
 
     try:
         with gzip.open(path, "rb") as compressed:
-            return compressed.read(most)
+            return compressed.read(max_bytes)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise InputError(f"{label(path)}: not a whole gzip file; copy it again") from None
 
@@ -76,7 +76,7 @@ def parse_json(text: str, where: str, parse_float: Callable[[str], object] = Dec
         members: dict[str, Any] = {}
         for key, value in pairs:
             if key in members:
-                raise InputError(f"{where}: key {shown(key)} is given twice; keep one")
+                raise InputError(f"{where}: key {abbreviated(key)} is given twice; keep one")
             members[key] = value
         return members
 

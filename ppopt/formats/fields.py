@@ -18,14 +18,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def shown(value: object) -> str:
+def abbreviated(value: object) -> str:
     """Write a value for a message: short, and on one line."""
     return str(value)[:40] if isinstance(value, Decimal) else reprlib.repr(value)
 
 
 def unknown_key(key: str, known: Iterable[str]) -> NoReturn:
     """Raise InputError for a key that is not known, naming the nearest that is."""
-    raise InputError(f"unknown key {shown(key)}; did you mean {nearest(key, known)}?")
+    raise InputError(f"unknown key {abbreviated(key)}; did you mean {nearest(key, known)}?")
 
 
 def within(where: str, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -39,14 +39,14 @@ def within(where: str, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def text(value: object) -> str:
     """Check for text."""
     if not isinstance(value, str):
-        raise InputError(f"{shown(value)} is not text; put it in quotes")
+        raise InputError(f"{abbreviated(value)} is not text; put it in quotes")
     return value
 
 
 def flag(value: object) -> bool:
     """Check for true or false."""
     if not isinstance(value, bool):
-        raise InputError(f"{shown(value)} is neither true nor false")
+        raise InputError(f"{abbreviated(value)} is neither true nor false")
     return value
 
 
@@ -54,43 +54,45 @@ def finite(value: object) -> float:
     """Check for a finite number."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else nan
     if not -float_info.max <= number <= float_info.max:
-        raise InputError(f"{shown(value)} is not a finite number")
+        raise InputError(f"{abbreviated(value)} is not a finite number")
     return number
 
 
-def whole(value: object, least: int, most: int) -> int:
+def whole(value: object, minimum: int, maximum: int) -> int:
     """Check for a whole number within bounds; refuses True and 1.0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{shown(value)} is not a whole number")
-    if not least <= value <= most:
+        raise InputError(f"{abbreviated(value)} is not a whole number")
+    if not minimum <= value <= maximum:
         raise InputError(
-            f"{shown(value)} is not within {least} .. {most}{_why(value, least, most)}"
+            f"{abbreviated(value)} is not within {minimum} .. {maximum}"
+            f"{_why(value, minimum, maximum)}"
         )
     return value
 
 
-def _why(value: int, least: int, most: int) -> str:
+def _why(value: int, minimum: int, maximum: int) -> str:
     """What a number out of bounds is, where that says more than the bounds."""
-    if value < 0 == least:
+    if value < 0 == minimum:
         return ": it is negative"
-    return ": above 2^53 figures are not exact" if value > most == LARGEST_EXACT else ""
+    return ": above 2^53 figures are not exact" if value > maximum == LARGEST_EXACT else ""
 
 
-def wholes(value: object, length: int, least: int, most: int) -> list[int]:
+def wholes(value: object, length: int, minimum: int, maximum: int) -> list[int]:
     """Check for a list of `length` whole numbers within bounds."""
     if not isinstance(value, list):
-        raise InputError(f"{shown(value)} is not a list")
+        raise InputError(f"{abbreviated(value)} is not a list")
     if len(value) != length:
         raise InputError(f"has {len(value)} entries; {length} are needed")
     return [
-        within(f"entry {index}", whole, entry, least, most) for index, entry in enumerate(value)
+        within(f"entry {index}", whole, entry, minimum, maximum)
+        for index, entry in enumerate(value)
     ]
 
 
 def section(value: object, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
     """Check for a mapping with all required keys, and no others but the optional ones."""
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object {{...}}")
+        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
     known = (*required, *optional)
     for key in value:
         if key not in known:

@@ -72,9 +72,9 @@ class Figure(NamedTuple):
         return value if value is None else (self.form or json_form)(value)
 
 
-def figure(label: str, quantity: Quantity, meaning: str, **more: Any) -> Any:
+def figure(label: str, quantity: Quantity, meaning: str, **fields: Any) -> Any:
     """Field of a record that is a figure; its default is None. `more` are fields of `Figure`."""
-    return field(default=None, metadata={"figure": Figure("", label, quantity, meaning, **more)})
+    return field(default=None, metadata={"figure": Figure("", label, quantity, meaning, **fields)})
 
 
 def declared(record: type[ScheduleFigures]) -> dict[str, Figure]:
@@ -167,7 +167,7 @@ class ScheduleFigures:
     solve_seconds: float | None = figure("time taken", _Q.SECONDS, "seconds to find it", base=" s")
 
     @classmethod
-    def of(cls, schedule: Schedule | None, pipeline: Pipeline, /, **more: Any) -> Self:
+    def of(cls, schedule: Schedule | None, pipeline: Pipeline, /, **fields: Any) -> Self:
         """All figures of a schedule, and where a pipeline is placed.
 
         `pipeline` has the units, the memory limits and the placement. `more` are further fields.
@@ -175,7 +175,7 @@ class ScheduleFigures:
         known: dict[str, Any] = {}
         if schedule is not None:
             known = {**measured(schedule), "exposed": plain_or_none(exposed(schedule))}
-        return cls(**{**known, **_of_pipeline(pipeline), **placed(pipeline), **more})
+        return cls(**{**known, **_of_pipeline(pipeline), **placed(pipeline), **fields})
 
     def to_object(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
         """Object of JSON with the figures of these keys, or all; schedules stay as they are."""
@@ -218,11 +218,14 @@ _FORMS: Mapping[Quantity, dict[str, Any]] = {
 def result_schema(record: type[ScheduleFigures]) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of objects with the figures of a record; all may be null."""
     properties: dict[str, Any] = {"schema": {"const": 1}}
-    for key, shown in declared(record).items():
-        form, unit = _FORMS[shown.quantity], f", one per {shown.each}" if shown.each else ""
-        if shown.each:
+    for key, declaration in declared(record).items():
+        form, unit = (
+            _FORMS[declaration.quantity],
+            f", one per {declaration.each}" if declaration.each else "",
+        )
+        if declaration.each:
             form = {"type": "array", "items": form}
-        meaning = shown.meaning.format(objective="objective") + unit
+        meaning = declaration.meaning.format(objective="objective") + unit
         properties[key] = {"description": meaning, "anyOf": [form, {"type": "null"}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -244,17 +247,17 @@ def known(figure: T | None) -> T:
 
 def measured(schedule: Schedule) -> dict[str, Any]:
     """Fields that `ppopt.schedule.metrics` computes of a complete schedule."""
-    found, objective = schedule.metrics, schedule.objective
+    metrics, objective = schedule.metrics, schedule.objective
     devices = schedule.pipeline.num_devices
-    tokens, mfu = throughput(schedule.pipeline, found.value_ticks(objective))
+    tokens, mfu = throughput(schedule.pipeline, metrics.value_ticks(objective))
     return {
         "objective": objective.value,
-        "value": found.value(objective),
-        "makespan": found.makespan,
-        "device_span": found.device_span,
-        "bubble_rate": plain(found.bubble_rate(objective)),
-        "bubble_overhead": plain(found.bubble_overhead),
-        "peak_memory": list(found.peak_memory),
+        "value": metrics.value(objective),
+        "makespan": metrics.makespan,
+        "device_span": metrics.device_span,
+        "bubble_rate": plain(metrics.bubble_rate(objective)),
+        "bubble_overhead": plain(metrics.bubble_overhead),
+        "peak_memory": list(metrics.peak_memory),
         "fits_limit": schedule.fits_limits,
         **_of_pipeline(schedule.pipeline),
         "tokens_per_second": plain_or_none(tokens),
@@ -273,17 +276,17 @@ def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
 
 def limits(pipeline: Pipeline) -> list[int | float] | None:
     """The memory limit of every device; None if there is none."""
-    found = pipeline.limits
-    return None if found is None else [plain(limit) for limit in found]
+    values = pipeline.limits
+    return None if values is None else [plain(limit) for limit in values]
 
 
 def _runs(model: Model, name: str) -> Iterator[LayerRun]:
     """Runs of layers of one name for which a field of the layer is true."""
     named = ((layer.name, bool(getattr(layer, name))) for layer in model.costed)
     for (layer, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
-        places = [place for place, _ in run]
+        indices = [index for index, _ in run]
         if does:
-            yield LayerRun(layer, places[0], places[-1])
+            yield LayerRun(layer, indices[0], indices[-1])
 
 
 def placed(pipeline: Pipeline) -> dict[str, Any]:

@@ -60,12 +60,12 @@ def failed(path: Path, error: OSError) -> InputError:
 def resolved(path: Path) -> Path:
     """The file that a path leads to, through links; raises OSError if they lead in a circle."""
     try:
-        found = path.resolve()
+        target = path.resolve()
     except RuntimeError:  # Python before 3.13; later ones return the path
-        found = path
-    if found.is_symlink():
+        target = path
+    if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return found
+    return target
 
 
 def _new_part(path: Path) -> IO[bytes]:

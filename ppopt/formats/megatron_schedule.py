@@ -17,7 +17,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
-from ppopt.strategies.interleaved import least_group
+from ppopt.strategies.interleaved import min_group_size
 
 STRATEGIES = ("1f1b", "interleaved")
 """Strategies that Megatron-LM runs (docs/user-guide/parallelism-guide.md of NVIDIA/Megatron-LM)."""
@@ -44,7 +44,7 @@ def group_size_of(pipeline: Pipeline, group_size: int | None = None) -> int | No
             f"{batches} for {devices}; solve with --batches {devices} or more, or with one stage "
             "per rank"
         )
-    smallest = least_group(devices, batches)
+    smallest = min_group_size(devices, batches)
     group = smallest if group_size is None else group_size
     if not devices <= group <= batches:
         raise NotApplicableError(

@@ -14,13 +14,13 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import section, shown, text, whole, wholes, within
+from ppopt.formats.fields import abbreviated, section, text, whole, wholes, within
 from ppopt.problem import exact, placement
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import LAYER_COSTS
-from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.costs import MAX_TICKS
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.layer import MOST_LAYERS, Layer, runs_of
+from ppopt.problem.layer import MAX_LAYERS, Layer, runs_of
 from ppopt.problem.layer_settings import LAYER_SETTINGS, LETTERS
 from ppopt.problem.link import Link
 from ppopt.problem.phases import Phases
@@ -43,13 +43,13 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
     model: Model = pipeline.model
     layers = runs_of(model.layers)
     per_unit = {unit: _common_tick(layers, unit) for unit in _UNITS}
-    given, first, unit = pipeline.partition, pipeline.first_backward, model.recompute_unit
+    partition, first, unit = pipeline.partition, pipeline.first_backward, model.recompute_unit
     return {
         "name": model.name,
         **{key: per_unit[unit] for unit, key in _UNITS.items()},
         "layers": [_of_layer(layer, per_unit) for layer in layers],
         "counts": list(pipeline.counts),
-        "partition": given if isinstance(given, str) else None,
+        "partition": partition if isinstance(partition, str) else None,
         "placement": pipeline.placement if pipeline.named_placement else list(pipeline.placement),
         "chunks": pipeline.chunks,
         **({} if pipeline.link is None else {"link": _of_link(pipeline.link)}),
@@ -65,17 +65,17 @@ def _unit_if_absent(model: Model) -> RecomputeUnit:
 
 def _of_link(link: Link) -> dict[str, Any]:
     """A link with its numbers as fractions [numerator, denominator], in the user's units."""
-    found: dict[str, Any] = {
+    members: dict[str, Any] = {
         "latency": list(link.latency.as_integer_ratio()),
         "bandwidth": list(link.bandwidth.as_integer_ratio()),
     }
-    return found | ({} if link.backward is None else {"backward": _of_link(link.backward)})
+    return members | ({} if link.backward is None else {"backward": _of_link(link.backward)})
 
 
 def _link(value: object) -> Link:
     """Read what `_of_link` writes."""
     file = section(value, ("latency", "bandwidth"), ("backward",))
-    pairs = (within(key, wholes, file[key], 2, 0, MOST_TICKS) for key in ("latency", "bandwidth"))
+    pairs = (within(key, wholes, file[key], 2, 0, MAX_TICKS) for key in ("latency", "bandwidth"))
     (latency, per), (bandwidth, time) = pairs
     if not (per and bandwidth and time):
         raise InputError("latency or bandwidth: 0 where a number above 0 must be")
@@ -94,7 +94,7 @@ def _common_tick(layers: list[Layer], unit: Unit) -> int:
 
 
 def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
-    said = {
+    members = {
         setting.name: value
         for setting in LAYER_SETTINGS
         if setting.field not in _AMOUNTS
@@ -108,17 +108,17 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
     }
     if layer.phases:
         ticks = (int(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
-        said["phases"] = layer.phases.having(ticks).in_file
+        members["phases"] = layer.phases.having(ticks).in_file
     off = {"recompute_given": True} if layer.recompute_given and not layer.recompute else {}
     rounded = {"rounded": list(layer.rounded)} if layer.rounded else {}
-    return {**said, **off, **costs, **rounded}
+    return {**members, **off, **costs, **rounded}
 
 
 def _phases(value: object, per_unit: int) -> Phases:
     """Read phases whose times are ticks."""
 
     def read(ticks: object, name: str) -> Fraction:
-        return Fraction(within(name, whole, ticks, 0, MOST_TICKS), per_unit)
+        return Fraction(within(name, whole, ticks, 0, MAX_TICKS), per_unit)
 
     return Phases.read(value).each(read)
 
@@ -130,11 +130,11 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     make the stages of the pipeline.
     """
     file = section(value, _REQUIRED, _OPTIONAL)
-    per_unit = {unit: within(key, whole, file[key], 1, MOST_TICKS) for unit, key in _UNITS.items()}
+    per_unit = {unit: within(key, whole, file[key], 1, MAX_TICKS) for unit, key in _UNITS.items()}
     model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
     unit = file.get("recompute_unit", _unit_if_absent(model))
     model = replace(model, recompute_unit=RecomputeUnit(unit))
-    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 0, MOST_LAYERS)
+    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 0, MAX_LAYERS)
     fields = _placed(file, pipeline)
     fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
     fields["frozen"] = None
@@ -142,14 +142,16 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
         fields["link"] = within("link", _link, file["link"])
     rule = file["partition"]
     if rule is not None:
-        made = replace(pipeline, model=model, partition=within("partition", text, rule), **fields)
-    if rule is None or list(made.counts) != counts:
-        made = replace(pipeline, model=model, partition=counts, **fields)
-    same = made.hosts == pipeline.hosts and made.links == pipeline.links
-    same &= made.frozen_stages == pipeline.frozen_stages
-    if not same or (made.costs, made.limits) != (pipeline.costs, pipeline.limits):
+        candidate = replace(
+            pipeline, model=model, partition=within("partition", text, rule), **fields
+        )
+    if rule is None or list(candidate.counts) != counts:
+        candidate = replace(pipeline, model=model, partition=counts, **fields)
+    same = candidate.hosts == pipeline.hosts and candidate.links == pipeline.links
+    same &= candidate.frozen_stages == pipeline.frozen_stages
+    if not same or (candidate.costs, candidate.limits) != (pipeline.costs, pipeline.limits):
         raise InputError("its layers do not make the stages of the pipeline; leave it out")
-    return made
+    return candidate
 
 
 def _placed(file: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
@@ -158,25 +160,29 @@ def _placed(file: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
     if isinstance(where, list):
         return {}
     if where is not None and where not in tuple(placement.NAMED):
-        raise InputError(f"placement: {shown(where)} is unknown; use {', '.join(placement.NAMED)}")
+        raise InputError(
+            f"placement: {abbreviated(where)} is unknown; use {', '.join(placement.NAMED)}"
+        )
     if chunks is not None:
         within("chunks", whole, chunks, 1, pipeline.num_stages)
     return {"stages": pipeline.num_devices, "placement": where, "chunks": chunks}
 
 
 def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
-    if not isinstance(value, list) or len(value) > MOST_LAYERS:
-        raise InputError(f"layers: {shown(value)} is not a list of at most {MOST_LAYERS} layers")
+    if not isinstance(value, list) or len(value) > MAX_LAYERS:
+        raise InputError(
+            f"layers: {abbreviated(value)} is not a list of at most {MAX_LAYERS} layers"
+        )
     for index, entry in enumerate(value):
         yield within(f"layers: layer {index}", _layer, entry, per_unit)
 
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    further = ("name", "role", "count", "phases", "rounded", *_FLAGS, *_SOMETIMES)
-    file = section(value, _ALWAYS, further)
+    optional = ("name", "role", "count", "phases", "rounded", *_FLAGS, *_SOMETIMES)
+    file = section(value, _ALWAYS, optional)
     costs: dict[str, Any] = {
         cost.field: Fraction(
-            within(cost.layer_name, whole, file[cost.layer_name], -MOST_TICKS, MOST_TICKS),
+            within(cost.layer_name, whole, file[cost.layer_name], -MAX_TICKS, MAX_TICKS),
             per_unit[cost.unit],
         )
         for cost in LAYER_COSTS
@@ -184,13 +190,13 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
     }
     for key in _FLAGS:
         if not isinstance(file.get(key, False), bool):
-            raise InputError(f"{key}: {shown(file[key])} is neither true nor false")
+            raise InputError(f"{key}: {abbreviated(file[key])} is neither true nor false")
     if file.get("role", "decoder") not in tuple(LETTERS):
-        raise InputError(f"role: {shown(file['role'])} is unknown; use {', '.join(LETTERS)}")
+        raise InputError(f"role: {abbreviated(file['role'])} is unknown; use {', '.join(LETTERS)}")
     rounded = file.get("rounded", [])
     if not isinstance(rounded, list) or any(field not in _AMOUNTS for field in rounded):
-        raise InputError(f"rounded: {shown(rounded)} is not a list of costs of a layer")
-    said = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
+        raise InputError(f"rounded: {abbreviated(rounded)} is not a list of costs of a layer")
+    members = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
     if "phases" in file:
-        said["phases"] = within("phases", _phases, file["phases"], per_unit[Unit.TIME])
-    return Layer(**costs, **said, rounded=tuple(rounded))
+        members["phases"] = within("phases", _phases, file["phases"], per_unit[Unit.TIME])
+    return Layer(**costs, **members, rounded=tuple(rounded))

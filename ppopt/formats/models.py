@@ -11,7 +11,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES, model_of, parse_config, pipeline_of, read_config
 from ppopt.formats.documents import by_value, label
-from ppopt.formats.fields import shown, within
+from ppopt.formats.fields import abbreviated, within
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import nearest
 
@@ -40,7 +40,7 @@ def read_settings(name: str) -> dict[str, Any]:
     """
     if name not in model_names():
         raise InputError(
-            f"model: {shown(name)} is unknown; did you mean {nearest(name, model_names())}? "
+            f"model: {abbreviated(name)} is unknown; did you mean {nearest(name, model_names())}? "
             "`ppopt models` lists all; a file of your own goes with --config"
         )
     text = (_folder() / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
@@ -49,15 +49,15 @@ def read_settings(name: str) -> dict[str, Any]:
 
 def models() -> dict[str, str]:
     """Every model by name: its size and what it is."""
-    found = {}
+    descriptions = {}
     for name in model_names():
         settings = read_settings(name)
         size = f"{settings['stages']:>3} stages"
         if "model" in settings:
             size = f"{len(model_of(settings)):>3} layers"
         about = settings["about"]["description"]
-        found[name] = f"{size}  {settings['batches']:>4} microbatches  {about}"
-    return found
+        descriptions[name] = f"{size}  {settings['batches']:>4} microbatches  {about}"
+    return descriptions
 
 
 def read_model(source: str | Path) -> Model:

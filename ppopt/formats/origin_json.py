@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
+from ppopt.formats.fields import abbreviated, finite, flag, section, text, whole, within
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.hosting import MOST_DEVICES
+from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin
 
@@ -33,7 +33,7 @@ def origin_to_object(origin: Origin) -> dict[str, Any]:
     """Turn an origin into an object of JSON; what is not stated is left out."""
     stated = {key: getattr(origin, key) for key in _READERS}
     members = {key: json_form(value) for key, value in stated.items() if value not in (None, {})}
-    return members | dict(origin.other)
+    return members | dict(origin.unknown_members)
 
 
 def json_object(values: Mapping[str, object]) -> dict[str, Any]:
@@ -66,14 +66,14 @@ def number(figure: Fraction | None) -> int | float | None:
 def origin_from_object(value: object) -> Origin:
     """Read an object made by `origin_to_object`; raises InputError naming the member."""
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object {{...}}")
+        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
     stated = {
         key: within(key, read, value[key])
         for key, read in _READERS.items()
         if value.get(key) is not None
     }
-    other = {key: entry for key, entry in value.items() if key not in _READERS}
-    return Origin(**stated, other=other, from_file=True)
+    unknown_members = {key: entry for key, entry in value.items() if key not in _READERS}
+    return Origin(**stated, unknown_members=unknown_members, from_file=True)
 
 
 def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
@@ -81,7 +81,7 @@ def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
 
     def read(value: object) -> StrEnum:
         if not isinstance(value, str) or value not in tuple(kind):
-            raise InputError(f"{shown(value)} is unknown; use {' or '.join(kind)}")
+            raise InputError(f"{abbreviated(value)} is unknown; use {' or '.join(kind)}")
         return kind(value)
 
     return read
@@ -98,7 +98,7 @@ def _integer(value: object) -> int:
 def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, ...]:
     """Read a list, every entry with `read`."""
     if not isinstance(value, list):
-        raise InputError(f"{key}: {shown(value)} is not a list")
+        raise InputError(f"{key}: {abbreviated(value)} is not a list")
     return tuple(within(key, read, entry) for entry in value)
 
 
@@ -107,8 +107,8 @@ def certificate_from_object(value: object) -> Certificate:
     fields = section(value, ("argument", "devices"))
     if fields["argument"] not in tuple(Argument):
         known = ", ".join(Argument)
-        raise InputError(f"argument: {shown(fields['argument'])} is unknown; use {known}")
-    device = partial(whole, least=0, most=MOST_DEVICES - 1)
+        raise InputError(f"argument: {abbreviated(fields['argument'])} is unknown; use {known}")
+    device = partial(whole, minimum=0, maximum=MAX_DEVICES - 1)
     return Certificate(Argument(fields["argument"]), _entries("devices", fields["devices"], device))
 
 
@@ -127,9 +127,9 @@ def _hint(value: object) -> HintRecord:
 def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
     """Read an object, every member with `read`."""
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object {{...}}")
+        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
     return {
-        key: within(key if key.isidentifier() else shown(key), read, entry)
+        key: within(key if key.isidentifier() else abbreviated(key), read, entry)
         for key, entry in value.items()
     }
 

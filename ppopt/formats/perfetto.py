@@ -59,9 +59,11 @@ def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     if None not in (unit, own) and unit != own:
         raise InputError(f"time unit: {unit} is not {own}, that of the schedule; leave it out")
     unit = own or unit or "ms"
-    found = faults(schedule)
-    if found:
-        raise InputError(f"perfetto: not a schedule of its pipeline: {found[0]}; mend it first")
+    violations = faults(schedule)
+    if violations:
+        raise InputError(
+            f"perfetto: not a schedule of its pipeline: {violations[0]}; mend it first"
+        )
     events = ",\n".join(map(json.dumps, _events(schedule, _Clock(schedule, unit))))
     about = json.dumps(_about(schedule, unit))
     return f'{{"displayTimeUnit": "ms",\n"otherData": {about},\n"traceEvents": [\n{events}\n]}}\n'
@@ -111,10 +113,10 @@ def _events(schedule: Schedule, clock: _Clock) -> Iterator[Event]:
         yield from _memory(schedule, device, clock)
 
 
-def _named(what: str, device: int, thread: int, name: str, place: int) -> Iterator[Event]:
+def _named(what: str, device: int, thread: int, name: str, sort_index: int) -> Iterator[Event]:
     where = {"ph": "M", "pid": device, "tid": thread}
     yield {"name": f"{what}_name", **where, "args": {"name": name}}
-    yield {"name": f"{what}_sort_index", **where, "args": {"sort_index": place}}
+    yield {"name": f"{what}_sort_index", **where, "args": {"sort_index": sort_index}}
 
 
 def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator[Event]:
@@ -148,9 +150,9 @@ def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator
         }
 
 
-def _thread(resources: Sequence[Resource], number: int, record: KindRecord) -> str:
+def _thread(resources: Sequence[Resource], resource_id: int, record: KindRecord) -> str:
     """Name of the thread of a resource, with its way if each way has one."""
-    resource = resources[number]
+    resource = resources[resource_id]
     if resources.count(resource) == 1:
         return resource.kind.value
     return f"{resource.kind.value} {('out', 'in')[record.way]}"
@@ -165,7 +167,9 @@ def _transfers(schedule: Schedule) -> Iterator[_Transfer]:
     receiver starts.
     """
     table, flow = list(schedule.operations.rows()), waits(schedule)
-    compute = [row for row, place in zip(table, flow.place.tolist(), strict=True) if place >= 0]
+    compute = [
+        row for row, place in zip(table, flow.compute_row.tolist(), strict=True) if place >= 0
+    ]
     columns = (flow.before, flow.after, flow.makers, flow.lag)
     for before, after, maker, lag in zip(
         *(column[flow.data].tolist() for column in columns), strict=True
@@ -190,22 +194,22 @@ def _links(
     """
     ends: dict[int, list[tuple[int, int]]] = {}
     for transfer in transfers:
-        here, there = transfer.before.device, transfer.after.device
+        device, peer = transfer.before.device, transfer.after.device
         if name == "receive":
-            here, there = there, here
-        threads = ends.setdefault(here, [])
+            device, peer = peer, device
+        threads = ends.setdefault(device, [])
         if threads and threads[0][0] <= transfer.start:
             _, thread = heappop(threads)
         else:
-            sizes[here] += 1
-            thread = sizes[here]
+            sizes[device] += 1
+            thread = sizes[device]
             label = f"{name} {len(threads) + 1}" if threads else name
-            yield from _named("thread", here, thread, label, thread)
+            yield from _named("thread", device, thread, label, thread)
         heappush(threads, (transfer.end, thread))
         yield {
-            "name": f"{transfer.before} {'to' if name == 'send' else 'from'} device {there}",
+            "name": f"{transfer.before} {'to' if name == 'send' else 'from'} device {peer}",
             "cat": "activation" if transfer.before.kind is OpKind.F else "gradient",
-            "pid": here,
+            "pid": device,
             "tid": thread,
             **clock.slice(transfer.start, transfer.end),
         }
@@ -216,9 +220,9 @@ def _arrows(transfers: Iterable[_Transfer], clock: _Clock) -> Iterator[Event]:
     for number, (_, _, before, after) in enumerate(transfers, start=1):
         shared = {"name": "needs", "cat": "flow", "id": number}
         begin, end = clock.nanoseconds(before.start), clock.nanoseconds(before.end)
-        left = max(begin, end - 1) / 1000
+        sent = max(begin, end - 1) / 1000
         arrived = clock.nanoseconds(after.start) / 1000
-        yield {**shared, "ph": "s", "ts": left, "pid": before.device, "tid": COMPUTE}
+        yield {**shared, "ph": "s", "ts": sent, "pid": before.device, "tid": COMPUTE}
         yield {**shared, "ph": "f", "bp": "e", "ts": arrived, "pid": after.device, "tid": COMPUTE}
 
 

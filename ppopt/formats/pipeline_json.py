@@ -29,10 +29,10 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import section, shown, text, whole, wholes, within
+from ppopt.formats.fields import abbreviated, section, text, whole, wholes, within
 from ppopt.problem import placement
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
-from ppopt.problem.costs import MOST_TICKS, is_matrix, times
+from ppopt.problem.costs import MAX_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID, is_list
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, SLICE_TIMES, TIMES
@@ -74,7 +74,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks, back = pipeline.ticks, pipeline.backward_p2p
     named = pipeline.named_placement and pipeline.model is None
-    further = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
+    optional = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
@@ -91,7 +91,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "mem_limit": None if ticks.limits is None else list(ticks.limits),
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
-        **_in_ticks(pipeline, further),
+        **_in_ticks(pipeline, optional),
         **({} if pipeline.slices is None else {"slices": pipeline.slices}),
         **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_fraction_lists(pipeline),
@@ -162,7 +162,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
     }
     limits = file["mem_limit"]
     if limits is not None:
-        ticks = within("mem_limit", wholes, limits, file["devices"], 0, MOST_TICKS)
+        ticks = within("mem_limit", wholes, limits, file["devices"], 0, MAX_TICKS)
         limits = tuple(Fraction(value, memory_per_unit) for value in ticks)
     known: dict[str, Any] = {key: file.get(key) for key in (*_WHERE_KNOWN, "frozen", "training")}
     known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
@@ -188,17 +188,17 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
 
 def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ...]:
     """Numbers per stage; of a matrix, a row of them per stage."""
-    least = -MOST_TICKS if cost.least is None else cost.least
+    minimum = -MAX_TICKS if cost.minimum is None else cost.minimum
     value, stages = file[cost.name], file["stages"]
     if cost.of_pairs and is_list(value) and any(map(is_list, value)):
         if len(value) != stages:
             raise InputError(f"{cost.name}: has {len(value)} rows; {stages} are needed")
         rows = [
-            within(f"{cost.name}: row {index}", wholes, row, stages, least, MOST_TICKS)
+            within(f"{cost.name}: row {index}", wholes, row, stages, minimum, MAX_TICKS)
             for index, row in enumerate(value)
         ]
         return tuple(tuple(Fraction(entry, per_unit) for entry in row) for row in rows)
-    ticks = within(cost.name, wholes, value, stages, least, MOST_TICKS)
+    ticks = within(cost.name, wholes, value, stages, minimum, MAX_TICKS)
     return tuple(Fraction(entry, per_unit) for entry in ticks)
 
 
@@ -218,7 +218,7 @@ def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[s
         return {"stages": stages, "placement": hosts, **whole_costs}
     if not isinstance(name, str) or name not in (_DEFAULT, *placement.NAMED):
         known = ", ".join((*placement.NAMED, _DEFAULT))
-        raise InputError(f"placement_name: {shown(name)} is unknown; use {known} or null")
+        raise InputError(f"placement_name: {abbreviated(name)} is unknown; use {known} or null")
     placement.explicit(hosts)
     first = dict(zip(reversed(hosts), range(stages - 1, -1, -1), strict=True))
     if chunks is not None:
@@ -248,14 +248,14 @@ def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
     if value is None:
         return None
     if not isinstance(value, list):
-        return Fraction(whole(value, 0, MOST_TICKS), per_unit)
+        return Fraction(whole(value, 0, MAX_TICKS), per_unit)
     if not any(map(is_list, value)):
-        numbers = wholes(value, stages - 1, 0, MOST_TICKS)
+        numbers = wholes(value, stages - 1, 0, MAX_TICKS)
         return [Fraction(entry, per_unit) for entry in numbers]
     if len(value) != devices:
         raise InputError(f"has {len(value)} rows; {devices} are needed, one per device")
     rows = [
-        within(f"row {index}", wholes, row, devices, 0, MOST_TICKS)
+        within(f"row {index}", wholes, row, devices, 0, MAX_TICKS)
         for index, row in enumerate(value)
     ]
     return [[Fraction(entry, per_unit) for entry in row] for row in rows]
@@ -267,9 +267,11 @@ def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] 
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != count:
-        raise InputError(f"{shown(value)} is not a list of {count} fractions, one of each of {per}")
+        raise InputError(
+            f"{abbreviated(value)} is not a list of {count} fractions, one of each of {per}"
+        )
     pairs = (
-        within(f"entry {index}", wholes, entry, 2, 1, MOST_TICKS)
+        within(f"entry {index}", wholes, entry, 2, 1, MAX_TICKS)
         for index, entry in enumerate(value)
     )
     return [Fraction(*pair) for pair in pairs]
@@ -280,7 +282,7 @@ def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
     if form is None or limits is None:
         return limits
     if form not in _LIMIT_FORMS:
-        raise InputError(f"{shown(form)} is unknown; use {', '.join(_LIMIT_FORMS)} or null")
+        raise InputError(f"{abbreviated(form)} is unknown; use {', '.join(_LIMIT_FORMS)} or null")
     return {LIMIT_1F1B: LIMIT_1F1B, "number": limits[0], "list": limits}[form]
 
 
@@ -289,7 +291,7 @@ def _rounded(value: object) -> tuple[str, ...]:
         setting.field for setting in SETTINGS if setting.unit or setting.shape is Shape.PER_DEVICE
     ]
     if not isinstance(value, list) or any(field not in known for field in value):
-        raise InputError(f"{shown(value)} is not a list of fields of the pipeline")
+        raise InputError(f"{abbreviated(value)} is not a list of fields of the pipeline")
     return tuple(value)
 
 
@@ -312,6 +314,6 @@ def _check_same(
             )
     if pipeline.limits != limits:
         raise InputError(
-            f"mem_limit: is not what mem_limit_given {shown(file['mem_limit_given'])} makes it; "
-            "set that to null"
+            f"mem_limit: is not what mem_limit_given {abbreviated(file['mem_limit_given'])} makes "
+            "it; set that to null"
         )

@@ -62,9 +62,9 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
-from ppopt.formats.fields import finite, section, shown, text, whole, wholes, within
+from ppopt.formats.fields import abbreviated, finite, section, text, whole, wholes, within
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.costs import MOST_TICKS
+from ppopt.problem.costs import MAX_TICKS
 from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -211,13 +211,17 @@ def schedule_from_object(
     file = section(document, ("schema", *UNITS, "pipeline", "ops"), ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] not in SCHEMAS:
         known = " or ".join(map(str, SCHEMAS))
-        raise InputError(f"schema: {shown(file['schema'])} is not {known}, those that are read")
-    unit, memory_unit = (within(key, whole, file[key], 1, MOST_TICKS) for key in UNITS)
+        raise InputError(
+            f"schema: {abbreviated(file['schema'])} is not {known}, those that are read"
+        )
+    unit, memory_unit = (within(key, whole, file[key], 1, MAX_TICKS) for key in UNITS)
     stated, model = file.get("origin", {}), None
     if isinstance(stated, dict):
         stated = dict(stated)
         model = stated.pop(model_json.MEMBER, None)
-    if expected is not None and (unit, memory_unit, file["pipeline"], model) == _said(expected):
+    if expected is not None and (unit, memory_unit, file["pipeline"], model) == _described_pipeline(
+        expected
+    ):
         pipeline = expected
     else:
         read = pipeline_json.pipeline_from_object
@@ -236,7 +240,9 @@ def schedule_from_object(
     return Schedule.from_columns(pipeline, *columns.columns, origin=origin), claimed
 
 
-def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
+def _described_pipeline(
+    pipeline: Pipeline,
+) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
     """What the object of a schedule says of its pipeline."""
     ticks, model = pipeline.ticks, _model(pipeline).get(model_json.MEMBER)
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
@@ -245,7 +251,7 @@ def _said(pipeline: Pipeline) -> tuple[int, int, dict[str, Any], dict[str, Any] 
 def _operations(ops: object, pipeline: Pipeline) -> Operations:
     """All operations of a file."""
     if not isinstance(ops, list):
-        raise InputError(f"ops: {shown(ops)} is not a list")
+        raise InputError(f"ops: {abbreviated(ops)} is not a list")
     rows: list[tuple[int, ...]] = []
     try:
         for entry in ops:
@@ -283,11 +289,11 @@ def _operation(entry: object, pipeline: Pipeline) -> tuple[int, ...]:
     """An operation in the order of the fields of `Operation`."""
     if not isinstance(entry, list) or len(entry) not in _NUM_FIELDS:
         raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
+            f"{abbreviated(entry)} is not [kind, {', '.join(_FIELDS[:5])}], or this with "
             f"{', '.join(_FIELDS[5:8])} behind it"
         )
     if not isinstance(entry[0], str) or entry[0] not in _CODES:
-        raise InputError(f"kind {shown(entry[0])} is unknown; use {', '.join(_CODES)}")
+        raise InputError(f"kind {abbreviated(entry[0])} is unknown; use {', '.join(_CODES)}")
     code = _CODES[entry[0]]
     values = dict(zip(_FIELDS, entry[1:], strict=False))
     for field, needed in _NEEDED[code].items():
@@ -298,7 +304,7 @@ def _operation(entry: object, pipeline: Pipeline) -> tuple[int, ...]:
             raise InputError(f"{field}: {entry[0]} has none; write null")
     if code in _SENT and "link" not in values:
         raise InputError(
-            f"{shown(entry)} is not [kind, {', '.join(_FIELDS[:7])}, null, receiving device]"
+            f"{abbreviated(entry)} is not [kind, {', '.join(_FIELDS[:7])}, null, receiving device]"
         )
     return _row(code, values, pipeline)
 
@@ -351,7 +357,7 @@ def _lowest_stage(pipeline: Pipeline, device: object) -> tuple[int, int]:
 
 def _check_number(field: str, number: object) -> None:
     if type(number) is not int or not -LARGEST_INT <= number <= LARGEST_INT:
-        raise InputError(f"{field}: {shown(number)} is not a whole number of at most 2^62")
+        raise InputError(f"{field}: {abbreviated(number)} is not a whole number of at most 2^62")
 
 
 def _on_common_tick(pipeline: Pipeline, columns: Operations, unit: int) -> tuple[Pipeline, int]:

@@ -92,7 +92,7 @@ def _claims() -> Schema:
 
 
 def _operation() -> Schema:
-    further = [_or_null(_COUNT)] * 4
+    optional = [_or_null(_COUNT)] * 4
     return {
         "description": "kind, stage, microbatch, device, start, end in ticks; and where there are "
         "routes, slices, pairs or links: route, slice, pair, receiving device. An operation around "
@@ -102,7 +102,7 @@ def _operation() -> Schema:
             {"enum": list(schedule_json.KINDS)},
             *[_or_null(_TICKS)] * 2,
             *[_TICKS] * 3,
-            *further,
+            *optional,
         ],
         "minItems": 6,
         "items": False,

@@ -49,16 +49,16 @@ def communication_csv(schedule: Schedule) -> str:
     torch_csv.check_planned(schedule, "torch comms")
     rows = communication.of_schedule(schedule)
     check(schedule.pipeline, rows)
-    found = communication.with_empty_backwards(schedule.pipeline, rows, received=True)
-    return torch_csv.written(found, microbatch_numbers(schedule))
+    extended = communication.with_empty_backwards(schedule.pipeline, rows, received=True)
+    return torch_csv.written(extended, microbatch_numbers(schedule))
 
 
 def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
     """Raise InputError unless rows keep every rule of a communication order."""
-    found = posting_faults(pipeline, rows)
-    if found:
-        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-        raise InputError(f"{found[0]}{more}")
+    faults = posting_faults(pipeline, rows)
+    if faults:
+        suffix = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise InputError(f"{faults[0]}{suffix}")
 
 
 class CommunicationOrder(NamedTuple):
@@ -70,11 +70,11 @@ class CommunicationOrder(NamedTuple):
 
 def read_communication_order(path: Path) -> CommunicationOrder:
     """Read a file, and the order of microbatches beside it; see `parse_communication_order`."""
-    found = parse_communication_order(
+    order = parse_communication_order(
         read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path)
     )
-    microbatches = read_beside(path, found.order.batches)
-    return found._replace(order=replace(found.order, microbatches=microbatches))
+    microbatches = read_beside(path, order.order.batches)
+    return order._replace(order=replace(order.order, microbatches=microbatches))
 
 
 def parse_communication_order(content: str, where: str) -> CommunicationOrder:
@@ -121,7 +121,7 @@ def _read_row(line: str, computed: Iterator[Cell]) -> Iterator[Cell]:
 
 
 def time_communication_order(
-    found: CommunicationOrder,
+    order: CommunicationOrder,
     settings: Mapping[str, object],
     objective: Objective = Objective.MAKESPAN,
 ) -> Schedule:
@@ -129,11 +129,11 @@ def time_communication_order(
 
     Its links are streams. Raises InputError if a rule of `ppopt.verifier.posting` is broken.
     """
-    given = {"link_mode": LinkMode.STREAMS, **settings}
-    pipeline = torch_csv.pipeline_of_order(found.order, given)
+    fields = {"link_mode": LinkMode.STREAMS, **settings}
+    pipeline = torch_csv.pipeline_of_order(order.order, fields)
     if not pipeline.streams:
         raise InputError("link_mode: delay has no order of transfers; leave it out")
-    rows = communication.without_empty_backwards(pipeline, found.rows)
+    rows = communication.without_empty_backwards(pipeline, order.rows)
     check(pipeline, rows)
     origin = Origin(strategy="torch-comms", objective=objective, status="feasible")
     return communication.schedule_of(pipeline, rows, objective, origin)

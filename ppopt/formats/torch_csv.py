@@ -37,12 +37,12 @@ import numpy as np
 from ppopt.errors import DeadlockError, InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.documents import label, read_text
-from ppopt.formats.fields import shown, within
+from ppopt.formats.fields import abbreviated, within
 from ppopt.formats.loader_order import microbatch_numbers, read_beside
 from ppopt.problem import placement
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.field_values import LARGEST_GRID
-from ppopt.problem.hosting import MOST_DEVICES
+from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -62,7 +62,7 @@ KINDS = {letter: kind for kind, letter in LETTERS.items()}
 """Kind of operation of every letter of PyTorch."""
 LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
-MOST_CELLS = 2**21
+MAX_CELLS = 2**21
 """Most cells that are read: more than any search makes, communication included."""
 HANDLES = BESIDE_COMPUTE | PER_OPERATION
 """Traits of the pipelines whose schedules PyTorch can run, as far as their order says."""
@@ -120,9 +120,9 @@ def check_planned(schedule: Schedule, form: str) -> None:
     A measured step is not a plan. The memory limit is ignored.
     """
     planned(schedule, form)
-    found = verify(schedule, enforce_limit=False)
-    if found:
-        raise InputError(f"{form}: not a schedule of its pipeline: {found[0]}; mend it first")
+    violations = verify(schedule, enforce_limit=False)
+    if violations:
+        raise InputError(f"{form}: not a schedule of its pipeline: {violations[0]}; mend it first")
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ def schedule(
 def _order(content: str) -> Order:
     content = content.removesuffix("\n")
     ranks = content.count("\n") + 1
-    if ranks > MOST_DEVICES:
-        raise InputError(f"{ranks} ranks are above {MOST_DEVICES}; give every rank one line")
-    cells_given = content.count(",") + ranks
-    if cells_given > MOST_CELLS:
-        raise InputError(f"{cells_given} cells are above {MOST_CELLS}, the most that are read")
+    if ranks > MAX_DEVICES:
+        raise InputError(f"{ranks} ranks are above {MAX_DEVICES}; give every rank one line")
+    num_cells = content.count(",") + ranks
+    if num_cells > MAX_CELLS:
+        raise InputError(f"{num_cells} cells are above {MAX_CELLS}, the most that are read")
     lines = content.split("\n")
     cells = [within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)]
     cells = _renumber_last_stage(_translate_older_dialect(cells))
@@ -224,7 +224,7 @@ def _cell(text: str) -> tuple[Op, ...]:
     if overlap := _OVERLAP.fullmatch(text):
         forward, backward = (_op(part.strip()) for part in overlap.groups())
         if forward.kind is not OpKind.F or backward.kind not in (OpKind.B, OpKind.BW):
-            raise InputError(f"{shown(text)}: an overlap is of a forward and then a backward")
+            raise InputError(f"{abbreviated(text)}: an overlap is of a forward and then a backward")
         return forward, backward
     return (_op(text),)
 
@@ -233,7 +233,7 @@ def _op(text: str) -> Op:
     match = _OP.fullmatch(text)
     if match is None:
         raise InputError(
-            f"{shown(text)} is no operation; write <stage><F|I|W|B><microbatch>, such as 0F3"
+            f"{abbreviated(text)} is no operation; write <stage><F|I|W|B><microbatch>, such as 0F3"
         )
     return Op(KINDS[match[2]], int(match[1]), int(match[3]))
 
@@ -260,8 +260,8 @@ def _renumber_last_stage(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op
     ops = [op for row in rows for cell in row for op in cell]
     last = max((op.stage for op in ops), default=0)
     forwards = [op for op in ops if op.kind is OpKind.F and op.stage == last]
-    others = set(ops).difference(forwards)
-    batches = 1 + max((op.microbatch for op in others), default=-1)
+    remaining = set(ops).difference(forwards)
+    batches = 1 + max((op.microbatch for op in remaining), default=-1)
     if len(forwards) != batches or any(op.microbatch != n for n, op in enumerate(forwards, 1)):
         return rows
     renumbered = {op: op._replace(microbatch=op.microbatch - 1) for op in forwards}
@@ -272,13 +272,13 @@ def _check_numbers(rows: list[list[Op]]) -> int:
     """Check that stages and microbatches are numbered 0, 1, ...; return the microbatch count."""
     counts = []
     for what in ("stage", "microbatch"):
-        found = {getattr(op, what) for row in rows for op in row}
-        missing = next(number for number in range(len(found) + 1) if number not in found)
-        if missing < max(found):
+        numbers = {getattr(op, what) for row in rows for op in row}
+        missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
+        if missing < max(numbers):
             raise InputError(
                 f"{what} {missing} is missing; number every {what} from 0 without gaps"
             )
-        counts.append(len(found))
+        counts.append(len(numbers))
     if counts[0] * counts[1] > LARGEST_GRID:
         raise InputError(f"stages x microbatches is above {LARGEST_GRID}")
     return counts[1]
@@ -291,7 +291,9 @@ def _check_complete(rows: list[list[Op]]) -> None:
     microbatches = {op.microbatch for op in count}
     for op, times in count.items():
         if times > 1:
-            raise InputError(f"{_name(op)} is given {times} times{_places(rows, op)}; keep one")
+            raise InputError(
+                f"{_name(op)} is given {times} times{_describe_ranks(rows, op)}; keep one"
+            )
     for stage in sorted(stages):
         for microbatch in sorted(microbatches):
             ops = {kind for kind in OpKind if Op(kind, stage, microbatch) in count}
@@ -307,10 +309,10 @@ def _name(op: Op) -> str:
     return f"{op.stage}{LETTERS[op.kind]}{op.microbatch}"
 
 
-def _places(rows: list[list[Op]], op: Op) -> str:
+def _describe_ranks(rows: list[list[Op]], op: Op) -> str:
     ranks = sorted({rank for rank, row in enumerate(rows) if op in row})
-    more = ", .." if len(ranks) > LISTED else ""
-    return f" (rank {', '.join(map(str, ranks[:LISTED]))}{more})"
+    suffix = ", .." if len(ranks) > LISTED else ""
+    return f" (rank {', '.join(map(str, ranks[:LISTED]))}{suffix})"
 
 
 def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
@@ -327,10 +329,10 @@ def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
 
 def _check_losses(row: list[Op], last: int) -> None:
     forwards = [op.microbatch for op in row if op.kind is OpKind.F and op.stage == last]
-    for place, microbatch in enumerate(forwards):
-        if place != microbatch:
+    for index, microbatch in enumerate(forwards):
+        if index != microbatch:
             raise InputError(
-                f"the last stage runs {last}F{microbatch} as forward number {place}; PyTorch looks "
+                f"the last stage runs {last}F{microbatch} as forward number {index}; PyTorch looks "
                 "losses up by that number and would give wrong gradients: number the microbatches "
                 "by the last stage's forwards"
             )
@@ -338,11 +340,11 @@ def _check_losses(row: list[Op], last: int) -> None:
 
 def pipeline_of_order(order: Order, settings: Mapping[str, object]) -> Pipeline:
     """The pipeline of an order, as `schedule` describes it."""
-    given = dict(settings)
-    given.setdefault("batches", order.batches)
-    if given.keys().isdisjoint(("placement", "chunks")):
-        given |= _shape(order, given)
-    pipeline = pipeline_of(given)
+    fields = dict(settings)
+    fields.setdefault("batches", order.batches)
+    if fields.keys().isdisjoint(("placement", "chunks")):
+        fields |= _shape(order, fields)
+    pipeline = pipeline_of(fields)
     if pipeline.batches != order.batches:
         raise InputError(
             f"the order has {order.batches} microbatches, the pipeline {pipeline.batches}; "
@@ -356,21 +358,21 @@ def pipeline_of_order(order: Order, settings: Mapping[str, object]) -> Pipeline:
     return pipeline if order.microbatches is None else pipeline.reordered(order.microbatches)
 
 
-def _shape(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
+def _shape(order: Order, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Describe stages and placement of an order.
 
     The placement is given by name if it has one, unless some cost has one entry per stage.
     """
     stages, devices = len(order.placement), len(order.rows)
-    lists = [given[cost.field] for cost in STAGE_COSTS if isinstance(given.get(cost.field), list)]
+    lists = [fields[cost.field] for cost in STAGE_COSTS if isinstance(fields.get(cost.field), list)]
     per_stage = any(len(costs) == stages for costs in lists)
     if stages == devices or not per_stage:
         for name in placement.NAMED:
             fits = stages == devices if name == "linear" else stages % devices == 0
             if fits and placement.named(name, devices, stages // devices) == order.placement:
                 chunks = {"placement": name, "chunks": stages // devices}
-                return {"stages": devices, **given, **({} if name == "linear" else chunks)}
-    return {"stages": stages, **given, "placement": list(order.placement)}
+                return {"stages": devices, **fields, **({} if name == "linear" else chunks)}
+    return {"stages": stages, **fields, "placement": list(order.placement)}
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

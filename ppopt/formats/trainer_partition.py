@@ -30,7 +30,7 @@ from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
 MEGATRON = "Megatron-LM"
-_WORDS = {"embedding": "embed", "head": "head"}
+_NAME_PARTS = {"embedding": "embed", "head": "head"}
 """Role of an end -> part of the name of a layer that is one."""
 _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage: the costs of layers play no part here."""
@@ -117,12 +117,12 @@ def check_model(model: Model, trainer: str) -> None:
     """
     roles = [layer.role for layer in model.layers]
     for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
-        at = [index for index, given in enumerate(roles) if given == role]
+        at = [index for index, listed_role in enumerate(roles) if listed_role == role]
         if at not in ([], [place]):
             end = "first" if place == 0 else "last"
             raise NotApplicableError(f"{trainer}: the {role} is one layer, the {end}; it is {at}")
         layer = model.layers[place]
-        if layer.role == DECODER and _WORDS[role] in layer.name.lower():
+        if layer.role == DECODER and _NAME_PARTS[role] in layer.name.lower():
             raise NotApplicableError(
                 f"{trainer}: layer {place} is named {layer.name} and has the role of a transformer "
                 f"layer; give it `role: {role}` (`ppopt profile --roles` writes roles), or another "
@@ -136,9 +136,9 @@ def added_ends(model: Model) -> list[str]:
 
     Such a layer is another one than the layer next to it.
     """
-    there = {layer.role for layer in model.layers}
+    roles = {layer.role for layer in model.layers}
     pairs = zip(ENDS, (model.layers[:2], model.layers[-2:]), strict=True)
-    return [role for role, pair in pairs if role not in there and len(set(pair)) > 1]
+    return [role for role, pair in pairs if role not in roles and len(set(pair)) > 1]
 
 
 def _recomputes_fully(model: Model, trainer: str) -> bool:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 from ppopt.problem import exact
 from ppopt.problem.settings import Setting, Shape
 
@@ -47,7 +47,7 @@ def share(name: str, text: str) -> Fraction:
     number, percent, rest = text.strip().partition("%")
     value = exact.read(number, name).value / (100 if percent else 1)
     if rest.strip() or not 0 <= value <= 1:
-        raise InputError(f"{name}: {shown(text)} is no share of 0 to 100 %; write 1% or 0.01")
+        raise InputError(f"{name}: {abbreviated(text)} is no share of 0 to 100 %; write 1% or 0.01")
     if value == 1 and not percent:
         raise InputError(f"{name}: 1 is 100 %; write 1% or 100%")
     return value
@@ -56,7 +56,7 @@ def share(name: str, text: str) -> Fraction:
 def whole(name: str, text: str) -> int:
     """Read a whole number; raises InputError on anything else."""
     if not WHOLE.fullmatch(text):
-        raise InputError(f"{name}: {shown(text)} is not a whole number of up to 30 digits")
+        raise InputError(f"{name}: {abbreviated(text)} is not a whole number of up to 30 digits")
     return int(text)
 
 

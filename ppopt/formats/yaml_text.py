@@ -16,9 +16,9 @@ import yaml
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import guarded
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 
-MOST_KEYS = 1000
+MAX_KEYS = 1000
 """Most keys of a mapping: many times the settings there are. PyYAML takes long for more."""
 _NULL = "tag:yaml.org,2002:null"
 _BOOL = "tag:yaml.org,2002:bool"
@@ -41,8 +41,8 @@ class _Loader(yaml.SafeLoader):
             raise _error("aliases (*name) are not accepted; write the value out", event)
         if event.tag is not None:
             raise _error("tags (!name) are not accepted; write plain values", event)
-        if isinstance(parent, yaml.MappingNode) and len(parent.value) >= MOST_KEYS:
-            raise _error(f"more than {MOST_KEYS} keys; there are not so many settings", event)
+        if isinstance(parent, yaml.MappingNode) and len(parent.value) >= MAX_KEYS:
+            raise _error(f"more than {MAX_KEYS} keys; there are not so many settings", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -50,15 +50,15 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise _error(f"key {shown(key)} is not a word", key_node)
+                raise _error(f"key {abbreviated(key)} is not a word", key_node)
             if key in keys:
-                raise _error(f"key {shown(key)} is given twice; keep one", key_node)
+                raise _error(f"key {abbreviated(key)} is given twice; keep one", key_node)
             keys.add(key)
         return super().construct_mapping(node, deep)
 
 
-def _error(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
-    mark: Any = place.start_mark
+def _error(problem: str, event: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 

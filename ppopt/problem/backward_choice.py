@@ -54,14 +54,14 @@ class BackwardChoice:
         Where microbatches differ, splitting may lose: the W of an earlier one may run later than
         BW of this one, but no later than its W, and they change places only if they are alike.
         """
-        ticks, *others = self._tables
+        ticks, *differing = self._tables
         _, partial, weight, full = (times[stage] for times in ticks.durations)
-        b, w = (ticks.takes[kind][stage] for kind in (OpKind.B, OpKind.W))
-        held_by_split = max(b, ticks.memory_change(OpKind.B, stage) + w)
+        b, w = (ticks.allocates[kind][stage] for kind in (OpKind.B, OpKind.W))
+        allocated_by_split = max(b, ticks.memory_change(OpKind.B, stage) + w)
         return (
-            not others
+            not differing
             and full >= partial + weight
-            and held_by_split <= ticks.held_alone(OpKind.BW, stage)[0]
+            and allocated_by_split <= ticks.memory_amounts_alone(OpKind.BW, stage)[0]
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 >= ticks.pair_time(forward, OpKind.B, stage) + weight
@@ -75,10 +75,10 @@ class BackwardChoice:
 
     def _gains_nothing(self, ticks: Ticks, stage: int) -> bool:
         _, partial, _, full = (times[stage] for times in ticks.durations)
-        taken, _ = ticks.held_alone(OpKind.B, stage)
+        taken, _ = ticks.memory_amounts_alone(OpKind.B, stage)
         return (
             full <= partial
-            and ticks.takes[OpKind.BW][stage] <= taken
+            and ticks.allocates[OpKind.BW][stage] <= taken
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 <= ticks.pair_time(forward, OpKind.B, stage)
@@ -92,5 +92,8 @@ class BackwardChoice:
             return set()
         devices = {hosts[stage] for hosts in self.pipeline.hosts}
         return {
-            other for hosts in self.pipeline.hosted for device in devices for other in hosts[device]
+            forward
+            for hosts in self.pipeline.hosted
+            for device in devices
+            for forward in hosts[device]
         }

@@ -32,25 +32,25 @@ class RecomputeUnit(NamedEnum):
 class BackwardPeak(NamedTuple):
     """Memory of consecutive layers for one microbatch, in the user's unit."""
 
-    held: Fraction = Fraction(0)
+    retained: Fraction = Fraction(0)
     """What F keeps of all layers."""
     peak: Fraction = Fraction(0)
-    """Largest live memory while BW runs; `held` or more."""
+    """Largest live memory while BW runs; `retained` or more."""
 
     def then(
-        self, held: Fraction, activation: Fraction, workspace: Fraction, count: int = 1
+        self, retained: Fraction, activation: Fraction, workspace: Fraction, count: int = 1
     ) -> BackwardPeak:
-        """The same layers, followed by `count` equal ones, of which F keeps `held` each.
+        """The same layers, followed by `count` equal ones, of which F keeps `retained` each.
 
         Of the equal layers, the last one has the most live memory while it runs.
         """
         if not count:
             return self
-        during = self.held + (count - 1) * held + activation + workspace
-        total = self.held + count * held
+        during = self.retained + (count - 1) * retained + activation + workspace
+        total = self.retained + count * retained
         return BackwardPeak(total, max(self.peak, total, during))
 
     @property
     def allocated(self) -> Fraction:
         """What BW allocates at its start."""
-        return self.peak - self.held
+        return self.peak - self.retained

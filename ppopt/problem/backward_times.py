@@ -14,7 +14,7 @@ def complete(
     weight: Fraction | None,
     partial: Fraction | None,
     *,
-    place: str = "",
+    where: str = "",
 ) -> tuple[Fraction, Fraction, Fraction]:
     """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.
 
@@ -26,28 +26,30 @@ def complete(
     nothing = full == weight == partial == 0
     if forward <= 0 and not (nothing and forward == 0):
         raise InputError(
-            f"forward: {place}{exact.plain(forward)} is not above 0, or finer than 10^-6 "
+            f"forward: {where}{exact.plain(forward)} is not above 0, or finer than 10^-6 "
             "of the unit, the finest that is kept"
         )
     if partial is not None and weight is None:
         weight = (
-            forward if full is None else _left("weight", full, "backward_input", partial, place)
+            forward
+            if full is None
+            else _remainder("weight", full, "backward_input", partial, where)
         )
     if partial is not None and weight is not None and full is None:
         full = partial + weight
     full = 2 * forward if full is None else full
     weight = full / 2 if weight is None else weight
     if partial is None:
-        partial = _left("backward_input", full, "weight", weight, place)
+        partial = _remainder("backward_input", full, "weight", weight, where)
     return full, weight, partial
 
 
-def _left(field: str, full: Fraction, name: str, part: Fraction, place: str) -> Fraction:
+def _remainder(field: str, full: Fraction, name: str, known_part: Fraction, where: str) -> Fraction:
     """What a part leaves of the full backward: the time of the other part, named `field`."""
-    if part > full:
+    if known_part > full:
         raise InputError(
-            f"{name}: {place}{exact.plain(part)} is above the full backward time "
+            f"{name}: {where}{exact.plain(known_part)} is above the full backward time "
             f"{exact.plain(full)}, which leaves less than 0 for {field}; give {field} too: "
             "B, W and BW may be any times"
         )
-    return full - part
+    return full - known_part

@@ -20,28 +20,32 @@ class ClassGraph:
 
     def __init__(self, instance: Instance, numbers: Iterable[int]) -> None:
         """`numbers` are the classes of the graph; others and their precedence are left out."""
-        kept = set(numbers)
-        self._duration = {number: instance.classes[number].duration for number in kept}
+        members = set(numbers)
+        self._duration = {class_id: instance.classes[class_id].duration for class_id in members}
         self._after = {
-            number: {after: lag for after, lag in instance.successors[number] if after in kept}
-            for number in kept
+            class_id: {
+                after: lag for after, lag in instance.successors[class_id] if after in members
+            }
+            for class_id in members
         }
         self._before = {
-            number: {before: lag for before, lag in instance.predecessors[number] if before in kept}
-            for number in kept
+            class_id: {
+                before: lag for before, lag in instance.predecessors[class_id] if before in members
+            }
+            for class_id in members
         }
 
-    def remove(self, number: int) -> None:
+    def remove(self, class_id: int) -> None:
         """Remove a class; the longest paths through it stay as lags."""
-        duration = self._duration.pop(number)
-        before, after = self._before.pop(number), self._after.pop(number)
+        duration = self._duration.pop(class_id)
+        before, after = self._before.pop(class_id), self._after.pop(class_id)
         for first, lag in before.items():
-            del self._after[first][number]
-            for then, further in after.items():
-                longest = max(self.lag(first, then) or 0, lag + duration + further)
+            del self._after[first][class_id]
+            for then, lag_after in after.items():
+                longest = max(self.lag(first, then) or 0, lag + duration + lag_after)
                 self._after[first][then] = self._before[then][first] = longest
         for then in after:
-            del self._before[then][number]
+            del self._before[then][class_id]
 
     def lag(self, before: int, after: int) -> int | None:
         """Least delay from the end of a class to the start of another; None: no constraint."""

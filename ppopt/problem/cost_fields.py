@@ -30,25 +30,25 @@ _FIELDS = frozenset(cost.field for cost in STAGE_COSTS)
 
 def in_one_unit(fields: Fields, measure: Unit, reader: FieldReader) -> dict[str, Any]:
     """Numbers of a measure in the unit of the pipeline, which they declare if none is."""
-    key, model, given = f"{measure}_unit", fields["model"], _given(fields, measure)
+    key, model, values = f"{measure}_unit", fields["model"], _numbers_of(fields, measure)
     declared = fields[key] or getattr(model, key, None)
     standing = {
         setting.field: setting.name
         for setting in SETTINGS
-        if setting.field in given and given[setting.field] == setting.default
+        if setting.field in values and values[setting.field] == setting.default
     }
-    found = units.resolve(measure, declared, given, ("mem_limit",), standing)
-    reader.note(found.rounded)
-    changed = {field: found.values[field] for field in given if field != "layers"}
-    if model is not None and getattr(model, key) != found.unit:
-        changed["model"] = replace(model, **{key: found.unit})
-    return changed | {key: found.unit}
+    resolved = units.resolve(measure, declared, values, ("mem_limit",), standing)
+    reader.note(resolved.rounded)
+    changed = {field: resolved.values[field] for field in values if field != "layers"}
+    if model is not None and getattr(model, key) != resolved.unit:
+        changed["model"] = replace(model, **{key: resolved.unit})
+    return changed | {key: resolved.unit}
 
 
-def _given(fields: Fields, measure: Unit) -> dict[str, Any]:
+def _numbers_of(fields: Fields, measure: Unit) -> dict[str, Any]:
     """Every number of a measure that was given, by field; of layers, one number."""
     model = fields["model"]
-    given = {
+    numbers = {
         setting.field: value
         for setting in SETTINGS
         if setting.unit is measure
@@ -56,7 +56,7 @@ def _given(fields: Fields, measure: Unit) -> dict[str, Any]:
         and (value := fields[setting.field]) is not None
         and not is_1f1b(value)
     }
-    return given if model is None else given | {"layers": model.sample(measure)}
+    return numbers if model is None else numbers | {"layers": model.sample(measure)}
 
 
 def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any]:
@@ -69,13 +69,13 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     if is_list(costs["overlap_input"]) and not costs["overlap_input"]:
         costs["overlap_input"] = None  # as `StageCosts` holds it
     for cost in STAGE_COSTS:
-        given = costs[cost.field]
-        if given is not None or cost.default.value is not None:
+        value = costs[cost.field]
+        if value is not None or cost.default.value is not None:
             with faults.collected():
                 costs[cost.field] = (
-                    reader.pair_times(cost.field, given, stages, _empty(costs["forward"]))
+                    reader.pair_times(cost.field, value, stages, _empty(costs["forward"]))
                     if cost.of_pairs
-                    else reader.per_stage(cost.field, given, stages, signed=cost.least is None)
+                    else reader.per_stage(cost.field, value, stages, signed=cost.minimum is None)
                 )
     faults.check()
     if costs["overlap_input"] is not None and costs["overlap"] is None:
@@ -84,7 +84,7 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
     nothing = (None,) * stages
     rows = (costs["forward"], *(costs[field] or nothing for field in fields_of_times))
     times = [
-        complete(*own, place=f"stage {stage}: ")
+        complete(*own, where=f"stage {stage}: ")
         for stage, own in enumerate(zip(*rows, strict=True))
     ]
     costs |= dict(zip(fields_of_times, zip(*times, strict=True), strict=True))
@@ -103,8 +103,8 @@ def _empty(forward: Any) -> list[int]:
 def refuse_beside_layers(fields: Fields) -> None:
     """Raise InputError if costs are given beside layers."""
     for cost in STAGE_COSTS:
-        given = fields[cost.field]
-        if given != cost.default.value and not is_exact(given):
+        value = fields[cost.field]
+        if value != cost.default.value and not is_exact(value):
             raise InputError(f"{cost.name}: the layers give the costs; leave it out")
     if fields["frozen"] is not None:
         raise InputError("frozen: the layers say which of them are frozen; leave it out")
@@ -138,8 +138,8 @@ def of_slice(costs: Mapping[str, Any], slices: int) -> dict[str, Any]:
 
 def has_unequal_shares(fields: Fields) -> bool:
     """Whether the costs differ from stage to stage."""
-    given = (fields[cost.field] for cost in STAGE_COSTS)
-    shares = zip(*(values for values in given if values is not None), strict=True)
+    rows = (fields[cost.field] for cost in STAGE_COSTS)
+    shares = zip(*(values for values in rows if values is not None), strict=True)
     return len(set(shares)) > 1
 
 

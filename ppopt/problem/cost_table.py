@@ -68,7 +68,7 @@ class Factor(Enum):
 class Default:
     """What a cost is if it is not given."""
 
-    words: int | str
+    value_or_rule: int | str
     """Its value, or how it follows from other costs."""
     function: Callable[..., Fraction] | None = None
     """Of other costs of the same stage or layer; None: it is its value, or 0."""
@@ -78,7 +78,7 @@ class Default:
     @property
     def value(self) -> int | None:
         """Its value, if it does not follow from other costs."""
-        return self.words if isinstance(self.words, int) else None
+        return self.value_or_rule if isinstance(self.value_or_rule, int) else None
 
     @property
     def _constant(self) -> Fraction:
@@ -133,7 +133,7 @@ class Cost:
     on_compute: bool = True
     """Of a time: whether the device computes, so that its speed counts."""
     needs: Needs = Needs.FORWARD
-    least: int | None = 0
+    minimum: int | None = 0
     """Smallest number; None: any."""
     of_pairs: bool = False
     """Whether it is of an F and a backward run as one: one number per stage, a matrix [stage of
@@ -168,8 +168,8 @@ class Cost:
 _time, _memory = partial(Cost, Unit.TIME), partial(Cost, Unit.MEMORY)
 
 
-def _same_as(field: str, words: str) -> Default:
-    return Default(words, lambda cost: cost, (field,))
+def _same_as(field: str, rule: str) -> Default:
+    return Default(rule, lambda cost: cost, (field,))
 
 
 def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
@@ -179,7 +179,7 @@ def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
         f"workspace of {kind}",
         f"workspace of {kind}",
         default=default,
-        layer_default=Default(default.words if default.fields else 0),
+        layer_default=Default(default.value_or_rule if default.fields else 0),
         mapping=("workspace", kind),
         factor=Factor.NONE,
         over_layers=OverLayers.MAXIMUM,
@@ -246,7 +246,7 @@ MEMORY = (
         "signed change of memory by B; W frees the rest",
         default=Default(0),
         needs=Needs.BACKWARD,
-        least=None,
+        minimum=None,
         optional=False,
     ),
     _memory(

@@ -15,7 +15,7 @@ from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
 
-MOST_TICKS = 2**53
+MAX_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
 
 
@@ -82,19 +82,19 @@ WORKSPACES = {
 
 
 def costs_of(
-    given: Mapping[str, tuple[Fraction, ...] | None],
+    stated: Mapping[str, tuple[Fraction, ...] | None],
     share: Sequence[int],
     chunks: int,
     slices: int,
 ) -> StageCosts[Fraction]:
     """Costs of every stage for one slice of a microbatch.
 
-    `given` has the costs of whole shares of the model, by field; None: the default. `share` is the
+    `stated` has the costs of whole shares of the model, by field; None: the default. `share` is the
     share of every stage, cut into `chunks` stages.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     for cost in STAGE_COSTS:
-        values = given.get(cost.field)
+        values = stated.get(cost.field)
         if values is None:
             unstated = cost.of_pairs and cost.default.function is None
             values = () if unstated else cost.default.of_stages(rows)
@@ -137,7 +137,7 @@ def is_matrix(values: Any) -> bool:
 class Links(NamedTuple):
     """Delays of links, in the user's unit."""
 
-    given: tuple[Fraction, ...]
+    stated: tuple[Fraction, ...]
     """All that the user gave, whether between stages or not."""
     down: tuple[tuple[Fraction, ...], ...]
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
@@ -181,10 +181,10 @@ def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
     """Delay over the boundary after a stage, from one device to another."""
     if source == target:
         return Fraction(0)
-    found = delays
+    delay = delays
     if isinstance(delays, tuple):
-        found = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
-    return found  # type: ignore[no-any-return]
+        delay = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
+    return delay  # type: ignore[no-any-return]
 
 
 class Ticks(NamedTuple):
@@ -207,15 +207,15 @@ class Ticks(NamedTuple):
     """Delay from every stage to the next one: `down[route][stage]`, 0 on one device."""
     up: tuple[Row, ...]
     """Delay from every stage's successor back to it: `up[route][stage]`, 0 on one device."""
-    kept: tuple[int, ...]
+    retained: tuple[int, ...]
     """Part of the activation that F keeps, per stage, without what moves to the host: that is
     workspace of F here, and B or BW takes it at its start. So compute alone holds no more than with
     the ways to the host and back."""
     workspace: tuple[tuple[int, ...], ...]
     """Memory that an operation needs only while it runs: `workspace[kind][stage]`."""
-    takes: tuple[tuple[int, ...], ...]
+    allocates: tuple[tuple[int, ...], ...]
     """Memory that an operation takes at its start: `takes[kind][stage]`."""
-    gives: tuple[tuple[int, ...], ...]
+    frees: tuple[tuple[int, ...], ...]
     """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
     give back; so do F and BW."""
     static: tuple[int, ...]
@@ -226,43 +226,45 @@ class Ticks(NamedTuple):
     @property
     def times(self) -> Iterator[int]:
         """All times of operations and delays."""
-        others = (self.costs[cost.field] for cost in OTHER_TIMES)
+        other_times = (self.costs[cost.field] for cost in OTHER_TIMES)
         pairs = chain(flat(self.overlap), flat(self.overlap_input))
-        return chain(*self.durations, pairs, *self.down, *self.up, *others)
+        return chain(*self.durations, pairs, *self.down, *self.up, *other_times)
 
-    def held(self, kind: OpKind, stage: int, *, with_host: bool) -> tuple[int, int]:
+    def memory_amounts(self, kind: OpKind, stage: int, *, with_host: bool) -> tuple[int, int]:
         """Memory that an operation takes and gives.
 
         `with_host`: beside the operations that move memory to the host and back. They give it back
         after F, and take it before B or BW.
         """
-        takes, gives = self.takes[kind][stage], self.gives[kind][stage]
-        moved = self.costs.offload_memory[stage] if with_host else 0
+        allocates, frees = self.allocates[kind][stage], self.frees[kind][stage]
+        offloaded = self.costs.offload_memory[stage] if with_host else 0
         if kind is OpKind.F:
-            return takes, gives - moved
-        return takes - (0 if kind is OpKind.W else moved), gives
+            return allocates, frees - offloaded
+        return allocates - (0 if kind is OpKind.W else offloaded), frees
 
-    def held_alone(self, kind: OpKind, stage: int, *, with_host: bool = False) -> tuple[int, int]:
+    def memory_amounts_alone(
+        self, kind: OpKind, stage: int, *, with_host: bool = False
+    ) -> tuple[int, int]:
         """The same of an operation in no pair, as it matters to peaks.
 
         At one instant ends come before starts, so an operation of no length holds no workspace.
         What comes from the host is there before it.
         """
-        takes, gives = self.held(kind, stage, with_host=with_host)
+        allocates, frees = self.memory_amounts(kind, stage, with_host=with_host)
         both = 0
         if not self.durations[kind][stage]:
-            both = min(self.held(kind, stage, with_host=True)[0], gives)
-        return takes - both, gives - both
+            both = min(self.memory_amounts(kind, stage, with_host=True)[0], frees)
+        return allocates - both, frees - both
 
     def memory_change(self, kind: OpKind, stage: int) -> int:
         """Net change of memory by an operation."""
-        return self.takes[kind][stage] - self.gives[kind][stage]
+        return self.allocates[kind][stage] - self.frees[kind][stage]
 
-    def takes_at_one_instant(self, kind: OpKind, stage: int) -> bool:
+    def allocates_at_an_instant(self, kind: OpKind, stage: int) -> bool:
         """Whether an operation has no length and takes memory, perhaps as others give it back."""
         return not self.durations[kind][stage] and self.memory_change(kind, stage) > 0
 
-    def room(self, device: int) -> int | None:
+    def headroom(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""
         return None if self.limits is None else self.limits[device] - self.static[device]
 
@@ -282,10 +284,13 @@ class Ticks(NamedTuple):
         """
         if kind is OpKind.B and self.overlap_input:
             return self._stated_pair_time(self.overlap_input, forward, kind, backward)
-        one, other = self.durations[OpKind.F][forward], self.durations[kind][backward]
+        forward_time, backward_time = (
+            self.durations[OpKind.F][forward],
+            self.durations[kind][backward],
+        )
         whole = self._stated_pair_time(self.overlap, forward, OpKind.BW, backward)
-        longer = other - self.durations[OpKind.BW][backward]
-        return max(whole + longer, min(whole, max(one, other)))
+        longer = backward_time - self.durations[OpKind.BW][backward]
+        return max(whole + longer, min(whole, max(forward_time, backward_time)))
 
     def pair_saving(self, forward: int, kind: OpKind, backward: int) -> int:
         """Time that such a pair saves; below 0 if it takes longer than one after the other."""
@@ -295,15 +300,15 @@ class Ticks(NamedTuple):
     def _stated_pair_time(self, times: Any, forward: int, kind: OpKind, backward: int) -> int:
         """Time of an F and a backward of a kind run as one, from the times of such pairs."""
         if is_matrix(times):
-            found: int = times[forward][backward]
-            return found
+            entry: int = times[forward][backward]
+            return entry
         f, full = self.durations[OpKind.F], self.durations[kind]
         saved = min(f[stage] + full[stage] - times[stage] for stage in (forward, backward))
         recompute = self.costs.recompute_time
-        again = recompute[backward]
+        recompute_time = recompute[backward]
         stated = (times[stage] - recompute[stage] for stage in (forward, backward))
-        least = again + min(*stated, max(f[forward], full[backward] - again))
-        pair: int = max(f[forward] + full[backward] - saved, least)
+        minimum = recompute_time + min(*stated, max(f[forward], full[backward] - recompute_time))
+        pair: int = max(f[forward] + full[backward] - saved, minimum)
         return pair
 
     def with_costs(self, costs: StageCosts[int]) -> Ticks:
@@ -338,7 +343,7 @@ def ticks_of(
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
     microbatches times slices, and `divisors` the number of ticks into which the common tick of
     times, and that of memory, is divided. Raises ConflictError if times or memory are so large, or
-    so finely divided, that sums of ticks would pass `MOST_TICKS`.
+    so finely divided, that sums of ticks would pass `MAX_TICKS`.
     """
     rows: list[Mapping[str, tuple[Any, ...]]] = [costs]
     if any(speed != 1 for speed in speeds):
@@ -368,15 +373,15 @@ def ticks_of(
 
 def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
     """Costs of stages with what operations take of them, as fields of `Ticks`."""
-    moved, recompute = costs.offload_memory, costs.recompute_time
-    kept = tuple(map(sub, costs.kept, moved))
-    forward, *others = (costs[WORKSPACES[kind]] for kind in OpKind)
-    workspace = (_sum(forward, moved), *others)
-    allocated = _sum(costs.recompute_memory, moved)
-    held = zip(costs.activation, kept, allocated, costs.memory_b, strict=True)
-    takes, gives = (
+    offloaded, recompute = costs.offload_memory, costs.recompute_time
+    retained = tuple(map(sub, costs.kept, offloaded))
+    forward, *remaining = (costs[WORKSPACES[kind]] for kind in OpKind)
+    workspace = (_sum(forward, offloaded), *remaining)
+    allocated = _sum(costs.recompute_memory, offloaded)
+    memory_rows = zip(costs.activation, retained, allocated, costs.memory_b, strict=True)
+    allocates, frees = (
         tuple(map(_sum, zip(*stages, strict=True), workspace))
-        for stages in zip(*(memory_by_kind(*own) for own in held), strict=True)
+        for stages in zip(*(memory_by_kind(*own) for own in memory_rows), strict=True)
     )
     return {
         "costs": costs,
@@ -388,10 +393,10 @@ def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
         ),
         "overlap": _sum(costs.overlap, recompute),
         "overlap_input": _sum(costs.overlap_input, recompute),
-        "kept": kept,
+        "retained": retained,
         "workspace": workspace,
-        "takes": takes,
-        "gives": gives,
+        "allocates": allocates,
+        "frees": frees,
     }
 
 
@@ -406,7 +411,7 @@ def _scales(
         [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
         for unit in (Unit.TIME, Unit.MEMORY)
     )
-    numbers = chain(*map(flat, times), links.given)
+    numbers = chain(*map(flat, times), links.stated)
     return {
         Unit.TIME: divisors[Unit.TIME] * exact.common_denominator(numbers),
         Unit.MEMORY: divisors[Unit.MEMORY] * exact.common_denominator(chain(*memory, limits or ())),
@@ -424,23 +429,23 @@ def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[A
 
 
 def memory_by_kind(
-    activation: Any, kept: Any, allocated: Any, memory_b: Any
+    activation: Any, retained: Any, allocated: Any, memory_b: Any
 ) -> tuple[list[Any], list[Any]]:
     """What F, B, W and BW take at their start and give at their end, without workspace.
 
     `allocated` is what BW allocates for what F did not keep. Works on integers and on arrays.
     """
-    missing, taken_by_b = activation - kept, memory_b * (memory_b > 0)
-    takes = [kept, missing + taken_by_b, 0 * kept, allocated]
-    gives = [0 * kept, taken_by_b - memory_b, activation + memory_b, kept + allocated]
-    return takes, gives
+    missing, taken_by_b = activation - retained, memory_b * (memory_b > 0)
+    allocates = [retained, missing + taken_by_b, 0 * retained, allocated]
+    frees = [0 * retained, taken_by_b - memory_b, activation + memory_b, retained + allocated]
+    return allocates, frees
 
 
-def _sum(one: tuple[Any, ...], other: Row) -> tuple[Any, ...]:
+def _sum(left: tuple[Any, ...], right: Row) -> tuple[Any, ...]:
     """Sums per stage; of a matrix, per row."""
-    if is_matrix(one):
-        return tuple(_sum(row, other) for row in one)
-    return tuple(map(add, one, other))
+    if is_matrix(left):
+        return tuple(_sum(row, right) for row in left)
+    return tuple(map(add, left, right))
 
 
 def _scale(values: tuple[Any, ...], per_unit: int) -> tuple[Any, ...]:
@@ -453,15 +458,15 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: in
     """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
-        number = pieces if cost.per_microbatch else 1
+        count = pieces if cost.per_microbatch else 1
         rows = scaled[cost.field]
         longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
-        total[cost.unit] += number * sum(longest)
+        total[cost.unit] += count * sum(longest)
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
     for what, sum_of in (("times", total[Unit.TIME]), ("memory", total[Unit.MEMORY])):
-        if sum_of >= MOST_TICKS:
+        if sum_of >= MAX_TICKS:
             raise ConflictError(
                 f"{what}: too large or too finely divided to stay exact "
                 f"({sum_of} ticks, at most 2^53); use fewer digits or fewer batches"

@@ -48,7 +48,7 @@ def read(number: object, what: str, *, down: bool = False) -> Exact:
     value = fraction(number, what)
     if not -LARGEST <= value <= LARGEST:
         raise InputError(
-            f"{what}: {_shown(number)} is too large; use a larger unit (at most 10^12)"
+            f"{what}: {_abbreviated(number)} is too large; use a larger unit (at most 10^12)"
         )
     if FINEST % value.denominator == 0:
         return Exact(value, rounded=False)
@@ -78,7 +78,7 @@ def fraction(number: object, what: str) -> Fraction:
     It looks at the exponent before it computes: 1e999999999 as a fraction would fill the memory.
     """
     if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal):
-        raise InputError(f"{what}: {_shown(number)} is not a number")
+        raise InputError(f"{what}: {_abbreviated(number)} is not a number")
     if isinstance(number, int):
         if abs(number) > 10**LARGEST_EXPONENT:
             raise InputError(f"{what}: the number is out of range; use another unit")
@@ -89,19 +89,19 @@ def fraction(number: object, what: str) -> Fraction:
         decimal = Decimal(text)
     except InvalidOperation:  # Decimal has bounds of its own for exponents
         why = "out of range; use another unit" if is_decimal else "not a number"
-        raise InputError(f"{what}: {_shown(number)} is {why}") from None
+        raise InputError(f"{what}: {_abbreviated(number)} is {why}") from None
     if not decimal.is_finite():
-        raise InputError(f"{what}: {_shown(number)} is not a finite number")
+        raise InputError(f"{what}: {_abbreviated(number)} is not a finite number")
     if not is_decimal:
         raise InputError(
-            f"{what}: {_shown(number)} is not a number; write digits 0 to 9, as in 10 or 2.5"
+            f"{what}: {_abbreviated(number)} is not a number; write digits 0 to 9, as in 10 or 2.5"
         )
     if decimal and abs(decimal.adjusted()) > LARGEST_EXPONENT:
-        raise InputError(f"{what}: {_shown(number)} is out of range; use another unit")
+        raise InputError(f"{what}: {_abbreviated(number)} is out of range; use another unit")
     return Fraction(decimal)
 
 
-def _shown(number: object) -> str:
+def _abbreviated(number: object) -> str:
     """A number for a message, short: text in quotes, others as they print."""
     return reprlib.repr(number) if isinstance(number, str) else str(number)[:40]
 

@@ -30,10 +30,10 @@ class FieldReader:
         self.rounded = tuple(dict.fromkeys((*self.rounded, *fields)))
 
     def numbers(
-        self, field: str, given: Sequence[object], *, signed: bool = False, down: bool = False
+        self, field: str, values: Sequence[object], *, signed: bool = False, down: bool = False
     ) -> Values:
         """Read numbers; `down`: what is too fine is rounded down, as a limit must not grow."""
-        read = [exact.read(number, field, down=down) for number in given]
+        read = [exact.read(number, field, down=down) for number in values]
         for number in read:
             if number.value < 0 and not signed:
                 raise InputError(f"{field}: {exact.plain(number.value)} is negative")
@@ -41,62 +41,62 @@ class FieldReader:
             self.note([field])
         return tuple(number.value for number in read)
 
-    def per_stage(self, field: str, given: object, stages: int, *, signed: bool = False) -> Values:
+    def per_stage(self, field: str, value: object, stages: int, *, signed: bool = False) -> Values:
         """Read one value per stage (or share of a device), repeating a single number."""
-        if not is_list(given):
-            return self.numbers(field, [given], signed=signed) * stages
-        numbers = self.numbers(field, as_list(given, field), signed=signed)
+        if not is_list(value):
+            return self.numbers(field, [value], signed=signed) * stages
+        numbers = self.numbers(field, as_list(value, field), signed=signed)
         if len(numbers) == 1:
             return numbers * stages
         check_count(field, numbers, stages, "stage", "one number, or ")
         return numbers
 
-    def pair_times(self, field: str, given: object, stages: int, empty: Container[int] = ()) -> Any:
+    def pair_times(self, field: str, value: object, stages: int, empty: Container[int] = ()) -> Any:
         """Read times of pairs: one per stage, or a matrix [stage of F][of backward].
 
         They are above 0, but for pairs of stages that compute nothing (`empty`).
         """
         kind = "B" if field == "overlap_input" else "BW"
-        if is_list(given) and any(map(is_list, as_list(given, field))):
-            rows = [as_list(row, field) for row in as_list(given, field)]
+        if is_list(value) and any(map(is_list, as_list(value, field))):
+            rows = [as_list(row, field) for row in as_list(value, field)]
             if len(rows) != stages or any(len(row) != stages for row in rows):
                 raise InputError(
                     f"{field}: a matrix must be {stages} x {stages}, one row per stage of F, "
                     f"one column per stage of {kind}"
                 )
             read: Any = tuple(self.numbers(field, row) for row in rows)
-            places = [
-                (f"F of stage {stage} and {kind} of stage {other}", time)
+            labelled = [
+                (f"F of stage {stage} and {kind} of stage {backward_stage}", time)
                 for stage, row in enumerate(read)
-                for other, time in enumerate(row)
-                if stage not in empty or other not in empty
+                for backward_stage, time in enumerate(row)
+                if stage not in empty or backward_stage not in empty
             ]
         else:
-            read = self.per_stage(field, given, stages)
-            places = [
+            read = self.per_stage(field, value, stages)
+            labelled = [
                 (f"stage {stage}", time) for stage, time in enumerate(read) if stage not in empty
             ]
-        for place, time in places:
+        for label, time in labelled:
             if not time:
                 raise InputError(
-                    f"{field}: {place}: 0 is not above 0, or finer than 10^-6 of the unit, the "
+                    f"{field}: {label}: 0 is not above 0, or finer than 10^-6 of the unit, the "
                     "finest that is kept; give the time of both run as one"
                 )
         return read
 
-    def delays(self, field: str, given: Any, stages: int, devices: int) -> Any:
+    def delays(self, field: str, value: Any, stages: int, devices: int) -> Any:
         """Read a number, a list with the delay after every stage but the last, or a matrix."""
-        if not is_list(given):
-            return self.numbers(field, [given])[0]
-        if not any(map(is_list, given)):
-            numbers = self.numbers(field, given)
+        if not is_list(value):
+            return self.numbers(field, [value])[0]
+        if not any(map(is_list, value)):
+            numbers = self.numbers(field, value)
             if len(numbers) != stages - 1:
                 raise ConflictError(
                     f"{field}: has {len(numbers)} entries for {stages} stages; give one "
                     "number, one after every stage but the last, or a matrix"
                 )
             return numbers
-        rows = [as_list(row, field) for row in given]
+        rows = [as_list(row, field) for row in value]
         if len(rows) != devices or any(len(row) != devices for row in rows):
             raise InputError(
                 f"{field}: a matrix must be {devices} x {devices}, one row and column per device"
@@ -107,30 +107,30 @@ class FieldReader:
                 raise InputError(f"{field}: device {device} to itself must be 0")
         return matrix
 
-    def speeds(self, given: Any, hosts: Sequence[Sequence[int]], devices: int) -> Values:
+    def speeds(self, value: Any, hosts: Sequence[Sequence[int]], devices: int) -> Values:
         """Read the speed of every device; `hosts[route][stage]` is the device of a stage."""
-        listed = given if is_list(given) else [given] * devices
+        listed = value if is_list(value) else [value] * devices
         numbers = self.numbers("device_speed", listed)
         check_count("device_speed", numbers, devices, "device", "one number, or ")
         check_above_0("device_speed", numbers, "device")
         for row in hosts[1:]:
-            for one, other in zip(hosts[0], row, strict=True):
-                if numbers[one] != numbers[other]:
+            for first_device, second_device in zip(hosts[0], row, strict=True):
+                if numbers[first_device] != numbers[second_device]:
                     raise ConflictError(
-                        f"device_speed: two routes run a stage on devices {one} and {other}; "
-                        "give these one speed"
+                        f"device_speed: two routes run a stage on devices {first_device} and "
+                        f"{second_device}; give these one speed"
                     )
         return numbers
 
-    def limit(self, given: Any, devices: int) -> Any:
+    def limit(self, value: Any, devices: int) -> Any:
         """Read a memory limit: None, `1f1b`, a number for all devices, or one per device."""
-        if given is None:
+        if value is None:
             return None
-        if is_1f1b(given):
+        if is_1f1b(value):
             return LIMIT_1F1B
-        if not is_list(given):
-            return self.numbers("mem_limit", [given], down=True)[0]
-        numbers = self.numbers("mem_limit", as_list(given, "mem_limit"), down=True)
+        if not is_list(value):
+            return self.numbers("mem_limit", [value], down=True)[0]
+        numbers = self.numbers("mem_limit", as_list(value, "mem_limit"), down=True)
         check_count("mem_limit", numbers, devices, "device", "one number, or ")
         return numbers
 
@@ -157,10 +157,10 @@ def check_count(field: str, entries: Sized, count: int, of: str, also: str = "")
 
 def check_above_0(field: str, numbers: Values, of: str) -> None:
     """Raise InputError if a number, one of each, is 0."""
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         if not number:
             raise InputError(
-                f"{field}: {of} {place}: 0 is not above 0, or finer than 10^-6, the finest that is "
+                f"{field}: {of} {index}: 0 is not above 0, or finer than 10^-6, the finest that is "
                 "kept"
             )
 

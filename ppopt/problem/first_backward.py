@@ -54,23 +54,25 @@ def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Pairs, if there are any, are matrices:
     F with that B takes what F takes.
     """
-    found: dict[str, Any] = dict(costs)
-    nothing = (Fraction(0),) * len(found["forward"])
-    again = found["recompute_time"] or nothing
-    if found["overlap"] is not None:
-        found["overlap"] = tuple((row[0] + again[0], *row[1:]) for row in found["overlap"])
-        rows = zip(found["overlap_input"], found["forward"], strict=True)
-        found["overlap_input"] = tuple((forward, *row[1:]) for row, forward in rows)
-    whole = found["backward"][0] + again[0]
+    changed: dict[str, Any] = dict(costs)
+    nothing = (Fraction(0),) * len(changed["forward"])
+    recompute_time = changed["recompute_time"] or nothing
+    if changed["overlap"] is not None:
+        changed["overlap"] = tuple(
+            (row[0] + recompute_time[0], *row[1:]) for row in changed["overlap"]
+        )
+        rows = zip(changed["overlap_input"], changed["forward"], strict=True)
+        changed["overlap_input"] = tuple((forward, *row[1:]) for row, forward in rows)
+    whole = changed["backward"][0] + recompute_time[0]
     for field in ("backward", "weight"):
-        found[field] = (whole, *found[field][1:])
+        changed[field] = (whole, *changed[field][1:])
     for field in ("backward_input", "memory_b", "recompute_time", "input_workspace"):
-        if found[field] is not None:
-            found[field] = (Fraction(0), *found[field][1:])
-    allocated = (found["backward_workspace"] or nothing)[0]
-    if found["recompute_memory"] is not None:
-        found["activation"] = (found["kept"][0], *found["activation"][1:])
-        allocated += found["recompute_memory"][0]
-    workspace = (allocated, *(found["weight_workspace"] or nothing)[1:])
-    found["weight_workspace"] = workspace if any(workspace) else None
-    return found
+        if changed[field] is not None:
+            changed[field] = (Fraction(0), *changed[field][1:])
+    allocated = (changed["backward_workspace"] or nothing)[0]
+    if changed["recompute_memory"] is not None:
+        changed["activation"] = (changed["kept"][0], *changed["activation"][1:])
+        allocated += changed["recompute_memory"][0]
+    workspace = (allocated, *(changed["weight_workspace"] or nothing)[1:])
+    changed["weight_workspace"] = workspace if any(workspace) else None
+    return changed

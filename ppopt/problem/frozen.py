@@ -45,12 +45,12 @@ def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str
     }
 
 
-def read_frozen(given: object, stages: int, chunks: int) -> tuple[bool, ...] | None:
+def read_frozen(raw_value: object, stages: int, chunks: int) -> tuple[bool, ...] | None:
     """Read which stages are frozen: true, false, or a list with one of these per stage; None: none.
 
     Raises InputError on anything else, ConflictError if chunks cut the shares of devices.
     """
-    values: Sequence[object] = given if is_list(given) else [given] * stages  # type: ignore[assignment]
+    values: Sequence[object] = raw_value if is_list(raw_value) else [raw_value] * stages  # type: ignore[assignment]
     check_count("frozen", values, stages, "stage", "true, or ")
     for stage, value in enumerate(values):
         if not isinstance(value, bool):
@@ -72,22 +72,22 @@ def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, A
     """
     if not any(frozen):
         return dict(costs)
-    found: dict[str, Any] = dict(costs)
-    common, first = found["workspace"], num_forward_only(frozen)
+    rows: dict[str, Any] = dict(costs)
+    common, first = rows["workspace"], num_forward_only(frozen)
     for field in ("forward_workspace", "input_workspace", "backward_workspace"):
-        found[field] = found[field] or common or (ZERO,) * len(frozen)
+        rows[field] = rows[field] or common or (ZERO,) * len(frozen)
     for stage in (stage for stage, is_frozen in enumerate(frozen) if is_frozen):
-        own = {field: values[stage] for field, values in found.items() if values is not None}
+        own = {field: values[stage] for field, values in rows.items() if values is not None}
         changed = costs_of_frozen(own, forward_only=stage < first)
         if stage >= first:
             changed["backward_workspace"] = min(own["backward_workspace"], own["input_workspace"])
         else:
             changed["forward_workspace"] = own["forward_workspace"] + own["activation"]
         for field, value in changed.items():
-            if found[field] is not None:
-                found[field] = (*found[field][:stage], value, *found[field][stage + 1 :])
+            if rows[field] is not None:
+                rows[field] = (*rows[field][:stage], value, *rows[field][stage + 1 :])
     pairs = (cost.field for cost in PAIRS)
-    return found | {field: _pairs(found[field], found["forward"], first) for field in pairs}
+    return rows | {field: _pairs(rows[field], rows["forward"], first) for field in pairs}
 
 
 def _pairs(times: Any, forward: Sequence[Fraction], first: int) -> Any:

@@ -9,7 +9,7 @@ from ppopt.errors import ConflictError, InputError
 from ppopt.problem import placement
 from ppopt.problem.field_values import as_list, check_count
 
-MOST_DEVICES = 1024
+MAX_DEVICES = 1024
 """Most devices of a pipeline."""
 Hosts = tuple[tuple[int, ...], ...]
 """Device of every stage, per route: `hosts[route][stage]`."""
@@ -17,34 +17,34 @@ Layout = tuple[Hosts, int]
 """Where every stage sits, and the slices of a microbatch."""
 
 
-def read_placement(given: object, chunks: int | None, stages: int) -> Any:
+def read_placement(value: object, chunks: int | None, stages: int) -> Any:
     """Check a placement: None, a name, or as a tuple the device of each of so many stages.
 
     Raises InputError on anything else, or if `chunks` does not go with it.
     """
-    if given is None or isinstance(given, str):
-        if given is not None and given not in placement.NAMED:
+    if value is None or isinstance(value, str):
+        if value is not None and value not in placement.NAMED:
             raise InputError(
-                f"placement: {given!r} is unknown; use {', '.join(placement.NAMED)}, "
+                f"placement: {value!r} is unknown; use {', '.join(placement.NAMED)}, "
                 "or a list of devices such as 0,1,1,0"
             )
-        if given == "linear" and (chunks or 1) > 1:
+        if value == "linear" and (chunks or 1) > 1:
             raise InputError(
                 f"chunks: {chunks} does not go with placement linear; "
                 "use placement interleaved or v"
             )
-        return given
+        return value
     if chunks is not None:
         raise InputError("chunks: does not go with a placement list; leave it out")
-    devices = placement.explicit(as_list(given, "placement"))
+    devices = placement.explicit(as_list(value, "placement"))
     check_count("placement", devices, stages, "stage")
     return devices
 
 
 def check_devices(devices: int) -> None:
     """Raise InputError if a pipeline has too many devices."""
-    if devices > MOST_DEVICES:
-        raise InputError(f"stages: {devices} devices are above {MOST_DEVICES}")
+    if devices > MAX_DEVICES:
+        raise InputError(f"stages: {devices} devices are above {MAX_DEVICES}")
 
 
 def check_routes(routes: object, batches: int) -> None:
@@ -64,7 +64,7 @@ def on_routes(first: tuple[int, ...], routes: int) -> Hosts:
 
 def hosted_of(hosts: Sequence[int], devices: int) -> tuple[tuple[int, ...], ...]:
     """Stages of every device, ascending."""
-    found: list[list[int]] = [[] for _ in range(devices)]
+    stages_of_device: list[list[int]] = [[] for _ in range(devices)]
     for stage, device in enumerate(hosts):
-        found[device].append(stage)
-    return tuple(map(tuple, found))
+        stages_of_device[device].append(stage)
+    return tuple(map(tuple, stages_of_device))

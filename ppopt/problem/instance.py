@@ -34,10 +34,10 @@ from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
-    ClassHolding,
+    Allocation,
+    ClassAllocation,
     Constraints,
     DispatchRule,
-    Holding,
     Mode,
     OperationClass,
 )
@@ -107,7 +107,7 @@ class Instance:
     @property
     def operations(self) -> int:
         """Compute operations of a schedule; the most of any where backwards may be either."""
-        compute = self.classes[: len(self.rows) * self.places]
+        compute = self.classes[: len(self.rows) * self.num_positions]
         return sum(op_class.size for op_class in compute)
 
     @property
@@ -173,30 +173,30 @@ class Instance:
         return tuple(self._draft.classes)
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         """Number of places: routes x slices x stages. Rows of classes are that far apart."""
         pipeline = self.pipeline
         return pipeline.routes * pipeline.num_slices * pipeline.num_stages
 
-    def number(self, kind: OpKind, stage: int, route: int = 0, slice: int = 0) -> int:  # noqa: A002
+    def class_id(self, kind: OpKind, stage: int, route: int = 0, slice: int = 0) -> int:  # noqa: A002
         """Number of the class of a kind of compute; B and BW have one where backwards are mixed."""
         pipeline = self.pipeline
-        place = (route * pipeline.num_slices + slice) * pipeline.num_stages + stage
-        return ROW_OF[kind] * self.places + place
+        position = (route * pipeline.num_slices + slice) * pipeline.num_stages + stage
+        return ROW_OF[kind] * self.num_positions + position
 
-    def numbers(self, stage: int, route: int = 0, slice: int = 0) -> list[int]:  # noqa: A002
+    def class_ids(self, stage: int, route: int = 0, slice: int = 0) -> list[int]:  # noqa: A002
         """Numbers of the compute classes of a stage, in the order in which they can run."""
-        first = self.number(OpKind.F, stage, route, slice)
-        return [first + row * self.places for row in range(len(self.rows))]
+        first = self.class_id(OpKind.F, stage, route, slice)
+        return [first + row * self.num_positions for row in range(len(self.rows))]
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the classes that every resource has operations of; devices come first."""
-        found: list[list[int]] = [[] for _ in self.resources]
-        for number, op_class in enumerate(self.classes):
+        class_ids: list[list[int]] = [[] for _ in self.resources]
+        for class_id, op_class in enumerate(self.classes):
             if op_class.size:
-                found[op_class.resource].append(number)
-        return tuple(map(tuple, found))
+                class_ids[op_class.resource].append(class_id)
+        return tuple(map(tuple, class_ids))
 
     @cached_property
     def flow(self) -> Constraints:
@@ -217,13 +217,13 @@ class Instance:
         """Per class: (class that waits for it, lag in ticks)."""
         return self._neighbours(self.flow.before, self.flow.after)
 
-    def _neighbours(self, of: Ints, there: Ints) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def _neighbours(self, near: Ints, far: Ints) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Per class: the classes at the other end of its precedence, and the lag."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.classes]
-        columns = (column.tolist() for column in (of, there, self.flow.lag))
-        for number, other, lag in zip(*columns, strict=True):
-            found[number].append((other, lag))
-        return tuple(map(tuple, found))
+        neighbours: list[list[tuple[int, int]]] = [[] for _ in self.classes]
+        columns = (column.tolist() for column in (near, far, self.flow.lag))
+        for class_id, neighbour, lag in zip(*columns, strict=True):
+            neighbours[class_id].append((neighbour, lag))
+        return tuple(map(tuple, neighbours))
 
     @property
     def num_codes(self) -> int:
@@ -241,24 +241,24 @@ class Instance:
         """The same where every backward is whole."""
         return self._all_codes(WHOLE_MODE)
 
-    def codes_in(self, number: int, option: int) -> Ints:
+    def codes_in(self, class_id: int, option: int) -> Ints:
         """Numbers of the operations of a class in one of its modes, by microbatch.
 
         ABSENT if the mode is that there is none.
         """
-        return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[number]
+        return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[class_id]
 
     def _all_codes(self, option: int) -> tuple[Ints, ...]:
         modes = [operation_class.modes_by_option[option] for operation_class in self.classes]
         kinds = [0 if mode is None else mode.kind for mode in modes]
-        places = [
+        positions = [
             (operation_class.stage, operation_class.route, operation_class.slice)
             for operation_class in self.classes
         ]
-        stage, route, part = np.array(places, dtype=np.int64).T[:, :, None]
+        stage, route, slice_index = np.array(positions, dtype=np.int64).T[:, :, None]
         microbatch = route * self.batches + np.arange(self.batches)
         kind = np.array(kinds, dtype=np.int64)[:, None]
-        codes = np.asarray(self.pipeline.code(kind, stage, microbatch, part))
+        codes = np.asarray(self.pipeline.code(kind, stage, microbatch, slice_index))
         codes[[mode is None for mode in modes]] = ABSENT
         return tuple(
             row[: op_class.size] for row, op_class in zip(codes, self.classes, strict=True)
@@ -294,8 +294,8 @@ class Instance:
             for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
         ]
         flow = self._between(present)
-        there = (flow.before != ABSENT) & (flow.after != ABSENT)
-        return Constraints(*(column[there] for column in flow))
+        exist = (flow.before != ABSENT) & (flow.after != ABSENT)
+        return Constraints(*(column[exist] for column in flow))
 
     def _between(self, codes: Sequence[Ints]) -> Constraints:
         """Precedence between operations of these numbers, [class][microbatch]."""
@@ -313,126 +313,131 @@ class Instance:
         )
 
     @cached_property
-    def holdings(self) -> tuple[ClassHolding, ...]:
+    def live_memory(self) -> tuple[ClassAllocation, ...]:
         """What every microbatch holds in the first modes, if all is given back."""
-        return self.holdings_in(SPLIT_MODE)
+        return self.live_memory_in(SPLIT_MODE)
 
-    def holdings_in(self, option: int) -> tuple[ClassHolding, ...]:
+    def live_memory_in(self, option: int) -> tuple[ClassAllocation, ...]:
         """What every microbatch holds in these modes, from which class to which.
 
         What is given back is what was taken last.
         """
-        found: list[ClassHolding] = []
+        allocations: list[ClassAllocation] = []
         for numbers in self._lifetime:
-            modes = {number: self.operation_modes(number, option) for number in numbers}
+            modes = {class_id: self.operation_modes(class_id, option) for class_id in numbers}
             count = max(map(len, modes.values()))
             amounts: dict[tuple[int, int], list[int]] = {}
-            for place in range(count):
-                own = {number: row[place % len(row)] for number, row in modes.items() if row}
-                for taker, giver, amount in _held(own):
-                    amounts.setdefault((taker, giver), [0] * count)[place] = amount
-            found += [
-                ClassHolding(*both, tuple(amounts[both]) * (self.batches // count))
+            for microbatch in range(count):
+                own = {
+                    class_id: row[microbatch % len(row)] for class_id, row in modes.items() if row
+                }
+                for allocator, freer, amount in _allocations_of_microbatch(own):
+                    amounts.setdefault((allocator, freer), [0] * count)[microbatch] = amount
+            allocations += [
+                ClassAllocation(*both, tuple(amounts[both]) * (self.batches // count))
                 for both in sorted(amounts)
             ]
-        return tuple(found)
+        return tuple(allocations)
 
     @cached_property
     def _lifetime(self) -> list[list[int]]:
         """Classes of every place, in the order in which its operations run."""
         rows = range(len(self.rows))
-        found = [[row * self.places + place for row in rows] for place in range(self.places)]
-        for number in self.further_classes:
-            op_class = self.classes[number]
+        lifetimes = [
+            [row * self.num_positions + position for row in rows]
+            for position in range(self.num_positions)
+        ]
+        for class_id in self.auxiliary_classes:
+            op_class = self.classes[class_id]
             if op_class.per_microbatch:
-                mine = found[self.number(OpKind.F, *op_class[:3])]
-                mine.insert(len(mine) - len(rows) + 1, number)
-        return found
+                class_ids = lifetimes[self.class_id(OpKind.F, *op_class[:3])]
+                class_ids.insert(len(class_ids) - len(rows) + 1, class_id)
+        return lifetimes
 
-    def operation_modes(self, number: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
+    def operation_modes(self, class_id: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
         """Modes of the operations of a class, by microbatch; one entry if all are alike.
 
         Empty if the class has no operation in this option. All amounts per operation follow.
         """
-        op_class = self.classes[number]
+        op_class = self.classes[class_id]
         mode = op_class.modes_by_option[option]
         if op_class.by_microbatch:
             return op_class.by_microbatch[-option]
         return (mode,) if mode is not None and op_class.size else ()
 
     @cached_property
-    def alike(self) -> bool:
+    def has_uniform_classes(self) -> bool:
         """Whether all operations of a class are alike, whatever their microbatch."""
         classes, options = range(len(self.classes)), (SPLIT_MODE, WHOLE_MODE)
         return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, options))
 
-    def times(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+    def times(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Duration of every operation of a class, by microbatch of its route, in ticks.
 
         Empty if the class has no operation in this option.
         """
-        return self._amounts["duration"][option][number]
+        return self._amounts["duration"][option][class_id]
 
-    def allocated(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+    def allocated(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
-        return self._amounts["takes"][option][number]
+        return self._amounts["allocates"][option][class_id]
 
-    def freed(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+    def freed(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
-        return self._amounts["gives"][option][number]
+        return self._amounts["frees"][option][class_id]
 
-    def changes(self, number: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
+    def changes(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Net change of memory by each, in the form of `times`, in ticks of memory."""
-        return self._amounts["change"][option][number]
+        return self._amounts["change"][option][class_id]
 
     @cached_property
     def _amounts(self) -> dict[str, Amounts]:
         """Amounts of every operation, by the name that they have in its mode."""
-        found: dict[str, Amounts] = {}
-        for name in ("duration", "takes", "gives", "change"):
+        amounts: dict[str, Amounts] = {}
+        for name in ("duration", "allocates", "frees", "change"):
             split = self._rows(SPLIT_MODE, attrgetter(name))
             whole = self._rows(WHOLE_MODE, attrgetter(name)) if self.mixed else split
-            found[name] = split, whole
-        return found
+            amounts[name] = split, whole
+        return amounts
 
     def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
-        found = []
-        for number, op_class in enumerate(self.classes):
-            row = tuple(map(amount, self.operation_modes(number, option)))
-            found.append(row * op_class.size if len(row) == 1 else row)
-        return tuple(found)
+        rows = []
+        for class_id, op_class in enumerate(self.classes):
+            row = tuple(map(amount, self.operation_modes(class_id, option)))
+            rows.append(row * op_class.size if len(row) == 1 else row)
+        return tuple(rows)
 
     @cached_property
     def durations(self) -> Ints:
         """Duration of every operation number, in ticks; 0 if there is no such operation."""
-        return self._by_number(lambda mode: mode.duration)
+        return self._by_code(lambda mode: mode.duration)
 
     @cached_property
     def allocations(self) -> Ints:
         """Memory that every operation number allocates at its start, in ticks of memory."""
-        return self._by_number(lambda mode: mode.takes)
+        return self._by_code(lambda mode: mode.allocates)
 
     @cached_property
     def frees(self) -> Ints:
         """Memory that every operation number frees at its end, in ticks of memory."""
-        return self._by_number(lambda mode: mode.gives)
+        return self._by_code(lambda mode: mode.frees)
 
     @cached_property
     def pair_workspaces(self) -> Ints:
         """What every operation number allocates and frees besides if it is in a pair."""
-        return self._by_number(lambda mode: mode.pair_workspace)
+        return self._by_code(lambda mode: mode.pair_workspace)
 
-    def _by_number(self, amount: Callable[[Mode], int]) -> Ints:
+    def _by_code(self, amount: Callable[[Mode], int]) -> Ints:
         """An amount of every operation number; 0 if there is no such operation."""
-        found = np.zeros(self.num_codes, dtype=np.int64)
+        amounts = np.zeros(self.num_codes, dtype=np.int64)
         for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
-            for number in range(len(self.classes)):
-                modes = self.operation_modes(number, option)
+            for class_id in range(len(self.classes)):
+                modes = self.operation_modes(class_id, option)
                 if modes:
-                    codes = self.codes_in(number, option)
-                    here = slice(codes[0], codes[-1] + 1, self.pipeline.num_slices)
-                    found[here] = [amount(mode) for mode in modes]
-        return found
+                    codes = self.codes_in(class_id, option)
+                    rows = slice(codes[0], codes[-1] + 1, self.pipeline.num_slices)
+                    amounts[rows] = [amount(mode) for mode in modes]
+        return amounts
 
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers run as one, in ticks.
@@ -440,15 +445,15 @@ class Instance:
         Where microbatches or slices differ, as much overlaps as if both had the smaller factor.
         """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
-        ticks, place = self.pipeline.ticks, (first.stage, second.kind, second.stage)
+        ticks, pair = self.pipeline.ticks, (first.stage, second.kind, second.stage)
         if not self.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
-            return ticks.pair_time(*place)
+            return ticks.pair_time(*pair)
         smaller = min(
             self.pipeline.factors[op.microbatch][0] * self.pipeline.slice_factor(op.slice)
             for op in (first, second)
         )
         alone = self.durations[[forward, backward]].sum()
-        return int(alone) - microbatches.scaled(ticks.pair_saving(*place), smaller)
+        return int(alone) - microbatches.scaled(ticks.pair_saving(*pair), smaller)
 
     @property
     def has_instants(self) -> bool:
@@ -456,33 +461,35 @@ class Instance:
         return not all(all(row) for rows in self._amounts["duration"] for row in rows)
 
     @property
-    def further_classes(self) -> range:
+    def auxiliary_classes(self) -> range:
         """Classes of operations besides compute and on links; they come last."""
         count = sum(isinstance(op_class.kind, AuxiliaryKind) for op_class in self.classes)
         return range(len(self.classes) - count, len(self.classes))
 
     @cached_property
-    def lasting(self) -> tuple[Holding, ...]:
+    def step_long_allocations(self) -> tuple[Allocation, ...]:
         """What is held once in a step, from one class of a stage to another one."""
         classes = {
-            number: op_class
-            for number in self.further_classes
-            if not (op_class := self.classes[number]).per_microbatch
+            class_id: op_class
+            for class_id in self.auxiliary_classes
+            if not (op_class := self.classes[class_id]).per_microbatch
         }
-        takers = {op_class[:2]: number for number, op_class in classes.items() if op_class.takes}
+        allocators = {
+            op_class[:2]: class_id for class_id, op_class in classes.items() if op_class.allocates
+        }
         return tuple(
-            Holding(takers[op_class[:2]], number, op_class.gives)
-            for number, op_class in classes.items()
-            if op_class.gives
+            Allocation(allocators[op_class[:2]], class_id, op_class.frees)
+            for class_id, op_class in classes.items()
+            if op_class.frees
         )
 
-    def device(self, number: int) -> int:
+    def device(self, class_id: int) -> int:
         """Device of a class; of a transfer the first of its link."""
-        return self.resources[self.classes[number].resource].devices[0]
+        return self.resources[self.classes[class_id].resource].devices[0]
 
-    def room(self, device: int) -> int | None:
+    def headroom(self, device: int) -> int | None:
         """Memory limit of a device less its static memory; None: unlimited."""
-        return self.pipeline.ticks.room(device)
+        return self.pipeline.ticks.headroom(device)
 
 
 OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
@@ -494,17 +501,17 @@ OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
 (`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
 
 
-def _held(modes: Mapping[int, Mode]) -> Iterator[Holding]:
+def _allocations_of_microbatch(modes: Mapping[int, Mode]) -> Iterator[Allocation]:
     """What a microbatch holds, by the modes of its operations in the order in which they run."""
-    held: list[Holding] = []
-    for number, mode in modes.items():
-        if mode.takes:
-            held.append(Holding(number, number, mode.takes))
-        amount = mode.gives
+    open_allocations: list[Allocation] = []
+    for class_id, mode in modes.items():
+        if mode.allocates:
+            open_allocations.append(Allocation(class_id, class_id, mode.allocates))
+        amount = mode.frees
         while amount:
-            taker, _, most = held.pop()
-            part = min(amount, most)
-            if part < most:
-                held.append(Holding(taker, taker, most - part))
-            amount -= part
-            yield Holding(taker, number, part)
+            allocator, _, available = open_allocations.pop()
+            freed = min(amount, available)
+            if freed < available:
+                open_allocations.append(Allocation(allocator, allocator, available - freed))
+            amount -= freed
+            yield Allocation(allocator, class_id, freed)

@@ -44,7 +44,7 @@ class KindRecord(NamedTuple):
     kind: Kind
     letter: str
     """Its name in charts of plain text."""
-    words: str
+    label: str
     colour: str
     """Hue in charts; a transfer has that of the operation which makes what it carries."""
     resource: ResourceKind
@@ -54,7 +54,7 @@ class KindRecord(NamedTuple):
     """Of a move between a device and its host: 0 to the host, 1 from the host."""
     carries: OpKind | None = None
     """Of a transfer: what it carries, by the kind of operation that makes this."""
-    opens: bool = False
+    precedes_compute: bool = False
     """Whether compute of its stage waits for it, from the first microbatch on."""
 
     @property
@@ -75,7 +75,7 @@ RECORDS: tuple[KindRecord, ...] = (
         AuxiliaryKind.UNSHARD,
         *("U", "gather of weights", "#56B4E9", _R.COLLECTIVE),
         per=Per.STAGE,
-        opens=True,
+        precedes_compute=True,
     ),
     KindRecord(
         AuxiliaryKind.GRADIENT_SYNC,

@@ -23,7 +23,7 @@ from ppopt.problem.phases import Phases
 from ppopt.problem.settings import accepts_every_name, with_fields
 from ppopt.problem.units import Unit
 
-MOST_LAYERS = 4096
+MAX_LAYERS = 4096
 """Most layers of a model, counts expanded."""
 ENDS = ("embedding", "head")
 """Roles of layers that trainers do not recompute. Full recompute wraps transformer layers alone:
@@ -99,17 +99,17 @@ class Layer(CostFields):
 
     def __repr__(self) -> str:
         """What is not the default; times and memory as numbers."""
-        given = (
+        fields = (
             (field.name, getattr(self, field.name), field.default)
             for field in dataclasses.fields(self)
             if field.init
         )
-        said = [
+        parts = [
             f"{name}={plain(value) if isinstance(value, Fraction) else value!r}"
-            for name, value, default in given
+            for name, value, default in fields
             if value != default and value is not None
         ]
-        return f"Layer({', '.join(said)})"
+        return f"Layer({', '.join(parts)})"
 
     def __post_init__(self) -> None:
         if self.role not in LETTERS:
@@ -120,13 +120,15 @@ class Layer(CostFields):
             raise InputError(f"count: {self.count!r} is not a whole number")
         if not isinstance(self.frozen, bool):
             raise InputError(f"frozen: {self.frozen!r} is not true or false")
-        if not 1 <= self.count <= MOST_LAYERS:
-            raise InputError(f"count: {self.count} is not within 1 .. {MOST_LAYERS}")
+        if not 1 <= self.count <= MAX_LAYERS:
+            raise InputError(f"count: {self.count} is not within 1 .. {MAX_LAYERS}")
         self._write_out()
         self._set_units()
         for cost in LAYER_COSTS:
             if (value := getattr(self, cost.field)) is not None:
-                self._set(cost.field, self._number(value, cost.layer_name, cost.field, cost.least))
+                self._set(
+                    cost.field, self._number(value, cost.layer_name, cost.field, cost.minimum)
+                )
         self._sum_phases()
         self._complete()
         if self.memory_b < -self.activation:
@@ -144,24 +146,24 @@ class Layer(CostFields):
         with _of_phases():
             self._set("phases", self.phases.each(partial(self._number, field="phases")))
         for field, value in self.phases.times().items():
-            given = getattr(self, field)
-            if given is not None and given != value:
+            stated = getattr(self, field)
+            if stated is not None and stated != value:
                 name = LAYER_NAMES[field].name
                 raise InputError(
-                    f"{name}: {plain(given)} is not the sum {plain(value)} of its phases; leave "
+                    f"{name}: {plain(stated)} is not the sum {plain(value)} of its phases; leave "
                     f"{name} out"
                 )
             self._set(field, value)
 
     def _complete(self) -> None:
         """Give costs that are not given what follows from the others."""
-        given = (self.forward, self.backward, self.weight, self.backward_input)
+        times = (self.forward, self.backward, self.weight, self.backward_input)
         if self.forward is None:
             raise InputError(
                 "forward: missing; every layer needs the time of its forward, or phases"
             )
         for field, value in zip(
-            ("backward", "weight", "backward_input"), complete(*given), strict=True
+            ("backward", "weight", "backward_input"), complete(*times), strict=True
         ):
             self._set(field, value)
         for cost in LAYER_COSTS:
@@ -174,8 +176,8 @@ class Layer(CostFields):
                 f"recompute: {self.recompute!r} is neither true, false nor a mapping of time and "
                 "activation"
             )
-        given = self.role in ENDS and (self.recompute_given or self.recompute)
-        self._set("recompute_given", given)
+        may_recompute = self.role in ENDS and (self.recompute_given or self.recompute)
+        self._set("recompute_given", may_recompute)
         if self.kept > self.activation:
             raise InputError(
                 f"recompute: activation {exact.plain(self.kept)} is more than the activation "
@@ -216,17 +218,17 @@ class Layer(CostFields):
         with _of_phases():
             phases = None if self.phases is None else Phases.read(self.phases)
         for measure, fields in COST_FIELDS.items():
-            given = {field: getattr(self, field) for field in fields}
-            given = {field: value for field, value in given.items() if value is not None}
+            values = {field: getattr(self, field) for field in fields}
+            values = {field: value for field, value in values.items() if value is not None}
             if phases is not None and measure is Unit.TIME:
-                given["phases"] = phases.numbers
-            found = units.resolve(measure, getattr(self, f"{measure}_unit"), given)
+                values["phases"] = phases.numbers
+            resolved = units.resolve(measure, getattr(self, f"{measure}_unit"), values)
             if phases is not None and measure is Unit.TIME:
-                self._set("phases", phases.having(found.values.pop("phases")))
-            for field, value in found.values.items():
+                self._set("phases", phases.having(resolved.values.pop("phases")))
+            for field, value in resolved.values.items():
                 self._set(field, value)
-            self._set(f"{measure}_unit", found.unit)
-            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *found.rounded))))
+            self._set(f"{measure}_unit", resolved.unit)
+            self._set("rounded", tuple(dict.fromkeys((*self.rounded, *resolved.rounded))))
 
     def quantities(self, measure: Unit) -> list[Fraction | units.Quantity]:
         """Its times, or its amounts of memory, each with its unit if that is known."""
@@ -234,10 +236,10 @@ class Layer(CostFields):
         values = [getattr(self, field) for field in COST_FIELDS[measure]]
         return values if unit is None else [units.Quantity(value, unit) for value in values]
 
-    def _number(self, given: object, name: str, field: str, least: int | None = 0) -> Fraction:
+    def _number(self, value: object, name: str, field: str, minimum: int | None = 0) -> Fraction:
         """Read a number of a field, which has a name in files."""
-        number = exact.read(given, name)
-        if number.value < 0 and least is not None:
+        number = exact.read(value, name)
+        if number.value < 0 and minimum is not None:
             raise InputError(f"{name}: {exact.plain(number.value)} is negative")
         if number.rounded and field not in self.rounded:
             self._set("rounded", (*self.rounded, field))
@@ -292,8 +294,8 @@ class Layer(CostFields):
     @property
     def work(self) -> Fraction:
         """Time of F and BW together, recompute included: what a partition balances."""
-        again = self.recompute_time if self.recompute else 0
-        return self.forward + self.backward + again  # type: ignore[no-any-return]
+        recompute_time = self.recompute_time if self.recompute else 0
+        return self.forward + self.backward + recompute_time  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -318,7 +320,7 @@ def on_compute(layer: Layer) -> Layer:
     return replace(layer, phases=None, **times)
 
 
-def held_by_forward(layer: Layer) -> Fraction:
+def retained_by_forward(layer: Layer) -> Fraction:
     """What F keeps of the activation of a layer."""
     amount: Fraction = layer.kept if layer.recompute else layer.activation
     return amount
@@ -331,10 +333,10 @@ def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> Ba
     """
     peak = BackwardPeak()
     for _, same in groupby(layers, id):
-        layer, *others = same
-        amounts = (factor * held_by_forward(layer), factor * layer.activation)
+        layer, *repeats = same
+        amounts = (factor * retained_by_forward(layer), factor * layer.activation)
         cost = (*amounts, layer.backward_workspace)
-        peak = peak.then(*cost, count=1 + len(others))
+        peak = peak.then(*cost, count=1 + len(repeats))
     return peak
 
 

@@ -15,26 +15,26 @@ RULES: Mapping[str, tuple[str, str]] = {"recompute": ("none", "full"), "offload"
 L = TypeVar("L", bound=Layers)
 
 
-def refuse_search(field: str, given: object, what: str) -> None:
+def refuse_search(field: str, choice: object, what: str) -> None:
     """Raise InputError if recompute, or offload, is to be searched: `what` does not search it."""
-    if given == SEARCH_RECOMPUTE:
+    if choice == SEARCH_RECOMPUTE:
         known = " or ".join(RULES[field])
         raise InputError(f"{field}: {what} does not search it; use {known}, or solve")
 
 
-def read(field: str, given: Any, model: L) -> tuple[str | None, L]:
+def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     """The choice that is left open, and the model whose layers say what is not.
 
     Raises InputError if it is no choice of this field, or if layers are to offload and none can.
     """
-    if given is None:
+    if choice is None:
         return None, model
     none, every = RULES[field]
-    if given not in (none, every, SEARCH_RECOMPUTE):
-        raise InputError(f"{field}: {given!r} is unknown; use {none}, {every} or search")
+    if choice not in (none, every, SEARCH_RECOMPUTE):
+        raise InputError(f"{field}: {choice!r} is unknown; use {none}, {every} or search")
     recompute = field == "recompute"
-    if not (recompute or given == none or any(layer.offload_time for layer in model.layers)):
+    if not (recompute or choice == none or any(layer.offload_time for layer in model.layers)):
         raise InputError("offload: no layer gives its offload_time; give it in the layers")
-    if given == SEARCH_RECOMPUTE:
-        return given, model
-    return None, model.with_recompute(given) if recompute else model.with_offload(given)
+    if choice == SEARCH_RECOMPUTE:
+        return choice, model
+    return None, model.with_recompute(choice) if recompute else model.with_offload(choice)

@@ -16,8 +16,8 @@ pipeline_parallel_layout.md of NVIDIA/Megatron-LM)."""
 DECODER = "decoder"
 
 
-def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
-    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **more)
+def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **fields)
 
 
 def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:
@@ -27,10 +27,10 @@ def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:
             cost.field,
             Shape.NUMBER,
             cost.layer_meaning,
-            cost.layer_default.words,
+            cost.layer_default.value_or_rule,
             key=cost.layer_key,
             unit=cost.unit,
-            least=cost.least,
+            minimum=cost.minimum,
         )
 
 
@@ -39,7 +39,7 @@ LAYER_SETTINGS = (
     _layer(
         "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
     ),
-    _layer("count", Shape.WHOLE, "number of such layers in a row", 1, least=1),
+    _layer("count", Shape.WHOLE, "number of such layers in a row", 1, minimum=1),
     *_of_layers(cost_table.TIMES),
     _layer(
         "phases",
@@ -96,12 +96,12 @@ OF_WORKSPACE = ("F", "B", "BW")
 """Kinds of operations whose workspace one number gives."""
 
 
-def flat(given: Mapping[str, Any]) -> dict[str, Any]:
+def flat(raw_settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a layer, their workspace, recompute and offload written out as numbers.
 
     Raises InputError if a mapping has an unknown key.
     """
-    settings = dict(given)
+    settings = dict(raw_settings)
     workspace = settings.pop("workspace", None)
     if workspace is not None and not isinstance(workspace, Mapping):
         workspace = dict.fromkeys(OF_WORKSPACE, workspace)
@@ -116,10 +116,10 @@ def flat(given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _write_out(settings: dict[str, Any], name: str, given: Mapping[str, Any]) -> None:
+def _write_out(settings: dict[str, Any], name: str, values: Mapping[str, Any]) -> None:
     """Set the costs that the mapping of a setting gives, unless they are given by themselves."""
     fields = {cost.mapping[1]: cost.field for cost in LAYER_COSTS if cost.mapping[0] == name}
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in fields:
             raise InputError(f"{name}: {key!r} is unknown; use {', '.join(fields)}")
         settings.setdefault(fields[key], value)

@@ -17,7 +17,7 @@ from ppopt.problem.cost_table import LAYER_COSTS, ZERO, Cost, OverLayers
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.frozen import num_forward_only
 from ppopt.problem.layer import (
-    MOST_LAYERS,
+    MAX_LAYERS,
     Layer,
     backward_peak,
     on_compute,
@@ -150,11 +150,11 @@ class Layers:
             key = f"{measure}_unit"
             if all(getattr(layer, key) == getattr(self, key) for layer in layers):
                 continue
-            given = {
+            quantities = {
                 f"layers: layer {index}": layer.quantities(measure)
                 for index, layer in enumerate(layers)
             }
-            unit = units.resolve(measure, getattr(self, key), given).unit
+            unit = units.resolve(measure, getattr(self, key), quantities).unit
             layers = [layer.in_unit(measure, unit) for layer in layers]
         return layers
 
@@ -196,7 +196,7 @@ class Layers:
         return any(layer.activation for layer in self.distinct)
 
     @cached_property
-    def forward_only(self) -> int:
+    def num_forward_only_layers(self) -> int:
         """How many layers run no backward: the frozen ones before the first that is trained."""
         return num_forward_only(layer.frozen for layer in self.layers)
 
@@ -208,14 +208,14 @@ class Layers:
         """
         if not any(layer.frozen for layer in self.layers):
             return self.layers
-        made: dict[tuple[int, bool], Layer] = {}
-        found = []
-        for place, layer in enumerate(self.layers):
-            key = id(layer), place < self.forward_only
-            if key not in made:
-                made[key] = layer.costed(forward_only=key[1])
-            found.append(made[key])
-        return tuple(found)
+        costed_layers: dict[tuple[int, bool], Layer] = {}
+        layers = []
+        for index, layer in enumerate(self.layers):
+            key = id(layer), index < self.num_forward_only_layers
+            if key not in costed_layers:
+                costed_layers[key] = layer.costed(forward_only=key[1])
+            layers.append(costed_layers[key])
+        return tuple(layers)
 
     @cached_property
     def distinct_costed(self) -> tuple[Layer, ...]:
@@ -225,11 +225,11 @@ class Layers:
     @cached_property
     def passing(self) -> tuple[Fraction, ...]:
         """What F holds only while it runs of the activations of the first 0, 1, ... layers."""
-        held = (
-            layer.activation if place < self.forward_only else ZERO
-            for place, layer in enumerate(self.layers)
+        forward_memory = (
+            layer.activation if index < self.num_forward_only_layers else ZERO
+            for index, layer in enumerate(self.layers)
         )
-        return tuple(accumulate(held, initial=ZERO))
+        return tuple(accumulate(forward_memory, initial=ZERO))
 
     @cached_property
     def costs(self) -> LayerCosts:
@@ -261,10 +261,10 @@ class Layers:
 
     def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
         """The layers, of which exactly those at these places recompute, and offload."""
-        places = range(len(self))
+        indices = range(len(self))
         return self._with(
-            recompute=[place in recompute for place in places],
-            offload=[place in offload for place in places],
+            recompute=[index in recompute for index in indices],
+            offload=[index in offload for index in indices],
         )
 
     def _with(self, **flags: Sequence[bool]) -> Self:
@@ -366,8 +366,8 @@ def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
     total = 0
     for layer in layers:
         total += layer.count
-        if total > MOST_LAYERS:
-            raise InputError(f"layers: more than {MOST_LAYERS} layers, counts expanded")
+        if total > MAX_LAYERS:
+            raise InputError(f"layers: more than {MAX_LAYERS} layers, counts expanded")
         single = layer if layer.count == 1 else replace(layer, count=1)
         yield from (single,) * layer.count
 
@@ -379,8 +379,8 @@ def _read(entry: object, index: int, declared: Mapping[str, Any]) -> Layer:
     if not isinstance(entry, Mapping):
         raise InputError(f"layers: layer {index}: {entry!r} is no layer; use ppopt.Layer")
     try:
-        given = {str(key): value for key, value in entry.items()}
-        return Layer(**{"forward": None, **declared, **given})
+        settings = {str(key): value for key, value in entry.items()}
+        return Layer(**{"forward": None, **declared, **settings})
     except (InputError, TypeError) as error:
         name = f" ({entry['name']})" if isinstance(entry.get("name"), str) else ""
         raise InputError(f"layers: layer {index}{name}: {error}") from None

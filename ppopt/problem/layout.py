@@ -16,25 +16,25 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ppopt.errors import InputError
-from ppopt.problem.layer import MOST_LAYERS
+from ppopt.problem.layer import MAX_LAYERS
 from ppopt.problem.layer_settings import LETTERS
 from ppopt.problem.layers import ONLY_BETWEEN, Layers
 
 _TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
 _ROLES = {letter: role for role, letter in LETTERS.items()}
-_LONGEST = 2 * MOST_LAYERS
+_LONGEST = 2 * MAX_LAYERS
 """Most characters of a layout, repeats written out."""
 
 
 def stages(text: str) -> tuple[str, ...]:
     """Letters of the layers of every stage; raises InputError on what is no layout."""
-    found = tuple(_read("partition", text).split("|"))
-    for stage in (0, len(found) - 1):
-        if not found[stage]:
+    stage_letters = tuple(_read("partition", text).split("|"))
+    for stage in (0, len(stage_letters) - 1):
+        if not stage_letters[stage]:
             raise InputError(
-                f"partition: layout: stage {stage} of {len(found)} is empty; {ONLY_BETWEEN}"
+                f"partition: layout: stage {stage} of {len(stage_letters)} is empty; {ONLY_BETWEEN}"
             )
-    return found
+    return stage_letters
 
 
 def roles(text: str) -> tuple[str, ...]:
@@ -47,16 +47,16 @@ def roles(text: str) -> tuple[str, ...]:
 
 def counts(text: str, model: Layers) -> tuple[int, ...]:
     """Layers per stage; raises InputError if the layers are not those of the model."""
-    found = stages(text)
-    named = "".join(found)
-    there = "".join(LETTERS[layer.role] for layer in model.layers)
-    if named != there:
+    stage_letters = stages(text)
+    named = "".join(stage_letters)
+    letters = "".join(LETTERS[layer.role] for layer in model.layers)
+    if named != letters:
         raise InputError(
-            f"partition: the layout names {_counted(named)}; the model has {_counted(there)}"
-            if Counter(named) != Counter(there)
-            else f"partition: the layout's order is {_runs(named)}; the model's {_runs(there)}"
+            f"partition: the layout names {_counted(named)}; the model has {_counted(letters)}"
+            if Counter(named) != Counter(letters)
+            else f"partition: the layout's order is {_runs(named)}; the model's {_runs(letters)}"
         )
-    return tuple(map(len, found))
+    return tuple(map(len, stage_letters))
 
 
 def write(model: Layers, partition: Sequence[int]) -> str:
@@ -84,8 +84,10 @@ def _runs(letters: str) -> str:
 
 
 def _counted(letters: str) -> str:
-    found = Counter(letters)
-    return ", ".join(f"{found[letter]} {letter}" for letter in LETTERS.values() if found[letter])
+    numbers = Counter(letters)
+    return ", ".join(
+        f"{numbers[letter]} {letter}" for letter in LETTERS.values() if numbers[letter]
+    )
 
 
 def _read(what: str, text: str) -> str:
@@ -133,10 +135,10 @@ def _unrolled(text: str) -> str:
 
 def _check_length(length: int) -> None:
     if length > _LONGEST:
-        raise InputError(f"more than {MOST_LAYERS} layers")
+        raise InputError(f"more than {MAX_LAYERS} layers")
 
 
-def _wrong(text: str, place: int, why: str) -> InputError:
-    shown = text[place : place + 20]
-    at = f"{shown!r}" if shown else "the end"
+def _wrong(text: str, position: int, why: str) -> InputError:
+    excerpt = text[position : position + 20]
+    at = f"{excerpt!r}" if excerpt else "the end"
     return InputError(f"at {at}: {why}")

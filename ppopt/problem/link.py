@@ -42,74 +42,76 @@ def from_text(text: str) -> dict[str, Any]:
 
     Raises InputError if it is anything else.
     """
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         way, dot, name = key.rpartition(".")
         if not equals or (dot and way != _BACK):
             raise InputError(f"{part.strip()[:40]!r} is no part of a link; write {EXAMPLE}")
-        place = found.setdefault(_BACK, {}) if dot else found
-        if name in place:
+        way_members = members.setdefault(_BACK, {}) if dot else members
+        if name in way_members:
             raise InputError(f"{key} is given twice; keep one")
-        place[name] = value
-    return found
+        way_members[name] = value
+    return members
 
 
-def checked(given: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str, Any]:
+def checked(raw_link: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str, Any]:
     """The members of a link, those of the way back under `backward`; null means not given.
 
     Raises InputError if the form is no link's; `read_link` answers for the numbers.
     """
-    if isinstance(given, str):
-        given = from_text(given)
-    if not isinstance(given, Mapping):
-        raise InputError(f"{str(given)[:40]!r} is no link; write {EXAMPLE}")
-    found: dict[str, Any] = {}
-    for key, value in given.items():
+    if isinstance(raw_link, str):
+        raw_link = from_text(raw_link)
+    if not isinstance(raw_link, Mapping):
+        raise InputError(f"{str(raw_link)[:40]!r} is no link; write {EXAMPLE}")
+    members: dict[str, Any] = {}
+    for key, value in raw_link.items():
         if key not in keys:
             hint = nearest(str(key), keys)
             raise InputError(f"unknown key {str(key)[:40]!r}; did you mean {hint}?")
         if value is not None:
-            found[key] = checked(value, _KEYS) if key == _BACK else value
-    return found
+            members[key] = checked(value, _KEYS) if key == _BACK else value
+    return members
 
 
-def read_link(given: object, time_unit: str | None, memory_unit: str | None) -> Link:
+def read_link(raw_link: object, time_unit: str | None, memory_unit: str | None) -> Link:
     """Read a link: a mapping of `bandwidth`, `latency` (0) and `backward`, or text of a flag.
 
     A number with units (`10us`, `50GB/s`) is converted exactly to the units of the pipeline; a
     plain one counts in them. The way back takes from the way there what it does not give. Raises
     InputError, naming the place, on anything that is no link.
     """
-    if isinstance(given, Link):
-        return given
+    if isinstance(raw_link, Link):
+        return raw_link
     try:
-        members = checked(given)
+        members = checked(raw_link)
     except InputError as error:
         raise InputError(f"link: {error}") from None
     back = members.pop(_BACK, None)
-    there = _one(members, "link", time_unit, memory_unit)
+    forward = _read_way(members, "link", time_unit, memory_unit)
     if back is None:
-        return there
-    default = {"latency": there.latency, "bandwidth": there.bandwidth}
+        return forward
+    default = {"latency": forward.latency, "bandwidth": forward.bandwidth}
     return Link(
-        there.latency,
-        there.bandwidth,
-        _one(default | back, "link.backward", time_unit, memory_unit),
+        forward.latency,
+        forward.bandwidth,
+        _read_way(default | back, "link.backward", time_unit, memory_unit),
     )
 
 
-def _one(
+def _read_way(
     members: Mapping[str, Any], where: str, time_unit: str | None, memory_unit: str | None
 ) -> Link:
     """One way of a link."""
     if "bandwidth" not in members:
         raise InputError(f"{where}: bandwidth is missing; write {EXAMPLE}")
-    given = members.get("latency", 0)
-    found = units.resolve(Unit.TIME, time_unit, {f"{where}.latency": given})
-    if found.unit != time_unit:
-        raise InputError(f"{where}.latency: {given} needs the unit of the times; give time_unit")
-    latency = _exact(found.values[f"{where}.latency"], f"{where}.latency")
+    raw_latency = members.get("latency", 0)
+    resolved = units.resolve(Unit.TIME, time_unit, {f"{where}.latency": raw_latency})
+    if resolved.unit != time_unit:
+        raise InputError(
+            f"{where}.latency: {raw_latency} needs the unit of the times; give time_unit"
+        )
+    latency = _exact(resolved.values[f"{where}.latency"], f"{where}.latency")
     bandwidth = _bandwidth(members["bandwidth"], f"{where}.bandwidth", time_unit, memory_unit)
     if latency < 0:
         raise InputError(f"{where}.latency: {exact.plain(latency)} is negative")
@@ -119,12 +121,12 @@ def _one(
 
 
 def _bandwidth(
-    given: object, where: str, time_unit: str | None, memory_unit: str | None
+    value: object, where: str, time_unit: str | None, memory_unit: str | None
 ) -> Fraction:
     """Memory per time, in the pipeline's units."""
-    text = given if isinstance(given, str) and not exact.is_number(given) else None
+    text = value if isinstance(value, str) and not exact.is_number(value) else None
     if text is None:
-        return _exact(given, where)
+        return _exact(value, where)
     parts = _RATE.fullmatch(text)
     memory, time = units.SCALES[Unit.MEMORY], units.SCALES[Unit.TIME]
     if parts is None or parts[2] not in memory or parts[3] not in time:
@@ -142,10 +144,10 @@ def _bandwidth(
 
 
 def _exact(number: object, where: str) -> Fraction:
-    found = exact.read(number, where)
-    if found.rounded:
+    reading = exact.read(number, where)
+    if reading.rounded:
         raise InputError(f"{where}: {number} is finer than 10^-6; write it in another unit")
-    return found.value
+    return reading.value
 
 
 def check_model(model: Layers | None) -> None:
@@ -157,33 +159,33 @@ def check_model(model: Layers | None) -> None:
 
 
 def delays_by_size(
-    ways: Link, sizes: Sequence[Fraction], given: Mapping[str, Any]
+    ways: Link, sizes: Sequence[Fraction], stated: Mapping[str, Any]
 ) -> dict[str, tuple[Fraction, ...]]:
     """Delays of the boundaries, both ways, of what the stages hand on.
 
-    `given` are the delays of the fields; those of another partition, which `replace` hands on, are
+    `stated` are the delays of the fields; those of another partition, which `replace` hands on, are
     replaced. Raises InputError if a user gave some.
     """
-    found = {}
+    delays = {}
     for field, way in {"p2p": ways, "backward_p2p": ways.backward}.items():
         if way is not None:
-            if given[field] != 0 and not is_exact(given[field]):
+            if stated[field] != 0 and not is_exact(stated[field]):
                 raise InputError(f"{field}_time: link gives it; keep one of both")
-            found[field] = way.delays(sizes)
-    return found
+            delays[field] = way.delays(sizes)
+    return delays
 
 
-def in_unit(given: object, measure: Unit, old: str, new: str) -> object:
+def in_unit(raw_link: object, measure: Unit, old: str, new: str) -> object:
     """The same link where plain numbers counted in a unit (`old`), and now do in another."""
-    found = checked(given)
+    members = checked(raw_link)
     scales = units.SCALES[measure]
     per = scales[old] / scales[new]
-    if measure is Unit.TIME and "latency" in found:
-        found["latency"] = units.attached(found["latency"], old)
-    rate = found.get("bandwidth")
+    if measure is Unit.TIME and "latency" in members:
+        members["latency"] = units.attached(members["latency"], old)
+    rate = members.get("bandwidth")
     if rate is not None and not (isinstance(rate, str) and not exact.is_number(rate)):
         value = exact.read(rate, "link.bandwidth").value
-        found["bandwidth"] = value * per if measure is Unit.MEMORY else value / per
-    if _BACK in found:
-        found[_BACK] = in_unit(found[_BACK], measure, old, new)
-    return found
+        members["bandwidth"] = value * per if measure is Unit.MEMORY else value / per
+    if _BACK in members:
+        members[_BACK] = in_unit(members[_BACK], measure, old, new)
+    return members

@@ -47,13 +47,13 @@ class LinkMode(NamedEnum):
 
     meaning: str
     """For the reference of settings."""
-    words: str
+    label: str
     """In a few words for tables and pages; empty for the default."""
 
-    def __new__(cls, value: str, meaning: str = "", words: str = "") -> LinkMode:
+    def __new__(cls, value: str, meaning: str = "", label: str = "") -> LinkMode:
         """Make a mode whose text is `value`."""
         member = str.__new__(cls, value)
-        member._value_, member.meaning, member.words = value, meaning, words
+        member._value_, member.meaning, member.label = value, meaning, label
         return member
 
     DELAY = "delay", "a transfer delays its receiver and nothing else", ""

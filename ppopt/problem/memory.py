@@ -17,7 +17,7 @@ from ppopt.problem.settings import LIMIT_1F1B
 Values = Sequence[Fraction]
 
 
-def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> None:
+def check_memory(activation: Values, memory_b: Values, retained: Values | None) -> None:
     """Raise InputError if B gives back more than F and B take, or F keeps more than it takes."""
     for stage, (taken, change) in enumerate(zip(activation, memory_b, strict=True)):
         if change < -taken:
@@ -25,7 +25,7 @@ def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> N
                 f"memory_b: stage {stage}: {exact.plain(change)} gives back more than the "
                 f"activation {exact.plain(taken)}"
             )
-    for stage, (taken, keeps) in enumerate(zip(activation, kept or (), strict=False)):
+    for stage, (taken, keeps) in enumerate(zip(activation, retained or (), strict=False)):
         if keeps > taken:
             raise InputError(
                 f"kept: stage {stage}: {exact.plain(keeps)} is more than the activation "
@@ -33,20 +33,20 @@ def check_memory(activation: Values, memory_b: Values, kept: Values | None) -> N
             )
 
 
-def check_moves(memory: Values | None, time: Values | None, kept: Values) -> None:
+def check_moves(memory: Values | None, time: Values | None, retained: Values) -> None:
     """Raise InputError if a stage moves more than F keeps, or memory in no time."""
-    nothing = (Fraction(0),) * len(kept)
-    rows = zip(memory or nothing, time or nothing, kept, strict=True)
-    for stage, (moved, taken, most) in enumerate(rows):
-        if moved > most:
+    nothing = (Fraction(0),) * len(retained)
+    rows = zip(memory or nothing, time or nothing, retained, strict=True)
+    for stage, (offloaded, duration, available) in enumerate(rows):
+        if offloaded > available:
             raise InputError(
-                f"offload_memory: stage {stage}: {exact.plain(moved)} is more than F keeps, "
-                f"{exact.plain(most)}"
+                f"offload_memory: stage {stage}: {exact.plain(offloaded)} is more than F keeps, "
+                f"{exact.plain(available)}"
             )
-        if bool(moved) != bool(taken):
-            what, other = ("time", "memory") if moved else ("memory", "time")
+        if bool(offloaded) != bool(duration):
+            what, counterpart = ("time", "memory") if offloaded else ("memory", "time")
             raise InputError(
-                f"offload_{what}: stage {stage}: 0, but offload_{other} is above 0; give both"
+                f"offload_{what}: stage {stage}: 0, but offload_{counterpart} is above 0; give both"
             )
 
 
@@ -101,14 +101,14 @@ def _of_microbatches(
 
     After the last F they become fewer.
     """
-    alike = len(set(map(id, each))) == 1
-    kept = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
-    sums = tuple(accumulate(kept, initial=Fraction(0)))
+    equal = len(set(map(id, each))) == 1
+    retained = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
+    sums = tuple(accumulate(retained, initial=Fraction(0)))
     return max(
         sums[min(start + count, len(each))]
         - sums[start]
         + max(_besides(each[start], stage) for stage in stages)
-        for start in range(1 if alike else len(each))
+        for start in range(1 if equal else len(each))
     )
 
 

@@ -41,28 +41,28 @@ SEARCH_ORDER = "search"
 """The values of `order` that mean: as the factors are listed, and: chosen with the schedule."""
 
 
-def read_factors(field: str, given: object, count: int, reader: FieldReader) -> Factors | None:
+def read_factors(field: str, value: object, count: int, reader: FieldReader) -> Factors | None:
     """Read one factor for all microbatches or slices, or one for each; None if none is given.
 
     Raises InputError on anything else.
     """
-    if given is None:
+    if value is None:
         return None
     of = "slice" if field == SLICE_TIMES else "microbatch"
-    listed = as_list(given, field) if is_list(given) else [given] * count
+    listed = as_list(value, field) if is_list(value) else [value] * count
     check_count(field, listed, count, of)
     factors = reader.numbers(field, listed)
     check_above_0(field, factors, of)
     return factors
 
 
-def read_slice_times(given: object, slices: int, reader: FieldReader) -> Factors | None:
+def read_slice_times(value: object, slices: int, reader: FieldReader) -> Factors | None:
     """Read the relative times of slices as factors on equal parts; None if none is given.
 
     The mean of the factors is 1: all slices together take as long as the microbatch. The reader
     remembers if they were rounded. Raises InputError on anything else.
     """
-    times = read_factors(SLICE_TIMES, given, slices, reader)
+    times = read_factors(SLICE_TIMES, value, slices, reader)
     if times is None:
         return None
     factors = [time * slices / sum(times) for time in times]
@@ -74,22 +74,22 @@ def read_slice_times(given: object, slices: int, reader: FieldReader) -> Factors
     return tuple(rounded)
 
 
-def read_order(given: object, batches: int, routes: int) -> str | tuple[int, ...]:
+def read_order(value: object, batches: int, routes: int) -> str | tuple[int, ...]:
     """Read the order of microbatches: `given`, `search`, or the order that was chosen.
 
     Raises InputError on anything else; ConflictError if an order is chosen on two routes.
     """
-    if isinstance(given, str) and given == GIVEN_ORDER:
+    if isinstance(value, str) and value == GIVEN_ORDER:
         return GIVEN_ORDER
     if routes > 1:
         raise ConflictError("order: search does not go with two routes, which share microbatches")
-    if isinstance(given, str) and given == SEARCH_ORDER:
+    if isinstance(value, str) and value == SEARCH_ORDER:
         return SEARCH_ORDER
-    order = tuple(as_list(given, "order")) if is_list(given) else ()
-    if all(type(place) is int for place in order) and sorted(order) == list(range(batches)):
+    order = tuple(as_list(value, "order")) if is_list(value) else ()
+    if all(type(index) is int for index in order) and sorted(order) == list(range(batches)):
         return order
     raise InputError(
-        f"order: {given!r} is unknown; use {GIVEN_ORDER} or {SEARCH_ORDER}, or list the "
+        f"order: {value!r} is unknown; use {GIVEN_ORDER} or {SEARCH_ORDER}, or list the "
         f"{batches} microbatches from 0, each once"
     )
 

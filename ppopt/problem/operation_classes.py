@@ -36,9 +36,9 @@ class Mode(NamedTuple):
     kind: Kind
     duration: int
     """In ticks."""
-    takes: int = 0
+    allocates: int = 0
     """Memory taken at the start, in ticks of memory."""
-    gives: int = 0
+    frees: int = 0
     """Memory given back at the end, in ticks of memory."""
     pair_workspace: int = 0
     """Memory that an operation of no length takes and gives back besides if it is in a pair, which
@@ -47,7 +47,7 @@ class Mode(NamedTuple):
     @property
     def change(self) -> int:
         """Net change of memory."""
-        return self.takes - self.gives
+        return self.allocates - self.frees
 
 
 class OperationClass(NamedTuple):
@@ -95,14 +95,14 @@ class OperationClass(NamedTuple):
         return self.modes[0].duration if self.modes[0] else 0
 
     @property
-    def takes(self) -> int:
+    def allocates(self) -> int:
         """Memory taken at the start in the first mode, in ticks of memory."""
-        return self.modes[0].takes if self.modes[0] else 0
+        return self.modes[0].allocates if self.modes[0] else 0
 
     @property
-    def gives(self) -> int:
+    def frees(self) -> int:
         """Memory given back at the end in the first mode, in ticks of memory."""
-        return self.modes[0].gives if self.modes[0] else 0
+        return self.modes[0].frees if self.modes[0] else 0
 
     @property
     def change(self) -> int:
@@ -123,23 +123,23 @@ class Precedence(NamedTuple):
     """In ticks."""
 
 
-class Holding(NamedTuple):
+class Allocation(NamedTuple):
     """Memory held from the start of one operation to the end of another one."""
 
-    taker: int
+    allocated_by: int
     """Operation, or class of one, that takes it."""
-    giver: int
+    freed_by: int
     """Operation, or class of one, that gives it back."""
     amount: int
     """In ticks of memory."""
 
 
-class ClassHolding(NamedTuple):
+class ClassAllocation(NamedTuple):
     """Memory held from the start of the operations of one class to the end of those of another."""
 
-    taker: int
+    allocated_by: int
     """Class that takes it."""
-    giver: int
+    freed_by: int
     """Class that gives it back."""
     amounts: tuple[int, ...]
     """By microbatch of the route, in ticks of memory."""

@@ -31,14 +31,14 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
     other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
     no difference. Raises ConflictError if there are fewer decoder layers than stages.
     """
-    number = model.num_decoders
-    if number < stages:
+    num_decoders = model.num_decoders
+    if num_decoders < stages:
         raise ConflictError(
-            f"partition: even: {_of(number, 'decoder layer')} for {stages} stages; every "
+            f"partition: even: {_of(num_decoders, 'decoder layer')} for {stages} stages; every "
             "stage needs one; use balanced, or fewer devices or chunks"
         )
-    each, more = divmod(number, stages)
-    return _with_other_layers(model, [each + (stage < more) for stage in range(stages)])
+    each, remainder = divmod(num_decoders, stages)
+    return _with_other_layers(model, [each + (stage < remainder) for stage in range(stages)])
 
 
 def of_all_layers(model: Layers, partition: str | Counts) -> str | Counts:
@@ -60,8 +60,8 @@ def _with_other_layers(model: Layers, decoders: Sequence[int]) -> Counts:
 
     The layers after the last decoder layer go to the last stage, even if it has no decoder layer.
     """
-    places = _decoders(model)
-    starts = [*places, places[-1] + 1]
+    indices = _decoders(model)
+    starts = [*indices, indices[-1] + 1]
     cuts = [0, *(starts[index] for index in accumulate(decoders[:-1])), len(model)]
     return tuple(end - start for start, end in pairwise(cuts))
 
@@ -99,14 +99,14 @@ def _flattest(sums: tuple[int, ...], slow: tuple[int, ...]) -> Counts:
 
     `sums` is the work of the first 0, 1, ... layers; stage s takes its work times `slow[s]`.
     """
-    least, most = 0, sums[-1] * max(slow)
-    while least < most:
-        middle = (least + most) // 2
+    low, high = 0, sums[-1] * max(slow)
+    while low < high:
+        middle = (low + high) // 2
         if _fits(sums, slow, middle):
-            most = middle
+            high = middle
         else:
-            least = middle + 1
-    return _least_squares(sums, slow, most)
+            low = middle + 1
+    return _min_squares(sums, slow, high)
 
 
 def _fits(sums: Sequence[int], slow: Sequence[int], bound: int) -> bool:
@@ -129,14 +129,14 @@ def _reached(starts: Sequence[int], latest: Sequence[int]) -> list[int]:
     return reached
 
 
-def _ends(sums: Sequence[int], room: int) -> list[int]:
-    """Where a stage that begins at each layer ends at the latest, its work within `room`."""
-    return [bisect_right(sums, done + room) - 1 for done in sums]
+def _ends(sums: Sequence[int], max_work: int) -> list[int]:
+    """Where a stage that begins at each layer ends at the latest, its work within `max_work`."""
+    return [bisect_right(sums, done + max_work) - 1 for done in sums]
 
 
-def _fewest_stages(sums: Sequence[int], room: int) -> int:
-    """Fewest stages of work within `room` each, or more than there are layers if none do."""
-    ends = _ends(sums, room)
+def _fewest_stages(sums: Sequence[int], max_work: int) -> int:
+    """Fewest stages of work within `max_work` each, or more than there are layers if none do."""
+    ends = _ends(sums, max_work)
     stages, start = 0, 0
     while start < len(sums) - 1:
         if ends[start] == start:
@@ -145,7 +145,7 @@ def _fewest_stages(sums: Sequence[int], room: int) -> int:
     return stages
 
 
-def _least_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Counts:
+def _min_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Counts:
     """Counts of least sum of squares within `bound`, the larger ones first where equal.
 
     A dynamic program from the last stage to the first. Squares of sums satisfy the quadrangle
@@ -159,14 +159,14 @@ def _least_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Coun
     earliest = [size]
     for own in reversed(ends):
         earliest.insert(0, bisect_left(own, earliest[0]))
-    least = {size: 0}
+    rest = {size: 0}
     choices: list[dict[int, int]] = []
     for stage in reversed(range(len(slow))):
         low = max(earliest[stage], stage)
         high = min(latest[stage], size - len(slow) + stage)
-        squares = _Squares(sums, slow[stage], ends[stage], least)
+        squares = _Squares(sums, slow[stage], ends[stage], rest)
         chosen = squares.best_ends(low, high)
-        least = {start: squares.total(start, end) for start, end in chosen.items()}
+        rest = {start: squares.total(start, end) for start, end in chosen.items()}
         choices.append(chosen)
     counts, start = [], 0
     for chosen in reversed(choices):
@@ -192,7 +192,7 @@ class _Squares(NamedTuple):
     def best_ends(self, low: int, high: int) -> dict[int, int]:
         """The last of the best ends for every start from `low` to `high` that has any."""
         first, last = min(self.rest), max(self.rest)
-        found: dict[int, int] = {}
+        best: dict[int, int] = {}
         waiting = [(low, high, first, last)]
         while waiting:
             low, high, first, last = waiting.pop()
@@ -202,11 +202,11 @@ class _Squares(NamedTuple):
             ends = range(min(last, self.latest[start]), max(first, start + 1) - 1, -1)
             totals = [(self.total(start, end), -end) for end in ends if end in self.rest]
             if totals:
-                found[start] = end = -min(totals)[1]
+                best[start] = end = -min(totals)[1]
                 waiting += [(low, start - 1, first, end), (start + 1, high, end, last)]
             else:
                 waiting += [(low, start - 1, first, last), (start + 1, high, first, last)]
-        return found
+        return best
 
 
 SEARCH = "search"
@@ -238,13 +238,13 @@ def refuse_without_layers(
     partition: object, recompute: object, offload: object, recompute_unit: object
 ) -> None:
     """Raise InputError if stages that are not of layers have what only layers have."""
-    for field, given, of_stages in (
+    for field, value, of_stages in (
         ("partition", partition, ""),
         ("recompute", recompute, "; stages take recompute_time and kept"),
         ("recompute_unit", recompute_unit, "; stages take recompute_memory"),
         ("offload", offload, "; stages take offload_time and offload_memory"),
     ):
-        if given is not None:
+        if value is not None:
             raise InputError(
                 f"{field}: needs a model in layers; give `layers:` in a file, or ppopt.Model"
                 f"{of_stages}"

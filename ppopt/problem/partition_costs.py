@@ -23,7 +23,7 @@ from ppopt.problem import exact
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import LAYER_COSTS, Cost, OverLayers
-from ppopt.problem.costs import MOST_TICKS, WORKSPACES, links_of, memory_by_kind
+from ppopt.problem.costs import MAX_TICKS, WORKSPACES, links_of, memory_by_kind
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -32,7 +32,7 @@ from ppopt.problem.units import Unit
 _TIMES = ("forward", "backward_input", "weight", "backward")
 """Fields of the times, in the order of the kinds of operations."""
 _MEMORY = ("activation", "kept", "memory_b", "static")
-_ROOM = 4
+_SAFETY_FACTOR = 4
 """Sums of ticks stay so many times below 2^53, so that differences of sums are exact, too."""
 
 
@@ -46,12 +46,12 @@ class CostTable(NamedTuple):
     """Time of an operation, recompute included: `[kind and stage, pipeline]`."""
     links: Floats
     """Delay between stages: `[number of the link (link_number), pipeline]`; row 0 is 0."""
-    takes: Floats
+    allocates: Floats
     """Memory that an operation takes at its start: `[kind and stage, pipeline]`. What one without
     length gives back at once is left out."""
-    kept: Floats
+    retained: Floats
     """Memory of a microbatch from the end of F to the start of B, or BW: `[stage, pipeline]`."""
-    owed: Floats
+    pending: Floats
     """Memory of a microbatch from the end of B to the end of W: `[stage, pipeline]`."""
     static: Floats
     """Memory always held: `[device, pipeline]`."""
@@ -62,7 +62,7 @@ class Recomputed(NamedTuple):
 
     time: Ints
     """Added to B and BW, at speed 1 (`PartitionCosts.per_unit_at_speed_1`)."""
-    kept: Ints
+    retained: Ints
     """What F keeps of the activations."""
     peak: Ints
     """Largest live memory of a microbatch while BW runs."""
@@ -97,19 +97,19 @@ class PartitionCosts:
         speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
         divisor = lcm(*(speed.numerator for speed in speeds))
         phases = (
-            number / slices
+            link_id / slices
             for layer in model.distinct_costed
             if layer.phases
-            for number in layer.phases.numbers
+            for link_id in layer.phases.numbers
         )
         times = [cost for cost in LAYER_COSTS if cost.unit is Unit.TIME]
-        at_speed, others = (
+        at_speed, off_compute = (
             [cost for cost in times if cost.on_compute is on_compute]
             for on_compute in (True, False)
         )
         self.per_unit = lcm(
             divisor * exact.common_denominator(chain(phases, self._stated(at_speed))),
-            exact.common_denominator(chain(self._stated(others), *links.values())),
+            exact.common_denominator(chain(self._stated(off_compute), *links.values())),
         )
         """Ticks in one unit of time, those of gradient work and of moves to the host, too."""
         self.per_unit_at_speed_1 = self.per_unit // divisor
@@ -136,7 +136,7 @@ class PartitionCosts:
             for field in fields
         }
         """Sum of each cost over the first 0, 1, ... layers, in ticks."""
-        self._links = {number: _ticks(delays, self.per_unit) for number, delays in links.items()}
+        self._links = {link_id: _ticks(delays, self.per_unit) for link_id, delays in links.items()}
         workspaces = {
             kind: _ticks(rows[field], self.memory_per_unit) for kind, field in WORKSPACES.items()
         }
@@ -156,12 +156,12 @@ class PartitionCosts:
 
         As in `ppopt.problem.backward_memory`: the layers before one hold a difference of two sums.
         """
-        held, activation = self._sums["kept"], self._sums["activation"]
+        retained, activation = self._sums["kept"], self._sums["activation"]
         if self._pipeline.model.recompute_unit is RecomputeUnit.STAGE:
             largest = _RangeMaximum(workspace)
             return lambda low, high: activation[high] - activation[low] + largest.over(low, high)
-        during = _RangeMaximum(held[:-1] + np.diff(activation) + workspace)
-        return lambda low, high: np.maximum(during.over(low, high), held[high]) - held[low]
+        during = _RangeMaximum(retained[:-1] + np.diff(activation) + workspace)
+        return lambda low, high: np.maximum(during.over(low, high), retained[high]) - retained[low]
 
     def _stated(self, costs: Iterable[Cost]) -> Iterator[Fraction]:
         """Costs of the layers for one slice, whether the layers recompute and offload or not."""
@@ -188,7 +188,7 @@ class PartitionCosts:
             "memory": memory * self.memory_per_unit,
         }
         for what, ticks in sums.items():
-            if _ROOM * pieces * ticks >= MOST_TICKS:
+            if _SAFETY_FACTOR * pieces * ticks >= MAX_TICKS:
                 raise NotApplicableError(
                     f"{what}: too large or too finely divided to search partitions exactly; use "
                     "fewer digits or fewer batches"
@@ -210,46 +210,53 @@ class PartitionCosts:
         if recomputed is None:
             peak = self._peak(low, high)
         else:
-            cost["recompute_time"], cost["kept"] = recomputed.time.T, recomputed.kept.T
+            cost["recompute_time"], cost["kept"] = recomputed.time.T, recomputed.retained.T
             peak = recomputed.peak.T
         durations = self._durations(cost)
-        kept = cost["kept"]
-        takes, gives = memory_by_kind(cost["activation"], kept, peak - kept, cost["memory_b"])
-        owed = gives[OpKind.W]
+        retained = cost["kept"]
+        allocates, frees = memory_by_kind(
+            cost["activation"], retained, peak - retained, cost["memory_b"]
+        )
+        pending = frees[OpKind.W]
         for kind, workspace in self._workspaces.items():
-            most = workspace.over(low, high)
-            takes[kind] = takes[kind] + most
-            gives[kind] = gives[kind] + most
+            largest = workspace.over(low, high)
+            allocates[kind] = allocates[kind] + largest
+            frees[kind] = frees[kind] + largest
         passing = self._passing[high] - self._passing[low]
-        takes[OpKind.F], gives[OpKind.F] = takes[OpKind.F] + passing, gives[OpKind.F] + passing
-        taken, given = np.concatenate(takes), np.concatenate(gives)
-        taken = np.where(durations == 0, taken - np.minimum(taken, given), taken)
+        allocates[OpKind.F], frees[OpKind.F] = (
+            allocates[OpKind.F] + passing,
+            frees[OpKind.F] + passing,
+        )
+        allocated, freed = np.concatenate(allocates), np.concatenate(frees)
+        allocated = np.where(durations == 0, allocated - np.minimum(allocated, freed), allocated)
         static = np.tile(cost["static"], (self._pipeline.routes, 1))
         return CostTable(
             durations=durations.astype(np.float64),
             links=self._delays(high),
-            takes=taken.astype(np.float64),
-            kept=cost["kept"].astype(np.float64),
-            owed=owed.astype(np.float64),
+            allocates=allocated.astype(np.float64),
+            retained=cost["kept"].astype(np.float64),
+            pending=pending.astype(np.float64),
             static=self._hosting @ static.astype(np.float64),
         )
 
     def _durations(self, cost: dict[str, Ints]) -> Ints:
         """Times of operations, `[kind and stage, pipeline]`."""
-        again = cost["recompute_time"]
-        more = {OpKind.B: again, OpKind.BW: again}
-        rows = [cost[field] + more.get(kind, 0) for kind, field in zip(OpKind, _TIMES, strict=True)]
+        recompute_time = cost["recompute_time"]
+        added = {OpKind.B: recompute_time, OpKind.BW: recompute_time}
+        rows = [
+            cost[field] + added.get(kind, 0) for kind, field in zip(OpKind, _TIMES, strict=True)
+        ]
         return np.concatenate([row * self._slowness for row in rows])
 
     def _delays(self, high: Ints) -> Floats:
         """Delays of links, where every stage ends after `high` layers."""
         pipeline = self._pipeline
         last = link_number(pipeline, pipeline.routes - 1, pipeline.num_stages - 1, 1)
-        found = np.zeros((last + 1, high.shape[1]))
-        for number, delays in self._links.items():
-            stage = (number - 1) % pipeline.num_stages
-            found[number] = delays[high[stage]] if len(delays) > 1 else delays[0]
-        return found
+        table = np.zeros((last + 1, high.shape[1]))
+        for link_id, delays in self._links.items():
+            stage = (link_id - 1) % pipeline.num_stages
+            table[link_id] = delays[high[stage]] if len(delays) > 1 else delays[0]
+        return table
 
 
 class LinkDelays(NamedTuple):
@@ -271,7 +278,7 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
     """
     back = pipeline.p2p if pipeline.backward_p2p is None else pipeline.backward_p2p
     ways = links_of(pipeline.hosts, pipeline.p2p, back, [True] * pipeline.num_stages)[1:]
-    forward_only = pipeline.model.forward_only
+    num_forward_only = pipeline.model.num_forward_only_layers
     sizes = [Fraction(0), *(layer.output / pipeline.num_slices for layer in pipeline.model.layers)]
     by_size = [None, None] if pipeline.link is None else [pipeline.link, pipeline.link.backward]
     if pipeline.link is not None and pipeline.backward_p2p is None:
@@ -283,11 +290,12 @@ def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
             for stage, delay in enumerate(row):
                 if hosts[stage] == hosts[stage + 1]:
                     continue
-                mine = delays or (delay,)
-                if back and forward_only:
-                    every = mine if len(mine) > 1 else mine * len(sizes)
-                    mine = (Fraction(0),) * (forward_only + 1) + every[forward_only + 1 :]
-                yield LinkDelays(route, stage, back, mine)
+                own_delays = delays or (delay,)
+                if back and num_forward_only:
+                    every = own_delays if len(own_delays) > 1 else own_delays * len(sizes)
+                    first = num_forward_only + 1
+                    own_delays = (Fraction(0),) * first + every[first:]
+                yield LinkDelays(route, stage, back, own_delays)
 
 
 class _RangeMaximum:

@@ -43,7 +43,7 @@ from ppopt.problem import exact
 from ppopt.problem.layer import Layer
 from ppopt.problem.phases import Machine, Phase
 
-MOST_CORNERS = 2**20
+MAX_CORNERS = 2**20
 """Most points of the grid of two chains: some seconds."""
 Matrix = tuple[tuple[Fraction, ...], ...]
 Corner = tuple[int, int]
@@ -94,7 +94,7 @@ def pair_times(stages: Sequence[Sequence[Layer]]) -> PairTimes | None:
     return PairTimes(
         *(
             tuple(
-                tuple(Fraction(least_time(forward, other), per_unit) for other in backwards)
+                tuple(Fraction(min_time(forward, backward), per_unit) for backward in backwards)
                 for forward in forwards
             )
             for backwards in (with_bw, with_b)
@@ -123,19 +123,19 @@ def _chain(phases: Sequence[Phase], per_unit: int) -> Chain:
         if phase.time:
             weights.append(0)
         weights[-1] += int(phase.weight * per_unit)
-    kept = [phase for phase in phases if phase.time]
-    times = tuple(int(phase.time * per_unit) for phase in kept)
-    return Chain(tuple(phase.on for phase in kept), times, tuple(weights) if any(weights) else ())
+    timed = [phase for phase in phases if phase.time]
+    times = tuple(int(phase.time * per_unit) for phase in timed)
+    return Chain(tuple(phase.on for phase in timed), times, tuple(weights) if any(weights) else ())
 
 
 @lru_cache(maxsize=4096)
-def least_time(forward: Chain, backward: Chain) -> int:
+def min_time(forward: Chain, backward: Chain) -> int:
     """Least time of two chains, and the W of the second one, on compute and a link, in ticks.
 
     Exact; see the module. Time and memory grow with the number of corners that are reached. Raises
-    ConflictError if there may be more than `MOST_CORNERS`.
+    ConflictError if there may be more than `MAX_CORNERS`.
     """
-    if (len(forward.on) + 1) * (len(backward.on) + 1) > MOST_CORNERS:
+    if (len(forward.on) + 1) * (len(backward.on) + 1) > MAX_CORNERS:
         raise ConflictError(
             f"phases: a pair of stages has {len(forward.on)} and {len(backward.on)} phases, too "
             "many; join those of several layers, or give overlap_times per stage without layers"
@@ -152,10 +152,12 @@ def least_time(forward: Chain, backward: Chain) -> int:
     for corner in sorted(nexts, key=sum, reverse=True):
         if corner != plane.end:
             cost[corner] = min(
-                max(plane.cost(corner, other), plane.length(corner, other) + cost[other])
-                for other in nexts[corner]
+                max(
+                    plane.cost(corner, following), plane.length(corner, following) + cost[following]
+                )
+                for following in nexts[corner]
             )
-    return max(cost[0, 0], plane.left(0, 0))
+    return max(cost[0, 0], plane.compute_left(0, 0))
 
 
 class _Plane:
@@ -167,12 +169,14 @@ class _Plane:
         self._x, self._y = (
             list(accumulate(chain.times, initial=0)) for chain in (forward, backward)
         )
-        self._compute = _left(_on_compute(forward))
+        self._compute = _suffix_sums(_on_compute(forward))
         weights = backward.weights or (0,) * (self.end[1] + 1)
-        waiting = _left(weights)
+        waiting = _suffix_sums(weights)
         """W of a phase and later: `[phases that have ended]`."""
-        own = _left(_on_compute(backward))
-        self._after = [one + other for one, other in zip(own, waiting[:-1], strict=True)]
+        own = _suffix_sums(_on_compute(backward))
+        self._after = [
+            compute + weight_work for compute, weight_work in zip(own, waiting[:-1], strict=True)
+        ]
         self._ready = [level for level, weight in enumerate(weights) if weight]
 
     def following(self, corner: Corner) -> list[Corner]:
@@ -188,33 +192,37 @@ class _Plane:
             across, up = across + (ahead <= 0), up + (ahead >= 0)
         return [self.end]
 
-    def length(self, corner: Corner, other: Corner) -> int:
+    def length(self, corner: Corner, following: Corner) -> int:
         """Time from a corner to one that follows it."""
-        return max(self._x[other[0]] - self._x[corner[0]], self._y[other[1]] - self._y[corner[1]])
+        return max(
+            self._x[following[0]] - self._x[corner[0]], self._y[following[1]] - self._y[corner[1]]
+        )
 
-    def cost(self, corner: Corner, other: Corner) -> int:
+    def cost(self, corner: Corner, following: Corner) -> int:
         """Time from a corner until all ends, if nothing but the phases up to another counts.
 
         The path is the diagonal as far as both phases of the other corner allow.
         """
-        (across, up), (right, top) = corner, other
-        x, y, found = self._x[across], self._y[up], 0
+        (across, up), (right, top) = corner, following
+        x, y, longest = self._x[across], self._y[up], 0
         first = bisect_right(self._ready, up)
         for level in self._ready[first:]:
             if level > top:
                 break
             time = self._y[level] - y
-            found = max(found, time + self._left_at(min(self._x[right], x + time), level))
-        return found
+            longest = max(
+                longest, time + self._compute_left_at(min(self._x[right], x + time), level)
+            )
+        return longest
 
-    def _left_at(self, x: int, level: int) -> int:
+    def _compute_left_at(self, x: int, level: int) -> int:
         """Compute left where F has run for `x` and so many phases of the backward have ended."""
         across = bisect_right(self._x, x) - 1
         begun = x - self._x[across]
         runs = begun and self._forward.on[across] is Machine.COMPUTE
         return self._compute[across] - (begun if runs else 0) + self._after[level]
 
-    def left(self, across: int, level: int) -> int:
+    def compute_left(self, across: int, level: int) -> int:
         """The same at a corner."""
         return self._compute[across] + self._after[level]
 
@@ -224,6 +232,6 @@ def _on_compute(chain: Chain) -> list[int]:
     return [time if on is Machine.COMPUTE else 0 for on, time in pairs]
 
 
-def _left(amounts: Sequence[int]) -> list[int]:
+def _suffix_sums(amounts: Sequence[int]) -> list[int]:
     """Sum of an amount and all later ones, for each of them and after the last."""
     return [*accumulate(reversed(amounts), initial=0)][::-1]

@@ -48,21 +48,22 @@ class Phases:
     backward: tuple[Phase, ...]
 
     @classmethod
-    def read(cls, given: object) -> Phases:
+    def read(cls, value: object) -> Phases:
         """Read a mapping from F and B to lists of phases; numbers are left as they are.
 
         Raises InputError on anything else.
         """
-        if isinstance(given, Phases):
-            return given
-        if not isinstance(given, Mapping) or set(given) != set(PARTS):
-            said = (
-                ", ".join(map(str, given)) if given and isinstance(given, Mapping) else repr(given)
+        if isinstance(value, Phases):
+            return value
+        if not isinstance(value, Mapping) or set(value) != set(PARTS):
+            stated_keys = (
+                ", ".join(map(str, value)) if value and isinstance(value, Mapping) else repr(value)
             )
             raise InputError(
-                f"{said} given, not F and B; write {{F: [{EXAMPLE}, ...], B: [{EXAMPLE}, ...]}}"
+                f"{stated_keys} given, not F and B; write {{F: [{EXAMPLE}, ...], "
+                f"B: [{EXAMPLE}, ...]}}"
             )
-        return cls(**{field: tuple(_part(key, given[key])) for key, field in PARTS.items()})
+        return cls(**{field: tuple(_phase_list(key, value[key])) for key, field in PARTS.items()})
 
     def each(self, change: Callable[[Any, str], Any]) -> Phases:
         """Change every number that was given; `change` gets it and its key, `time` or `weight`.
@@ -71,8 +72,8 @@ class Phases:
         """
         return Phases(
             *(
-                tuple(_at(key, index, _changed, phase, change) for index, phase in enumerate(part))
-                for key, part in zip(PARTS, (self.forward, self.backward), strict=True)
+                tuple(_at(key, index, _changed, phase, change) for index, phase in enumerate(chain))
+                for key, chain in zip(PARTS, (self.forward, self.backward), strict=True)
             )
         )
 
@@ -83,17 +84,17 @@ class Phases:
 
     def having(self, numbers: Iterable[Any]) -> Phases:
         """The phases with other numbers, in the order of `numbers`."""
-        left = iter(numbers)
-        made = [Phase(phase.on, next(left), next(left)) for phase in self._all]
+        remaining = iter(numbers)
+        phases = [Phase(phase.on, next(remaining), next(remaining)) for phase in self._all]
         ahead = len(self.forward)
-        return Phases(tuple(made[:ahead]), tuple(made[ahead:]))
+        return Phases(tuple(phases[:ahead]), tuple(phases[ahead:]))
 
     @property
     def on_compute(self) -> Phases:
         """The phases on compute alone."""
         parts = (self.forward, self.backward)
         return Phases(
-            *(tuple(phase for phase in part if phase.on is Machine.COMPUTE) for part in parts)
+            *(tuple(phase for phase in chain if phase.on is Machine.COMPUTE) for chain in parts)
         )
 
     @property
@@ -129,14 +130,14 @@ class Phases:
         return self.forward + self.backward
 
     def __repr__(self) -> str:
-        words = {key: ", ".join(map(_shown, getattr(self, field))) for key, field in PARTS.items()}
-        return f"Phases({'; '.join(f'{key}: {said}' for key, said in words.items())})"
+        chains = {key: ", ".join(map(_text, getattr(self, field))) for key, field in PARTS.items()}
+        return f"Phases({'; '.join(f'{key}: {chain}' for key, chain in chains.items())})"
 
 
-def _part(key: str, given: object) -> Iterator[Phase]:
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise InputError(f"{key}: {given!r} is no list of phases; write [{EXAMPLE}, ...]")
-    for index, entry in enumerate(given):
+def _phase_list(key: str, value: object) -> Iterator[Phase]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise InputError(f"{key}: {value!r} is no list of phases; write [{EXAMPLE}, ...]")
+    for index, entry in enumerate(value):
         yield _at(key, index, _phase, key, entry)
 
 
@@ -154,30 +155,30 @@ def _changed(phase: Phase, change: Callable[[Any, str], Any]) -> Phase:
     return Phase(phase.on, change(phase.time, "time"), weight)
 
 
-def _phase(key: str, given: object) -> Phase:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{given!r} is no phase; write {EXAMPLE}")
-    for name in given:
+def _phase(key: str, value: object) -> Phase:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{value!r} is no phase; write {EXAMPLE}")
+    for name in value:
         if name not in Phase._fields:
             raise InputError(f"{name!r} is unknown; use {', '.join(Phase._fields)}")
     for name in ("on", "time"):
-        if given.get(name) is None:
+        if value.get(name) is None:
             raise InputError(f"{name}: missing; write {EXAMPLE}")
-    if given["on"] not in tuple(Machine):
-        raise InputError(f"on: {given['on']!r} is unknown; use {' or '.join(Machine)}")
-    phase = Phase(Machine(given["on"]), given["time"])
-    if given.get("weight") is None:
+    if value["on"] not in tuple(Machine):
+        raise InputError(f"on: {value['on']!r} is unknown; use {' or '.join(Machine)}")
+    phase = Phase(Machine(value["on"]), value["time"])
+    if value.get("weight") is None:
         return phase
     if (key, phase.on) != ("B", Machine.COMPUTE):
         raise InputError("weight: W follows a phase of B on compute; leave it out here")
-    return phase._replace(weight=given["weight"])
+    return phase._replace(weight=value["weight"])
 
 
 def _sum(numbers: Iterable[Fraction]) -> Fraction:
     return sum(numbers, Fraction(0))
 
 
-def _shown(phase: Phase) -> str:
+def _text(phase: Phase) -> str:
     time, weight = (
         exact.plain(number) if isinstance(number, Fraction) else number
         for number in (phase.time, phase.weight)

@@ -107,7 +107,7 @@ class Pipeline(PipelineFields):
         self._set(first_backward=FirstBackward(self.first_backward))
         fields = ("partition", "recompute", "offload")
         chosen = {field: getattr(self, field) for field in fields}
-        searched = [what for what, given in chosen.items() if given == partition.SEARCH]
+        searched = [what for what, value in chosen.items() if value == partition.SEARCH]
         self.first_backward.check(self.model, self.routes, searched)
         if self.training is not None:
             self._set(training=read_training(self.training, "training: "))
@@ -131,10 +131,12 @@ class Pipeline(PipelineFields):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
-        again, model = layer_choices.read("recompute", self.recompute, model)
-        moved, model = layer_choices.read("offload", self.offload, model)
+        recompute, model = layer_choices.read("recompute", self.recompute, model)
+        offload, model = layer_choices.read("offload", self.offload, model)
         cut = partition.of_all_layers(model, partition.normal(self.partition))
-        self._set(model=model, recompute=again, offload=moved, partition=cut, recompute_unit=None)
+        self._set(
+            model=model, recompute=recompute, offload=offload, partition=cut, recompute_unit=None
+        )
 
     def _read_costs(self, reader: FieldReader) -> None:
         """Read the costs of stages, or sum those of layers."""
@@ -150,23 +152,23 @@ class Pipeline(PipelineFields):
 
     def _read_delays(self, reader: FieldReader) -> None:
         """Read the delays between stages, or derive them from what layers hand on."""
-        given = {"p2p": self.p2p, "backward_p2p": self.backward_p2p}
+        stated = {"p2p": self.p2p, "backward_p2p": self.backward_p2p}
         if self.link is not None:
             link.check_model(self.model)
             self._set(link=link.read_link(self.link, self.time_unit, self.memory_unit))
             sizes = [size / self.num_slices for size in self.model.outputs(self.counts)]
-            given |= link.delays_by_size(self.link, sizes, given)
-        if given["backward_p2p"] is None:
-            del given["backward_p2p"]
-        for field, delays in given.items():
+            stated |= link.delays_by_size(self.link, sizes, stated)
+        if stated["backward_p2p"] is None:
+            del stated["backward_p2p"]
+        for field, delays in stated.items():
             read = reader.delays(field, delays, self.num_stages, self.num_devices)
             self._set(**{field: read})
 
     def _read_microbatches(self, reader: FieldReader) -> None:
         """Read by which factors microbatches and their slices differ."""
         self._set(**sequence_lengths.factors_of(vars(self), reader))
-        given = self.microbatch_times, self.microbatch_memory
-        microbatches.check_memory_known(*given, self.mem_limit)
+        stated = self.microbatch_times, self.microbatch_memory
+        microbatches.check_memory_known(*stated, self.mem_limit)
         for field in (microbatches.TIMES, microbatches.MEMORY):
             factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
             self._set(**{field: factors})
@@ -188,7 +190,7 @@ class Pipeline(PipelineFields):
     def has_transfers(self) -> bool:
         """Whether links are resources, and some stages next to each other are on two devices."""
         boundaries = (pair for row in self.hosts for pair in pairwise(row))
-        return self.has_links and any(here != there for here, there in boundaries)
+        return self.has_links and any(source != target for source, target in boundaries)
 
     @cached_property
     def has_unshard(self) -> bool:
@@ -206,7 +208,7 @@ class Pipeline(PipelineFields):
         return any(self.costs.offload_memory)
 
     @property
-    def has_further_operations(self) -> bool:
+    def has_auxiliary_operations(self) -> bool:
         """Whether a step has operations besides compute and transfers."""
         kinds = {RESOURCES[trait] for trait in self.traits if trait in RESOURCES}
         return not kinds <= {ResourceKind.LINK}
@@ -244,8 +246,9 @@ class Pipeline(PipelineFields):
             return self.frozen or (False,) * self.num_stages
         stages = self.model.stage_layers(self.counts)
         starts = accumulate(self.counts, initial=0)
+        last = self.model.num_forward_only_layers
         return tuple(
-            all(layer.frozen for layer in stage) if stage else start <= self.model.forward_only
+            all(layer.frozen for layer in stage) if stage else start <= last
             for stage, start in zip(stages, starts, strict=False)
         )
 
@@ -285,10 +288,10 @@ class Pipeline(PipelineFields):
     @cached_property
     def chunks_of_partition(self) -> int | None:
         """Stages per device that counts or a layout make; None if they leave it open."""
-        found = None if self.model is None else partition.stages_of(self.partition)
-        if found is None or found % self.stages or self.placement == "linear":
+        num_stages = None if self.model is None else partition.stages_of(self.partition)
+        if num_stages is None or num_stages % self.stages or self.placement == "linear":
             return None
-        return found // self.stages
+        return num_stages // self.stages
 
     @property
     def num_slices(self) -> int:
@@ -380,7 +383,7 @@ class Pipeline(PipelineFields):
         """
         bare = self.without_model()
         values = {**bare.costs, **self._unstated, **costs}
-        made = replace(
+        pipeline = replace(
             bare,
             stages=self.num_stages,
             placement=self.hosts[0],
@@ -389,7 +392,7 @@ class Pipeline(PipelineFields):
             **cost_fields.of_slice(values, self.num_slices),
             **fields,
         )
-        return made.in_ticks_of(self)
+        return pipeline.in_ticks_of(self)
 
     @property
     def _unstated(self) -> dict[str, tuple[()]]:
@@ -430,15 +433,15 @@ class Pipeline(PipelineFields):
 
         It works on integers and on arrays.
         """
-        place = (kind * self.num_stages + stage) * self.batches + microbatch
-        return place * self.num_slices + slice
+        index = (kind * self.num_stages + stage) * self.batches + microbatch
+        return index * self.num_slices + slice
 
     def op(self, code: int) -> Op:
         """Operation with this number: the inverse of `code`."""
-        rest, part = divmod(int(code), self.num_slices)
+        rest, slice_index = divmod(int(code), self.num_slices)
         rest, microbatch = divmod(rest, self.batches)
         kind, stage = divmod(rest, self.num_stages)
-        return Op(OpKind(kind), stage, microbatch, part)
+        return Op(OpKind(kind), stage, microbatch, slice_index)
 
     @property
     def num_codes(self) -> int:
@@ -454,8 +457,8 @@ class Pipeline(PipelineFields):
         shared = self.named_placement and self.model is None
         share = self.hosts[0] if shared else tuple(range(self.num_stages))
         chunks = self.num_chunks if shared else 1
-        given = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
-        return costs_of(given, share, chunks, self.num_slices)
+        stated = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
+        return costs_of(stated, share, chunks, self.num_slices)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
@@ -498,9 +501,9 @@ class Pipeline(PipelineFields):
             zip(self.microbatch_times or same, self.microbatch_memory or same, strict=True)
         )
 
-    def slice_factor(self, part: int) -> Fraction:
+    def slice_factor(self, slice_index: int) -> Fraction:
         """Factor on the times of a slice, on top of that of its microbatch."""
-        return self.slice_times[part] if self.slice_times else Fraction(1)
+        return self.slice_times[slice_index] if self.slice_times else Fraction(1)
 
     @property
     def order_is_open(self) -> bool:
@@ -511,11 +514,11 @@ class Pipeline(PipelineFields):
         """The pipeline whose microbatches run in another order, of the places in this one's."""
         before = self.order if isinstance(self.order, tuple) else range(self.batches)
         factors: dict[str, Any] = {
-            field: tuple(given[place] for place in order)
+            field: tuple(values[index] for index in order)
             for field in (microbatches.TIMES, microbatches.MEMORY)
-            if (given := getattr(self, field)) is not None
+            if (values := getattr(self, field)) is not None
         }
-        return replace(self, **factors, order=tuple(before[place] for place in order))
+        return replace(self, **factors, order=tuple(before[index] for index in order))
 
     def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
         """Costs of a microbatch with these factors (see `factors`), as integer ticks."""
@@ -552,8 +555,8 @@ class Pipeline(PipelineFields):
         return self._with_equal_microbatches(*map(max, zip(*own, strict=True)))
 
     def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
-        alike = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
-        return self.with_stage_costs({**self.costs_at(times, memory), **self._unstated}, **alike)
+        equal = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
+        return self.with_stage_costs({**self.costs_at(times, memory), **self._unstated}, **equal)
 
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int
@@ -612,7 +615,7 @@ class Model(Layers):
         placement: Any = None,
         chunks: int | None = None,
         partition: Any = None,
-        **more: Any,
+        **fields: Any,
     ) -> Pipeline:
         """Place the model on devices: stages of consecutive layers, cut by a partition.
 
@@ -625,7 +628,7 @@ class Model(Layers):
         if placement is not None and not isinstance(placement, str):
             placement = tuple(placement)
             stages = len(placement)
-        made = Pipeline(
+        pipeline = Pipeline(
             stages=stages,
             batches=batches,
             placement=placement,
@@ -633,10 +636,10 @@ class Model(Layers):
             model=self,
             partition=partition,
             name=self.name,
-            **more,
+            **fields,
         )
-        if made.num_devices != devices:
+        if pipeline.num_devices != devices:
             raise InputError(
-                f"placement: the list has {made.num_devices} devices; stages says {devices}"
+                f"placement: the list has {pipeline.num_devices} devices; stages says {devices}"
             )
-        return made
+        return pipeline

@@ -30,8 +30,8 @@ class Problem:
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; the same one if there are none."""
-        found = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
-        return found if len(found.classes) > len(self.instance.classes) else self.instance
+        instance = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
+        return instance if len(instance.classes) > len(self.instance.classes) else self.instance
 
     @cached_property
     def traits(self) -> Traits:

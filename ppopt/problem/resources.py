@@ -45,11 +45,11 @@ def _links(pipeline: Pipeline, *, one_way: bool) -> set[tuple[int, int]]:
     """Devices of the links that carry anything: the smaller first where they go both ways."""
     links = set()
     for hosts in pipeline.hosts:
-        for stage, (here, there) in enumerate(pairwise(hosts)):
-            if here == there:
+        for stage, (source, target) in enumerate(pairwise(hosts)):
+            if source == target:
                 continue
-            ends = (here, there) if one_way else (min(here, there), max(here, there))
+            ends = (source, target) if one_way else (min(source, target), max(source, target))
             links.add(ends)
             if one_way and pipeline.has_operations[OpKind.B][stage]:
-                links.add((there, here))
+                links.add((target, source))
     return links

@@ -23,14 +23,14 @@ LARGEST = 10**12
 """Most tokens of a document."""
 
 
-def read_lengths(given: object, field: str = "microbatch_tokens") -> Lengths:
+def read_lengths(value: object, field: str = "microbatch_tokens") -> Lengths:
     """Read a list with one entry per microbatch: its tokens, or a list of lengths of documents.
 
     Raises InputError on anything else.
     """
-    if not is_list(given):
+    if not is_list(value):
         raise InputError(f"{field}: give a list with one entry per microbatch, as [[4096, 28672]]")
-    entries = as_list(given, field)
+    entries = as_list(value, field)
     documents = [as_list(entry, field) if is_list(entry) else [entry] for entry in entries]
     for microbatch, lengths in enumerate(documents):
         if not lengths:
@@ -44,22 +44,22 @@ def read_lengths(given: object, field: str = "microbatch_tokens") -> Lengths:
     return tuple(map(tuple, documents))
 
 
-def read_share(given: object) -> Fraction:
+def read_share(value: object) -> Fraction:
     """Read a share of time between 0 and 1; None is 0. Raises InputError on anything else."""
-    share: Fraction = exact.read(0 if given is None else given, "attention_share").value
+    share: Fraction = exact.read(0 if value is None else value, "attention_share").value
     if not 0 <= share <= 1:
         raise InputError(f"attention_share: {exact.plain(share)} is not between 0 and 1")
     return share
 
 
-def read_reference(given: object) -> int:
+def read_reference(value: object) -> int:
     """Read the tokens of the document of the times; raises InputError if it is no count."""
-    if given is None:
+    if value is None:
         raise InputError(
             "reference_tokens: missing; the tokens of the one document of which the times of the "
             "stages are"
         )
-    return exact.count(given, "reference_tokens")
+    return exact.count(value, "reference_tokens")
 
 
 def time_factors(lengths: Lengths, reference: int, share: Fraction) -> tuple[Fraction, ...]:
@@ -77,7 +77,9 @@ def slice_factors(slices: int, share: Fraction) -> tuple[Fraction, ...]:
     Slice q of Q attends on average to q + 1/2 of Q parts of the document, all slices together to
     Q / 2 each: so attention takes (2 q + 1) / Q times an equal part.
     """
-    return tuple(1 - share + share * Fraction(2 * part + 1, slices) for part in range(slices))
+    return tuple(
+        1 - share + share * Fraction(2 * slice_index + 1, slices) for slice_index in range(slices)
+    )
 
 
 def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:

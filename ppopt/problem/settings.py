@@ -127,7 +127,7 @@ class Setting:
     """Further names, besides the field and the key."""
     part: Part = Part.PIPELINE
     unit: Unit | None = None
-    least: int | None = None
+    minimum: int | None = None
     """Smallest number; None: any."""
     choices: tuple[str | int, ...] = ()
     placeholder: str = ""
@@ -181,28 +181,28 @@ def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
             cost.field,
             Shape.PAIRS if cost.of_pairs else Shape.STAGES,
             cost.meaning,
-            cost.default.words,
+            cost.default.value_or_rule,
             key=cost.key,
             unit=cost.unit,
-            least=cost.least,
+            minimum=cost.minimum,
             placeholder="LIST" if cost.of_pairs else "",
             has_flag=cost.has_flag,
         )
 
 
-def _size(field: str, placeholder: str, meaning: str, **more: Any) -> Setting:
-    return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, least=1, **more)
+def _size(field: str, placeholder: str, meaning: str, **fields: Any) -> Setting:
+    return Setting(field, Shape.WHOLE, meaning, placeholder=placeholder, minimum=1, **fields)
 
 
 def _count(field: str, meaning: str) -> Setting:
-    return Setting(field, Shape.COUNT, meaning, least=1, under=Heading.UNITS)
+    return Setting(field, Shape.COUNT, meaning, minimum=1, under=Heading.UNITS)
 
 
-def _run(field: str, shape: Shape, meaning: str, default: Any = None, **more: Any) -> Setting:
-    return Setting(field, shape, meaning, default, part=Part.RUN, **more)
+def _run(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
+    return Setting(field, shape, meaning, default, part=Part.RUN, **fields)
 
 
-def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **more: Any) -> Setting:
+def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **fields: Any) -> Setting:
     return Setting(
         field,
         Shape.CHOICE,
@@ -210,7 +210,7 @@ def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **more:
         default,
         choices=tuple(map(str, kind)),
         placeholder="|".join(kind),
-        **more,
+        **fields,
     )
 
 
@@ -290,7 +290,7 @@ SETTINGS = (
         0,
         key="p2p_time",
         unit=Unit.TIME,
-        least=0,
+        minimum=0,
     ),
     Setting(
         "backward_p2p",
@@ -299,7 +299,7 @@ SETTINGS = (
         "p2p_time",
         key="backward_p2p_time",
         unit=Unit.TIME,
-        least=0,
+        minimum=0,
     ),
     Setting(
         "link",
@@ -330,7 +330,7 @@ SETTINGS = (
         Shape.PER_DEVICE,
         "speed of the devices, one number or one per device: an operation takes its time / speed",
         1,
-        least=0,
+        minimum=0,
         under=Heading.TIMES,
     ),
     *_of_stages((*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE)),
@@ -359,7 +359,7 @@ SETTINGS = (
         "memory limit of each device, one value or a list; without a value (true in files): the "
         "largest device peak of 1F1B on this pipeline with one route",
         unit=Unit.MEMORY,
-        least=0,
+        minimum=0,
     ),
     *_of_stages((*cost_table.PAIRS, *cost_table.STEP)),
     Setting(
@@ -384,7 +384,7 @@ SETTINGS = (
         "differ (packed or variable-length sequences). Every stage runs every kind of operation in "
         "the order of the list",
         "1",
-        least=0,
+        minimum=0,
         under=Heading.TIMES,
     ),
     Setting(
@@ -393,7 +393,7 @@ SETTINGS = (
         "factor on the activation of a microbatch, with memory_b, kept, and what offload moves; "
         "not on workspace. A memory limit beside microbatch_times needs it",
         "1",
-        least=0,
+        minimum=0,
         under=Heading.MEMORY,
     ),
     Setting(
@@ -409,7 +409,7 @@ SETTINGS = (
         "share of the times that grows with the square of the length of a document (attention); "
         "with slices, with the tokens that a slice attends to",
         "0",
-        least=0,
+        minimum=0,
         under=Heading.TIMES,
     ),
     Setting(
@@ -417,7 +417,7 @@ SETTINGS = (
         Shape.COUNT,
         "tokens of the one document of which the times of the stages are",
         "tokens_per_microbatch",
-        least=1,
+        minimum=1,
         under=Heading.TIMES,
     ),
     Setting(
@@ -441,7 +441,7 @@ SETTINGS = (
         "relative times of the slices of a microbatch, one number each, where they differ (causal "
         "attention); all together take the time of the microbatch",
         "equal, or by attention_share",
-        least=0,
+        minimum=0,
         under=Heading.TIMES,
     ),
     Setting(
@@ -511,25 +511,25 @@ SETTINGS = (
         "processors to search with; with 1, a search that ends before its time limit gives the "
         "same result each time",
         "all",
-        least=1,
+        minimum=1,
     ),
-    _run("seed", Shape.WHOLE, "seed of the search", 0, least=0),
+    _run("seed", Shape.WHOLE, "seed of the search", 0, minimum=0),
     _run(
         "group_size",
         Shape.WHOLE,
         "microbatches per group of interleaved strategies",
         "the smallest size, at least P, with which no group has fewer than P",
-        least=1,
+        minimum=1,
         under=Heading.STRATEGIES,
     ),
-    _run("waves", Shape.WHOLE, "waves of hanayo", 2, least=1, under=Heading.STRATEGIES),
+    _run("waves", Shape.WHOLE, "waves of hanayo", 2, minimum=1, under=Heading.STRATEGIES),
     _run(
         "unshard_ahead",
         Shape.WHOLE,
         "device r gathers the weights of the next r + N stages that it computes, no more; 2 is "
         "`auto` of torchtitan",
         "all stages, as early as memory admits",
-        least=1,
+        minimum=1,
         under=Heading.STRATEGIES,
     ),
     _run(
@@ -568,9 +568,9 @@ def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> ty
     fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
 
     @wraps(make)
-    def init(self: T, *args: Any, **given: Any) -> None:
+    def init(self: T, *args: Any, **values: Any) -> None:
         named: dict[str, str] = {}
-        for name in given:
+        for name in values:
             field = known[name].field if name in known else name
             if field not in fields:
                 hint = nearest(name, (key for key in known if known[key].field in fields))
@@ -578,7 +578,7 @@ def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> ty
             if field in named:
                 raise same_setting(named[field], name)
             named[field] = name
-        make(self, *args, **{field: given[name] for field, name in named.items()})
+        make(self, *args, **{field: values[name] for field, name in named.items()})
 
     cls.__init__ = init  # type: ignore[method-assign, assignment]
     return cls

@@ -55,15 +55,17 @@ def memory_of_either(costs: StageCosts[Fraction]) -> dict[str, tuple[Fraction, .
     While B' or W' runs, and between them, a microbatch holds no more than in B, in W or between
     them, and no more than in BW.
     """
-    zero, found = Fraction(0), []
-    for stage, kept in enumerate(costs.kept):
-        most = costs.recompute_memory[stage] + costs.backward_workspace[stage]
-        missing = min(costs.activation[stage] - kept, most)
+    zero, rows = Fraction(0), []
+    for stage, retained in enumerate(costs.kept):
+        whole = costs.recompute_memory[stage] + costs.backward_workspace[stage]
+        missing = min(costs.activation[stage] - retained, whole)
         workspaces = (costs.input_workspace[stage], costs.weight_workspace[stage])
-        change = max(min(costs.memory_b[stage], zero), -(kept + missing))
-        found.append((kept + missing, change, *(min(own, most - missing) for own in workspaces)))
+        change = max(min(costs.memory_b[stage], zero), -(retained + missing))
+        rows.append(
+            (retained + missing, change, *(min(own, whole - missing) for own in workspaces))
+        )
     fields = ("activation", "memory_b", "input_workspace", "weight_workspace")
-    return dict(zip(fields, zip(*found, strict=True), strict=True)) | {"recompute_memory": ()}
+    return dict(zip(fields, zip(*rows, strict=True), strict=True)) | {"recompute_memory": ()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,22 +90,22 @@ class ShortPairs:
         """Time of every pair, and of its F and its backward alone."""
         times = self.pipeline.ticks.durations
         return [
-            (self._time(one, kind, other), times[OpKind.F][one], times[kind][other])
-            for one, other in self.places
+            (self._time(forward, kind, backward), times[OpKind.F][forward], times[kind][backward])
+            for forward, backward in self.stage_pairs
             for kind in KINDS[self.backward_kind]
         ]
 
     @cached_property
-    def places(self) -> list[tuple[int, int]]:
+    def stage_pairs(self) -> list[tuple[int, int]]:
         """Stages of an F and a backward that may run as one: on any route on one device."""
         pipeline = self.pipeline
         if pipeline.overlap is None:
             return []
-        found: set[tuple[int, int]] = set()
+        pairs: set[tuple[int, int]] = set()
         for device in range(pipeline.num_devices):
             stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
-            found.update(product(stages, stages))
-        return sorted(found)
+            pairs.update(product(stages, stages))
+        return sorted(pairs)
 
     def _time(self, forward: int, kind: OpKind, backward: int) -> int:
         return self.pipeline.ticks.pair_time(forward, kind, backward)
@@ -111,12 +113,12 @@ class ShortPairs:
     @cached_property
     def relaxed(self) -> Pipeline:
         """The relaxation, in the same ticks: of whole backwards if these are whole."""
-        given, ticks = self.pipeline, self.pipeline.ticks
-        forward = self._least(OpKind.F)
+        pipeline, ticks = self.pipeline, self.pipeline.ticks
+        forward = self._min_times(OpKind.F)
         if self.backward_kind is BackwardKind.WHOLE:
-            backward, weight = self._least(OpKind.BW), [0] * given.num_stages
+            backward, weight = self._min_times(OpKind.BW), [0] * pipeline.num_stages
         else:
-            rows = [self._least(kind) for kind in KINDS[self.backward_kind]]
+            rows = [self._min_times(kind) for kind in KINDS[self.backward_kind]]
             backward = [min(times) for times in zip(*rows, strict=True)]
             weight = self._weight(backward)
         times: dict[str, Any] = {
@@ -125,28 +127,28 @@ class ShortPairs:
             "backward": backward,
             "backward_input": backward,
             "weight": weight,
-            "recompute_time": [0] * given.num_stages,
+            "recompute_time": [0] * pipeline.num_stages,
         }
-        if self.places:
-            matrix = [[one + other for other in backward] for one in forward]
-            for one, other in self.places:
-                matrix[one][other] = self._pair_time(one, other)
+        if self.stage_pairs:
+            matrix = [[f + b for b in backward] for f in forward]
+            for f_stage, b_stage in self.stage_pairs:
+                matrix[f_stage][b_stage] = self._pair_time(f_stage, b_stage)
             times |= {"overlap": matrix, "overlap_input": ()}
-        costs = {field: _in_units(given, row) for field, row in times.items()}
+        costs = {field: _in_units(pipeline, row) for field, row in times.items()}
         if self.backward_kind is BackwardKind.MIXED:
-            costs |= memory_of_either(given.costs)
-        return given.with_stage_costs(costs, device_speed=1, link_mode=LinkMode.DELAY)
+            costs |= memory_of_either(pipeline.costs)
+        return pipeline.with_stage_costs(costs, device_speed=1, link_mode=LinkMode.DELAY)
 
-    def _least(self, kind: OpKind) -> Row:
-        """Least time of F, B or BW per stage: alone, or in any pair."""
-        found = list(self.pipeline.ticks.durations[kind])
-        for one, other in self.places:
+    def _min_times(self, kind: OpKind) -> Row:
+        """Minimum time of F, B or BW per stage: alone, or in any pair."""
+        times = list(self.pipeline.ticks.durations[kind])
+        for f_stage, b_stage in self.stage_pairs:
             if kind is not OpKind.F:
-                found[other] = min(found[other], self._time(one, kind, other))
+                times[b_stage] = min(times[b_stage], self._time(f_stage, kind, b_stage))
                 continue
             for backward in KINDS[self.backward_kind]:
-                found[one] = min(found[one], self._time(one, backward, other))
-        return found
+                times[f_stage] = min(times[f_stage], self._time(f_stage, backward, b_stage))
+        return times
 
     def _pair_time(self, forward: int, backward: int) -> int:
         """Time of F with B', or BW'."""
@@ -155,16 +157,18 @@ class ShortPairs:
     def _weight(self, partial: Row) -> Row:
         """Time of W' per stage, where B' takes so long."""
         _, b, w, bw = self.pipeline.ticks.durations
-        found = list(w)
+        times = list(w)
         if self.backward_kind is BackwardKind.MIXED:
-            found = [
+            times = [
                 min(w[stage], min(bw[stage], b[stage] + w[stage]) - partial[stage])
-                for stage in range(len(found))
+                for stage in range(len(times))
             ]
-            for one, other in self.places:
-                left = self._time(one, OpKind.BW, other) - self._pair_time(one, other)
-                found[other] = min(found[other], left)
-        return found
+            for forward, backward in self.stage_pairs:
+                remaining = self._time(forward, OpKind.BW, backward) - self._pair_time(
+                    forward, backward
+                )
+                times[backward] = min(times[backward], remaining)
+        return times
 
 
 def _in_units(pipeline: Pipeline, values: Any) -> Any:

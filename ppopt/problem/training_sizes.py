@@ -32,19 +32,19 @@ class TrainingSizes(NamedTuple):
         return {name: size for name, size in self._asdict().items() if size is not None}
 
 
-def read_training(given: object, where: str = "") -> TrainingSizes:
+def read_training(value: object, where: str = "") -> TrainingSizes:
     """Read a mapping of sizes, whole numbers above 0.
 
     Raises InputError, its message after `where`, on anything else.
     """
-    if isinstance(given, TrainingSizes):
-        given = given.in_file()
-    if not isinstance(given, Mapping):
+    if isinstance(value, TrainingSizes):
+        value = value.in_file()
+    if not isinstance(value, Mapping):
         raise InputError(
-            f"{where}{str(given)[:40]!r} is no mapping of sizes; write {{tensor: 2, data: 4}}"
+            f"{where}{str(value)[:40]!r} is no mapping of sizes; write {{tensor: 2, data: 4}}"
         )
     sizes: dict[str, Any] = {}
-    for name, size in given.items():
+    for name, size in value.items():
         if name not in TrainingSizes._fields:
             near = nearest(str(name), TrainingSizes._fields)
             raise InputError(f"{where}unknown key {str(name)[:40]!r}; did you mean {near}?")

@@ -75,13 +75,13 @@ class Resolved(NamedTuple):
 def resolve(
     measure: str,
     declared: object,
-    given: Mapping[str, object],
+    numbers: Mapping[str, object],
     down: Collection[str] = (),
     standing: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved:
     """Convert every number that carries a unit to one unit: the declared one, or the largest.
 
-    `measure` is `time` or `memory`; `given` holds numbers and quantities, or nested lists of them,
+    `measure` is `time` or `memory`. `numbers` has numbers and quantities, or nested lists of them,
     by the name of their setting. A number finer than 10^-6 of its own unit is rounded to that,
     those of the names in `down` downwards. `standing` are the settings that stand at their default,
     with their names in files. Raises InputError, naming the setting, on unknown units, or if a
@@ -90,25 +90,25 @@ def resolve(
     scales = SCALES[measure]
     if declared is not None and not (isinstance(declared, str) and declared in scales):
         hint = suggestion(measure, declared)
-        raise InputError(f"{measure}_unit: {_shown(declared)} is unknown; {hint}")
-    carried = set(_carried(measure, given))
+        raise InputError(f"{measure}_unit: {_quoted(declared)} is unknown; {hint}")
+    carried = set(_carried(measure, numbers))
     if not carried:
-        return Resolved(declared, dict(given), ())
+        return Resolved(declared, dict(numbers), ())
     unit = declared or max(carried, key=scales.__getitem__)
     if declared is None:
-        _check_plain(measure, given, unit, standing)
+        _check_plain(measure, numbers, unit, standing)
     rounded: dict[str, None] = {}
 
     def read(name: str, number: object) -> object:
         parts = _parts(number)
         if parts is None:
             return number
-        found = exact.read(parts[0], name, down=name in down)
-        if found.rounded:
+        reading = exact.read(parts[0], name, down=name in down)
+        if reading.rounded:
             rounded[name] = None
-        return found.value * scales[parts[1]] / scales[unit]
+        return reading.value * scales[parts[1]] / scales[unit]
 
-    values = {name: _each(value, partial(read, name)) for name, value in given.items()}
+    values = {name: _each(value, partial(read, name)) for name, value in numbers.items()}
     return Resolved(unit, values, tuple(rounded))
 
 
@@ -134,7 +134,7 @@ def suggestion(measure: str, unit: object) -> str:
     return f"did you mean {listed}?" if near else f"use {listed}"
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     return repr(value if not isinstance(value, str) else value[:40])
 
 
@@ -142,43 +142,43 @@ def _parts(number: object) -> tuple[object, str] | None:
     """Split a quantity, or text, into its number and its unit; None if it is not both."""
     if isinstance(number, Quantity):
         return number.value, number.unit
-    found = _WITH_UNIT.fullmatch(number) if isinstance(number, str) else None
-    return None if found is None else (found[1], found[2])
+    match = _WITH_UNIT.fullmatch(number) if isinstance(number, str) else None
+    return None if match is None else (match[1], match[2])
 
 
-def _carried(measure: str, given: Mapping[str, object]) -> Iterator[str]:
+def _carried(measure: str, numbers: Mapping[str, object]) -> Iterator[str]:
     """Yield the unit of every number that carries one."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         for number in _leaves(value):
             parts = _parts(number)
             if parts is None:
                 continue
             if parts[1] not in SCALES[measure]:
                 raise InputError(
-                    f"{name}: {_shown(number)}: {_shown(parts[1])} is no unit of {measure}; "
+                    f"{name}: {_quoted(number)}: {_quoted(parts[1])} is no unit of {measure}; "
                     f"{suggestion(measure, parts[1])}"
                 )
             yield parts[1]
 
 
 def _check_plain(
-    measure: str, given: Mapping[str, object], unit: str, standing: Mapping[str, str]
+    measure: str, values: Mapping[str, object], unit: str, standing: Mapping[str, str]
 ) -> None:
     """Raise InputError for a number without a unit beside others that have one."""
-    numbers = [(name, number) for name, value in given.items() for number in _leaves(value)]
+    numbers = [(name, number) for name, value in values.items() for number in _leaves(value)]
     named, example = next((name, f"{number}") for name, number in numbers if _parts(number))
     for name, number in sorted(numbers, key=lambda pair: pair[0] in standing):
         if _parts(number) is not None or not exact.read(number, name).value:
             continue
-        shown = exact.plain(exact.read(number, name).value)
+        amount = exact.plain(exact.read(number, name).value)
         if name in standing:
             raise InputError(
-                f"{named}: {example} has a unit, but {standing[name]}, {shown} by default, has "
+                f"{named}: {example} has a unit, but {standing[name]}, {amount} by default, has "
                 f"none; give {standing[name]} with its unit, or {measure}_unit"
             )
         raise InputError(
-            f"{name}: {shown} has no unit, but other numbers of {measure} have, such as {example}; "
-            f"write {shown}{unit}, or give {measure}_unit"
+            f"{name}: {amount} has no unit, but other numbers of {measure} have, such as "
+            f"{example}; write {amount}{unit}, or give {measure}_unit"
         )
 
 

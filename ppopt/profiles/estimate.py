@@ -324,7 +324,7 @@ def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:
 def sources(op: Op, stages: int) -> list[Op]:
     """Operations of other stages that may produce an operation's input."""
     instance = _any_backwards(stages)
-    waits = instance.predecessors[instance.number(op.kind, op.stage)]
+    waits = instance.predecessors[instance.class_id(op.kind, op.stage)]
     return [
         Op(OpKind(mode.kind), source.stage, op.microbatch)
         for source in (instance.classes[number] for number, _ in waits)

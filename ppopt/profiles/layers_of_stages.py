@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import whole
 from ppopt.problem import layout
-from ppopt.problem.layer import MOST_LAYERS
+from ppopt.problem.layer import MAX_LAYERS
 from ppopt.problem.layer_settings import DECODER, LETTERS
 
 _ROLES = {letter: role for role, letter in LETTERS.items()}
@@ -75,8 +75,8 @@ def _of_layout(text: str) -> tuple[LayersOfStage, ...]:
 
 def _of_counts(text: str) -> tuple[LayersOfStage, ...]:
     counts = [whole("layers", part.strip()) for part in text.split(",")]
-    if min(counts) < 0 or sum(counts) > MOST_LAYERS:
-        raise InputError(f"layers: {text!r} is not a list of 0 to {MOST_LAYERS} decoder layers")
+    if min(counts) < 0 or sum(counts) > MAX_LAYERS:
+        raise InputError(f"layers: {text!r} is not a list of 0 to {MAX_LAYERS} decoder layers")
     last = len(counts) - 1
     return tuple(
         LayersOfStage(int(stage == 0), count, int(stage == last))

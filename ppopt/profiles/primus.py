@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
-from ppopt.formats.fields import finite, shown, whole, within
+from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
 from ppopt.profiles.estimate import Record
@@ -103,7 +103,7 @@ def _parsed(path: Path) -> object:
 
 def _shape(document: object) -> Shape:
     if not isinstance(document, dict):
-        raise InputError(f"{shown(document)} is no object; give a folder of dump_pp_data")
+        raise InputError(f"{abbreviated(document)} is no object; give a folder of dump_pp_data")
     values = [
         within(key, whole, document.get(key), 1, MOST) for key in ("pp_size", "vp_size", "num_mbs")
     ]
@@ -118,11 +118,13 @@ class _Iteration(NamedTuple):
 def _iterations(document: object, rank: int, shape: Shape) -> dict[int, _Iteration]:
     """The iterations of a rank, by their number."""
     if not isinstance(document, dict) or not document:
-        raise InputError(f"{shown(document)} holds no iterations; give a file of dump_pp_data")
+        raise InputError(
+            f"{abbreviated(document)} holds no iterations; give a file of dump_pp_data"
+        )
     found = {}
     for name, events in document.items():
         if not (name.isascii() and name.isdigit() and isinstance(events, dict)):
-            raise InputError(f"{shown(name)} is no iteration; give a file of dump_pp_data")
+            raise InputError(f"{abbreviated(name)} is no iteration; give a file of dump_pp_data")
         where = f"iteration {int(name)}"
         found[int(name)] = within(where, _iteration, events, int(name), rank, shape)
     return found
@@ -166,7 +168,7 @@ def _times(events: Mapping[str, object], key: str) -> list[int]:
     """A list of times, in nanoseconds."""
     values = events.get(key)
     if not isinstance(values, list):
-        raise InputError(f"{key}: {shown(values)} is not a list of times")
+        raise InputError(f"{key}: {abbreviated(values)} is not a list of times")
     return [round(Fraction(within(key, finite, value)) * MILLISECOND) for value in values]
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, read_text
-from ppopt.formats.fields import finite, shown, whole, within
+from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import Measurements, Record, StepRecord
 
@@ -136,7 +136,7 @@ def _operation(row: Sequence[Any]) -> Operation:
 def _seconds(value: object) -> float:
     number = finite(value)
     if not 0 <= number < MOST:
-        raise InputError(f"{shown(value)} is no time in seconds from the start of the step")
+        raise InputError(f"{abbreviated(value)} is no time in seconds from the start of the step")
     return number
 
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import by_value, label, parse_json, read_text
-from ppopt.formats.fields import finite, shown, whole, within
+from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.formats.torch_csv import KINDS
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles.estimate import Measurements, Record, StepRecord, sources
@@ -269,7 +269,7 @@ def _is_range(event: _Event) -> bool:
     if event.get("ph") != "X" or not isinstance(name, str):
         return False
     if _OVERLAP.fullmatch(name):
-        raise InputError(f"{shown(name)}: overlapped operations have no times of their own")
+        raise InputError(f"{abbreviated(name)}: overlapped operations have no times of their own")
     return _NAME.fullmatch(name) is not None
 
 
@@ -284,7 +284,7 @@ def _operation(event: _Event) -> tuple[Op, int, int]:
 def _microseconds(value: object) -> float:
     number = finite(value)
     if not 0 <= number < 4e15:  # older ones count from 1970
-        raise InputError(f"{shown(value)} is no time in microseconds")
+        raise InputError(f"{abbreviated(value)} is no time in microseconds")
     return number
 
 

@@ -1,8 +1,8 @@
 """The re-checker: confirms or refutes a lower bound, whatever proved it.
 
-It shares no code with the search. From the pipeline alone it derives what a device must wait for,
-do and hold. If there are few partial schedules, it enumerates them. Then it asks CP-SAT, on a
-model of its own, for a schedule below the bound.
+It shares no code with the search. From the pipeline alone it derives lower bounds on the waiting
+time, work and live memory of each device. If there are few partial schedules, it enumerates them.
+Then it asks CP-SAT, on a model of its own, for a schedule below the bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
-from ppopt.rechecker import claim, microbatches, mixed, once
+from ppopt.rechecker import claim, microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
@@ -32,12 +32,12 @@ MODELLED = BESIDE_COMPUTE | {
 """Traits that the models for CP-SAT state."""
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""
-LEAST = 0.01
-"""Least seconds of a re-check that begins late."""
+MIN_TIME = 0.01
+"""Minimum seconds of a re-check that begins late."""
 ENUMERATION_SHARE = 0.75
 """Share of the time for dynamic programming over partial schedules."""
 SEED = 20_240_229
-"""Seed of CP-SAT, another one than that of a search by default."""
+"""Seed of CP-SAT; it differs from the search's default."""
 
 
 class HasClaim(Protocol):
@@ -49,7 +49,7 @@ class HasClaim(Protocol):
 
 
 def recheck(
-    given: HasClaim | Timetable,
+    result: HasClaim | Timetable,
     *,
     time_limit: float = TIME_LIMIT,
     workers: int | None = None,
@@ -59,26 +59,26 @@ def recheck(
 ) -> Recheck:
     """Check the bound of a search, or of a schedule read from a file, without trusting it.
 
-    The certificate says where to look first; it is not believed. `time_limit` in seconds, from
-    `began` (of `time.monotonic`) or else from now; Ctrl-C ends it: the bound is not confirmed.
-    `workers` default to the processors available. Of a schedule the bound alone is checked: for
-    the rest there is `ppopt.verify`. Raises InputError if no bound is stated.
+    The certificate says where to look first; it is never trusted. `time_limit` is in seconds from
+    `began` (an instant of `time.monotonic`; default: now). Ctrl-C ends the re-check, and the bound
+    is then not confirmed. `workers` default to the available processors. Only the bound of a
+    schedule is checked: use `ppopt.verify` for the rest. Raises InputError if no bound is stated.
     """
     began = monotonic() if began is None else began
-    stated = claim.of_schedule(given) if isinstance(given, Timetable) else given.claim
+    stated = claim.of_schedule(result) if isinstance(result, Timetable) else result.claim
     if stated is None:
-        raise InputError(_no_bound(given))
+        raise InputError(_no_bound(result))
     workers = processors.checked_workers(time_limit, workers, seed)
-    left = max(LEAST, began + time_limit - monotonic())
+    remaining = max(MIN_TIME, began + time_limit - monotonic())
     try:
-        return check(stated, left, workers, seed, progress)
+        return check(stated, remaining, workers, seed, progress)
     except KeyboardInterrupt:
         return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
 
 
-def _no_bound(given: HasClaim | Timetable) -> str:
+def _no_bound(result: HasClaim | Timetable) -> str:
     """Why there is nothing to check, and what finds a bound."""
-    strategy = given.origin.strategy if isinstance(given, Timetable) else None
+    strategy = result.origin.strategy if isinstance(result, Timetable) else None
     if strategy in (None, SEARCHED):
         return "there is no bound to check: none is stated; ppopt solve finds one"
     return (
@@ -89,10 +89,10 @@ def _no_bound(given: HasClaim | Timetable) -> str:
 
 
 def confirmed(schedule: Timetable) -> str | None:
-    """Say at once, by arithmetic alone, why the bound that a schedule states holds.
+    """Why a schedule's stated bound holds, if arithmetic alone proves it; else None.
 
-    None if it states none or that of another schedule, if that takes a search, if the
-    bound is wrong, or if the schedule is said to be optimal but does not reach it.
+    None also if the schedule states no bound or the bound of another schedule, if the bound is
+    wrong, or if the schedule claims to be optimal and does not reach the bound.
     """
     stated = claim.stated_by(schedule)
     if stated is None or stated.bound is None or claim.fault(stated, schedule) is not None:
@@ -102,10 +102,10 @@ def confirmed(schedule: Timetable) -> str | None:
     if value < stated.bound or (optimal and value > stated.bound):
         return None
     if stated.of_layers:
-        from ppopt.rechecker.configurations import confirmed_at_once  # noqa: PLC0415  loads on use
+        from ppopt.rechecker.configurations import confirmed_without_search  # noqa: PLC0415  loads on use
 
-        return confirmed_at_once(stated)
-    known = None if stated.placements else at_once(stated)
+        return confirmed_without_search(stated)
+    known = None if stated.placements else proof_without_search(stated)
     if known is None:
         return None
     return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
@@ -122,13 +122,13 @@ def check(
         stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
     if stated.mixed:
         return _check_mixed(stated, time_limit, workers, seed, progress)
-    known = at_once(stated)
+    known = proof_without_search(stated)
     if known is not None:
         device, reason = known
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
     from ppopt.rechecker import partial_schedules  # noqa: PLC0415  loads on use
 
-    compute = once.of_compute(stated)
+    compute = step_operations.of_compute(stated)
     refuted_by = partial_schedules.refuted(
         compute, began + ENUMERATION_SHARE * time_limit, progress
     )
@@ -140,23 +140,23 @@ def check(
         return _not_modelled(stated, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
 
-    found = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
-    return outcome_of(stated, found, monotonic() - began)
+    outcome = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
+    return outcome_of(stated, outcome, monotonic() - began)
 
 
-def at_once(stated: Claim) -> tuple[int, str] | None:
-    """A device that proves a claim by arithmetic, and how; None if that takes a search.
+def proof_without_search(stated: Claim) -> tuple[int, str] | None:
+    """A device whose work or memory proves a claim, and the argument; None if a search is needed.
 
-    The argument holds in every order of the microbatches: it takes the work of all of them, and the
-    smallest for what comes before and after.
+    The argument holds for every order of the microbatches: it counts the work of all of them, and
+    before and after it the times of the smallest.
     """
     routes: list[tuple[Claim, int | None]]
     if stated.bound is None and Trait.MICROBATCHES in stated.traits:
-        routes = [(one, route) for route, one in enumerate(microbatches.of_largest(stated))]
+        routes = [(relaxed, route) for route, relaxed in enumerate(microbatches.of_largest(stated))]
     else:
-        routes = [(one, None) for one in microbatches.simpler(stated)]
-    for one, route in routes:
-        simple = mixed.of_least_work(mixed.of_one_kind(one))
+        routes = [(relaxed, None) for relaxed in microbatches.simpler(stated)]
+    for relaxed, route in routes:
+        simple = mixed.of_min_work(mixed.of_one_kind(relaxed))
         known = None if simple.mixed else by_arithmetic(simple, route)
         known = known or microbatches.by_round_trip(simple, any_order=stated.orders)
         if known is not None:
@@ -170,42 +170,42 @@ def _check_configurations(
     """Check a claim of all partitions, choices of recompute, placements, or orders."""
     from ppopt.rechecker import configurations  # noqa: PLC0415  loads on use
 
-    def check_one(one: Claim, seconds: float) -> Recheck:
-        return check(one, seconds, workers, seed, progress)
+    def check_configuration(configuration_claim: Claim, seconds: float) -> Recheck:
+        return check(configuration_claim, seconds, workers, seed, progress)
 
     if stated.of_layers:
-        return configurations.check_partitions(stated, time_limit, check_one)
+        return configurations.check_partitions(stated, time_limit, check_configuration)
     if stated.orders:
-        known = at_once(stated)
-        return configurations.check_orders(stated, known, time_limit, check_one)
-    return configurations.check_placements(stated, time_limit, check_one)
+        known = proof_without_search(stated)
+        return configurations.check_orders(stated, known, time_limit, check_configuration)
+    return configurations.check_placements(stated, time_limit, check_configuration)
 
 
 def _check_mixed(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
-    """Check a claim of mixed backwards: if they differ, by a relaxation, then as they are."""
+    """Check a claim of mixed backwards: first by a relaxation, if it differs, then exactly."""
     began = monotonic()
     simpler = mixed.of_one_kind(stated)
     if simpler is not stated:
         if mixed.loses_nothing(stated):
             return check(simpler, time_limit, workers, seed, progress)
-        found = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
-        if found.verdict is Verdict.CONFIRMED:
-            return replace(found, reason=f"{found.reason}; {mixed.RELAXED}")
-    elif (known := at_once(stated)) is not None:
+        outcome = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
+        if outcome.verdict is Verdict.CONFIRMED:
+            return replace(outcome, reason=f"{outcome.reason}; {mixed.RELAXED}")
+    elif (known := proof_without_search(stated)) is not None:
         reason = f"{known[1]}; {mixed.RELAXED}"
         return Recheck(Verdict.CONFIRMED, reason, (known[0],), monotonic() - began)
     if not stated.has_only(MODELLED):
         return _not_modelled(stated, monotonic() - began)
     from ppopt.rechecker.mixed_model import refute_mixed  # noqa: PLC0415  ortools takes long to load
 
-    left = began + time_limit - monotonic()
-    return outcome_of(stated, refute_mixed(stated, left, workers, seed), monotonic() - began)
+    remaining = began + time_limit - monotonic()
+    return outcome_of(stated, refute_mixed(stated, remaining, workers, seed), monotonic() - began)
 
 
 def _not_modelled(stated: Claim, seconds: float) -> Recheck:
-    """The outcome where no argument applies, and the models lack a trait of the claim."""
+    """The outcome if no argument applies and the models do not handle a trait of the claim."""
     trait = unhandled(stated.traits, MODELLED)[0]
     reason = f"the models of the re-checker know no {trait.label}"
     return Recheck(Verdict.UNDECIDED, reason, (), seconds)

@@ -17,13 +17,13 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, Traits
-from ppopt.rechecker.pair_times import Row, least_times, pair_time, pairs_save
+from ppopt.rechecker.pair_times import Row, min_times, pair_time, pairs_save
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
-ONE = Fraction(1)
-"""Factor of a microbatch that is as the others."""
+UNIT_FACTOR = Fraction(1)
+"""Factor of a microbatch if all are equal."""
 
 
 class Claim(NamedTuple):
@@ -51,8 +51,8 @@ class Claim(NamedTuple):
     bound_time: Fraction | None = None
     """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
     either: bool = False
-    """Whether its split backwards stand for whole ones, too (`ppopt.rechecker.mixed`): between B
-    and W no more memory counts than F keeps."""
+    """Whether its split backwards also represent whole ones (`ppopt.rechecker.mixed`): between B
+    and W, at most the memory that F keeps is counted."""
 
     @property
     def of_layers(self) -> bool:
@@ -75,7 +75,7 @@ class Claim(NamedTuple):
     def layers_do(self) -> str:
         """What it is of every choice of, recompute, offload or both; empty: neither."""
         chosen = {"recompute": self.recompute, "offload": self.offload}
-        return " and ".join(what for what, said in chosen.items() if said)
+        return " and ".join(decision for decision, is_chosen in chosen.items() if is_chosen)
 
     @property
     def every(self) -> str:
@@ -136,8 +136,8 @@ class Claim(NamedTuple):
     @property
     def size(self) -> int:
         """Largest number of operations of a schedule."""
-        places = self.pipeline.num_stages * self.pipeline.batches * self.pipeline.num_slices
-        return (2 if self.fused else 3) * places
+        forwards = self.pipeline.num_stages * self.pipeline.batches * self.pipeline.num_slices
+        return (2 if self.fused else 3) * forwards
 
     def has(self, kind: OpKind, stage: int) -> bool:
         """Whether a stage has operations of a kind.
@@ -156,20 +156,29 @@ class Claim(NamedTuple):
 
     @property
     def horizon(self) -> int:
-        """Upper bound on the least makespan, if any schedule exists, in ticks.
+        """Upper bound on the minimum makespan, if any schedule exists, in ticks.
 
-        The sum of all times and delays: a shorter schedule closes any instant at which nothing runs
-        and nothing is under way.
+        It is the sum of all times and delays: any interval in which nothing runs and nothing is in
+        transfer can be removed from a schedule.
         """
         ticks, pipeline = self.pipeline.ticks, self.pipeline
         links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
-        each, once = links + sum(map(sum, ticks.durations)), 0
+        per_microbatch, per_step = links + sum(map(sum, ticks.durations)), 0
         for cost in OTHER_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
-            each, once = (each + times, once) if cost.per_microbatch else (each, once + times)
-        longest = sum((max(ONE, time, memory) for time, memory in self.factors), Fraction(0))
-        longest *= sum(max(ONE, self.of_slice(part)) for part in range(pipeline.num_slices))
-        return ceil(longest) * each + pipeline.routes * once
+            per_microbatch, per_step = (
+                (per_microbatch + times, per_step)
+                if cost.per_microbatch
+                else (per_microbatch, per_step + times)
+            )
+        longest = sum(
+            (max(UNIT_FACTOR, time, memory) for time, memory in self.factors), Fraction(0)
+        )
+        longest *= sum(
+            max(UNIT_FACTOR, self.of_slice(slice_index))
+            for slice_index in range(pipeline.num_slices)
+        )
+        return ceil(longest) * per_microbatch + pipeline.routes * per_step
 
     @property
     def factors(self) -> list[tuple[Fraction, Fraction]]:
@@ -187,20 +196,20 @@ class Claim(NamedTuple):
         own = times[microbatches.start : microbatches.stop]
         return slices * sum(own, Fraction(0))
 
-    def of_slice(self, part: int) -> Fraction:
+    def of_slice(self, slice_index: int) -> Fraction:
         """Factor on the times of a slice."""
         factors = self.pipeline.slice_times
-        return ONE if factors is None else factors[part]
+        return UNIT_FACTOR if factors is None else factors[slice_index]
 
     def factor(self, op: Op) -> Fraction:
         """Factor on the times of an operation: that of its microbatch times that of its slice."""
         times = self.pipeline.microbatch_times
-        return self.of_slice(op.slice) * (ONE if times is None else times[op.microbatch])
+        return self.of_slice(op.slice) * (UNIT_FACTOR if times is None else times[op.microbatch])
 
     def memory(self, microbatch: int) -> Fraction:
         """Factor on the memory of a microbatch."""
         factors = self.pipeline.microbatch_memory
-        return ONE if factors is None else factors[microbatch]
+        return UNIT_FACTOR if factors is None else factors[microbatch]
 
     @property
     def paired(self) -> bool:
@@ -234,66 +243,67 @@ class Claim(NamedTuple):
     @property
     def shortened(self) -> bool:
         """Whether an operation may take less time in a pair than alone."""
-        return self.least != self.pipeline.ticks.durations
+        return self.min_durations != self.pipeline.ticks.durations
 
     @property
-    def least(self) -> tuple[Row, ...]:
-        """Least time of an operation, alone or in a pair, in ticks: `least[kind][stage]`."""
+    def min_durations(self) -> tuple[Row, ...]:
+        """Minimum time of an operation, alone or in a pair, in ticks: [kind][stage]."""
         if self.pipeline.overlap is None:
             return self.pipeline.ticks.durations
-        return least_times(self.pipeline)
+        return min_times(self.pipeline)
 
-    def takes(self, kind: OpKind, stage: int, factor: Fraction = ONE) -> int:
-        """Memory that an operation takes at its start, in ticks.
+    def allocates(self, kind: OpKind, stage: int, factor: Fraction = UNIT_FACTOR) -> int:
+        """Memory that an operation allocates at its start, in ticks.
 
-        Its workspace; F what it keeps of the activation, B the rest of that and its change of
-        memory if that is positive; BW what it allocates, and what moved to the host. `factor` is
-        that on the memory of the microbatch: it multiplies all but the workspace.
+        Every kind allocates its workspace. F adds the activation that it keeps. B adds the rest of
+        the activation, and its change of memory if positive. BW adds what it recomputes and what
+        was moved to the host. `factor`, on the memory of the microbatch, multiplies all but the
+        workspace.
         """
         ticks = self.pipeline.ticks
         if kind is OpKind.BW:
             return int(self._for_whole(stage, factor))
         amount = 0
         if kind is OpKind.F:
-            amount = ticks.kept[stage]
+            amount = ticks.retained[stage]
         if kind is OpKind.B:
-            amount = ticks.costs.activation[stage] - ticks.kept[stage]
+            amount = ticks.costs.activation[stage] - ticks.retained[stage]
             amount += max(0, ticks.costs.memory_b[stage])
         return int(factor * amount + self._workspace(kind, stage, factor))
 
     def _workspace(self, kind: OpKind, stage: int, factor: Fraction) -> Fraction:
-        """Memory that F, B or W holds only while it runs, in ticks.
+        """Memory that F, B or W needs only while it runs, in ticks.
 
-        In `Ticks` what moves to the host is a part of that of F.
+        `Ticks` counts the memory that moves to the host as workspace of F.
         """
         ticks = self.pipeline.ticks
         if kind is OpKind.W and stage == 0 and runs_whole_in_weight(self.pipeline):
             return Fraction(self.allocated_by_whole(factor)[0])
-        moved = ticks.costs.offload_memory[stage] if kind is OpKind.F else 0
-        return ticks.workspace[kind][stage] + (factor - 1) * moved
+        offloaded = ticks.costs.offload_memory[stage] if kind is OpKind.F else 0
+        return ticks.workspace[kind][stage] + (factor - 1) * offloaded
 
     def _for_whole(self, stage: int, factor: Fraction) -> Fraction:
         """Memory that BW allocates, its workspace with it, in ticks."""
         ticks = self.pipeline.ticks
-        moved = factor * ticks.costs.offload_memory[stage]
+        offloaded = factor * ticks.costs.offload_memory[stage]
         if factor == 1:
             own = ticks.costs.recompute_memory[stage] + ticks.workspace[OpKind.BW][stage]
-            return own + moved
-        return self.allocated_by_whole(factor)[stage] + moved
+            return own + offloaded
+        return self.allocated_by_whole(factor)[stage] + offloaded
 
     def allocated_by_whole(self, factor: Fraction) -> list[int]:
         """What BW of every stage allocates for a slice of a microbatch, by the verifier's rule."""
         return allocated_by_whole_backward(self.pipeline, factor)
 
-    def gives(self, kind: OpKind, stage: int, factor: Fraction = ONE) -> int:
-        """Memory that an operation gives back at its end, in ticks.
+    def frees(self, kind: OpKind, stage: int, factor: Fraction = UNIT_FACTOR) -> int:
+        """Memory that an operation frees at its end, in ticks.
 
-        Its workspace; B its change of memory if that is negative, W the rest, and BW what F keeps
-        and what BW allocates. `factor` is as for `takes`.
+        Every kind frees its workspace. B also frees its change of memory if negative, W the rest,
+        and BW what F keeps and what BW allocated. `factor` is as in `allocates`.
         """
         ticks = self.pipeline.ticks
         if kind is OpKind.BW:
-            return int(factor * ticks.kept[stage] + self._for_whole(stage, factor))
+            return int(factor * ticks.retained[stage] + self._for_whole(stage, factor))
         amount = 0
         if kind is OpKind.B:
             amount = max(0, -ticks.costs.memory_b[stage])
@@ -301,40 +311,40 @@ class Claim(NamedTuple):
             amount = ticks.costs.activation[stage] + ticks.costs.memory_b[stage]
         return int(factor * amount + self._workspace(kind, stage, factor))
 
-    def kept(self, stage: int) -> int:
-        """Memory that a slice of a microbatch holds between F and the backward, in ticks."""
-        return self.takes(OpKind.F, stage) - self.gives(OpKind.F, stage)
+    def stashed(self, stage: int) -> int:
+        """Live memory of a slice of a microbatch between F and the backward, in ticks."""
+        return self.allocates(OpKind.F, stage) - self.frees(OpKind.F, stage)
 
-    def unfinished(self, stage: int) -> int:
-        """Memory that a slice of a microbatch holds between B and W, in ticks."""
-        return self.gives(OpKind.W, stage) - self.takes(OpKind.W, stage)
+    def pending(self, stage: int) -> int:
+        """Live memory of a slice of a microbatch between B and W, in ticks."""
+        return self.frees(OpKind.W, stage) - self.allocates(OpKind.W, stage)
 
-    def holdings(self, forward: Op, kinds: Iterable[OpKind]) -> Iterator[tuple[Op, Op, int]]:
-        """What a slice holds at a stage: from the start of one operation to the end of another.
+    def live_intervals(self, forward: Op, kinds: Iterable[OpKind]) -> Iterator[tuple[Op, Op, int]]:
+        """Live memory of a slice at a stage: (allocating operation, freeing operation, amount).
 
-        `kinds` are those that the slice runs there, in order; amounts are in ticks. What an
-        operation takes is held from its start. What one gives back is held until its end, and is
-        what was taken first.
+        `kinds` are those that the slice runs there, in order; amounts are in ticks. Memory is live
+        from the start of the allocating operation to the end of the freeing one, first in, first
+        out.
         """
-        taken: list[tuple[OpKind, int]] = []
+        allocated: list[tuple[OpKind, int]] = []
         factor = self.memory(forward.microbatch)
         for kind in kinds:
-            taken.append((kind, self.takes(kind, forward.stage, factor)))
-            left = self.gives(kind, forward.stage, factor)
-            while left:
-                first, amount = taken.pop(0)
-                if amount > left:
-                    taken.insert(0, (first, amount - left))
-                given = min(amount, left)
-                left -= given
-                if given:
-                    yield forward._replace(kind=first), forward._replace(kind=kind), given
+            allocated.append((kind, self.allocates(kind, forward.stage, factor)))
+            to_free = self.frees(kind, forward.stage, factor)
+            while to_free:
+                first, amount = allocated.pop(0)
+                if amount > to_free:
+                    allocated.insert(0, (first, amount - to_free))
+                freed = min(amount, to_free)
+                to_free -= freed
+                if freed:
+                    yield forward._replace(kind=first), forward._replace(kind=kind), freed
 
     def work(self, times: Mapping[OpKind, int]) -> int:
-        """Least time that one device takes for operations of so much time per kind.
+        """Minimum time of one device for operations of these total times per kind.
 
-        One after the other, unless they may run in pairs of an F and a backward: then all F take
-        no less than these times, and neither do all backwards.
+        They run one after the other. If F and backwards may run in pairs, the larger of the two
+        totals counts.
         """
         forward, backward = (times.get(kind, 0) for kind in self.kinds[:2])
         rest = sum(times.get(kind, 0) for kind in self.kinds[2:])
@@ -370,8 +380,8 @@ def stated_by(schedule: Timetable) -> Claim | None:
 def fault(claim: Claim, schedule: Timetable) -> str | None:
     """Why a claim cannot be of a schedule; None if it can.
 
-    Its certificate names a device that is none, or partitions without layers; or its backwards are
-    of another kind than those of the schedule.
+    Its certificate names a device that does not exist, or partitions without layers; or its kind of
+    backward differs from the schedule's.
     """
     last = claim.pipeline.num_devices - 1
     strange = [device for device in claim.devices if device > last]
@@ -380,14 +390,14 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
     if claim.of_layers and claim.pipeline.model is None:
         return f"certificate: it is of all {claim.configurations}, but the file has no layers"
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
-        said = "one operation (BW)" if claim.fused else "split (B and W)"
-        return f"origin: its bound is of backwards {said}, not of those of this schedule"
+        backward_text = "one operation (BW)" if claim.fused else "split (B and W)"
+        return f"origin: its bound is of backwards {backward_text}, not of those of this schedule"
     return None
 
 
 def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
     """The claim said of every partition, choice of layers or placement, as the argument is."""
-    made = claim._replace(
+    quantified = claim._replace(
         partitions=argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE),
         recompute=argument
         in (Argument.RECOMPUTE, Argument.PARTITIONS_RECOMPUTE, Argument.RECOMPUTE_OFFLOAD),
@@ -396,7 +406,7 @@ def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
         orders=argument is Argument.ORDERS,
         bound_time=bound,
     )
-    return made if made.of_several else claim
+    return quantified if quantified.of_several else claim
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:

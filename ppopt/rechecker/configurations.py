@@ -1,4 +1,4 @@
-"""Checks a claim over all partitions or placements: what arithmetic leaves open, one by one."""
+"""Checks a claim over all partitions or placements; those open after arithmetic one by one."""
 
 from __future__ import annotations
 
@@ -16,52 +16,50 @@ from ppopt.rechecker.verdict import Recheck, Verdict
 
 Check = Callable[[Claim, float], Recheck]
 """Checks the claim of one configuration within so many seconds."""
-AT_ONCE = 2.0
-"""Most seconds of arithmetic over all partitions where no search is asked for."""
+ARITHMETIC_SECONDS = 2.0
+"""Maximum seconds of arithmetic over all partitions if no search was requested."""
 
 
-def confirmed_at_once(stated: Claim) -> str | None:
-    """Why a claim of all partitions or choices holds by arithmetic alone.
-
-    None if that takes a search.
-    """
-    left = partitions.left_to_search(stated, monotonic() + AT_ONCE)
-    return None if left is None or left else _of_all(0, stated)
+def confirmed_without_search(stated: Claim) -> str | None:
+    """Why a claim of all partitions or choices holds by arithmetic alone; else None."""
+    open_partitions = partitions.open_partitions(stated, monotonic() + ARITHMETIC_SECONDS)
+    return None if open_partitions is None or open_partitions else _of_all(0, stated)
 
 
 def check_partitions(stated: Claim, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of all partitions, or choices: those no device rules out, one by one."""
+    """Check a claim of all partitions or choices; those that no device excludes, one by one."""
     began = monotonic()
     every = tuple(range(stated.pipeline.num_devices))
-    left = partitions.left_to_search(stated, began + time_limit / 2)
-    if left is None:
+    open_partitions = partitions.open_partitions(stated, began + time_limit / 2)
+    if open_partitions is None:
         return _check_own(stated, began, time_limit, check)
     claims = {
-        str(partition): partitions.claim_of_partition(stated, partition) for partition in left
+        str(partition): partitions.claim_of_partition(stated, partition)
+        for partition in open_partitions
     }
 
-    found = _check_each(claims, check, began + time_limit)
-    return found or Recheck(
-        Verdict.CONFIRMED, _of_all(len(left), stated), every, monotonic() - began
+    outcome = _check_each(claims, check, began + time_limit)
+    return outcome or Recheck(
+        Verdict.CONFIRMED, _of_all(len(open_partitions), stated), every, monotonic() - began
     )
 
 
 def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of too many partitions, or choices, for that of its schedule alone.
+    """Check a claim of too many partitions or choices for the schedule's own one only.
 
-    The claim is not confirmed thereby, but wrong where this one is.
+    This cannot confirm the claim, but it can refute it.
     """
     reason = f"over all {stated.every} it takes more searches than can be done again"
     every = tuple(range(stated.pipeline.num_devices))
     if stated.bound is None or stated.pipeline.partition == SEARCH:
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    own = partitions.claim_of_partition(stated, partitions.Left(stated.pipeline.counts))
-    found = check(own, max(0.01, began + time_limit - monotonic()))
-    if found.verdict is Verdict.WRONG:
-        return found
+    own = partitions.claim_of_partition(stated, partitions.OpenPartition(stated.pipeline.counts))
+    outcome = check(own, max(0.01, began + time_limit - monotonic()))
+    if outcome.verdict is Verdict.WRONG:
+        return outcome
     alone = "this partition" + (f" and choice of {stated.layers_do}" if stated.layers_do else "")
-    words = f"{reason}; for {alone} it is {found.verdict}: {found.reason}"
-    return Recheck(Verdict.UNDECIDED, words, found.devices, monotonic() - began)
+    text = f"{reason}; for {alone} it is {outcome.verdict}: {outcome.reason}"
+    return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
 
 
 def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
@@ -90,8 +88,8 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         f"of {confirmed + len(claims)} placements, permutations of devices that are alike left "
         f"out, arithmetic rules out {confirmed}; the schedules of {len(claims)} were searched"
     )
-    found = _check_each(claims, check, began + time_limit)
-    return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
+    outcome = _check_each(claims, check, began + time_limit)
+    return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
 
 
 def check_orders(
@@ -110,9 +108,9 @@ def check_orders(
     if claims is None:
         reason = "there are more orders of the microbatches than can be enumerated"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    found = _check_each(claims, check, began + time_limit)
+    outcome = _check_each(claims, check, began + time_limit)
     reason = f"the schedules of all {len(claims)} orders of the microbatches were searched"
-    return found or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
+    return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
 
 
 def _holds_by_arithmetic(claim: Claim) -> bool:
@@ -120,32 +118,32 @@ def _holds_by_arithmetic(claim: Claim) -> bool:
 
 
 def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Recheck | None:
-    """Check claims one by one: the first that is wrong, else one left open; None: all hold.
+    """Check claims one by one: the first wrong one, else an undecided one; None: all hold.
 
     `until` is an instant of `time.monotonic`.
     """
-    began, left = monotonic(), None
-    for number, (name, stated) in enumerate(claims.items()):
-        seconds = max(0.01, until - monotonic()) / (len(claims) - number)
-        found = check(stated, seconds)
-        found = replace(found, reason=f"{name}: {found.reason}", seconds=monotonic() - began)
-        if found.verdict is Verdict.WRONG:
-            return found
-        if found.verdict is Verdict.UNDECIDED:
-            left = found
-    return left
+    began, undecided = monotonic(), None
+    for index, (name, stated) in enumerate(claims.items()):
+        seconds = max(0.01, until - monotonic()) / (len(claims) - index)
+        outcome = check(stated, seconds)
+        outcome = replace(outcome, reason=f"{name}: {outcome.reason}", seconds=monotonic() - began)
+        if outcome.verdict is Verdict.WRONG:
+            return outcome
+        if outcome.verdict is Verdict.UNDECIDED:
+            undecided = outcome
+    return undecided
 
 
 def _of_all(searched: int, stated: Claim) -> str:
     """How a claim of all partitions, or choices of recompute, holds, in words."""
-    words = ", ".join(
-        part
-        for part, said in (
+    text = ", ".join(
+        condition
+        for condition, holds in (
             ("whatever recomputes", stated.recompute),
             ("whatever offloads", stated.offload),
             ("in every partition of the layers", stated.partitions),
         )
-        if said
+        if holds
     )
-    words += " one device alone needs as long, or too much memory"
-    return words + (f", but in {searched}, whose schedules were searched" if searched else "")
+    text += " one device alone needs as long, or too much memory"
+    return text + (f", but in {searched}, whose schedules were searched" if searched else "")

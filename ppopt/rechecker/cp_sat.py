@@ -33,14 +33,14 @@ def run(
     solver.parameters.catch_sigint_signal = False
     if instants:
         solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
-    until, found = monotonic() + seconds, [cp_model.UNKNOWN]
+    until, statuses = monotonic() + seconds, [cp_model.UNKNOWN]
     begun, ended, done = threading.Event(), threading.Event(), threading.Event()
 
     def solve() -> None:
         begun.set()
         try:
             if not ended.is_set():
-                found[0] = solver.solve(cp)
+                statuses[0] = solver.solve(cp)
         finally:
             done.set()
 
@@ -53,6 +53,6 @@ def run(
         ended.set()
         while begun.is_set() and not done.wait(POLL):
             solver.stop_search()
-    if found[0] == cp_model.MODEL_INVALID:
+    if statuses[0] == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {cp.validate()}")
-    return found[0], solver
+    return statuses[0], solver

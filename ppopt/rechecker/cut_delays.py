@@ -1,7 +1,7 @@
-"""Delays over the boundaries between stages, for every place of the cuts.
+"""Delays over the boundaries between stages, for every position of the cuts.
 
-Boundary b lies behind stage b. Its place is the number of layers before the cut. Places ascend,
-for every stage holds a layer. Without a model in layers the place does not matter.
+Boundary b follows stage b. Its cut is the number of layers before it. Cuts ascend strictly, since
+every stage has a layer. Without a model in layers the cut does not matter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ppopt.problem.pipeline import Pipeline
 
 NEVER = 2**62
-"""Above every sum of delays in ticks: of cuts that cannot lie so."""
+"""More ticks than any sum of delays; marks impossible cuts."""
 
 
 class Boundary:
@@ -23,44 +23,44 @@ class Boundary:
         """`hosts` has the device of every stage."""
         self._pipeline, self._hosts = pipeline, hosts
 
-    def down(self, boundary: int, place: int) -> Fraction:
+    def down(self, boundary: int, cut: int) -> Fraction:
         """Delay from the stage before a boundary to the one after it; 0 on one device."""
-        here, there = self._hosts[boundary : boundary + 2]
+        lower, upper = self._hosts[boundary : boundary + 2]
         link = self._pipeline.link
-        if here == there:
+        if lower == upper:
             return Fraction(0)
         if link is None:
-            return _given(self._pipeline.p2p, boundary, here, there)
-        return self._by_size(link, place)
+            return _stated_delay(self._pipeline.p2p, boundary, lower, upper)
+        return self._by_size(link, cut)
 
-    def up(self, boundary: int, place: int) -> Fraction:
+    def up(self, boundary: int, cut: int) -> Fraction:
         """Delay on the way back."""
-        here, there = self._hosts[boundary : boundary + 2]
+        lower, upper = self._hosts[boundary : boundary + 2]
         link, back = self._pipeline.link, self._pipeline.backward_p2p
-        if here == there or self._nothing_goes_up(boundary, place):
+        if lower == upper or self._nothing_goes_up(boundary, cut):
             return Fraction(0)
         if link is not None and link.backward is not None:
-            return self._by_size(link.backward, place)
+            return self._by_size(link.backward, cut)
         if back is not None:
-            return _given(back, boundary, there, here)
+            return _stated_delay(back, boundary, upper, lower)
         if link is not None:
-            return self._by_size(link, place)
-        return _given(self._pipeline.p2p, boundary, there, here)
+            return self._by_size(link, cut)
+        return _stated_delay(self._pipeline.p2p, boundary, upper, lower)
 
-    def _nothing_goes_up(self, boundary: int, place: int) -> bool:
+    def _nothing_goes_up(self, boundary: int, cut: int) -> bool:
         """Whether all before a boundary is frozen: `place` layers, or `boundary` + 1 stages."""
         model = self._pipeline.model
         if model is None:
             return all((self._pipeline.frozen or (False,))[: boundary + 1])
-        return all(layer.frozen for layer in model.layers[:place])
+        return all(layer.frozen for layer in model.layers[:cut])
 
-    def _by_size(self, link: Any, place: int) -> Fraction:
-        """Latency + size / bandwidth, of what the layer before the cut hands on."""
-        size = self._pipeline.model.layers[place - 1].output / self._pipeline.num_slices
+    def _by_size(self, link: Any, cut: int) -> Fraction:
+        """Latency + size / bandwidth, for the output of the layer before the cut."""
+        size = self._pipeline.model.layers[cut - 1].output / self._pipeline.num_slices
         return Fraction(link.latency + size / link.bandwidth)
 
 
-def _given(delays: Any, boundary: int, source: int, target: int) -> Fraction:
+def _stated_delay(delays: Any, boundary: int, source: int, target: int) -> Fraction:
     """One number for all, one per boundary, or a matrix [from device][to device]."""
     if not isinstance(delays, tuple):
         return Fraction(delays)
@@ -69,9 +69,9 @@ def _given(delays: Any, boundary: int, source: int, target: int) -> Fraction:
 
 
 class Way:
-    """Least delays over runs of boundaries, in ticks: down, up, or both together.
+    """Minimum delays over runs of boundaries, in ticks: down, up, or both together.
 
-    `table[b][l]` is the delay at boundary b where it lies after l layers.
+    `table[b][l]` is the delay at boundary b if it lies after l layers.
     """
 
     def __init__(self, table: list[list[int]]) -> None:
@@ -81,7 +81,7 @@ class Way:
         self.from_start = lru_cache(maxsize=None)(self._rows)
 
     def between(self, first: int, low: int, last: int, high: int) -> int:
-        """Least sum over boundaries first .. last, where these two lie after low and high layers.
+        """Minimum sum over boundaries first .. last, which lie after low and high layers.
 
         0 if there is none (last < first).
         """
@@ -92,33 +92,33 @@ class Way:
         return self.from_start(first, low)[last - first][high]
 
     def beyond(self, first: int, low: int) -> int:
-        """Least sum over all boundaries from the first on, which lies after low layers."""
+        """Minimum sum over all boundaries from the first on, which lies after low layers."""
         if first >= self._last:
             return 0
         if self._fixed:
             return self.between(first, low, self._last - 1, 0)
-        # behind the last boundary there is a layer at least
+        # at least one layer follows the last boundary
         return min(self.from_start(first, low)[self._last - 1 - first][:-1])
 
     def up_to(self, last: int, high: int) -> int:
-        """Least sum over all boundaries up to the last, which lies after high layers."""
+        """Minimum sum over all boundaries up to the last, which lies after high layers."""
         if last < 0:
             return 0
         starts = (1,) if self._fixed else range(1, high - last + 1)
         return min(self.between(0, low, last, high) for low in starts)
 
     def _rows(self, first: int, low: int) -> list[list[int]]:
-        """Least sums over boundaries first .. first + i, the last after l layers: [i][l]."""
-        places = len(self._table[0])
-        row = [NEVER] * places
+        """Minimum sums over boundaries first .. first + i, the last after l layers: [i][l]."""
+        num_cuts = len(self._table[0])
+        row = [NEVER] * num_cuts
         row[low] = self._table[first][low]
         rows = [row]
         for delays in self._table[first + 1 :]:
-            best, after = NEVER, [NEVER] * places
-            for place in range(1, places):
-                best = min(best, row[place - 1])
+            best, after = NEVER, [NEVER] * num_cuts
+            for cut in range(1, num_cuts):
+                best = min(best, row[cut - 1])
                 if best < NEVER:
-                    after[place] = best + delays[place]
+                    after[cut] = best + delays[cut]
             row = after
             rows.append(row)
         return rows

@@ -1,9 +1,9 @@
-"""What one device must wait for, do and hold, where its stages begin and end at given layers.
+"""Lower bounds on the time of one device whose stages begin and end at given layers.
 
-Notation, per stage of the device, in the order of a microbatch's way: F takes f and leaves k in
-memory. The backward hands its gradient on after g; until then k is held. W takes r; until its end p
-is held. If backwards are whole, g is all and r = 0. There are m microbatches; `room` is the
-limit less static memory.
+Notation, per stage of the device, in the order in which a microbatch passes them: F takes time f
+and leaves k live. The backward passes its gradient on after g; until then k is live. W takes time
+r; until its end p is live. If backwards are whole, g is all of their time and r = 0. There are m
+microbatches. `headroom` is the limit minus static memory.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ppopt.rechecker.layer_sums import LayerSums
 class StageRange(NamedTuple):
     """A stage: its number, the layers before it, and those up to its end."""
 
-    number: int
+    stage_id: int
     low: int
     high: int
-    again: int = 0
+    recompute_time: int = 0
     """Time of its recompute, part of every backward."""
     saved: int = 0
     """Memory that its F does not keep."""
@@ -54,42 +54,42 @@ class DeviceTime:
         """Time of all operations of a device."""
         return self._batches * sum(c.f + c.g + c.r for c in map(self._costs, stages))
 
-    def least(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
-        """The largest bound of a device; `first` is the number of layers of stage 0.
+    def lower_bound(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
+        """The largest lower bound of a device; `first` is the number of layers of stage 0.
 
-        Of a device span only the work counts if layers have no backward: their stages need not
-        wait for those after them.
+        For the device span only the work counts if layers have no backward: their stages need not
+        wait for later stages.
         """
         if self._span and not self._sums.has_all_backwards:
             return self.work(stages)
-        found = self._of_run(device, stages, first, self._batches)
+        bound = self._of_run(device, stages, first, self._batches)
         if self._sums.limits is not None:
-            found = max(found, self._by_area(device, stages))
-            found = max(found, self._repeated(device, stages, first))
-        return found
+            bound = max(bound, self._by_area(device, stages))
+            bound = max(bound, self._repeated(device, stages, first))
+        return bound
 
     def over_limit(self, device: int, stages: tuple[StageRange, ...]) -> bool:
-        """Whether one microbatch alone holds too much.
+        """Whether one microbatch alone exceeds the memory limit.
 
-        At the start of F of a stage it holds what it keeps of this and all stages before; B that
-        takes time adds what W gives back beyond that, and so does W that takes time.
+        When F of a stage starts, what F keeps of this stage and all earlier ones is live. A B that
+        takes time adds what W frees beyond that, and so does a W that takes time.
         """
-        room = self._room(device, stages)
-        held = 0
+        headroom = self._headroom(device, stages)
+        stashed = 0
         for c in map(self._costs, stages):
-            held += c.k
-            lasting = [held]
+            stashed += c.k
+            live = [stashed]
             if not self._claim.fused:
-                lasting += [held + max(0, c.p - c.k)] * (c.g > 0) + [c.p] * (c.r > 0)
-            if room is not None and max(lasting) > room:
+                live += [stashed + max(0, c.p - c.k)] * (c.g > 0) + [c.p] * (c.r > 0)
+            if headroom is not None and max(live) > headroom:
                 return True
         return False
 
     def _costs_of(self, stage: StageRange) -> Costs:
         sums = self._sums
-        rows = (sums.forward, sums.gradient, sums.rest, sums.kept, sums.pending)
+        rows = (sums.forward, sums.gradient, sums.rest, sums.stashed, sums.pending)
         f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
-        f, g, r = (self._slowed(stage.number, time) for time in (f, g + stage.again, r))
+        f, g, r = (self._slowed(stage.stage_id, time) for time in (f, g + stage.recompute_time, r))
         k -= stage.saved
         return Costs(f, g, r, k, min(p, k) if self._claim.either else p)
 
@@ -99,9 +99,9 @@ class DeviceTime:
         return int(time * times // parts)
 
     def _longer(self, stages: Sequence[StageRange]) -> tuple[int, int]:
-        """By how much F, and backwards until they hand on, of stages take longer than counted.
+        """Time of F, and of backwards up to their gradient, beyond what the layer sums count.
 
-        Ways are summed up with the times of layers on the fastest device, without recompute.
+        Those sums are of times on the fastest device, without recompute.
         """
         sums, costs = self._sums, [self._costs(stage) for stage in stages]
         forward, gradient = (
@@ -110,7 +110,7 @@ class DeviceTime:
         )
         return sum(c.f for c in costs) - forward, sum(c.g for c in costs) - gradient
 
-    def _room(self, device: int, stages: Sequence[StageRange]) -> int | None:
+    def _headroom(self, device: int, stages: Sequence[StageRange]) -> int | None:
         if self._sums.limits is None:
             return None
         static = self._sums.static
@@ -118,38 +118,38 @@ class DeviceTime:
 
     # Ways of a microbatch between its operations.
 
-    def _head(self, stages: tuple[StageRange, ...], place: int) -> int:
+    def _head(self, stages: tuple[StageRange, ...], position: int) -> int:
         """Before the first F of a stage; for device span, since the first F of the device."""
-        sums, stage = self._sums, stages[place]
+        sums, stage = self._sums, stages[position]
         if not self._span:
-            return sums.forward[stage.low] + sums.down.up_to(stage.number - 1, stage.low)
+            return sums.forward[stage.low] + sums.down.up_to(stage.stage_id - 1, stage.low)
         first = stages[0]
         way = sums.forward[stage.low] - sums.forward[first.low] + _over(sums.down, first, stage)
-        return way + self._longer(stages[:place])[0]
+        return way + self._longer(stages[:position])[0]
 
-    def _turn(self, stages: tuple[StageRange, ...], place: int) -> int:
+    def _turn(self, stages: tuple[StageRange, ...], position: int) -> int:
         """From the start of F of a stage to that of the backward of the last stage here."""
-        sums, stage, last = self._sums, stages[place], stages[-1]
+        sums, stage, last = self._sums, stages[position], stages[-1]
         down = sums.forward[last.high] - sums.forward[stage.low] + _over(sums.down, stage, last)
-        return down + self._longer(stages[place:])[0] + self._beyond(last)
+        return down + self._longer(stages[position:])[0] + self._beyond(last)
 
     def _beyond(self, stage: StageRange) -> int:
         """From the end of F of a stage to the start of its backward."""
-        sums, place = self._sums, stage.high
-        work = sums.forward[-1] - sums.forward[place] + sums.gradient[-1] - sums.gradient[place]
-        return work + sums.there_and_back.beyond(stage.number, place)
+        sums, layer = self._sums, stage.high
+        work = sums.forward[-1] - sums.forward[layer] + sums.gradient[-1] - sums.gradient[layer]
+        return work + sums.round_trip.beyond(stage.stage_id, layer)
 
-    def _end(self, stages: tuple[StageRange, ...], place: int, first: int) -> int:
+    def _end(self, stages: tuple[StageRange, ...], position: int, first: int) -> int:
         """From the start of a stage's backward to the end of what that microbatch has left."""
-        sums, stage, lowest = self._sums, stages[place], stages[0]
+        sums, stage, lowest = self._sums, stages[position], stages[0]
         up = sums.gradient[stage.high] - sums.gradient[lowest.high]
         up += _over(sums.up, lowest, stage)
-        longer = self._longer(stages[1 : place + 1])[1]
+        longer = self._longer(stages[1 : position + 1])[1]
         up += longer
         own = up + self._costs(lowest).g + self._costs(lowest).r
         if self._span:
             return own
-        delays = sums.up.between(0, first, stage.number - 1, stage.low)
+        delays = sums.up.between(0, first, stage.stage_id - 1, stage.low)
         way = sums.gradient[stage.high] + delays + self._slowed(0, sums.rest[first])
         return max(own, way + longer + self._longer(stages[:1])[1])
 
@@ -168,47 +168,50 @@ class DeviceTime:
 
         That F may first start `later` than it might.
         """
-        costs, places = [self._costs(stage) for stage in stages], range(len(stages))
-        room = self._room(device, stages)
-        waiting = room
-        if room is not None and len(stages) == 1 and costs[0].g > 0:
-            waiting = room - max(0, costs[0].p - costs[0].k)
+        costs, positions = [self._costs(stage) for stage in stages], range(len(stages))
+        headroom = self._headroom(device, stages)
+        waiting = headroom
+        if headroom is not None and len(stages) == 1 and costs[0].g > 0:
+            waiting = headroom - max(0, costs[0].p - costs[0].k)
         backward = batches * sum(c.g + c.r for c in costs)
-        tight = room is not None and batches * sum(c.k for c in costs) > room
+        tight = headroom is not None and batches * sum(c.k for c in costs) > headroom
         undone, pending = (
-            self._undone(costs, batches, waiting, room),
-            self._pending(costs, batches, room),
+            self._undone(costs, batches, waiting, headroom),
+            self._pending(costs, batches, headroom),
         )
-        left = max(0, self._beyond(stages[-1]) - undone) if costs[-1].f > 0 else 0
-        others = backward - sum(c.g + c.r for c in costs) - undone
-        found = 0
-        for low in places[lowest:]:
+        idle_after = max(0, self._beyond(stages[-1]) - undone) if costs[-1].f > 0 else 0
+        other_backwards = backward - sum(c.g + c.r for c in costs) - undone
+        bound = 0
+        for low in positions[lowest:]:
             fillers = [Filler(c.f, c.k, batches) for c in costs[low:]]
             idle = max(0, self._turn(stages, low) - filled(fillers, waiting))
             if not later and not self._span:
                 idle = max(idle, self._late_inputs(stages, low, first))
             begun = later + self._head(stages, low) + batches * sum(c.f for c in costs[low:])
-            found = max(found, begun + backward + (idle + left if tight else max(idle, left)))
-            for high in places:
+            bound = max(
+                bound, begun + backward + (idle + idle_after if tight else max(idle, idle_after))
+            )
+            for high in positions:
                 before = batches * sum(c.g for c in costs[high:]) - costs[high].g
-                found = max(found, begun + idle + before + self._end(stages, high, first))
-            last = begun + (idle if tight else 0) + others + self._beyond(stages[-1])
-            found = max(found, last + self._end(stages, len(stages) - 1, first))
+                bound = max(bound, begun + idle + before + self._end(stages, high, first))
+            last = begun + (idle if tight else 0) + other_backwards + self._beyond(stages[-1])
+            bound = max(bound, last + self._end(stages, len(stages) - 1, first))
             last = begun + idle + backward - costs[0].g - costs[0].r - pending
-            found = max(found, last + self._end(stages, 0, first))
-        return found
+            bound = max(bound, last + self._end(stages, 0, first))
+        return bound
 
-    def _late_inputs(self, stages: tuple[StageRange, ...], place: int, first: int) -> int:
-        """Idle time before any backward may run, from when F of a stage may run, of F from it on.
+    def _late_inputs(self, stages: tuple[StageRange, ...], position: int, first: int) -> int:
+        """Idle time between the first possible F of a stage and the first possible backward.
 
-        Inputs come one after the other: F of stage 0, and of every stage here that lies before,
-        takes its time. Up to an instant at most those F run whose inputs have come by then.
+        Only F of this stage and later ones of the device run in it. Their inputs arrive one after
+        the other, since F of stage 0 and of every earlier stage here takes its time. Up to any
+        instant, at most the F whose inputs have arrived can run.
         """
-        start, gap = self._head(stages, place), self._slowed(0, self._sums.forward[first])
-        end = start + self._turn(stages, place)
-        gap = max([gap, *(self._costs(stage).f for stage in stages[:place])])
+        start, gap = self._head(stages, position), self._slowed(0, self._sums.forward[first])
+        end = start + self._turn(stages, position)
+        gap = max([gap, *(self._costs(stage).f for stage in stages[:position])])
         coming = []
-        for at, stage in enumerate(stages[place:], place):
+        for at, stage in enumerate(stages[position:], position):
             coming.append((self._head(stages, at), gap, self._costs(stage).f))
             gap = max(gap, self._costs(stage).f)
         if not coming[0][1]:
@@ -222,125 +225,129 @@ class DeviceTime:
         return max(map(idle, instants))
 
     def _undone(
-        self, costs: list[Costs], batches: int, waiting: int | None, room: int | None
+        self, costs: list[Costs], batches: int, waiting: int | None, headroom: int | None
     ) -> int:
-        """Most backward work of other microbatches left when the last F of the last stage starts.
+        """Maximum backward work of other microbatches open when the last stage's last F starts.
 
-        That microbatch holds what it keeps of all stages; the others fit beside it. An F of no
-        length may share its instant with what makes room.
+        What F keeps of that microbatch on all stages is live, and the others fit into the rest of
+        the headroom. An F of duration 0 may coincide with an operation that frees memory.
         """
         everything = (batches - 1) * sum(c.g + c.r for c in costs)
-        if room is None or waiting is None or costs[-1].f == 0:
+        if headroom is None or waiting is None or costs[-1].f == 0:
             return everything
         fillers = [Filler(c.g + c.r, c.k, batches - 1) for c in costs]
         if any(c.p < c.k for c in costs) and not self._claim.fused:
             fillers += [Filler(c.r, c.p, batches - 1) for c in costs]
-            waiting = room
+            waiting = headroom
         return min(everything, filled(fillers, waiting - sum(c.k for c in costs)))
 
-    def _pending(self, costs: list[Costs], batches: int, room: int | None) -> int:
-        """Most work of W left when the last backward of the first stage starts."""
-        fillers = [Filler(c.r, c.p, batches - (not place)) for place, c in enumerate(costs)]
-        if room is not None and costs[0].g > 0:
-            room -= costs[0].k
+    def _pending(self, costs: list[Costs], batches: int, headroom: int | None) -> int:
+        """Maximum work of W still open when the last backward of the first stage starts."""
+        fillers = [Filler(c.r, c.p, batches - (not position)) for position, c in enumerate(costs)]
+        if headroom is not None and costs[0].g > 0:
+            headroom -= costs[0].k
             if len(costs) == 1:
-                room -= max(0, costs[0].p - costs[0].k)
-        return filled(fillers, room)
+                headroom -= max(0, costs[0].p - costs[0].k)
+        return filled(fillers, headroom)
 
     def _repeated(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
-        """Bounds without the first microbatches: F of a stage waits for memory again and again.
+        """Bounds without the first microbatches: F of a stage waits for memory repeatedly.
 
-        Say F of a stage starts, and memory cannot hold so many others that have started theirs and
-        have not come to a certain end. Then all but fewer have, and the last of these took its way
-        from that F to that end.
+        Suppose F of a stage starts, and the headroom rules out n other microbatches between their F
+        and a certain later end. Then all but n - 1 of the earlier ones have reached that end, and
+        the last of these spent the time from F to that end.
         """
-        found = 0
-        for place, stage in enumerate(stages):
-            for number, way in self._waits(device, stages, place):
-                most = (self._batches - 1) // number
-                for times in {most, most - 1} - {0, -1}:
-                    rest, later = self._batches - times * number, times * way
-                    found = max(found, self._of_run(device, stages, first, rest, later, place))
+        bound = 0
+        for position, stage in enumerate(stages):
+            for count, way in self._waits(device, stages, position):
+                max_repeats = (self._batches - 1) // count
+                for times in {max_repeats, max_repeats - 1} - {0, -1}:
+                    rest, later = self._batches - times * count, times * way
+                    bound = max(bound, self._of_run(device, stages, first, rest, later, position))
             if len(stages) > 1:
-                found = max(found, self._of_run(device, (stage,), first, self._batches))
-                found = max(found, self._repeated(device, (stage,), first))
-        return found
+                bound = max(bound, self._of_run(device, (stage,), first, self._batches))
+                bound = max(bound, self._repeated(device, (stage,), first))
+        return bound
 
     def _waits(
-        self, device: int, stages: tuple[StageRange, ...], place: int
+        self, device: int, stages: tuple[StageRange, ...], position: int
     ) -> Iterator[tuple[int, int]]:
-        """How many others F of a stage cannot start beside, and their way from F to an end.
+        """(n, time): F of a stage waits until one of n other microbatches has passed that time.
 
-        Ends are that of the backward, and that of its W, of every stage up to this one.
+        The time is from their F to the end of the backward, or of its W, of a stage up to this one.
         """
-        costs, room = [self._costs(stage) for stage in stages], self._room(device, stages)
-        assert room is not None
-        room -= sum(c.k for c in costs[: place + 1])
-        turn = self._turn(stages, place)
-        for at, c in enumerate(costs[: place + 1]):
+        costs, headroom = [self._costs(stage) for stage in stages], self._headroom(device, stages)
+        assert headroom is not None
+        headroom -= sum(c.k for c in costs[: position + 1])
+        turn = self._turn(stages, position)
+        for at, c in enumerate(costs[: position + 1]):
             up = self._climb(stages, at)
-            kept = sum(cost.k for cost in costs[: at + 1])
+            stashed = sum(cost.k for cost in costs[: at + 1])
             running = 0
-            if at == place and c.g > 0 and not self._claim.fused:
+            if at == position and c.g > 0 and not self._claim.fused:
                 running = max(0, c.p - c.k)
-            number = self._too_many(room - running, kept)
-            yield number, turn + up + c.g
+            count = self._too_many(headroom - running, stashed)
+            yield count, turn + up + c.g
             if not self._claim.fused:
-                # one of them is between its backward and the end of its W
-                more = 1 + self._too_many(room - c.p, min(kept, c.p), least=0)
-                yield max(number, more), turn + up + c.g + c.r
+                # one of these microbatches is between its backward and the end of its W
+                count_with_weight = 1 + self._too_many(headroom - c.p, min(stashed, c.p), minimum=0)
+                yield max(count, count_with_weight), turn + up + c.g + c.r
 
-    def _too_many(self, room: int, each: int, least: int = 1) -> int:
-        """The least number of microbatches that do not fit into a room, at most all and one."""
-        if room < 0:
-            return least
-        return max(least, room // each + 1) if each else self._batches + 1
+    def _too_many(self, headroom: int, each: int, minimum: int = 1) -> int:
+        """Minimum number of microbatches that exceed the headroom, at most all and one."""
+        if headroom < 0:
+            return minimum
+        return max(minimum, headroom // each + 1) if each else self._batches + 1
 
-    def _climb(self, stages: tuple[StageRange, ...], place: int) -> int:
+    def _climb(self, stages: tuple[StageRange, ...], position: int) -> int:
         """From the start of the last stage's backward to that of another stage's."""
-        sums, stage, last = self._sums, stages[place], stages[-1]
+        sums, stage, last = self._sums, stages[position], stages[-1]
         up = sums.gradient[last.high] - sums.gradient[stage.high] + _over(sums.up, stage, last)
-        return up + self._longer(stages[place + 1 :])[1]
+        return up + self._longer(stages[position + 1 :])[1]
 
     def _by_area(self, device: int, stages: tuple[StageRange, ...]) -> int:
-        """Memory times time: what all microbatches hold is at most what the limit has room for.
+        """Memory times time: the area of all microbatches fits into headroom times makespan.
 
-        The room is not full at once, nor to the end: operations fill and empty it one by one.
+        The headroom is neither full at the start nor at the end: operations fill and free it one by
+        one.
         """
-        room = self._room(device, stages)
+        headroom = self._headroom(device, stages)
         costs = [self._costs(stage) for stage in stages]
-        if room is None or room <= 0:
+        if headroom is None or headroom <= 0:
             return 0
-        held = 0
+        memory_time = 0
         for stage, c in zip(stages, costs, strict=True):
-            held += c.k * (c.f + self._beyond(stage) + c.g) + c.p * c.r
-            held += 0 if self._claim.fused else max(0, c.p - c.k) * c.g
-        area = Fraction(self._batches * held)
-        takes = [(c.f, c.k) for c in costs]
-        gives = [(c.g, c.k) for c in costs]
+            memory_time += c.k * (c.f + self._beyond(stage) + c.g) + c.p * c.r
+            memory_time += 0 if self._claim.fused else max(0, c.p - c.k) * c.g
+        area = Fraction(self._batches * memory_time)
+        allocations = [(c.f, c.k) for c in costs]
+        releases = [(c.g, c.k) for c in costs]
         if not self._claim.fused:
-            takes += [(c.g, max(0, c.p - c.k)) for c in costs]
-            gives = [(c.g, max(0, c.k - c.p)) for c in costs] + [(c.r, c.p) for c in costs]
-        (rise, free), (fall, more) = _ramp(takes, room), _ramp(gives, room)
+            allocations += [(c.g, max(0, c.p - c.k)) for c in costs]
+            releases = [(c.g, max(0, c.k - c.p)) for c in costs] + [(c.r, c.p) for c in costs]
+        (rise, free_at_start), (fall, free_at_end) = (
+            _ramp(allocations, headroom),
+            _ramp(releases, headroom),
+        )
         if rise + fall <= self._batches * sum(c.f + c.g + c.r for c in costs):
-            area += free + more
-        return self._head(stages, 0) + floor(area / room)
+            area += free_at_start + free_at_end
+        return self._head(stages, 0) + floor(area / headroom)
 
 
 def _over(way: Way, lower: StageRange, upper: StageRange) -> int:
-    """Least delays over the boundaries between two stages; `lower` may be `upper`."""
-    return way.between(lower.number, lower.high, upper.number - 1, upper.low)
+    """Minimum delays over the boundaries between two stages; `lower` may be `upper`."""
+    return way.between(lower.stage_id, lower.high, upper.stage_id - 1, upper.low)
 
 
-def _ramp(operations: list[tuple[int, int]], room: int) -> tuple[Fraction, Fraction]:
-    """Least time in which operations of (time, memory) fill a room; what stays free meanwhile.
+def _ramp(operations: list[tuple[int, int]], headroom: int) -> tuple[Fraction, Fraction]:
+    """Minimum time in which operations of (time, memory) fill the headroom, and the free area.
 
-    After t they hold at most what the largest holds, and t times the best rate.
+    After time t at most the largest operation's memory plus t times the best rate is live.
     """
     rates = [Fraction(memory, time) if time else None for time, memory in operations if memory]
     largest = max(memory for _, memory in operations)
-    if not rates or None in rates or largest >= room:
+    if not rates or None in rates or largest >= headroom:
         return Fraction(0), Fraction(0)
     rate = max(rate for rate in rates if rate is not None)
-    length = (room - largest) / rate
-    return length, length * (room - largest) / 2
+    length = (headroom - largest) / rate
+    return length, length * (headroom - largest) / 2

@@ -1,9 +1,9 @@
 """Idle time that memory forces on a device, before its first backward and after its last F.
 
-Only F can run before a device's first backward. That backward comes a round trip after the F of
-the same microbatch on the device's lowest stage. Only backwards and W can run after its last F,
-whose own backward comes a round trip later. Memory bounds the work that fits into either round
-trip; what is left of it is idle. What an operation holds only while it runs is not counted.
+Only F can run before a device's first backward, which starts a round trip after the F of the same
+microbatch on the device's lowest stage. Only backwards and W can run after its last F, whose own
+backward starts a round trip later. Memory bounds the work that fits into either round trip; the
+rest of the round trip is idle. Workspace is not counted.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Filler(NamedTuple):
 
     time: int
     memory: int
-    most: int
+    max_count: int
     """How many there are."""
 
 
-def least_idle(claim: Claim, device: int) -> int:
+def min_idle(claim: Claim, device: int) -> int:
     """Time that a device must idle, in ticks; 0 if the argument does not apply."""
     pipeline = claim.pipeline
     stages = pipeline.hosted[0][device]
     if not claim.has_only(HANDLES) or not stages:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
-    room = pipeline.ticks.room(device)
-    whole = pipeline.batches * sum(claim.kept(stage) for stage in stages)
-    return before + after if room is not None and whole > room else max(before, after)
+    headroom = pipeline.ticks.headroom(device)
+    whole = pipeline.batches * sum(claim.stashed(stage) for stage in stages)
+    return before + after if headroom is not None and whole > headroom else max(before, after)
 
 
 def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
@@ -47,16 +47,16 @@ def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
     wait = times.way(OpKind.F, high) - times.way(OpKind.F, low)
     wait += ticks.durations[OpKind.F][high] + times.round_trip(high)
     fillers = [
-        Filler(ticks.durations[OpKind.F][stage], claim.kept(stage), pipeline.batches)
+        Filler(ticks.durations[OpKind.F][stage], claim.stashed(stage), pipeline.batches)
         for stage in stages
     ]
-    return max(0, wait - filled(fillers, ticks.room(hosts[low])))
+    return max(0, wait - filled(fillers, ticks.headroom(hosts[low])))
 
 
 def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
-    """The round trip of the last F, of the highest stage; all stages here hold its microbatch.
+    """Idle time in the round trip of the last F, of the highest stage, while its activations live.
 
-    0 if that F takes no time: another operation of no time may share its instant.
+    0 if that F takes no time: another operation of duration 0 may share its instant.
     """
     pipeline, ticks, high = claim.pipeline, claim.pipeline.ticks, stages[-1]
     if ticks.durations[OpKind.F][high] == 0:
@@ -65,46 +65,47 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
-        fillers.append(Filler(sum(own), claim.kept(stage), pipeline.batches - 1))
+        fillers.append(Filler(sum(own), claim.stashed(stage), pipeline.batches - 1))
         if not claim.fused:
-            left = claim.unfinished(stage)
-            fillers.append(Filler(own[-1], left, pipeline.batches - 1))
-    room = ticks.room(pipeline.hosts[0][high])
-    if room is not None:
-        room -= sum(claim.kept(stage) for stage in stages)
-    return max(0, wait - filled(fillers, room))
+            pending = claim.pending(stage)
+            fillers.append(Filler(own[-1], pending, pipeline.batches - 1))
+    headroom = ticks.headroom(pipeline.hosts[0][high])
+    if headroom is not None:
+        headroom -= sum(claim.stashed(stage) for stage in stages)
+    return max(0, wait - filled(fillers, headroom))
 
 
-def filled(fillers: list[Filler], room: int | None) -> int:
-    """Upper bound on the time of fillers that fit into `room` together, in ticks.
+def filled(fillers: list[Filler], headroom: int | None) -> int:
+    """Upper bound on the total time of fillers that fit into `headroom` together, in ticks.
 
-    Two kinds: every number of the last one is tried. More: at any price per unit of memory, no
-    choice within the room takes more than the room's price and what each filler is worth above
-    its own; the least of these over all prices is what parts of fillers could take.
+    With two kinds of fillers, every count of the last one is tried. With more, the bound is the
+    fractional knapsack's: the minimum over prices per unit of memory of the headroom's price plus
+    what each filler is worth above its own price.
     """
-    if room is None:
-        return sum(filler.time * filler.most for filler in fillers)
-    if room < 0:
+    if headroom is None:
+        return sum(filler.time * filler.max_count for filler in fillers)
+    if headroom < 0:
         return 0
     if len(fillers) <= 2:
-        return _tried(fillers, room)
+        return _tried(fillers, headroom)
     prices = [Fraction(filler.time, filler.memory) for filler in fillers if filler.memory]
     worth = [
-        price * room + sum(f.most * max(Fraction(0), f.time - price * f.memory) for f in fillers)
+        price * headroom
+        + sum(f.max_count * max(Fraction(0), f.time - price * f.memory) for f in fillers)
         for price in [Fraction(0), *prices]
     ]
     return int(min(worth))
 
 
-def _tried(fillers: list[Filler], room: int) -> int:
-    *others, last = fillers
-    if not others:
-        return last.time * _fit(last, room)
+def _tried(fillers: list[Filler], headroom: int) -> int:
+    *rest, last = fillers
+    if not rest:
+        return last.time * _fit(last, headroom)
     return max(
-        number * last.time + _tried(others, room - number * last.memory)
-        for number in range(_fit(last, room) + 1)
+        count * last.time + _tried(rest, headroom - count * last.memory)
+        for count in range(_fit(last, headroom) + 1)
     )
 
 
-def _fit(filler: Filler, room: int) -> int:
-    return min(filler.most, room // filler.memory) if filler.memory else filler.most
+def _fit(filler: Filler, headroom: int) -> int:
+    return min(filler.max_count, headroom // filler.memory) if filler.memory else filler.max_count

@@ -1,4 +1,4 @@
-"""Costs of a model's layers, summed from the first layer on, in ticks of their own."""
+"""Prefix sums of the costs of a model's layers, in ticks of their own."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class LayerSums:
             backward_p2p=None,
             link=None,
         )
-        of_one, places = claim._replace(pipeline=single), range(count)
+        single_claim, indices = claim._replace(pipeline=single), range(count)
         own, delays = single.ticks, _delays(pipeline)
         units = (delay.denominator for way in delays for row in way for delay in row)
         layers = pipeline.model.layers if claim.recompute or claim.offload else ()
-        again = ((layer.recompute_time / fastest).denominator for layer in layers)
+        recompute_units = ((layer.recompute_time / fastest).denominator for layer in layers)
         finer = lcm(*(ratio.denominator for ratio in ratios))
-        self.per_unit = lcm(lcm(own.per_unit, *again) * finer, *units)
+        self.per_unit = lcm(lcm(own.per_unit, *recompute_units) * finer, *units)
         self.recompute_per_unit = self.per_unit / fastest
         """Ticks of one unit of recompute time, on the fastest device."""
         self.slower = [(ratio.numerator, ratio.denominator) for ratio in ratios]
@@ -49,29 +49,29 @@ class LayerSums:
         kinds = claim.kinds
         self.has_all_backwards = not pipeline.model.layers[0].frozen
         """Whether all layers have a backward."""
-        self.forward = _sums((own.durations[kinds[0]][place] for place in places), factor)
-        self.gradient = _sums((own.durations[kinds[1]][place] for place in places), factor)
-        """Until the gradient is handed on: B, or BW where backwards are whole."""
-        rest = (sum(own.durations[kind][place] for kind in kinds[2:]) for place in places)
+        self.forward = _sums((own.durations[kinds[0]][index] for index in indices), factor)
+        self.gradient = _sums((own.durations[kinds[1]][index] for index in indices), factor)
+        """Time until the gradient is passed on: B, or BW if backwards are whole."""
+        rest = (sum(own.durations[kind][index] for kind in kinds[2:]) for index in indices)
         self.rest = _sums(rest, factor)
         """W, or nothing."""
         self.memory_per_unit = own.memory_per_unit
         for layer in layers:
             parts = layer.kept.denominator, layer.offload_memory.denominator
             self.memory_per_unit = lcm(self.memory_per_unit, *parts)
-        more = self.memory_per_unit // own.memory_per_unit
-        self.kept = _sums((of_one.kept(place) for place in places), more)
-        """Memory between F and the backward."""
-        pending = (0 if claim.fused else of_one.unfinished(place) for place in places)
-        self.pending = _sums(pending, more)
-        """Memory between B and W."""
+        memory_factor = self.memory_per_unit // own.memory_per_unit
+        self.stashed = _sums((single_claim.stashed(index) for index in indices), memory_factor)
+        """Live memory between F and the backward."""
+        pending = (0 if claim.fused else single_claim.pending(index) for index in indices)
+        self.pending = _sums(pending, memory_factor)
+        """Live memory between B and W."""
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
         down, up = (
             [[int(delay * self.per_unit) for delay in row] for row in way] for way in delays
         )
         self.down, self.up = Way(down), Way(up)
-        self.there_and_back = Way([list(map(add, *rows)) for rows in zip(down, up, strict=True)])
+        self.round_trip = Way([list(map(add, *rows)) for rows in zip(down, up, strict=True)])
         limits = pipeline.limits
         self.limits: tuple[int, ...] | None = None
         if limits is not None:
@@ -81,10 +81,10 @@ class LayerSums:
 def _delays(pipeline: Pipeline) -> tuple[list[list[Fraction]], list[list[Fraction]]]:
     """Delays down and up, [boundary][layers before it]."""
     boundary = Boundary(pipeline, pipeline.hosts[0])
-    places = range(len(pipeline.model) + 1)
+    cuts = range(len(pipeline.model) + 1)
     ways = (boundary.down, boundary.up)
     down, up = (
-        [[way(number, place) for place in places] for number in range(pipeline.num_stages - 1)]
+        [[way(index, cut) for cut in cuts] for index in range(pipeline.num_stages - 1)]
         for way in ways
     )
     return down, up

@@ -25,7 +25,7 @@ class Sent(NamedTuple):
     sender: Op
     receiver: Op
     link: Collection[int]
-    """Its devices, in the order of its way where links go one way."""
+    """Its devices; in the order of the transfer if links are directed."""
     time: int
     """Ticks."""
 
@@ -36,14 +36,14 @@ def sent(claim: Claim, operations: Iterable[Op]) -> Iterator[Sent]:
     one_way = pipeline.link_mode is LinkMode.EXCLUSIVE
     for op in operations:
         forward = op.kind is OpKind.F
-        other = op.stage + (1 if forward else -1)
-        if op.kind is OpKind.W or not 0 <= other < pipeline.num_stages:
+        receiving_stage = op.stage + (1 if forward else -1)
+        if op.kind is OpKind.W or not 0 <= receiving_stage < pipeline.num_stages:
             continue
-        if not claim.has(op.kind, other):
+        if not claim.has(op.kind, receiving_stage):
             continue
-        receiver = op._replace(stage=other)
+        receiver = op._replace(stage=receiving_stage)
         source, target = claim.device(op), claim.device(receiver)
         if source != target:
             link = (source, target) if one_way else frozenset((source, target))
             times = (ticks.down if forward else ticks.up)[pipeline.route(op.microbatch)]
-            yield Sent(op, receiver, link, times[min(op.stage, other)])
+            yield Sent(op, receiver, link, times[min(op.stage, receiving_stage)])

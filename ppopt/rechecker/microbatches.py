@@ -1,12 +1,12 @@
-"""Claims of microbatches that differ, or of their slices, turned into claims of simpler ones.
+"""Reduces claims about unequal microbatches or slices to claims about equal ones.
 
-Microbatches run in their given order.
+Microbatches run in their stated order.
 
-A factor multiplies every time of a microbatch, another one what it holds, but no workspace. Take
-any schedule and make every microbatch as short and as small as the smallest: nothing ends later,
-and at no time does a microbatch hold more. So if the pipeline of the smallest has no schedule below
-a bound, this one has none. Nor has it any if there is none with unlimited memory, and there is none
-at all if a microbatch as large as the largest does not fit alone.
+One factor multiplies every time of a microbatch, another its memory except workspace. Take any
+schedule and make every microbatch as short and as small as the smallest: nothing ends later, and no
+microbatch has more live memory at any time. So if the pipeline of the smallest has no schedule
+below a bound, neither has this one. The same holds for the pipeline with unlimited memory. If a
+microbatch as large as the largest does not fit alone, there is no schedule at all.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 from ppopt.verifier.whole_backward import runs_whole_in_weight
 
-MOST_ENUMERATED = 6
-"""Most microbatches whose orders are looked at one by one."""
+MAX_ENUMERATED = 6
+"""Maximum number of microbatches whose orders are enumerated."""
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.SLICES, Trait.FROZEN, Trait.SPAN),
     *(Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
@@ -40,14 +40,14 @@ _MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory
 
 
 def simpler(claim: Claim) -> tuple[Claim, ...]:
-    """Claims of a bound, each of which implies one; itself, if its microbatches are alike."""
+    """Claims that each imply this one; the claim itself if its microbatches are equal."""
     if not claim.traits & DIFFER:
         return (claim,)
     return of_smallest(claim), _of_times(claim)
 
 
 def of_smallest(claim: Claim) -> Claim:
-    """A claim of equal microbatches and slices that implies one of some that differ."""
+    """A claim of equal microbatches and slices that implies this one."""
     if not claim.traits & DIFFER:
         return claim
     time, memory = map(min, zip(*claim.factors, strict=True))
@@ -56,18 +56,20 @@ def of_smallest(claim: Claim) -> Claim:
 
 
 def of_largest(claim: Claim) -> list[Claim]:
-    """Per route, the claim in which all microbatches are as its largest."""
+    """Per route, the claim in which all microbatches equal its largest."""
     routes = (claim.factors[route.start : route.stop] for route in claim.routes())
     return [_equal(claim, *map(max, zip(*factors, strict=True))) for factors in routes]
 
 
 def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
     """The claim of every order of the microbatches, by its name; None if there are too many."""
-    places = range(claim.pipeline.batches)
-    if len(places) > MOST_ENUMERATED:
+    positions = range(claim.pipeline.batches)
+    if len(positions) > MAX_ENUMERATED:
         return None
     factors = claim.factors
-    orders = {tuple(factors[place] for place in order): order for order in permutations(places)}
+    orders = {
+        tuple(factors[position] for position in order): order for order in permutations(positions)
+    }
     return {
         f"order {','.join(map(str, order))}": claim.of_pipeline(claim.pipeline.reordered(order))
         for order in orders.values()
@@ -75,9 +77,9 @@ def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
 
 
 class _RoundTrip(NamedTuple):
-    """What one device does around the round trip of a microbatch, in ticks at a factor of 1.
+    """Times of one device around the round trip of a microbatch, in ticks at a factor of 1.
 
-    Times that do not grow with the factor are those of links.
+    The factor does not multiply the times of links.
     """
 
     before: Fraction
@@ -97,29 +99,29 @@ class _RoundTrip(NamedTuple):
         return factor * (self.before + self.way + self.behind)
 
     def in_order(self, factors: list[Fraction]) -> Fraction:
-        """Least time of all microbatches in this order, by each of them and by the work."""
+        """Minimum time of all microbatches in this order, from each of them and from the work."""
         ends = self.head * factors[0] + self.tail * factors[-1] + self.links
-        done, left, values = Fraction(0), sum(factors, Fraction(0)), []
-        values.append((self.before + self.behind) * left - self.link_of_way)
+        done, remaining, values = Fraction(0), sum(factors, Fraction(0)), []
+        values.append((self.before + self.behind) * remaining - self.link_of_way)
         for factor in factors:
-            left -= factor
-            values.append(self.before * done + self.around(factor) + self.behind * left)
+            remaining -= factor
+            values.append(self.before * done + self.around(factor) + self.behind * remaining)
             done += factor
         return ends + max(values)
 
     def in_any_order(self, factors: list[Fraction]) -> Fraction:
-        """The least of the same over all orders, by the largest microbatch and by the work."""
-        *others, largest = sorted(factors)
-        if not others:
+        """Minimum of `in_order` over all orders, from the largest microbatch and from the work."""
+        *smaller, largest = sorted(factors)
+        if not smaller:
             return self.in_order(factors)
-        rest, least = sum(others, Fraction(0)), others[0]
-        last = self.head * least + self.before * rest + self.tail * largest
-        first = self.head * largest + self.behind * rest + self.tail * least
+        rest, smallest = sum(smaller, Fraction(0)), smaller[0]
+        last = self.head * smallest + self.before * rest + self.tail * largest
+        first = self.head * largest + self.behind * rest + self.tail * smallest
         ways = [last, first]
-        if len(others) > 1:
+        if len(smaller) > 1:
             low = min(self.before, self.behind)
             ends = self.head + self.before - low, self.tail + self.behind - low
-            ways.append(low * rest + min(ends) * others[1] + max(ends) * least)
+            ways.append(low * rest + min(ends) * smaller[1] + max(ends) * smallest)
         both = sorted(factors)[:2]
         work = (self.before + self.behind) * (rest + largest) - self.link_of_way
         work += min(self.head, self.tail) * both[1] + max(self.head, self.tail) * both[0]
@@ -127,11 +129,11 @@ class _RoundTrip(NamedTuple):
 
 
 def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
-    """A device that proves a claim by the round trip of a microbatch, and how; None: none does.
+    """A device that proves a claim by the round trip of a microbatch, and the argument; else None.
 
-    All stages run all kinds in one order. So the device runs F of all microbatches before one
-    before its own F, and no backward of those behind it before its own backward. The largest comes
-    first, last, or between two others.
+    All stages run all kinds in one order. So before F of a microbatch, the device runs F of all
+    earlier microbatches, and after its backward all backwards of later ones. The largest microbatch
+    is first, last, or between two others.
     """
     if claim.bound is None or claim.mixed or not claim.has_only(HANDLES):
         return None
@@ -139,11 +141,11 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
     for stage, device in enumerate(claim.pipeline.hosts[0]):
         if claim.has(claim.kinds[1], stage):
             trip = _round_trip(claim, stage)
-            least = trip.in_any_order(factors) if any_order else trip.in_order(factors)
-            if least >= claim.bound:
-                took = claim.pipeline.time_text(int(least))
+            min_time = trip.in_any_order(factors) if any_order else trip.in_order(factors)
+            if min_time >= claim.bound:
+                text = claim.pipeline.time_text(int(min_time))
                 why = f"the way of a microbatch from stage {stage} to the last one and back"
-                return device, f"{why}, or all work, and what device {device} has left take {took}"
+                return device, f"{why}, or all work, and what device {device} has left take {text}"
     return None
 
 
@@ -151,21 +153,21 @@ def _round_trip(claim: Claim, stage: int) -> _RoundTrip:
     """The round trip from a stage."""
     hosts, durations = claim.pipeline.hosts[0], claim.pipeline.ticks.durations
     (forward, backward, *rest), times = claim.kinds, RouteTimes(claim, hosts)
-    own = [other for other in range(stage + 1) if hosts[other] == hosts[stage]]
+    own = [index for index in range(stage + 1) if hosts[index] == hosts[stage]]
     above, below = range(stage + 1, len(hosts)), range(own[0])
-    slices = [claim.of_slice(part) for part in range(claim.pipeline.num_slices)]
+    slices = [claim.of_slice(slice_index) for slice_index in range(claim.pipeline.num_slices)]
     whole = sum(slices, Fraction(0))
 
     def total(kinds: Sequence[OpKind], stages: Sequence[int]) -> int:
-        there = [(kind, other) for kind in kinds for other in stages if claim.has(kind, other)]
-        return sum(durations[kind][other] for kind, other in there)
+        existing = [(kind, index) for kind in kinds for index in stages if claim.has(kind, index)]
+        return sum(durations[kind][index] for kind, index in existing)
 
     head, tail, at_ends = Fraction(0), Fraction(0), 0
     if not claim.span:
         head, at_ends = slices[0] * total([forward], below), sum(times.down[: own[0]])
     if not claim.span and claim.fused:
         tail = slices[0] * total([backward], below)
-        at_ends += sum(times.up[other] for other in below if claim.has(backward, other))
+        at_ends += sum(times.up[index] for index in below if claim.has(backward, index))
     of_way = sum(times.down[stage:]) + sum(times.up[stage:])
     return _RoundTrip(
         before=whole * total([forward], own),
@@ -191,12 +193,12 @@ def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
     if runs_whole_in_weight(pipeline):
         rows["weight_workspace"] = (ticks.memory(whole[0]), *costs.weight_workspace[1:])
     equal = dict.fromkeys(("microbatch_times", "microbatch_memory", "slice_times"))
-    alike = pipeline.with_stage_costs(rows, **equal)
-    return claim._replace(pipeline=alike)
+    equalized = pipeline.with_stage_costs(rows, **equal)
+    return claim._replace(pipeline=equalized)
 
 
 def _of_times(claim: Claim) -> Claim:
-    """A claim of unlimited memory that implies one of microbatches that differ."""
+    """The claim with unlimited memory; it implies the claim."""
     stages = claim.pipeline.without_model()
     unlimited = replace(stages, mem_limit=None, microbatch_memory=None)
     return claim._replace(pipeline=unlimited.in_ticks_of(claim.pipeline))

@@ -1,16 +1,16 @@
-"""Claims of mixed backwards, turned into claims of one kind.
+"""Reduces claims of mixed backwards to claims of one kind.
 
-A whole backward, BW, can be replaced by B and then W in its place where BW >= B + W, with or
-without a partner F, and where they hold no more than BW: then every schedule has one that is as
-good and splits all. In the place of a B, BW can run where BW <= B, if it holds no more, and its W
-is left out: then every schedule has one that is as good and splits none.
+If BW >= B + W, with or without a partner F, and B and W need no more memory than BW, then B
+followed by W can replace every BW: some optimal schedule splits all backwards. If BW <= B and BW
+needs no more memory than B, then BW can replace every B, without the W: some optimal schedule
+splits none.
 
-Elsewhere, take a pipeline of split backwards with B' = min(B, BW), W' = min(W, BW - B) but no less
-than 0, in which B' and W' allocate no more than B and W, and no more than BW. Its B' and W' fit,
-one after the other, into the time of a BW, and each into the time of a B and a W. So it has a
-schedule no worse than each of the pipeline claimed: if it has none below the bound, that one has
-none. This says nothing of backwards that run as one with an F: with such pairs no time is left to
-B' and W', and F is as long as the shortest pair, if that is shorter.
+Otherwise, relax to a pipeline of split backwards with B' = min(B, BW) and W' = max(0, min(W, BW -
+B)), which allocate no more than B and W, and no more than BW. B' followed by W' fits into the time
+of a BW; B' fits into the time of a B, and W' into that of a W. So for every schedule of the
+original pipeline the relaxation has one that is no worse: if it has none below the bound, neither
+has the original. This does not cover backwards that run as one with an F: if there are such pairs,
+B' and W' are 0, and F is as long as its shortest pair, if that is shorter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RELAXED = "every backward split into a B and a W that are no longer than B, W an
 
 
 def of_one_kind(claim: Claim) -> Claim:
-    """A claim of one kind of backward that implies a mixed one; any other claim as it is."""
+    """A claim of one kind of backward that implies a mixed claim; any other claim unchanged."""
     if not claim.mixed or not claim.has_only(HANDLES):
         return claim
     if _splitting_is_free(claim):
@@ -50,11 +50,11 @@ def of_one_kind(claim: Claim) -> Claim:
     return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
 
 
-def of_least_work(claim: Claim) -> Claim:
-    """A claim of one kind of backward whose devices work no longer, whatever their order.
+def of_min_work(claim: Claim) -> Claim:
+    """A claim of one kind of backward whose devices have no more work, in any order.
 
-    In a schedule of microbatches that differ, B' and W' may not take the places of backwards: those
-    of W would come in another order. Their times are still in the work of a device.
+    If microbatches differ, B' and W' cannot replace backwards, since the order of the W would
+    change. Their times still bound the work of a device.
     """
     if not claim.mixed or not claim.has_only(HANDLES | {Trait.MICROBATCHES}):
         return claim
@@ -62,12 +62,12 @@ def of_least_work(claim: Claim) -> Claim:
 
 
 def by_layers(claim: Claim) -> Claim:
-    """A claim of all partitions, of split backwards, that implies a mixed one.
+    """A claim of all partitions, of split backwards, that implies a mixed claim.
 
-    Layer by layer as above: what fits into the time of every layer fits into that of a stage, and
-    the least of sums is no less than the sum of the least. Of layers with phases it counts the
-    time on compute: a pair, too, computes all that its parts compute. A whole backward of a stage
-    may allocate less than its layers alone: nothing counts on what B' allocates (`Claim.either`).
+    The relaxation applies layer by layer: what fits into the time of every layer fits into that of
+    a stage, and a minimum of sums is at least the sum of the minima. For layers with phases it
+    counts the time on compute, which a pair also needs. A whole backward of a stage may allocate
+    less than the sum of its layers, so no bound uses what B' allocates (`Claim.either`).
     """
     if not claim.has_only(HANDLES):
         return claim
@@ -87,22 +87,22 @@ def by_layers(claim: Claim) -> Claim:
 
 
 def computes(layer: Layer) -> bool:
-    """Whether the F of a layer takes time on compute, where its phases on a link take none."""
+    """Whether the F of a layer takes time on compute; phases on a link do not count."""
     if layer.phases is None:
         return True
     return any(phase.on == "compute" and phase.time for phase in layer.phases.forward)
 
 
 def _computed(claim: Claim) -> Claim:
-    """The claim of layers whose phases on a link take no time, so that pairs save none."""
+    """The claim without the phases on links, so that pairs save no time."""
     layers = []
     for layer in claim.pipeline.model.layers:
         if layer.phases is None:
             layers.append(layer)
             continue
         forward, partial = (
-            sum((phase.time for phase in part if phase.on == "compute"), Fraction(0))
-            for part in (layer.phases.forward, layer.phases.backward)
+            sum((phase.time for phase in phases if phase.on == "compute"), Fraction(0))
+            for phases in (layer.phases.forward, layer.phases.backward)
         )
         weight = sum((phase.weight for phase in layer.phases.backward), Fraction(0))
         times = {"forward": forward, "backward_input": partial, "weight": weight}
@@ -112,7 +112,7 @@ def _computed(claim: Claim) -> Claim:
 
 
 def loses_nothing(claim: Claim) -> bool:
-    """Whether a mixed claim and that of one kind are both right or both wrong."""
+    """Whether a mixed claim is equivalent to its claim of one kind."""
     return _splitting_is_free(claim) or _joining_is_free(claim)
 
 
@@ -120,7 +120,8 @@ def _splitting_is_free(claim: Claim) -> bool:
     pipeline, ticks = claim.pipeline, claim.pipeline.ticks
     _, partial, weight, full = ticks.durations
     return all(
-        full[stage] >= partial[stage] + weight[stage] and _splitting_holds_no_more(claim, stage)
+        full[stage] >= partial[stage] + weight[stage]
+        and _splitting_needs_no_more_memory(claim, stage)
         for stage in range(pipeline.num_stages)
     ) and all(
         pair_time(pipeline, forward, OpKind.BW, stage)
@@ -131,19 +132,22 @@ def _splitting_is_free(claim: Claim) -> bool:
     )
 
 
-def _splitting_holds_no_more(claim: Claim, stage: int) -> bool:
-    """Whether B, and W after it, hold no more than BW; one of no length holds what it keeps."""
-    takes = {kind: claim.takes(kind, stage) for kind in (OpKind.B, OpKind.W, OpKind.BW)}
-    whole = takes[OpKind.BW] if claim.pipeline.ticks.durations[OpKind.BW][stage] else 0
-    left = takes[OpKind.B] - claim.gives(OpKind.B, stage)
-    return takes[OpKind.B] <= whole and left + takes[OpKind.W] <= whole
+def _splitting_needs_no_more_memory(claim: Claim, stage: int) -> bool:
+    """Whether B, and W after it, need no more memory than BW.
+
+    What a BW of duration 0 allocates does not count.
+    """
+    allocated = {kind: claim.allocates(kind, stage) for kind in (OpKind.B, OpKind.W, OpKind.BW)}
+    whole = allocated[OpKind.BW] if claim.pipeline.ticks.durations[OpKind.BW][stage] else 0
+    live_after_b = allocated[OpKind.B] - claim.frees(OpKind.B, stage)
+    return allocated[OpKind.B] <= whole and live_after_b + allocated[OpKind.W] <= whole
 
 
 def _joining_is_free(claim: Claim) -> bool:
     _, partial, _, full = claim.pipeline.ticks.durations
     return all(
         whole <= some
-        and claim.takes(OpKind.BW, stage) <= (claim.takes(OpKind.B, stage) if some else 0)
+        and claim.allocates(OpKind.BW, stage) <= (claim.allocates(OpKind.B, stage) if some else 0)
         for stage, (whole, some) in enumerate(zip(full, partial, strict=True))
     ) and all(
         pair_time(claim.pipeline, forward, OpKind.BW, stage)
@@ -155,23 +159,25 @@ def _joining_is_free(claim: Claim) -> bool:
 
 
 def _relaxed(claim: Claim) -> Pipeline:
-    """The pipeline of split backwards that has a schedule no worse, in the same ticks.
+    """The relaxed pipeline of split backwards, in the same ticks.
 
-    Stage by stage: its costs per slice, times the number of slices.
+    Its costs are per stage: those per slice times the number of slices.
     """
-    given, costs, zero = claim.pipeline, claim.pipeline.costs, Fraction(0)
+    pipeline, costs, zero = claim.pipeline, claim.pipeline.costs, Fraction(0)
     times = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
     partial = [zero if claim.paired else min(b, bw) for b, _, bw in times]
     weight = [zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times]
-    most = list(map(add, costs.recompute_memory, costs.backward_workspace))
+    max_allocated = list(map(add, costs.recompute_memory, costs.backward_workspace))
     missing = [
-        min(activation - kept, limit)
-        for activation, kept, limit in zip(costs.activation, costs.kept, most, strict=True)
+        min(activation - stashed, limit)
+        for activation, stashed, limit in zip(
+            costs.activation, costs.kept, max_allocated, strict=True
+        )
     ]
     activation = list(map(add, costs.kept, missing))
-    beside = list(map(sub, most, missing))
-    speeds = (given.device_speed[host] for host in given.hosts[0])
-    forward = map(given.ticks.time, claim.least[OpKind.F])
+    workspace = list(map(sub, max_allocated, missing))
+    speeds = (pipeline.device_speed[host] for host in pipeline.hosts[0])
+    forward = map(pipeline.ticks.time, claim.min_durations[OpKind.F])
     relaxed: dict[str, Iterable[Fraction]] = {
         "forward": map(mul, forward, speeds),
         "recompute_time": [zero] * len(times) if claim.paired else costs.recompute_time,
@@ -183,11 +189,11 @@ def _relaxed(claim: Claim) -> Pipeline:
             max(min(change, zero), -own)
             for change, own in zip(costs.memory_b, activation, strict=True)
         ),
-        "input_workspace": map(min, costs.input_workspace, beside),
-        "weight_workspace": map(min, costs.weight_workspace, beside),
+        "input_workspace": map(min, costs.input_workspace, workspace),
+        "weight_workspace": map(min, costs.weight_workspace, workspace),
         "recompute_memory": (),
         "overlap": (),
         "overlap_input": (),
     }
     rows = {field: tuple(row) for field, row in relaxed.items()}
-    return given.with_stage_costs(rows, link_mode=LinkMode.DELAY)
+    return pipeline.with_stage_costs(rows, link_mode=LinkMode.DELAY)

@@ -1,9 +1,9 @@
-"""Search for a schedule below a bound where every backward may be split or whole: all rules.
+"""Searches for a schedule below a bound, with all rules, if every backward may be split or whole.
 
-Every stage and slice of a microbatch has an F, a backward that is long as B or as BW, and a W that
-runs only if it is split. Microbatches are in order (see `ppopt.rechecker.model`): the k-th backward
-of a stage, slice and route, of either length, is that of its k-th microbatch, and the k-th W is
-that of the k-th one split.
+Every stage and slice of a microbatch has an F, a backward as long as B or BW, and a W that runs
+only if the backward is split. Microbatches are in order (see `ppopt.rechecker.model`): the k-th
+backward of a stage, slice and route, of either length, belongs to the k-th microbatch, and the k-th
+W to the k-th split microbatch.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.microbatches import of_smallest
-from ppopt.rechecker.once import has_instants
-from ppopt.rechecker.once_model import Once, add_once
 from ppopt.rechecker.refute import RefutationOutcome, Times, latest
+from ppopt.rechecker.step_operations import has_instants
+from ppopt.rechecker.step_operations_model import StepOperations, add_step_operations
 
-MOST_OPERATIONS = 30_000
-"""Most operations of a schedule that are stated."""
+MAX_OPERATIONS = 30_000
+"""Maximum number of operations of a schedule in the model."""
 Pair = tuple[Op, Op]
-Held = tuple[cp_model.IntervalVar, int]
+LiveInterval = tuple[cp_model.IntervalVar, int]
 
 
 def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> RefutationOutcome:
-    """Search until there is an answer or the time is up, all devices with all their rules."""
+    """Search with all rules of all devices until there is an answer or the time is up."""
     devices = tuple(range(claim.pipeline.num_devices))
-    if seconds <= 0 or claim.size > MOST_OPERATIONS:
+    if seconds <= 0 or claim.size > MAX_OPERATIONS:
         return RefutationOutcome(devices, refuted=False, times=None)
     until, model = monotonic() + seconds, MixedModel(claim)
     instants = not all(map(claim.time, model.start)) or has_instants(claim)
-    left = max(0.0, until - monotonic())
-    status, solver = cp_sat.run(model.cp, left, workers, seed, instants=instants)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    times = model.times(solver) if found else None
+    remaining = max(0.0, until - monotonic())
+    status, solver = cp_sat.run(model.cp, remaining, workers, seed, instants=instants)
+    is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    times = model.times(solver) if is_solved else None
     return RefutationOutcome(devices, refuted=status == cp_model.INFEASIBLE, times=times)
 
 
@@ -57,10 +57,10 @@ class MixedModel:
         """Whether an F and a B or BW run as one."""
         slices = range(pipeline.num_slices)
         rows = [
-            [Op(OpKind.F, stage, microbatch, part) for microbatch in route]
+            [Op(OpKind.F, stage, microbatch, slice_index) for microbatch in route]
             for route in claim.routes()
             for stage in range(pipeline.num_stages)
-            for part in slices
+            for slice_index in slices
         ]
         forwards = [op for row in rows for op in row]
         for op in forwards:
@@ -71,9 +71,11 @@ class MixedModel:
             self._add_flow(op)
         for row in rows:
             self._add_order(row)
-        self.once: Once | None = None
-        if pipeline.has_further_operations:
-            self.once = add_once(self.cp, claim, self.last, self.start, self.end)
+        self.step_operations: StepOperations | None = None
+        if pipeline.has_auxiliary_operations:
+            self.step_operations = add_step_operations(
+                self.cp, claim, self.last, self.start, self.end
+            )
         for device in range(pipeline.num_devices):
             self._add_device([op for op in forwards if claim.device(op) == device])
         if claim.bound is not None:
@@ -81,19 +83,19 @@ class MixedModel:
 
     def times(self, solver: cp_model.CpSolver) -> Times:
         """When every operation of the solution runs."""
-        there = [op for op in self.start if op.kind is OpKind.F]
-        for op in tuple(there):
+        existing = [op for op in self.start if op.kind is OpKind.F]
+        for op in tuple(existing):
             split = solver.value(self.split[op])
             kinds = (OpKind.B, OpKind.W) if split else (OpKind.BW,)
-            there += [op._replace(kind=kind) for kind in kinds if self.claim.has(kind, op.stage)]
-        start = {op: solver.value(self.start[op]) for op in there}
-        end = {op: solver.value(self.end[op]) for op in there}
+            existing += [op._replace(kind=kind) for kind in kinds if self.claim.has(kind, op.stage)]
+        start = {op: solver.value(self.start[op]) for op in existing}
+        end = {op: solver.value(self.end[op]) for op in existing}
         joined = [pair for pair, literal in self.joined.items() if solver.value(literal)]
-        once = [] if self.once is None else self.once.rows(solver)
-        return Times(start, end, joined, once=once)
+        step_operations = [] if self.step_operations is None else self.step_operations.rows(solver)
+        return Times(start, end, joined, step_operations=step_operations)
 
     def _add_variables(self, forward: Op) -> None:
-        """One start and one end of F, one of B and BW alike, and one of W, as far as they exist."""
+        """Add starts and ends of F, of the backward (B or BW), and of W, if they exist."""
         for kinds in ((OpKind.F,), (OpKind.B, OpKind.BW), (OpKind.W,)):
             if not self.claim.has(kinds[0], forward.stage):
                 continue
@@ -104,35 +106,35 @@ class MixedModel:
         self.split[forward] = self.cp.new_bool_var("")
 
     def _add_pairs(self, forwards: list[Op]) -> None:
-        """Pairs that save time, of different microbatches; of one route, the F is the later."""
+        """Add pairs that save time, of different microbatches; on one route, F is of the later."""
         claim, route = self.claim, self.claim.pipeline.route
         for forward in forwards if claim.paired else ():
-            for other in forwards:
-                apart = route(forward.microbatch) != route(other.microbatch)
-                if claim.device(forward) != claim.device(other):
+            for partner in forwards:
+                apart = route(forward.microbatch) != route(partner.microbatch)
+                if claim.device(forward) != claim.device(partner):
                     continue
-                if not (apart or forward.microbatch > other.microbatch):
+                if not (apart or forward.microbatch > partner.microbatch):
                     continue
                 for kind in (OpKind.B, OpKind.BW):
-                    two = other._replace(kind=kind)
+                    two = partner._replace(kind=kind)
                     both = claim.time_of_pair(forward, two)
                     if both < claim.time(forward) + claim.time(two):
                         self.joined[forward, two] = self.cp.new_bool_var("")
 
     def _add_lengths(self, forward: Op) -> None:
-        """F, B, W and BW are as long as alone, or as their pair; W only follows a B."""
+        """F, B and BW are as long as alone or as their pair; W runs only after a B."""
         cp, claim, split = self.cp, self.claim, self.split[forward]
         b, w, bw = (forward._replace(kind=kind) for kind in (OpKind.B, OpKind.W, OpKind.BW))
         lengths = [(forward, None), (b, split), (bw, split.negated())]
-        for op, there in lengths if b in self.start else lengths[:1]:
+        for op, presence in lengths if b in self.start else lengths[:1]:
             start, end = self.start[op], self.end[op]
             partners = {pair: joint for pair, joint in self.joined.items() if op in pair}
             alone = cp.new_bool_var("")
             chosen = [alone, *partners.values()]
-            if there is None:
+            if presence is None:
                 cp.add_exactly_one(chosen)
             else:
-                cp.add_exactly_one([*chosen, there.negated()])
+                cp.add_exactly_one([*chosen, presence.negated()])
             cp.add(end == start + claim.time(op)).only_enforce_if(alone)
             for (first, second), literal in partners.items():
                 both = claim.time_of_pair(first, second)
@@ -164,40 +166,45 @@ class MixedModel:
                 cp.add(self.start[before._replace(kind=OpKind.B)] >= self.end[b])
 
     def _add_order(self, row: list[Op]) -> None:
-        """Microbatches in order; if there is no W, its place is the end of the one before."""
+        """Microbatches are in order; an absent W starts at the end of the previous one."""
         cp = self.cp
         existing = [
             kind for kind in (OpKind.F, OpKind.B, OpKind.W) if self.claim.has(kind, row[0].stage)
         ]
         for kind in existing:
-            for one, other in pairwise(row):
-                before, after = one._replace(kind=kind), other._replace(kind=kind)
+            for earlier, later in pairwise(row):
+                before, after = earlier._replace(kind=kind), later._replace(kind=kind)
                 cp.add(self.start[after] >= self.end[before])
         if OpKind.W not in existing:
             return
         none = self.split[row[0]].negated()
         cp.add(self.start[row[0]._replace(kind=OpKind.W)] == 0).only_enforce_if(none)
-        for one, other in pairwise(row):
-            before, after = one._replace(kind=OpKind.W), other._replace(kind=OpKind.W)
+        for earlier, later in pairwise(row):
+            before, after = earlier._replace(kind=OpKind.W), later._replace(kind=OpKind.W)
             same = self.start[after] == self.end[before]
-            cp.add(same).only_enforce_if(self.split[other].negated())
+            cp.add(same).only_enforce_if(self.split[later].negated())
 
     def _add_device(self, forwards: list[Op]) -> None:
-        """One operation, or pair, at a time, and never more memory than the limit."""
-        cp, claim, busy, held = self.cp, self.claim, list[cp_model.IntervalVar](), list[Held]()
+        """The device runs one operation, or pair, at a time, within its memory limit."""
+        cp, claim, busy, live = (
+            self.cp,
+            self.claim,
+            list[cp_model.IntervalVar](),
+            list[LiveInterval](),
+        )
         second = {op for pair in self.joined for op in pair[1:]}
         for forward in forwards:
             split = self.split[forward]
             busy.append(self._whole_time(forward))
-            for kind, there in ((OpKind.B, split), (OpKind.BW, split.negated())):
+            for kind, presence in ((OpKind.B, split), (OpKind.BW, split.negated())):
                 op = forward._replace(kind=kind)
                 if op not in self.start:
                     continue
-                literal: cp_model.LiteralT = there
+                literal: cp_model.LiteralT = presence
                 if op in second:
                     literal = cp.new_bool_var("")
-                    others = [joint for pair, joint in self.joined.items() if pair[1] == op]
-                    cp.add_exactly_one([literal, *others, there.negated()])
+                    joint_literals = [joint for pair, joint in self.joined.items() if pair[1] == op]
+                    cp.add_exactly_one([literal, *joint_literals, presence.negated()])
                 time = claim.time(op)
                 busy.append(
                     cp.new_optional_fixed_size_interval_var(self.start[op], time, literal, "")
@@ -207,38 +214,42 @@ class MixedModel:
                 busy.append(
                     cp.new_optional_fixed_size_interval_var(self.start[w], claim.time(w), split, "")
                 )
-            held += self._held(forward)
+            live += self._live_intervals(forward)
         device = claim.device(forwards[0])
-        if self.once is not None:
-            busy += [self.once.busy[device]] if device in self.once.busy else []
-            held += self.once.held[device]
+        if self.step_operations is not None:
+            busy += (
+                [self.step_operations.busy[device]] if device in self.step_operations.busy else []
+            )
+            live += self.step_operations.live[device]
         cp.add_no_overlap(busy)
-        room = claim.pipeline.ticks.room(device)
-        if room is not None:
-            cp.add_cumulative([interval for interval, _ in held], [much for _, much in held], room)
+        headroom = claim.pipeline.ticks.headroom(device)
+        if headroom is not None:
+            cp.add_cumulative(
+                [interval for interval, _ in live], [much for _, much in live], headroom
+            )
 
     def _whole_time(self, op: Op) -> cp_model.IntervalVar:
         size = self.cp.new_int_var(0, self.last, "")
         return self.cp.new_interval_var(self.start[op], size, self.end[op], "")
 
-    def _held(self, forward: Op) -> list[Held]:
-        """What a slice holds at a stage, with a BW, or with a B and a W."""
-        split, found = self.split[forward], list[Held]()
-        for there, kinds in (
+    def _live_intervals(self, forward: Op) -> list[LiveInterval]:
+        """Live memory of a slice at a stage, with a BW, or with a B and a W."""
+        split, intervals = self.split[forward], list[LiveInterval]()
+        for presence, kinds in (
             (split, (OpKind.F, OpKind.B, OpKind.W)),
             (split.negated(), (OpKind.F, OpKind.BW)),
         ):
             existing = [kind for kind in kinds if self.claim.has(kind, forward.stage)]
-            for begin, end, amount in self.claim.holdings(forward, existing):
+            for begin, end, amount in self.claim.live_intervals(forward, existing):
                 size = self.cp.new_int_var(0, self.last, "")
                 interval = self.cp.new_optional_interval_var(
-                    self.start[begin], size, self.end[end], there, ""
+                    self.start[begin], size, self.end[end], presence, ""
                 )
-                found.append((interval, amount))
-        return found
+                intervals.append((interval, amount))
+        return intervals
 
-    def _add_bound(self, most: int) -> None:
-        """No device is done later than `most`, or later than that after its first operation."""
+    def _add_bound(self, max_value: int) -> None:
+        """No device ends later than `max_value`, counted from 0 or from its first operation."""
         claim, cp = self.claim, self.cp
         whole = of_smallest(claim)._replace(backward_kind=BackwardKind.WHOLE)
         for device in range(claim.pipeline.num_devices):
@@ -250,15 +261,15 @@ class MixedModel:
                 if op.kind is OpKind.F:
                     cp.add(start >= begin + first)
                 if op.kind is OpKind.BW and not claim.span:
-                    left = self._left(claim.pipeline.route(op.microbatch), op.stage)
-                    cp.add(self.end[op] + left <= most)
-                cp.add(self.end[op] <= begin + most)
-            if self.once is not None:
-                self.once.add_window(cp, device, begin, most)
+                    remaining = self._time_below(claim.pipeline.route(op.microbatch), op.stage)
+                    cp.add(self.end[op] + remaining <= max_value)
+                cp.add(self.end[op] <= begin + max_value)
+            if self.step_operations is not None:
+                self.step_operations.add_window(cp, device, begin, max_value)
 
-    def _left(self, route: int, stage: int) -> int:
-        """Least time from the end of a backward until those below it end."""
+    def _time_below(self, route: int, stage: int) -> int:
+        """Minimum time from the end of a backward to the end of those of all lower stages."""
         ticks = self.claim.pipeline.ticks
-        _, partial, _, full = of_smallest(self.claim).least
+        _, partial, _, full = of_smallest(self.claim).min_durations
         shortest = map(min, partial[:stage], full[:stage])
         return sum(shortest) + sum(ticks.up[route][:stage])

@@ -1,15 +1,14 @@
-"""The rules of a schedule, for CP-SAT: some devices with all of theirs, the others with fewer.
+"""The rules of a schedule for CP-SAT: all rules of some devices, fewer of the others.
 
-Every constraint is a rule, or the work between two operations (`ppopt.rechecker.rules`), that
-each schedule below the bound obeys once its microbatches are renamed into order. So where some
-devices keep all their rules and the others not, and there is still no solution, there is no such
-schedule.
+Every constraint is a rule, or the work between two operations (`ppopt.rechecker.rules`), that every
+schedule below the bound obeys after its microbatches are renamed into order. So if there is no
+solution even without some rules of the other devices, there is no such schedule.
 
-Microbatches in order. Take the operations of one kind and stage on one route. They are of one
-length and do not overlap: rename them so that the k-th is that of the k-th microbatch. A rule
-that says "an operation of microbatch j ends some time before another one of j starts", for all j
-alike, holds after that too. When the k-th of the later operations starts, k of them have started,
-before which k of the earlier ones have ended. Devices, times and memory stay as they were.
+Microbatches in order. Take the operations of one kind and stage on one route. They have one length
+and do not overlap: rename them so that the k-th belongs to the k-th microbatch. A rule that says
+"an operation of microbatch j ends some time before another operation of j starts", for every j,
+still holds. When the k-th of the later operations starts, k of them have started, and before these
+k of the earlier ones have ended. Devices, times and memory do not change.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
-from ppopt.rechecker.once_model import Once, add_once
 from ppopt.rechecker.rules import Rules
+from ppopt.rechecker.step_operations_model import StepOperations, add_step_operations
 
 Pair = tuple[Op, Op]
 """An F and a backward that run as one operation."""
@@ -42,9 +41,9 @@ class FeasibilityModel(NamedTuple):
     alone: dict[Op, cp_model.IntVar]
     """Whether an operation that may run as one with others runs by itself."""
     sent: dict[Op, cp_model.IntVar]
-    """Start of the transfer of what an operation hands on, where links are resources."""
-    once: Once | None
-    """What a step has once; None: nothing, or not all operations are stated."""
+    """Start of the transfer of an operation's result, if links are resources."""
+    step_operations: StepOperations | None
+    """Operations besides compute; None: there are none, or not all operations are stated."""
     latest: int
     """Last instant, in ticks; no operation is longer."""
 
@@ -52,18 +51,19 @@ class FeasibilityModel(NamedTuple):
 def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> FeasibilityModel:
     """Model of the schedules below the bound and done by `latest`, with all rules of `devices`.
 
-    `rules` are those of the claim; where microbatches differ, of that of the smallest.
+    `rules` are those of the claim; if microbatches differ, of the claim of the smallest.
     """
-    cp, least = cp_model.CpModel(), rules.claim.least
+    cp, min_durations = cp_model.CpModel(), rules.claim.min_durations
     start = {
-        op: cp.new_int_var(0, latest - least[op.kind][op.stage], str(op)) for op in rules.operations
+        op: cp.new_int_var(0, latest - min_durations[op.kind][op.stage], str(op))
+        for op in rules.operations
     }
     end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
     model = FeasibilityModel(claim, cp, start, end, {}, {}, {}, None, latest)
     for device in sorted(devices):
         _add_pairs(model, device)
-    if claim.pipeline.has_further_operations and rules.all:
-        model = model._replace(once=add_once(cp, claim, latest, start, end))
+    if claim.pipeline.has_auxiliary_operations and rules.all:
+        model = model._replace(step_operations=add_step_operations(cp, claim, latest, start, end))
     for device in sorted(devices):
         _add_device(model, device)
     for before, after, lag in rules.apart:
@@ -75,18 +75,18 @@ def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> F
     return model
 
 
-def _add_bound(model: FeasibilityModel, rules: Rules, most: int) -> None:
-    """No device is done later than `most`, or later than that after its first operation."""
+def _add_bound(model: FeasibilityModel, rules: Rules, max_value: int) -> None:
+    """No device ends later than `max_value`, counted from 0 or from its first operation."""
     claim, cp = model.claim, model.cp
     devices = range(claim.pipeline.num_devices)
     window = [cp.new_int_var(0, model.latest if claim.span else 0, "") for _ in devices]
     for op, start in model.start.items():
         begin = window[claim.device(op)]
         cp.add(start >= begin + rules.behind(op))
-        cp.add(model.end[op] + rules.ahead(op) <= begin + most)
-    if model.once is not None:
+        cp.add(model.end[op] + rules.ahead(op) <= begin + max_value)
+    if model.step_operations is not None:
         for device in devices:
-            model.once.add_window(cp, device, window[device], most)
+            model.step_operations.add_window(cp, device, window[device], max_value)
 
 
 def _add_links(model: FeasibilityModel, devices: frozenset[int]) -> None:
@@ -104,53 +104,53 @@ def _add_links(model: FeasibilityModel, devices: frozenset[int]) -> None:
 
 
 def _add_device(model: FeasibilityModel, device: int) -> None:
-    """One operation, or pair, at a time, and never more memory than the limit.
+    """The device runs one operation, or pair, at a time, within its memory limit.
 
-    With one stage on which all memory is held from F to W (or BW), memory is held by numbers of
-    microbatches alone, and the rules have counted them, if one fits; not so where microbatches are
-    sliced, or differ.
+    If the device has one stage, on which all memory is live from F to W (or BW), only the number of
+    live microbatches matters, and the rules already limit it if one fits. This does not hold if
+    microbatches are sliced or differ.
     """
     claim = model.claim
-    mine = [op for op in model.start if claim.device(op) == device]
-    once = model.once
-    gathered = [] if once is None else once.held[device]
-    busy = _intervals(model, mine)
-    if once is not None and device in once.busy:
-        busy.append(once.busy[device])
+    own_operations = [op for op in model.start if claim.device(op) == device]
+    step_operations = model.step_operations
+    gathered = [] if step_operations is None else step_operations.live[device]
+    busy = _intervals(model, own_operations)
+    if step_operations is not None and device in step_operations.busy:
+        busy.append(step_operations.busy[device])
     model.cp.add_no_overlap(busy)
-    stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in mine}
+    stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in own_operations}
     differ = {Trait.SLICES, Trait.MICROBATCHES} & claim.traits
     simple = len(stages) == 1 and not differ
-    between = (*((kind, claim.gives) for kind in claim.kinds[:-1]),)
-    between += (*((kind, claim.takes) for kind in claim.kinds[1:]),)
+    between = (*((kind, claim.frees) for kind in claim.kinds[:-1]),)
+    between += (*((kind, claim.allocates) for kind in claim.kinds[1:]),)
     counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
-    room = claim.pipeline.ticks.room(device)
-    if room is None:
+    headroom = claim.pipeline.ticks.headroom(device)
+    if headroom is None:
         return
-    one_fits = all(claim.takes(OpKind.F, stage) <= room for stage, _ in stages)
+    one_fits = all(claim.allocates(OpKind.F, stage) <= headroom for stage, _ in stages)
     if simple and counted and one_fits and not gathered:
         return
-    held = list(gathered)
-    for op in mine:
+    live = list(gathered)
+    for op in own_operations:
         kinds = claim.kinds_of(op.stage) if op.kind is OpKind.F else ()
-        for begin, end, amount in claim.holdings(op, kinds):
+        for begin, end, amount in claim.live_intervals(op, kinds):
             size = model.cp.new_int_var(0, model.latest, "")
-            held.append(
+            live.append(
                 (model.cp.new_interval_var(model.start[begin], size, model.end[end], ""), amount)
             )
-    model.cp.add_cumulative([what for what, _ in held], [amount for _, amount in held], room)
+    model.cp.add_cumulative([what for what, _ in live], [amount for _, amount in live], headroom)
 
 
 def _add_pairs(model: FeasibilityModel, device: int) -> None:
     """An operation ends when its time is over: alone, or that of its pair."""
     cp, claim = model.cp, model.claim
-    mine = [op for op in model.start if claim.device(op) == device]
-    partners: dict[Op, list[Pair]] = {op: [] for op in mine}
-    for pair in _options(claim, mine):
+    own_operations = [op for op in model.start if claim.device(op) == device]
+    partners: dict[Op, list[Pair]] = {op: [] for op in own_operations}
+    for pair in _options(claim, own_operations):
         model.joined[pair] = cp.new_bool_var("")
         for op in pair:
             partners[op].append(pair)
-    for op in mine:
+    for op in own_operations:
         start, time = model.start[op], claim.time(op)
         chosen = {pair: model.joined[pair] for pair in partners[op]}
         if not chosen:
@@ -167,35 +167,35 @@ def _add_pairs(model: FeasibilityModel, device: int) -> None:
             cp.add(model.start[forward] == model.start[backward]).only_enforce_if(joined)
 
 
-def _intervals(model: FeasibilityModel, mine: list[Op]) -> list[cp_model.IntervalVar]:
+def _intervals(model: FeasibilityModel, own_operations: list[Op]) -> list[cp_model.IntervalVar]:
     """When a device is busy: in pairs by their F, with all others by themselves."""
-    cp, found = model.cp, []
-    for op in mine:
+    cp, intervals = model.cp, []
+    for op in own_operations:
         start, time, alone = model.start[op], model.claim.time(op), model.alone.get(op)
         if alone is None:
-            found.append(cp.new_fixed_size_interval_var(start, time, ""))
+            intervals.append(cp.new_fixed_size_interval_var(start, time, ""))
         elif op.kind is OpKind.F:
             size = cp.new_int_var(0, model.latest, "")
-            found.append(cp.new_interval_var(start, size, model.end[op], ""))
+            intervals.append(cp.new_interval_var(start, size, model.end[op], ""))
         else:
-            found.append(cp.new_optional_fixed_size_interval_var(start, time, alone, ""))
-    return found
+            intervals.append(cp.new_optional_fixed_size_interval_var(start, time, alone, ""))
+    return intervals
 
 
-def _options(claim: Claim, mine: list[Op]) -> list[Pair]:
+def _options(claim: Claim, own_operations: list[Op]) -> list[Pair]:
     """Pairs of different microbatches that save time.
 
-    One that saves none is of no use: in its place the backward and then the F start no earlier, end
-    no later and hold no more. On one route, microbatches in order, the F is of the later one: that
-    of the other is over.
+    A pair that saves none is not needed: the backward followed by the F can replace it, which start
+    no earlier, end no later and need no more memory. On one route, with microbatches in order, the
+    F is of the later microbatch: that of the earlier one has ended.
     """
     if not claim.paired:
         return []
     route = claim.pipeline.route
-    backwards = [op for op in mine if op.kind is claim.kinds[1]]
+    backwards = [op for op in own_operations if op.kind is claim.kinds[1]]
     return [
         (operation, two)
-        for operation in mine
+        for operation in own_operations
         if operation.kind is OpKind.F
         for two in backwards
         if route(operation.microbatch) != route(two.microbatch)

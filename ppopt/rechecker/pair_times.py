@@ -1,13 +1,13 @@
-"""Times of an F and a backward that run as one, and the least time of an operation.
+"""Times of an F and a backward that run as one, and the minimum time of an operation.
 
-F(i) with BW(k), without recompute, takes what a matrix says. If a time is stated per stage, it
-is o(i) for F(i) with BW(i). Put BW(k) in the place of BW(i), or F(i) in the place of F(k): by that
-much the pair is longer or shorter than o(i), or than o(k), and it takes the longer of these two
-times. It takes no less than the shortest of o(i), o(k) and the longer part.
+A matrix states the time of F(i) with BW(k), without recompute. A time per stage, o(i), is that of
+F(i) with BW(i). For two stages there are two estimates: o(i) + BW(k) - BW(i) and o(k) + F(i) -
+F(k). The pair takes the longer of both, but no less than the shortest of o(i), o(k) and the longer
+part.
 
-If times of F with B are stated, the same holds with B in the place of BW. Else F(i) with B(k)
-differs from F(i) with BW(k) by as much as B(k) from BW(k), but it takes no less than either part,
-unless F(i) with BW(k) does.
+If times of F with B are stated, the same holds for B instead of BW. Otherwise F(i) with B(k) is
+shorter than F(i) with BW(k) by BW(k) - B(k), but no shorter than either part, unless F(i) with
+BW(k) is.
 
 Recompute makes every pair of a backward longer by its whole time.
 """
@@ -26,10 +26,14 @@ Row = tuple[int, ...]
 def pair_time(pipeline: Pipeline, forward: int, kind: OpKind, backward: int) -> int:
     """Time of F of a stage and B or BW (`kind`) of another run as one, in ticks."""
     ticks = pipeline.ticks
-    again = ticks.costs.recompute_time[backward]
+    recompute_time = ticks.costs.recompute_time[backward]
     if kind is OpKind.B and ticks.overlap_input:
-        return again + _without_recompute(pipeline, ticks.overlap_input, forward, kind, backward)
-    whole = again + _without_recompute(pipeline, ticks.overlap, forward, OpKind.BW, backward)
+        return recompute_time + _without_recompute(
+            pipeline, ticks.overlap_input, forward, kind, backward
+        )
+    whole = recompute_time + _without_recompute(
+        pipeline, ticks.overlap, forward, OpKind.BW, backward
+    )
     own, full = ticks.durations[kind][backward], ticks.durations[OpKind.BW][backward]
     shortest = min(whole, max(ticks.durations[OpKind.F][forward], own))
     return max(shortest, whole - (full - own))
@@ -38,15 +42,15 @@ def pair_time(pipeline: Pipeline, forward: int, kind: OpKind, backward: int) -> 
 def _without_recompute(
     pipeline: Pipeline, times: Any, forward: int, kind: OpKind, backward: int
 ) -> int:
-    """Time of F and a backward of two stages as one, where `times` are stated for such pairs."""
+    """Time of F and a backward of two stages as one, from the `times` stated for such pairs."""
     ticks = pipeline.ticks
-    again, f = ticks.costs.recompute_time, ticks.durations[OpKind.F]
+    recompute_time, f = ticks.costs.recompute_time, ticks.durations[OpKind.F]
     if isinstance(times[0], tuple):
-        return int(times[forward][backward]) - again[backward]
+        return int(times[forward][backward]) - recompute_time[backward]
     own, stated = {}, {}
     for stage in (forward, backward):
-        own[stage] = ticks.durations[kind][stage] - again[stage]
-        stated[stage] = int(times[stage]) - again[stage]
+        own[stage] = ticks.durations[kind][stage] - recompute_time[stage]
+        stated[stage] = int(times[stage]) - recompute_time[stage]
     return max(
         stated[forward] + own[backward] - own[forward],
         stated[backward] + f[forward] - f[backward],
@@ -54,36 +58,42 @@ def _without_recompute(
     )
 
 
-def meet(pipeline: Pipeline, one: int, other: int) -> bool:
+def meet(pipeline: Pipeline, forward: int, backward: int) -> bool:
     """Whether two stages share a device on any route, and F and a backward may run as one."""
     if pipeline.overlap is None:
         return False
-    return any(mine[one] == theirs[other] for mine in pipeline.hosts for theirs in pipeline.hosts)
+    return any(
+        forward_hosts[forward] == backward_hosts[backward]
+        for forward_hosts in pipeline.hosts
+        for backward_hosts in pipeline.hosts
+    )
 
 
 def pairs_save(pipeline: Pipeline) -> bool:
-    """Whether any pair takes less than its two parts."""
+    """Whether any pair takes less time than the sum of its two parts."""
     stages, times = range(pipeline.num_stages), pipeline.ticks.durations
     return pipeline.overlap is not None and any(
-        pair_time(pipeline, stage, kind, other) < times[OpKind.F][stage] + times[kind][other]
+        pair_time(pipeline, stage, kind, backward_stage)
+        < times[OpKind.F][stage] + times[kind][backward_stage]
         for stage in stages
-        for other in stages
-        if meet(pipeline, stage, other)
+        for backward_stage in stages
+        if meet(pipeline, stage, backward_stage)
         for kind in (OpKind.B, OpKind.BW)
     )
 
 
 @lru_cache(maxsize=8)
-def least_times(pipeline: Pipeline) -> tuple[Row, ...]:
-    """Least time of every kind and stage, [kind][stage], in ticks: alone, or in a pair."""
-    stages, found = range(pipeline.num_stages), [list(row) for row in pipeline.ticks.durations]
+def min_times(pipeline: Pipeline) -> tuple[Row, ...]:
+    """Minimum time of every kind and stage, [kind][stage], in ticks: alone or in a pair."""
+    stages, times = range(pipeline.num_stages), [list(row) for row in pipeline.ticks.durations]
     for stage in stages:
-        for other in stages:
-            if meet(pipeline, stage, other):
+        for backward_stage in stages:
+            if meet(pipeline, stage, backward_stage):
                 with_b, with_bw = (
-                    pair_time(pipeline, stage, kind, other) for kind in (OpKind.B, OpKind.BW)
+                    pair_time(pipeline, stage, kind, backward_stage)
+                    for kind in (OpKind.B, OpKind.BW)
                 )
-                found[OpKind.F][stage] = min(found[OpKind.F][stage], with_b, with_bw)
-                found[OpKind.B][other] = min(found[OpKind.B][other], with_b)
-                found[OpKind.BW][other] = min(found[OpKind.BW][other], with_bw)
-    return tuple(map(tuple, found))
+                times[OpKind.F][stage] = min(times[OpKind.F][stage], with_b, with_bw)
+                times[OpKind.B][backward_stage] = min(times[OpKind.B][backward_stage], with_b)
+                times[OpKind.BW][backward_stage] = min(times[OpKind.BW][backward_stage], with_bw)
+    return tuple(map(tuple, times))

@@ -1,18 +1,18 @@
-"""Exact dynamic programming over partial schedules: refutes a bound by leaving none of them.
+"""Exact dynamic programming over partial schedules: proves a bound if all of them are pruned.
 
-A partial schedule grows by one operation at a time, in the order of starts. How it can go on
-depends on how many operations of each kind and stage it has, and on some instants: when each device
-is free, and when what is under way arrives. Of two partial schedules with the same operations, one
-dominates the other if it is no later at any of these instants: only non-dominated ones are kept.
-Those that cannot end below the bound are dropped. If none is left, no schedule is below the bound.
+A partial schedule grows by one operation at a time, in the order of starts. Its continuations
+depend on how many operations of each kind and stage it has, and on some instants: when each device
+is free, and when each pending input arrives. Of two partial schedules with the same operations, one
+dominates the other if none of these instants is later; only non-dominated ones are kept. Those that
+cannot end below the bound are pruned. If none remains, no schedule is below the bound.
 
-An operation is postponed if another one could run and end before it starts: that one may as well
-run first on its device, unless other operations there compete for the memory that it takes. The
-other one is itself kept, since it starts no later than it ends; this matters where it takes no
-time.
+An operation is postponed if another operation could run and end before it starts: that one can run
+first on its device, unless operations there compete for the memory that it allocates. The other
+operation itself is not postponed, since it starts no later than it ends; this matters if its
+duration is 0.
 
-Microbatches go through every stage in order, which loses nothing (see `ppopt.rechecker.model`). Of
-devices left out, only the time through their stages counts.
+Microbatches pass every stage in order, which loses nothing (see `ppopt.rechecker.model`). Of the
+devices that are not modelled, only the time through their stages counts.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_times import RouteTimes
 
 Instants = tuple[int, ...]
-"""When every device is free; then, for every delay, when what is under way arrives."""
+"""When every device is free; then, for every delay, when each pending input arrives."""
 Done = tuple[int, ...]
 HANDLES = frozenset({Trait.LINKS, Trait.FROZEN})
 """Traits that the enumeration handles; links only delay."""
 _NEW = -1
 EACH = 1e-4
-"""Least seconds per partial schedule, about: what would take longer than the limit is not begun."""
+"""Approximate minimum seconds per partial schedule; an enumeration that would exceed the time limit
+is not started."""
 
 
 class StageOperations(NamedTuple):
@@ -45,14 +46,14 @@ class StageOperations(NamedTuple):
     kind: OpKind
     stage: int
     device: int
-    """Place of its device among those looked at."""
+    """Index of its device among the modelled devices."""
     time: int
-    takes: int
-    """Memory that it takes at its start."""
-    gives: int
-    """Memory that it gives back at its end."""
+    allocates: int
+    """Memory that it allocates at its start."""
+    frees: int
+    """Memory that it frees at its end."""
     alone: bool
-    """Whether no other class of its device takes memory, or it takes none."""
+    """Whether no other class of its device allocates memory, or it allocates none."""
 
 
 class Extension(NamedTuple):
@@ -62,19 +63,19 @@ class Extension(NamedTuple):
     """The operations that they have then."""
     added: StageOperations
     arrival: int | None
-    """Place among the instants of the arrival that it waits for."""
+    """Index among the instants of the arrival that it waits for."""
     came: tuple[int, ...]
-    """Where every arrival stood among the instants before; `_NEW`: it is new."""
+    """Index of every arrival among the previous instants; `_NEW`: it is new."""
     lag: int
     """Time from its end to the new arrival."""
     targets: tuple[int, ...]
     """Device of every arrival."""
-    least: tuple[tuple[int, int | None, int], ...]
-    """Device or else place of an arrival, from which so much time is left."""
+    remaining_times: tuple[tuple[int, int | None, int], ...]
+    """(device, index of an arrival or None, minimum time that follows it)."""
 
 
 class Delay(NamedTuple):
-    """Least time from the end of an operation to the start of another of its microbatch."""
+    """Minimum time from the end of an operation to the start of another of its microbatch."""
 
     first: int
     then: int
@@ -82,13 +83,13 @@ class Delay(NamedTuple):
 
 
 def applies(claim: Claim) -> bool:
-    """Whether the pipeline has only the rules that are modelled here."""
+    """Whether the pipeline has only rules that are modelled here."""
     pipeline = claim.pipeline
     if claim.bound is None or not claim.has_only(HANDLES):
         return False
     kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
     return all(
-        ticks.durations[kind][stage] or claim.takes(kind, stage) == 0
+        ticks.durations[kind][stage] or claim.allocates(kind, stage) == 0
         for kind in kinds
         for stage in stages
     )
@@ -105,8 +106,8 @@ def refuted(claim: Claim, until: float, report: Callable[[int], None]) -> tuple[
     devices = tuple(sorted(set(claim.devices or range(claim.pipeline.num_devices))))
     report(len(devices))
     partial = PartialSchedules(claim, devices)
-    for left in range(partial.steps, 0, -1):
-        if EACH * left * partial.width > until - monotonic():
+    for remaining_steps in range(partial.steps, 0, -1):
+        if EACH * remaining_steps * partial.width > until - monotonic():
             return None
         if not partial.step(lambda: monotonic() > until):
             return None
@@ -124,27 +125,32 @@ class PartialSchedules:
         self._hosts = pipeline.hosts[0]
         self._times = RouteTimes(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
-        self._classes = list(self._made())
-        self._place = {(each.kind, each.stage): place for place, each in enumerate(self._classes)}
+        self._classes = list(self._operation_classes())
+        self._class_ids = {
+            (each.kind, each.stage): class_id for class_id, each in enumerate(self._classes)
+        }
         self._delays = list(self._ways())
         self._inner = [
-            [self._place[kind, each.stage] for kind in claim.kinds[: claim.kinds.index(each.kind)]]
+            [
+                self._class_ids[kind, each.stage]
+                for kind in claim.kinds[: claim.kinds.index(each.kind)]
+            ]
             for each in self._classes
         ]
         self._into: list[int | None] = [None] * len(self._classes)
         self._out: list[int | None] = [None] * len(self._classes)
-        for number, delay in enumerate(self._delays):
-            self._into[delay.then], self._out[delay.first] = number, number
+        for delay_id, delay in enumerate(self._delays):
+            self._into[delay.then], self._out[delay.first] = delay_id, delay_id
         self._before = [
-            [*inner, *(delay.first for delay in self._delays if delay.then == place)]
-            for place, inner in enumerate(self._inner)
+            [*inner, *(delay.first for delay in self._delays if delay.then == class_id)]
+            for class_id, inner in enumerate(self._inner)
         ]
         self._tails: dict[int, int] = {}
         """Time from the end of an operation of every class to the end of all that wait for it."""
-        for place in self._last_first():
-            self._tails[place] = self._tail(place)
+        for class_id in self._last_first():
+            self._tails[class_id] = self._tail(class_id)
         ticks = pipeline.ticks
-        self._room = [ticks.room(device) for device in devices]
+        self._headroom = [ticks.headroom(device) for device in devices]
         free = [0] * len(devices)
         if self._stages:
             first = self._stages[0]
@@ -153,83 +159,83 @@ class PartialSchedules:
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
 
-    def _made(self) -> Iterator[StageOperations]:
+    def _operation_classes(self) -> Iterator[StageOperations]:
         pipeline, ticks = self._claim.pipeline, self._claim.pipeline.ticks
         takers = Counter(
             self._hosts[stage]
             for kind in self._claim.kinds
             for stage in self._stages
-            if self._claim.takes(kind, stage) > 0
+            if self._claim.allocates(kind, stage) > 0
         )
         for kind in self._claim.kinds:
             for stage in self._stages:
                 if not self._claim.has(kind, stage):
                     continue
                 host = self._hosts[stage]
-                takes = self._claim.takes(kind, stage)
-                alone = ticks.limits is None or takes == 0 or takers[host] == 1
+                allocates = self._claim.allocates(kind, stage)
+                alone = ticks.limits is None or allocates == 0 or takers[host] == 1
                 yield StageOperations(
                     kind,
                     stage,
                     self._devices.index(host),
                     pipeline.ticks.durations[kind][stage],
-                    takes,
-                    self._claim.gives(kind, stage),
+                    allocates,
+                    self._claim.frees(kind, stage),
                     alone,
                 )
 
     def _ways(self) -> Iterator[Delay]:
-        """From stage to stage looked at, and back from the last one."""
-        place, back, last = self._place, self._claim.kinds[1], self._stages[-1]
+        """Delays between consecutive modelled stages, down and up, and the last round trip."""
+        class_ids, back, last = self._class_ids, self._claim.kinds[1], self._stages[-1]
         for low, high in pairwise(self._stages):
             down, up = (self._times.between(kind, low, high) for kind in (OpKind.F, back))
-            yield Delay(place[OpKind.F, low], place[OpKind.F, high], down)
+            yield Delay(class_ids[OpKind.F, low], class_ids[OpKind.F, high], down)
             if self._claim.has(back, low):
-                yield Delay(place[back, high], place[back, low], up)
+                yield Delay(class_ids[back, high], class_ids[back, low], up)
         trip = self._times.round_trip(last)
         if trip:
-            yield Delay(place[OpKind.F, last], place[back, last], trip)
+            yield Delay(class_ids[OpKind.F, last], class_ids[back, last], trip)
 
     def _last_first(self) -> list[int]:
         """All classes, each after those that wait for it."""
         kinds = self._claim.kinds
 
-        def key(place: int) -> tuple[int, int]:
-            each = self._classes[place]
+        def key(class_id: int) -> tuple[int, int]:
+            each = self._classes[class_id]
             return -kinds.index(each.kind), -each.stage if each.kind is OpKind.F else each.stage
 
         return sorted(range(len(self._classes)), key=key)
 
-    def _tail(self, place: int) -> int:
-        """Time from the end of an operation to the end of all that wait for it, theirs known."""
-        found = self._elsewhere(self._classes[place])
-        after = [(delay.then, delay.lag) for delay in self._delays if delay.first == place]
-        after += [(other, 0) for other, inner in enumerate(self._inner) if place in inner]
-        for other, lag in after:
-            found = max(found, lag + self._classes[other].time + self._tails[other])
-        return found
+    def _tail(self, class_id: int) -> int:
+        """Time from the end of an operation to the end of all that wait for it."""
+        tail = self._elsewhere(self._classes[class_id])
+        after = [(delay.then, delay.lag) for delay in self._delays if delay.first == class_id]
+        after += [(later, 0) for later, inner in enumerate(self._inner) if class_id in inner]
+        for later, lag in after:
+            tail = max(tail, lag + self._classes[later].time + self._tails[later])
+        return tail
 
     def _elsewhere(self, own: StageOperations) -> int:
-        """Time from its end to the last W (or BW) of its microbatch on the devices left out next.
+        """Time from its end to the last W (or BW) of its microbatch on devices not modelled.
 
-        From a backward up to the next stage looked at, or to the first; from the last F looked at,
+        From a backward up to the next modelled stage, or to the first; from the last modelled F,
         down and back.
         """
         durations, stages = self._claim.pipeline.ticks.durations, range(len(self._hosts))
         forward, back, *weight = (durations[kind] for kind in self._claim.kinds)
         closing = [sum(times[stage] for times in (back, *weight)) for stage in stages]
-        found = 0
+        tail = 0
         if own.kind is self._claim.kinds[1]:
             for stage in range(own.stage - 1, -1, -1):
                 if self._hosts[stage] in self._devices:
                     break
                 up = self._times.between(own.kind, stage, own.stage)
-                found = max(found, up + closing[stage])
+                tail = max(tail, up + closing[stage])
         elif own.kind is OpKind.F and own.stage == self._stages[-1]:
             for stage in stages[own.stage + 1 :]:
                 down = self._times.between(OpKind.F, own.stage, stage) + forward[stage]
-                found = max(found, down + self._times.round_trip(stage) + closing[stage])
-        return found
+                tail = max(tail, down + self._times.round_trip(stage) + closing[stage])
+        return tail
 
     @property
     def width(self) -> int:
@@ -242,7 +248,7 @@ class PartialSchedules:
         for done, several in self._level.items():
             if stop():
                 return False
-            steps = [self._step(done, place) for place in self._next(done)]
+            steps = [self._step(done, class_id) for class_id in self._next(done)]
             for instants in several:
                 for step, start in self._not_postponed(steps, instants):
                     longer = self._extended(step, start, instants)
@@ -252,38 +258,44 @@ class PartialSchedules:
         return True
 
     def _next(self, done: Done) -> Iterator[int]:
-        """Classes whose next operation has all it waits for, and memory."""
-        held = [0] * len(self._devices)
-        for number, each in zip(done, self._classes, strict=True):
-            held[each.device] += number * (each.takes - each.gives)
-        for place, each in enumerate(self._classes):
-            number, room = done[place], self._room[each.device]
-            ready = all(done[before] > number for before in self._before[place])
-            fits = each.takes == 0 or room is None or held[each.device] + each.takes <= room
-            if number < self._claim.pipeline.batches and ready and fits:
-                yield place
+        """Classes whose next operation has all its inputs and fits into memory."""
+        live = [0] * len(self._devices)
+        for count, each in zip(done, self._classes, strict=True):
+            live[each.device] += count * (each.allocates - each.frees)
+        for class_id, each in enumerate(self._classes):
+            count, headroom = done[class_id], self._headroom[each.device]
+            ready = all(done[before] > count for before in self._before[class_id])
+            fits = (
+                each.allocates == 0
+                or headroom is None
+                or live[each.device] + each.allocates <= headroom
+            )
+            if count < self._claim.pipeline.batches and ready and fits:
+                yield class_id
 
-    def _step(self, done: Done, place: int) -> Extension:
+    def _step(self, done: Done, class_id: int) -> Extension:
         """What an operation of a class adds to all partial schedules with the same operations."""
-        after = (*done[:place], done[place] + 1, *done[place + 1 :])
-        own, total = self._classes[place], self._claim.pipeline.batches
+        after = (*done[:class_id], done[class_id] + 1, *done[class_id + 1 :])
+        own, total = self._classes[class_id], self._claim.pipeline.batches
         first, arrivals = self._arrivals(done)
         new_first, new_arrivals = self._arrivals(after)
         came: list[int] = []
-        for number, delay in enumerate(self._delays):
-            took = delay.then == place
-            held = range(first[number] + took, first[number] + arrivals[number])
-            came += [*held, _NEW] if delay.first == place else held
+        for delay_id, delay in enumerate(self._delays):
+            took = delay.then == class_id
+            still_pending = range(first[delay_id] + took, first[delay_id] + arrivals[delay_id])
+            came += [*still_pending, _NEW] if delay.first == class_id else still_pending
         work = [0] * len(self._devices)
-        least = []
-        for other, each in enumerate(self._classes):
-            left = total - after[other]
-            work[each.device] += left * each.time
-            link = self._into[other]
+        remaining_times = []
+        for index, each in enumerate(self._classes):
+            count = total - after[index]
+            work[each.device] += count * each.time
+            link = self._into[index]
             arrived = None if link is None or not new_arrivals[link] else new_first[link]
-            if left:
-                least.append((each.device, arrived, left * each.time + self._tails[other]))
-        link, out = self._into[place], self._out[place]
+            if count:
+                remaining_times.append(
+                    (each.device, arrived, count * each.time + self._tails[index])
+                )
+        link, out = self._into[class_id], self._out[class_id]
         return Extension(
             after,
             own,
@@ -291,24 +303,24 @@ class PartialSchedules:
             tuple(came),
             0 if out is None else self._delays[out].lag,
             self._targets(after),
-            (*((device, None, left) for device, left in enumerate(work)), *least),
+            (*((device, None, time) for device, time in enumerate(work)), *remaining_times),
         )
 
     def _arrivals(self, done: Done) -> tuple[list[int], list[int]]:
-        """For every delay, the place of its first arrival among the instants, and how many."""
-        first, count, place = [], [], len(self._devices)
+        """For every delay, the index of its first arrival among the instants, and their number."""
+        first, count, position = [], [], len(self._devices)
         for delay in self._delays:
-            first.append(place)
+            first.append(position)
             count.append(done[delay.first] - done[delay.then])
-            place += count[-1]
+            position += count[-1]
         return first, count
 
     def _targets(self, done: Done) -> tuple[int, ...]:
         """Device of every arrival."""
-        found: list[int] = []
+        devices: list[int] = []
         for delay in self._delays:
-            found += [self._classes[delay.then].device] * (done[delay.first] - done[delay.then])
-        return tuple(found)
+            devices += [self._classes[delay.then].device] * (done[delay.first] - done[delay.then])
+        return tuple(devices)
 
     def _not_postponed(
         self, steps: list[Extension], instants: Instants
@@ -331,27 +343,27 @@ class PartialSchedules:
                 yield step, start
 
     def _extended(self, step: Extension, start: int, instants: Instants) -> Instants | None:
-        """A partial schedule with one operation more; None if it cannot end below the bound."""
+        """A partial schedule extended by one operation; None if it cannot end below the bound."""
         size, end = len(self._devices), start + step.added.time
-        made = [max(instant, start) for instant in instants[:size]]
-        made[step.added.device] = end
+        grown = [max(instant, start) for instant in instants[:size]]
+        grown[step.added.device] = end
         new = end + step.lag
         for source, device in zip(step.came, step.targets, strict=True):
             instant = new if source == _NEW else instants[source]
-            made.append(max(instant, made[device]))
+            grown.append(max(instant, grown[device]))
         bound = self._claim.bound
         assert bound is not None
-        for device, arrived, left in step.least:
-            at = made[device] if arrived is None else made[arrived]
-            if left and at + left >= bound:
+        for device, arrived, remaining_time in step.remaining_times:
+            at = grown[device] if arrived is None else grown[arrived]
+            if remaining_time and at + remaining_time >= bound:
                 return None
-        return None if max(made[:size]) >= bound else tuple(made)
+        return None if max(grown[:size]) >= bound else tuple(grown)
 
 
 def _add_non_dominated(several: list[Instants], new: Instants) -> None:
     """Add a partial schedule unless it is dominated; drop those that it dominates."""
-    for other in several:
-        if all(map(le, other, new)):
+    for known in several:
+        if all(map(le, known, new)):
             return
-    several[:] = [other for other in several if not all(map(le, new, other))]
+    several[:] = [known for known in several if not all(map(le, new, known))]
     several.append(new)

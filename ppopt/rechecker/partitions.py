@@ -1,13 +1,13 @@
-"""Bounds over all partitions of a model: which partitions a claimed bound leaves to a search.
+"""Bounds over all partitions of a model: which partitions must be searched to check a claim.
 
-A claim may also be of every choice of the layers that recompute, in all partitions or in one, or of
-every choice of those that offload, or both, in one. A choice of cuts is then ruled out where a
-device reaches the bound whatever its layers recompute, with no recompute elsewhere.
+A claim can also quantify over recompute choices (in any partition), or over offload choices (in one
+partition). Cuts are then excluded if a device reaches the bound whatever its layers recompute,
+without recompute elsewhere.
 
-Devices are taken one after the other, each with every choice of where its stages begin and end. A
-choice is ruled out where the device alone reaches the bound by what it must wait for, do and hold
-(`ppopt.rechecker.device_time`). What is left are partitions in which no device does; choices that
-lead to none are remembered. Nothing here is shared with the search over partitions.
+Devices are enumerated one after the other, each with every choice of where its stages begin and
+end. A choice is excluded if the waiting time, work and memory of that device alone reach the bound
+(`ppopt.rechecker.device_time`). The partitions that no device excludes remain open; choices that
+lead to none are memoized. Nothing here is shared with the search over partitions.
 """
 
 from __future__ import annotations
@@ -30,61 +30,63 @@ from ppopt.rechecker.mixed import by_layers, computes
 
 HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
 """Traits that the bounds of devices handle, once backwards are split and pairs are computed."""
-MOST_LEFT = 64
-"""Most partitions that are left to searches."""
+MAX_OPEN = 64
+"""Maximum number of partitions that are searched."""
 Cuts = tuple[int | None, ...]
 """Layers before the end of every stage but the last; None: not chosen yet."""
 
 
-class Left(NamedTuple):
-    """A partition, and the layers that recompute and offload in it; None: as the model says."""
+class OpenPartition(NamedTuple):
+    """A partition that must be searched, with the layers that recompute and offload.
+
+    None: as the model says.
+    """
 
     counts: tuple[int, ...]
     layers: frozenset[int] | None = None
     offloaded: frozenset[int] | None = None
 
     def __str__(self) -> str:
-        words = f"partition {','.join(map(str, self.counts))}"
+        text = f"partition {','.join(map(str, self.counts))}"
         for does, layers in (("recomputed", self.layers), ("offloaded", self.offloaded)):
             if layers:
-                words += f", layers {','.join(map(str, sorted(layers)))} {does}"
-        return words
+                text += f", layers {','.join(map(str, sorted(layers)))} {does}"
+        return text
 
 
-def left_to_search(claim: Claim, deadline: float) -> list[Left] | None:
-    """The partitions, with the choices of recompute, that no device alone rules out.
+def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None:
+    """The partitions and choices of recompute that no device alone excludes.
 
-    None if there are more than `MOST_LEFT`, if `time.monotonic` passes the deadline, or
-    if the claim is out of reach: it has a trait that is not handled, or a layer whose F computes
-    nothing.
+    None if there are more than `MAX_OPEN`, if `time.monotonic` passes the deadline, or if the claim
+    has a trait that is not handled, or a layer whose F computes nothing.
     """
     if not all(map(computes, claim.pipeline.model.layers)):
         return None
     claim = by_layers(recompute.without(claim) if claim.of_layers else claim)
     if not claim.has_only(HANDLES):
         return None
-    found: list[Left] = []
+    partitions: list[OpenPartition] = []
     try:
         for partition in _Choices(claim, deadline).all():
-            found.append(partition)
-            if len(found) > MOST_LEFT:
+            partitions.append(partition)
+            if len(partitions) > MAX_OPEN:
                 return None
     except TimeoutError:
         return None
-    return found
+    return partitions
 
 
-def claim_of_partition(claim: Claim, left: Left) -> Claim:
+def claim_of_partition(claim: Claim, partition: OpenPartition) -> Claim:
     """The claim of one partition, and of one choice of recompute and offload."""
-    pipeline = replace(claim.pipeline, partition=left.counts, mem_limit=claim.pipeline.limits)
-    again, moved = left.layers, left.offloaded
+    pipeline = replace(claim.pipeline, partition=partition.counts, mem_limit=claim.pipeline.limits)
+    recomputed, offloaded = partition.layers, partition.offloaded
     layers = tuple(
         replace(
             layer,
-            recompute=layer.recompute if again is None else number in again,
-            offload=layer.offload if moved is None else number in moved,
+            recompute=layer.recompute if recomputed is None else index in recomputed,
+            offload=layer.offload if offloaded is None else index in offloaded,
         )
-        for number, layer in enumerate(pipeline.model.layers)
+        for index, layer in enumerate(pipeline.model.layers)
     )
     model = replace(pipeline.model, layers=layers)
     return claim.of_pipeline(replace(pipeline, model=model, recompute=None, offload=None))
@@ -96,7 +98,7 @@ class _Choices:
     def __init__(self, claim: Claim, deadline: float) -> None:
         self._sums = LayerSums(claim)
         self._times = DeviceTime(claim, self._sums)
-        self._least = lru_cache(maxsize=None)(self._times.least)
+        self._lower_bound = lru_cache(maxsize=None)(self._times.lower_bound)
         self._hosted = claim.pipeline.hosted[0]
         self._stages, self._layers = claim.pipeline.num_stages, len(claim.pipeline.model)
         time = claim.bound_time
@@ -108,24 +110,24 @@ class _Choices:
         own = self._sums
         self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
         self._free = claim.recompute, claim.offload
-        """Whether it is of every choice of recompute, and of offload."""
+        """Whether the claim is of every choice of recompute, and of offload."""
         self._counts = None if claim.partitions else claim.pipeline.counts
-        """Layers of every stage, where the partition is given."""
+        """Layers of every stage, if the partition is fixed."""
 
-    def all(self) -> Iterator[Left]:
-        """Every partition that is left, with every choice of recompute that is.
+    def all(self) -> Iterator[OpenPartition]:
+        """Every open partition, with every open choice of recompute and offload.
 
         Raises TimeoutError after the deadline, or if there are too many choices.
         """
         open_ = (None,) * (self._stages - 1)
         for counts in [self._counts] if self._counts else self._from(0, open_):
             if not any(self._free):
-                yield Left(counts)
+                yield OpenPartition(counts)
                 continue
             yield from self._with_choices(counts)
 
-    def _with_choices(self, counts: tuple[int, ...]) -> Iterator[Left]:
-        """The choices of layers of a partition that no device alone rules out."""
+    def _with_choices(self, counts: tuple[int, ...]) -> Iterator[OpenPartition]:
+        """The choices of layers of a partition that no device alone excludes."""
         runs = recompute.runs_of(counts)
         each = []
         for device, hosted in enumerate(self._hosted):
@@ -139,20 +141,20 @@ class _Choices:
                     for stage, (point, _) in zip(hosted, combination, strict=True)
                 )
                 if not self._reaches(device, stages, counts[0]):
-                    open_.append(_together(chosen for _, chosen in combination))
+                    open_.append(_union(chosen for _, chosen in combination))
             each.append(open_)
         for chosen in product(*each):
             if monotonic() > self._deadline:
                 raise TimeoutError
-            layers = zip(self._free, _together(chosen), strict=True)
-            yield Left(counts, *(own if free else None for free, own in layers))
+            layers = zip(self._free, _union(chosen), strict=True)
+            yield OpenPartition(counts, *(own if free else None for free, own in layers))
 
     def _from(self, level: int, cuts: Cuts) -> Iterator[tuple[int, ...]]:
         if level == len(self._order):
             ends = [0, *(cut or 0 for cut in cuts), self._layers]
             yield tuple(high - low for low, high in pairwise(ends))
             return
-        key = level, tuple(cuts[place] for place in self._matters[level])
+        key = level, tuple(cuts[level_cut] for level_cut in self._matters[level])
         if key in self._barren:
             return
         if monotonic() > self._deadline:
@@ -170,8 +172,8 @@ class _Choices:
 
     def _ruled_out(self, device: int, cuts: Cuts) -> bool:
         stages = tuple(
-            StageRange(number, self._end(cuts, number - 1), self._end(cuts, number))
-            for number in self._hosted[device]
+            StageRange(stage_id, self._end(cuts, stage_id - 1), self._end(cuts, stage_id))
+            for stage_id in self._hosted[device]
         )
         points = ([*self._recompute.points(stage.low, stage.high)] for stage in stages)
         return all(
@@ -187,12 +189,12 @@ class _Choices:
         )
 
     def _reaches(self, device: int, stages: tuple[StageRange, ...], first: int) -> bool:
-        """Whether a device alone reaches the bound, or has not enough memory."""
+        """Whether a device alone reaches the bound or exceeds its memory limit."""
         if self._bound is not None and self._times.work(stages) >= self._bound:
             return True
         if self._times.over_limit(device, stages):
             return True
-        return self._bound is not None and self._least(device, stages, first) >= self._bound
+        return self._bound is not None and self._lower_bound(device, stages, first) >= self._bound
 
     def _end(self, cuts: Cuts, stage: int) -> int:
         """Layers up to the end of a stage whose cut is chosen."""
@@ -216,21 +218,20 @@ class _Choices:
         )
         low = self._end(cuts, below) + free - below
         high = self._end(cuts, above) - (above - free)
-        for place in range(low, high + 1):
-            yield from self._chosen((*cuts[:free], place, *cuts[free + 1 :]), stages)
+        for end in range(low, high + 1):
+            yield from self._chosen((*cuts[:free], end, *cuts[free + 1 :]), stages)
 
     def _open_cuts(self, level: int) -> list[int]:
-        """Cuts on which later devices depend: their own, and that of stage 0, where all ways end.
+        """Cuts on which later devices depend: their own, and that of stage 0.
 
-        Between two chosen cuts there is room for the stages between them; the nearest of those
-        that are chosen decide how much.
+        The nearest chosen cuts on both sides decide how many layers remain for the stages between.
         """
         later = {stage for device in self._order[level:] for stage in self._hosted[device]}
         own = {cut for stage in later for cut in (stage - 1, stage)}
         return sorted((own | {0}) & set(range(self._stages - 1)))
 
 
-def _together(chosen: Iterable[recompute.Layers]) -> recompute.Layers:
+def _union(chosen: Iterable[recompute.Layers]) -> recompute.Layers:
     """The layers of several choices."""
-    again, moved = zip(*chosen, strict=True)
-    return frozenset[int]().union(*again), frozenset[int]().union(*moved)
+    recomputed, offloaded = zip(*chosen, strict=True)
+    return frozenset[int]().union(*recomputed), frozenset[int]().union(*offloaded)

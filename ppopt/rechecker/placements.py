@@ -19,17 +19,17 @@ HANDLES = BESIDE_COMPUTE | {
     *(Trait.SLICES, Trait.FROZEN, Trait.SPAN),
 }
 """Traits of the placements that are enumerated."""
-MOST_WAYS = 200_000
-"""Most ways to put the stages on the devices that are looked at."""
-MOST_PERMUTED = 7
-"""Most devices whose permutations are looked at; with more, every placement is checked."""
+MAX_PLACEMENTS = 200_000
+"""Maximum number of placements that are enumerated."""
+MAX_PERMUTED = 7
+"""Maximum number of devices whose permutations are used; with more, every placement is checked."""
 Hosts = tuple[int, ...]
 
 
 def within_reach(claim: Claim) -> bool:
     """Whether there are few enough placements to enumerate them."""
     pipeline = claim.pipeline
-    return bool(pipeline.num_devices**pipeline.num_stages <= MOST_WAYS)
+    return bool(pipeline.num_devices**pipeline.num_stages <= MAX_PLACEMENTS)
 
 
 def every(claim: Claim) -> Iterator[Hosts]:
@@ -47,7 +47,7 @@ def _renamings(claim: Claim) -> Iterator[Hosts]:
     """The permutations of devices under which the devices look the same."""
     pipeline = claim.pipeline
     devices = range(pipeline.num_devices)
-    if pipeline.num_devices > MOST_PERMUTED:
+    if pipeline.num_devices > MAX_PERMUTED:
         return
     speeds = pipeline.device_speed
     matrices = [
@@ -56,14 +56,14 @@ def _renamings(claim: Claim) -> Iterator[Hosts]:
     limits = pipeline.limits or (None,) * len(devices)
     for new in permutations(devices):
         if all(
-            speeds[new[here]] == speeds[here]
-            and limits[new[here]] == limits[here]
+            speeds[new[source]] == speeds[source]
+            and limits[new[source]] == limits[source]
             and all(
-                matrix[new[here]][new[there]] == matrix[here][there]
+                matrix[new[source]][new[target]] == matrix[source][target]
                 for matrix in matrices
-                for there in devices
+                for target in devices
             )
-            for here in devices
+            for source in devices
         ):
             yield new
 

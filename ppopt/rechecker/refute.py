@@ -14,8 +14,8 @@ from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.microbatches import of_smallest
 from ppopt.rechecker.model import FeasibilityModel, Pair, build
-from ppopt.rechecker.once import has_instants
-from ppopt.rechecker.rules import MOST_OPERATIONS, Rules
+from ppopt.rechecker.rules import MAX_OPERATIONS, Rules
+from ppopt.rechecker.step_operations import has_instants
 
 SHARE = 0.4
 """Largest share of the remaining time for a search with the rules of few devices."""
@@ -28,10 +28,9 @@ class Times(NamedTuple):
     end: dict[Op, int]
     joined: list[Pair]
     sent: Mapping[Op, int] = MappingProxyType({})
-    """Start of the transfer of what an operation hands on, where the rules of links are in force.
-    """
-    once: Sequence[tuple[int, ...]] = ()
-    """What devices run besides compute, as rows of the fields of `Operation`."""
+    """Start of the transfer of an operation's result, if the rules of links are in force."""
+    step_operations: Sequence[tuple[int, ...]] = ()
+    """Operations besides compute, as rows of the fields of `Operation`."""
 
 
 class RefutationOutcome(NamedTuple):
@@ -50,23 +49,24 @@ def refute(
 ) -> RefutationOutcome:
     """Search until there is an answer or the time is up.
 
-    The rules of some devices at first: no solution, no schedule. A solution that breaks rules of
-    other devices brings these in, the worst as many again as there were; one that breaks none is a
-    schedule below the bound. No answer within a share of the time brings all devices in. All are in
-    from the start where an operation takes less time in a pair than alone, or where microbatches
-    differ: only the rules of its device say when it ends, and what it holds. `report` is called
-    with the number of devices. Of a pipeline too large to be stated whole, only the devices that
-    the certificate names have their rules in force.
+    At first only the rules of some devices are in force: without a solution there is no schedule.
+    If a solution breaks rules of other devices, those that break most are added, up to as many as
+    there were. A solution that breaks none is a schedule below the bound. Without an answer within
+    a share of the time, all devices are added. All are in from the start if an operation may take
+    less time in a pair than alone, or if microbatches differ: only the rules of its device then say
+    when it ends and how much memory it needs. `report` is called with the number of devices. If the
+    pipeline is too large for a full model, only the rules of the certificate's devices are in
+    force.
     """
     until = monotonic() + seconds
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
     smallest = of_smallest(claim)
-    own = claim.pipeline.has_further_operations or claim.shortened or smallest is not claim
-    if own and claim.size <= MOST_OPERATIONS:
+    own = claim.pipeline.has_auxiliary_operations or claim.shortened or smallest is not claim
+    if own and claim.size <= MAX_OPERATIONS:
         devices.update(every)
     rules, last = Rules(smallest, frozenset(devices)), latest(claim)
-    while len(rules.operations) <= MOST_OPERATIONS:
+    while len(rules.operations) <= MAX_OPERATIONS:
         report(len(devices))
         model = build(claim, rules, last, frozenset(devices))
         share = SHARE if rules.all and len(devices) < len(every) else 1.0
@@ -90,11 +90,12 @@ def refute(
 
 
 def latest(claim: Claim) -> int:
-    """An instant by which some schedule of value below the bound is done, if there is one.
+    """An instant by which some schedule of value below the bound ends, if there is one.
 
-    Under device span every two devices have a stage each on route 0, whose F(., 0) .. B(., 0) lie
-    within each other: the windows of all devices meet, in twice the span. If stages have no
-    backward they need not meet: between two windows there are transfers alone.
+    Under device span, any two devices have a stage each on route 0, and the interval F(., 0) ..
+    B(., 0) of one contains that of the other: the windows of all devices intersect, so twice the
+    span suffices. If stages have no backward, windows need not intersect: between two windows
+    there are only transfers.
     """
     if claim.bound is None:
         return claim.horizon
@@ -117,30 +118,30 @@ def _solve(
     end = {op: solver.value(expression) for op, expression in model.end.items()}
     joined = [pair for pair, literal in model.joined.items() if solver.value(literal)]
     carried = {op: solver.value(variable) for op, variable in model.sent.items()}
-    once = [] if model.once is None else model.once.rows(solver)
-    return status, Times(start, end, joined, carried, once)
+    step_operations = [] if model.step_operations is None else model.step_operations.rows(solver)
+    return status, Times(start, end, joined, carried, step_operations)
 
 
 def _breaches(claim: Claim, times: Times, device: int) -> int:
-    """How often a device runs two operations at once or holds more than its limit."""
-    mine = [op for op in times.start if claim.device(op) == device]
+    """How often a device runs two operations at once or exceeds its memory limit."""
+    own_operations = [op for op in times.start if claim.device(op) == device]
     overlaps, latest = 0, 0
-    for begin, end in sorted((times.start[op], times.end[op]) for op in mine):
+    for begin, end in sorted((times.start[op], times.end[op]) for op in own_operations):
         overlaps += begin < latest
         latest = max(latest, end)
-    return overlaps + _excesses(claim, times, mine, device)
+    return overlaps + _excesses(claim, times, own_operations, device)
 
 
-def _excesses(claim: Claim, times: Times, mine: list[Op], device: int) -> int:
+def _excesses(claim: Claim, times: Times, own_operations: list[Op], device: int) -> int:
     """Changes of memory that leave a device above its limit: ends first, then starts."""
     ticks = claim.pipeline.ticks
     if ticks.limits is None:
         return 0
-    places = {op: (op.kind, op.stage, claim.memory(op.microbatch)) for op in mine}
-    taken = [(times.start[op], 1, claim.takes(*place)) for op, place in places.items()]
-    given = [(times.end[op], 0, -claim.gives(*place)) for op, place in places.items()]
-    held, excesses = ticks.static[device], 0
-    for _, _, change in sorted(event for event in taken + given if event[2]):
-        held += change
-        excesses += held > ticks.limits[device]
+    keys = {op: (op.kind, op.stage, claim.memory(op.microbatch)) for op in own_operations}
+    allocations = [(times.start[op], 1, claim.allocates(*key)) for op, key in keys.items()]
+    releases = [(times.end[op], 0, -claim.frees(*key)) for op, key in keys.items()]
+    live, excesses = ticks.static[device], 0
+    for _, _, change in sorted(event for event in allocations + releases if event[2]):
+        live += change
+        excesses += live > ticks.limits[device]
     return excesses

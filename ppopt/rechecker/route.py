@@ -29,25 +29,25 @@ class Route:
         """The operations stated."""
         for kind in self._claim.kinds:
             for stage in self._stages:
-                for part in self._slices:
-                    yield from self._row(kind, stage, part)
+                for slice_index in self._slices:
+                    yield from self._row(kind, stage, slice_index)
 
-    def _row(self, kind: OpKind, stage: int, part: int) -> list[Op]:
+    def _row(self, kind: OpKind, stage: int, slice_index: int) -> list[Op]:
         """Operations of a kind, a stage and a slice, in the order of microbatches; maybe none."""
         if not self._claim.has(kind, stage):
             return []
-        return [Op(kind, stage, microbatch, part) for microbatch in self._route]
+        return [Op(kind, stage, microbatch, slice_index) for microbatch in self._route]
 
     def _each(
         self, before: tuple[OpKind, int], after: tuple[OpKind, int], lag: int, ahead: int = 0
     ) -> Iterator[Apart]:
-        """One rule for all microbatches and slices; `ahead`: for the slice so much further on.
+        """One rule for all microbatches and slices; `ahead` is the offset of the second slice.
 
-        It holds if both operations exist.
+        It applies if both operations exist.
         """
-        for part in self._slices:
-            if part + ahead in self._slices:
-                rows = self._row(*before, part), self._row(*after, part + ahead)
+        for slice_index in self._slices:
+            if slice_index + ahead in self._slices:
+                rows = self._row(*before, slice_index), self._row(*after, slice_index + ahead)
                 for first, then in zip(*rows, strict=False):
                     yield first, then, lag
 
@@ -55,7 +55,7 @@ class Route:
         """Precedence: the data flow, the order of microbatches, and memory by counting."""
         yield from self._flow()
         yield from self._in_order()
-        yield from self._room()
+        yield from self._memory()
 
     def _flow(self) -> Iterator[Apart]:
         """Activations go down, gradients go up; within a stage the kinds follow each other.
@@ -80,34 +80,36 @@ class Route:
         """The k-th operation of its kind, stage, slice and route is that of the k-th microbatch."""
         for kind in self._claim.kinds:
             for stage in self._stages:
-                for part in self._slices:
-                    for before, after in pairwise(self._row(kind, stage, part)):
+                for slice_index in self._slices:
+                    for before, after in pairwise(self._row(kind, stage, slice_index)):
                         yield before, after, 0
 
-    def _room(self) -> Iterator[Apart]:
-        """Memory of a stage has room for so many microbatches; one must end before another starts.
+    def _memory(self) -> Iterator[Apart]:
+        """The headroom of a stage limits the live microbatches; one ends before another starts.
 
-        From the start of F to the end of B (BW) a slice holds what F keeps, to the end of W the
-        smaller of that and what B leaves. In order, with `many` of them held and F(j) starting, one
-        of 0 .. j-1 is over, and then j - many is.
+        From the start of F to the end of B (BW), what F keeps of a slice is live; to the end of W,
+        the smaller of that and what B leaves. Microbatches are in order: if `many` fit and F(j)
+        starts, one of 0 .. j-1 has ended, hence j - many has.
         """
         ticks = self._claim.pipeline.ticks
         if ticks.limits is None:
             return
         for stage in self._stages:
-            room = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
-            held = self._claim.kept(stage)
+            headroom = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
+            live = self._claim.stashed(stage)
             for kind in self._claim.kinds[1:]:
                 if kind is OpKind.W:
-                    held = min(held, self._claim.unfinished(stage))
-                if held and (many := room // held) > 0:
-                    for part in self._slices:
-                        later = self._row(OpKind.F, stage, part)[many:]
-                        for over, op in zip(self._row(kind, stage, part), later, strict=False):
+                    live = min(live, self._claim.pending(stage))
+                if live and (many := headroom // live) > 0:
+                    for slice_index in self._slices:
+                        later = self._row(OpKind.F, stage, slice_index)[many:]
+                        for over, op in zip(
+                            self._row(kind, stage, slice_index), later, strict=False
+                        ):
                             yield over, op, 0
 
     def pairs(self) -> Iterator[tuple[Op, Op]]:
-        """Pairs between which there may be more work than the rules themselves show.
+        """Pairs between which the device may have more work than the rules imply.
 
         F(j) and the backward of j + n at one stage, n = 1, 2, 4, ... and the last of the route.
         """
@@ -129,14 +131,14 @@ class Route:
         }
 
     def tails(self) -> dict[Op, int]:
-        """Time left after the backward of the first stage stated: the way up, and a W on it."""
+        """Time after the backward of the first stage stated: the way up, and one W on it."""
         if not self._stages or not self._stages[0]:
             return {}
         backward, stage = self._claim.kinds[1], self._stages[0]
         weights = self._claim.pipeline.ticks.durations[OpKind.W]
         ways = [self._times.way(backward, low) for low in range(stage + 1)]
-        left = max(
+        remaining = max(
             ways[stage] - ways[low] + (0 if self._claim.fused else weights[low])
             for low in range(stage)
         )
-        return dict.fromkeys(self._row(backward, stage, self._slices[0]), left)
+        return dict.fromkeys(self._row(backward, stage, self._slices[0]), remaining)

@@ -10,13 +10,13 @@ from ppopt.rechecker.cut_delays import Boundary
 
 
 class RouteTimes:
-    """Least times between the F and the backwards of one microbatch, in ticks."""
+    """Minimum times between the F and the backwards of one microbatch, in ticks."""
 
     def __init__(self, claim: Claim, hosts: tuple[int, ...]) -> None:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
         self._has_backward = [claim.has(backward, stage) for stage in range(len(hosts))]
-        self._duration = {kind: claim.least[kind] for kind in claim.kinds}
+        self._duration = {kind: claim.min_durations[kind] for kind in claim.kinds}
         pipeline = claim.pipeline
         boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
         ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)
@@ -33,14 +33,14 @@ class RouteTimes:
         self._round_trip = self._round_trips(forward, backward)
 
     def _round_trips(self, forward: OpKind, backward: OpKind) -> list[int]:
-        found = [0]
+        trips = [0]
         for link in reversed(range(len(self.down))):
             above = (
-                self._duration[forward][link + 1] + found[-1] + self._duration[backward][link + 1]
+                self._duration[forward][link + 1] + trips[-1] + self._duration[backward][link + 1]
             )
-            found.append(self.down[link] + above + self.up[link])
-        found.reverse()
-        return [time * has for time, has in zip(found, self._has_backward, strict=True)]
+            trips.append(self.down[link] + above + self.up[link])
+        trips.reverse()
+        return [time * has for time, has in zip(trips, self._has_backward, strict=True)]
 
     def way(self, kind: OpKind, stage: int) -> int:
         """Time through the stages below one, and over the links between: down or up."""

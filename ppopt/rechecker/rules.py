@@ -1,14 +1,13 @@
 """Precedence in every schedule, and the work that a device must do between two operations.
 
 Three rules say that an operation starts after another one ends: the data flow, the order of
-microbatches (see `ppopt.rechecker.model`), and memory, by counting. An operation that waits, by
-any chain of these, for X, and for which Y waits, runs between X and Y. If all are of one device,
-they run one after the other: from the end of X to the start of Y there is time for all of them.
-Times are the least that operations take, alone or in a pair.
-If a device's own rules are left out, this stands for them.
+microbatches (see `ppopt.rechecker.model`), and memory, by counting. If an operation waits for X by
+any chain of these rules, and Y waits for it, it runs between X and Y. Operations of one device run
+one after the other: the time from the end of X to the start of Y is at least their sum. Times are
+minimum times, alone or in a pair. This work replaces the device's own rules if they are left out.
 
-Of a pipeline too large for that, the operations of a few devices are stated alone: the way between
-their stages takes the time of all stages passed.
+If a pipeline is too large for that, only the operations of a few devices are stated: the delay
+between their stages is the time of all stages between.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route import Route
 
-MOST_OPERATIONS = 30_000
-"""Most operations that are all stated; sets of them take the square of it in bits."""
+MAX_OPERATIONS = 30_000
+"""Maximum number of operations if all are stated; sets of them need its square in bits."""
 
 
 class Rules:
@@ -31,7 +30,7 @@ class Rules:
         """State the rules of all operations or, if these are too many, of those of `devices`."""
         self.claim = claim
         every = frozenset(range(claim.pipeline.num_devices))
-        self.all = claim.size <= MOST_OPERATIONS
+        self.all = claim.size <= MAX_OPERATIONS
         """Whether all operations are stated."""
         routes = [Route(claim, route, every if self.all else devices) for route in claim.routes()]
         self.operations = [op for route in routes for op in route.operations()]
@@ -52,7 +51,7 @@ class Rules:
         return self._behind.get(op, 0)
 
     def ahead(self, op: Op) -> int:
-        """Time that is left when it ends, at least."""
+        """Minimum time from its end to the end of the schedule, or (span) of its device."""
         return self._ahead.get(op, 0)
 
     def _follow_chains(self, routes: list[Route]) -> None:
@@ -62,25 +61,25 @@ class Rules:
             before[then].append(first)
             after[first].append(then)
         order = list(TopologicalSorter(before).static_order())
-        bit = {op: 1 << place for place, op in enumerate(before)}
+        bit = {op: 1 << index for index, op in enumerate(before)}
         earlier, later = _reached(order, before, bit), _reached(order[::-1], after, bit)
         work = [_Work(self.claim, d, bit) for d in range(self.claim.pipeline.num_devices)]
         for op in order:
-            mine = work[self.claim.device(op)]
-            self._behind[op] = mine.head + mine.of(earlier[op])
-            self._ahead[op] = mine.of(later[op])
+            device_work = work[self.claim.device(op)]
+            self._behind[op] = device_work.head + device_work.of(earlier[op])
+            self._ahead[op] = device_work.of(later[op])
         for first, then in (pair for route in routes for pair in route.pairs()):
             between = work[self.claim.device(first)].of(later[first] & earlier[then])
             self.apart.append((first, then, between))
 
 
 def _reached(order: list[Op], direct: dict[Op, list[Op]], bit: dict[Op, int]) -> dict[Op, int]:
-    """All that is reached from every operation, as a set of bits; `order` has `direct` first."""
+    """All operations reached from each one, as a set of bits; `order` has `direct` first."""
     reached: dict[Op, int] = {}
     for op in order:
         union = 0
-        for other in direct[op]:
-            union |= reached[other] | bit[other]
+        for neighbour in direct[op]:
+            union |= reached[neighbour] | bit[neighbour]
         reached[op] = union
     return reached
 
@@ -92,14 +91,14 @@ class _Work:
         self.head = head(claim, device)
         self._claim = claim
         self._members: dict[tuple[OpKind, int], int] = {}
-        least = claim.least
+        min_durations = claim.min_durations
         for op, own_bit in bit.items():
             if claim.device(op) == device:
-                key = op.kind, least[op.kind][op.stage]
+                key = op.kind, min_durations[op.kind][op.stage]
                 self._members[key] = self._members.get(key, 0) | own_bit
 
     def of(self, some: int) -> int:
-        """Time that those operations in the set take that are the device's."""
+        """Time of the device's operations in the set."""
         times: dict[OpKind, int] = {}
         for (kind, time), members in self._members.items():
             times[kind] = times.get(kind, 0) + time * (some & members).bit_count()

@@ -1,4 +1,4 @@
-"""How a re-check ended: its verdict, and why, in words."""
+"""The outcome of a re-check: its verdict and the reason."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     """No schedule is below the bound (or there is none at all, if that was claimed)."""
     UNDECIDED = "not confirmed"
-    """Time ran out; or a schedule below the bound is one of delays, where backwards are mixed and
-    links are resources."""
+    """Time ran out; or, if links are resources, a schedule below the bound exists for delays
+    only."""
     WRONG = "wrong"
     """There is a schedule below the bound."""
 
@@ -42,30 +42,30 @@ class Recheck:
 
     verdict: Verdict
     reason: str
-    """What decided it, in words."""
+    """Text that says what decided it."""
     devices: tuple[int, ...]
-    """The devices whose rules decided it; of the others only the data flow was used."""
+    """The devices whose rules decided it; for the others only the data flow was used."""
     seconds: float
     counterexample: Schedule | None = None
-    """A valid schedule below the bound, if it is wrong and one was made."""
+    """A valid schedule below the bound, if the bound is wrong and one was built."""
 
 
-def outcome_of(stated: Claim, found: RefutationOutcome, seconds: float) -> Recheck:
+def outcome_of(stated: Claim, outcome: RefutationOutcome, seconds: float) -> Recheck:
     """The outcome of a search by CP-SAT."""
-    if found.times is not None:
-        return _of_schedule(stated, found.times, found.devices, seconds)
-    verdict = Verdict.CONFIRMED if found.refuted else Verdict.UNDECIDED
-    reason = searched(stated, found.devices, refuted=found.refuted)
-    return Recheck(verdict, reason, found.devices, seconds)
+    if outcome.times is not None:
+        return _of_schedule(stated, outcome.times, outcome.devices, seconds)
+    verdict = Verdict.CONFIRMED if outcome.refuted else Verdict.UNDECIDED
+    reason = searched(stated, outcome.devices, refuted=outcome.refuted)
+    return Recheck(verdict, reason, outcome.devices, seconds)
 
 
 def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds: float) -> Recheck:
-    """The outcome where a schedule was found, by rules that know links as delays alone."""
-    made = _schedule(stated, times)
-    reason = _below(stated, made)
+    """The outcome if the search, with links as delays, returned a schedule."""
+    schedule = _schedule(stated, times)
+    reason = _below(stated, schedule)
     if not stated.pipeline.has_links:
-        return Recheck(Verdict.WRONG, reason, devices, seconds, made)
-    over = _over_links(stated, made, times)
+        return Recheck(Verdict.WRONG, reason, devices, seconds, schedule)
+    over = _over_links(stated, schedule, times)
     if over is not None:
         return Recheck(Verdict.WRONG, reason, devices, seconds, over)
     reason += ", where links are delays"
@@ -77,7 +77,7 @@ def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds:
 
 
 def searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
-    """The outcome of a search, in words."""
+    """Text of the outcome of a search."""
     what = "no schedule" if refuted else "the time was up before a schedule was found or excluded"
     if stated.bound is not None:
         what += f" below {stated.pipeline.time_text(stated.bound)}"
@@ -90,56 +90,56 @@ def searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:
 
 def value_of(stated: Claim, schedule: Timetable) -> int:
     """Objective of a schedule, in ticks, as the verifier computes it."""
-    found = figures(schedule)
-    return found.device_span if stated.span else found.makespan
+    measured = figures(schedule)
+    return measured.device_span if stated.span else measured.makespan
 
 
-def _below(stated: Claim, made: Schedule) -> str:
-    """How a claim is wrong, in words."""
-    value = stated.pipeline.time_text(value_of(stated, made))
+def _below(stated: Claim, schedule: Schedule) -> str:
+    """Text that says why a claim is wrong."""
+    value = stated.pipeline.time_text(value_of(stated, schedule))
     if stated.bound is None:
         return f"there is a schedule of {value} within the limits"
     return f"there is a schedule of {value}, below {stated.pipeline.time_text(stated.bound)}"
 
 
 def _schedule(stated: Claim, times: Times) -> Schedule:
-    """The schedule found, over delays, verified: the re-checker itself may be wrong."""
+    """The solution as a schedule over delays, verified: the re-checker itself may be wrong."""
     from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
 
     pipeline = replace(stated.pipeline, link_mode=LinkMode.DELAY)
     rows = []
-    pair = {op: number for number, joined in enumerate(times.joined) for op in joined}
+    pair = {op: pair_id for pair_id, joined in enumerate(times.joined) for op in joined}
     for op, start in times.start.items():
         end, device = times.end[op], stated.device(op)
-        number, route = pair.get(op, ALONE), pipeline.route(op.microbatch)
-        rows.append((*op[:3], device, start, end, op.slice, number, route, device))
+        pair_id, route = pair.get(op, ALONE), pipeline.route(op.microbatch)
+        rows.append((*op[:3], device, start, end, op.slice, pair_id, route, device))
     origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
-    made = Schedule.from_rows(pipeline, [*rows, *times.once], origin)
-    broken = verify(made)
+    schedule = Schedule.from_rows(pipeline, [*rows, *times.step_operations], origin)
+    broken = verify(schedule)
     if broken:
         raise VerificationError(f"the re-checker's own schedule breaks a rule: {broken[0]}")
-    return made
+    return schedule
 
 
-def _over_links(stated: Claim, made: Schedule, times: Times) -> Schedule | None:
+def _over_links(stated: Claim, schedule: Schedule, times: Times) -> Schedule | None:
     """The same times over links; None if that breaks a rule.
 
     Results are sent when the solution says so, and as they come if it does not say.
     """
-    rows = [*made.operations.rows(), *_sent(stated, made, times.sent)]
-    over = type(made).from_rows(stated.pipeline, rows, made.origin)
+    rows = [*schedule.operations.rows(), *_sent(stated, schedule, times.sent)]
+    over = type(schedule).from_rows(stated.pipeline, rows, schedule.origin)
     return None if verify(over) else over
 
 
-def _sent(stated: Claim, made: Schedule, starts: Mapping[Op, int]) -> Iterator[tuple[int, ...]]:
+def _sent(stated: Claim, schedule: Schedule, starts: Mapping[Op, int]) -> Iterator[tuple[int, ...]]:
     """A transfer of every result that another device needs, each link first come, first served."""
     pipeline, free = stated.pipeline, defaultdict[Collection[int], int](int)
-    ends = {row.op: row.end for row in sorted(made.rows(), key=lambda row: row.end)}
+    ends = {row.op: row.end for row in sorted(schedule.rows(), key=lambda row: row.end)}
     for op, receiver, link, time in sent(stated, ends):
         start = starts.get(op, max(ends[op], free[link]))
         free[link] = max(free[link], start + time)
         kind = TransferKind.SEND_F if op.kind is OpKind.F else TransferKind.SEND_B
         source, target = stated.device(op), stated.device(receiver)
-        place = (kind, op.stage, op.microbatch, source)
+        fields = (kind, op.stage, op.microbatch, source)
         route = pipeline.route(op.microbatch)
-        yield *place, start, start + time, op.slice, ALONE, route, target
+        yield *fields, start, start + time, op.slice, ALONE, route, target

@@ -149,7 +149,7 @@ def _look(drawn: Drawing, series: Series, *, grouped: bool) -> dict[str, Any]:
     place = 0 if record.per is Per.STAGE else 1
     shown = labelled and record.per is not Per.DEVICE
     return {
-        "name": f"{record.name} {record.words if grouped or not name else name}",
+        "name": f"{record.name} {record.label if grouped or not name else name}",
         "legendgroup": record.name if grouped else None,
         "showlegend": not grouped or series.part == 0,
         "hovertemplate": _hover(record, name, _suffixes(drawn.schedule.pipeline)),
@@ -176,7 +176,7 @@ def _hover(record: KindRecord, part: str, units: Mapping[str, str]) -> str:
     ]
     return "".join(
         [
-            f"<b>{stage}{record.name}{microbatch}</b>  {record.words}<br>",
+            f"<b>{stage}{record.name}{microbatch}</b>  {record.label}<br>",
             " · ".join(filter(None, place)) + "<br>",
             (_HOVER_TIMES + _HOVER_HELD * held).format(**units),
             "<extra></extra>",

@@ -225,7 +225,7 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
 def _kind_button(record: KindRecord, shades: int) -> str:
     tones = [colours.shade(record.kind, part, shades) for part in range(shades)]
     key = f" (key {_KEYS[record.kind]})" if record.kind in _KEYS else ""
-    words = f"{record.name} {record.words}"
+    words = f"{record.name} {record.label}"
     return _button(record.name, words + key, words, tones)
 
 

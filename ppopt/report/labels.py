@@ -37,7 +37,7 @@ CAUSE_WORDS = {
 
 def describe_links(mode: str | None) -> str:
     """What links are, if they are more than delays."""
-    return LinkMode(mode or LinkMode.DELAY).words
+    return LinkMode(mode or LinkMode.DELAY).label
 
 
 def link_label(resource: Resource) -> str:

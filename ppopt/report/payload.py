@@ -164,7 +164,7 @@ def _ends(flow: Waits, place: Ints) -> tuple[Ints, Ints]:
     FREE: there is none.
     """
     operations = flow.schedule.operations
-    row = place[flow.place]
+    row = place[flow.compute_row]
     made, used = np.full((2, len(operations)), FREE)
     made[flow.after], used[flow.before] = row[flow.before], row[flow.after]
     once = operations.microbatch == ONCE
@@ -178,7 +178,7 @@ def _needs(flow: Waits, place: Ints, rows: int) -> list[Ints]:
     `place` is the row of every operation of a microbatch, of so many rows. FREE stands for no
     predecessor.
     """
-    before, after = place[flow.makers[flow.data]], place[flow.place[flow.after[flow.data]]]
+    before, after = place[flow.makers[flow.data]], place[flow.compute_row[flow.after[flow.data]]]
     order = np.argsort(after, kind="stable")
     before, after = before[order], after[order]
     turn = np.arange(len(after)) - np.searchsorted(after, after)
@@ -205,7 +205,7 @@ def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
         "kinds": [
             {
                 "name": record.name,
-                "words": record.words,
+                "words": record.label,
                 "colour": colours.HUES[record.kind],
                 "hidden": record.name if record.carries is None else record.carries.name,
                 "staged": record.per is Per.STAGE,

@@ -14,7 +14,7 @@ from ppopt.problem.traits import Trait
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.solver.open_choices import open_choices
+from ppopt.solver.open_decisions import open_decisions
 
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
@@ -26,7 +26,7 @@ def describe_unsearched(pipeline: Pipeline) -> str:
     Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
     """
     kept = _kept_of_layers(pipeline)
-    if "placement" not in open_choices(pipeline).names:
+    if "placement" not in open_decisions(pipeline).names:
         kept = {"placement": pipeline.resolved_placement} | kept
     if pipeline.order == GIVEN_ORDER and Trait.MICROBATCHES in pipeline.traits:
         kept["order"] = GIVEN_ORDER
@@ -61,7 +61,7 @@ def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
         if any(getattr(layer, able) for layer in model.layers):
             chosen = any(getattr(layer, name) for layer in model.layers)
             kept[name] = None if chosen else "none"
-    searched = open_choices(pipeline).names
+    searched = open_decisions(pipeline).names
     return {name: value for name, value in kept.items() if name not in searched}
 
 

@@ -213,7 +213,7 @@ def _entry(row: tuple[int, PageSchedule]) -> PageSchedule:
 def _use_bar(use: TimeUse) -> Html:
     """A bar of the time use: operations by kind, then idle time by cause."""
     pieces = [
-        (HUES[kind], f"{kind.name} {RECORDS[kind].words}", share)
+        (HUES[kind], f"{kind.name} {RECORDS[kind].label}", share)
         for kind, share in use.kinds.items()
     ]
     pieces += [

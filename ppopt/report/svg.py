@@ -313,7 +313,7 @@ def _legend(drawn: Sequence[Series], frame: _Frame, last: str) -> tuple[list[str
     `last` is one more line of text, unless empty.
     """
     entries = [
-        (f"{record.name} {record.words}", [series.colour for series in same])
+        (f"{record.name} {record.label}", [series.colour for series in same])
         for record, same in groupby(drawn, key=lambda series: series.record)
     ]
     x, y = float(LEFT), frame.bottom + 40

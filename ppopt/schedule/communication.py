@@ -37,11 +37,11 @@ from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 
-MOST_UNSHARDED = 3
+MAX_UNSHARDED = 3
 """Stages whose weights PyTorch gathers ahead (torch 2.13, `_add_unshard_reshard`)."""
 _SEND = {OpKind.F: ActionKind.SEND_F, OpKind.B: ActionKind.SEND_B}
 _RECEIVE = {OpKind.F: ActionKind.RECV_F, OpKind.B: ActionKind.RECV_B}
-_HANDS_ON = {ActionKind.F: OpKind.F, ActionKind.B: OpKind.B, ActionKind.BW: OpKind.B}
+_RESULT_KIND = {ActionKind.F: OpKind.F, ActionKind.B: OpKind.B, ActionKind.BW: OpKind.B}
 """Operation -> kind of what it hands on."""
 _CLOSING = (ActionKind.W, ActionKind.BW)
 """The last operation of a stage and microbatch."""
@@ -76,16 +76,16 @@ def with_empty_backwards(
     `received`: where the next stage is on another device, each after a receive, too, which PyTorch
     wants before a backward. Nothing is sent there.
     """
-    found = [list(row) for row in rows]
+    extended = [list(row) for row in rows]
     for stage in reversed(range(pipeline.num_stages)):
         if _has_backward(pipeline, stage):
             continue
         host, *following = pipeline.hosts[0][stage : stage + 2]
-        received_here = received and following not in ([], [host])
+        has_receive = received and following not in ([], [host])
         for microbatch in range(pipeline.batches):
-            kinds = (ActionKind.RECV_B,) * received_here + (ActionKind.BW,)
-            found[host] += [(Action(kind, stage, microbatch),) for kind in kinds]
-    return found
+            kinds = (ActionKind.RECV_B,) * has_receive + (ActionKind.BW,)
+            extended[host] += [(Action(kind, stage, microbatch),) for kind in kinds]
+    return extended
 
 
 def without_empty_backwards(pipeline: Pipeline, rows: Iterable[ActionRow]) -> list[ActionRow]:
@@ -103,15 +103,15 @@ def without_empty_backwards(pipeline: Pipeline, rows: Iterable[ActionRow]) -> li
 
 def orders_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Orders:
     """The orders of operations of a communication order; see `ppopt.schedule.orders`."""
-    found = []
+    orders = []
     for row in rows:
         codes: list[int] = []
         for cell in row:
             if cell[0].kind in _OPERATION:
                 both = [_code(pipeline, action) for action in cell]
-                codes += [~code if place else code for place, code in enumerate(both)]
-        found.append(np.array(codes, dtype=np.int64))
-    return found
+                codes += [~code if index else code for index, code in enumerate(both)]
+        orders.append(np.array(codes, dtype=np.int64))
+    return orders
 
 
 _OPERATION = {ActionKind[kind.name]: kind for kind in OpKind}
@@ -124,18 +124,18 @@ def _code(pipeline: Pipeline, action: Action) -> int:
 
 def _sends(pipeline: Pipeline, action: Action) -> tuple[Action, Action] | None:
     """The send and the receive of what an operation hands to another device."""
-    kind = _HANDS_ON.get(action.kind)
+    kind = _RESULT_KIND.get(action.kind)
     if kind is None:
         return None
     (hosts,) = pipeline.hosts
-    other = receiving_stage(kind, action.stage)
-    if not 0 <= other < len(hosts) or hosts[other] == hosts[action.stage]:
+    target_stage = receiving_stage(kind, action.stage)
+    if not 0 <= target_stage < len(hosts) or hosts[target_stage] == hosts[action.stage]:
         return None
-    if kind is OpKind.B and not _has_backward(pipeline, other):
+    if kind is OpKind.B and not _has_backward(pipeline, target_stage):
         return None
     return (
         Action(_SEND[kind], action.stage, action.microbatch),
-        Action(_RECEIVE[kind], other, action.microbatch),
+        Action(_RECEIVE[kind], target_stage, action.microbatch),
     )
 
 
@@ -143,28 +143,28 @@ def with_stage_actions(row: Iterable[Cell], batches: int) -> list[Cell]:
     """A row of operations with UNSHARD, RESHARD and REDUCE_GRAD, as PyTorch places them.
 
     (torch 2.13, `_add_unshard_reshard`, `_add_reduce_grad`.) Before every cell, the stages of the
-    next operations, `MOST_UNSHARDED` of them, are gathered if they are not, and others released.
+    next operations, `MAX_UNSHARDED` of them, are gathered if they are not, and others released.
     Gradients are reduced after the last W or BW of a stage. All stages are released at the end.
     """
     cells = list(row)
     upcoming = _upcoming_stages(cells)
     active: set[int] = set()
     done: Counter[int] = Counter()
-    found: list[Cell] = []
+    extended: list[Cell] = []
     for cell, wanted in zip(cells, upcoming, strict=True):
         for stage in [stage for stage in active if stage not in wanted]:
             active.remove(stage)
-            found.append((Action(ActionKind.RESHARD, stage),))
+            extended.append((Action(ActionKind.RESHARD, stage),))
         for stage in (stage for stage in wanted if stage not in active):
-            found.append((Action(ActionKind.UNSHARD, stage),))
+            extended.append((Action(ActionKind.UNSHARD, stage),))
         active.update(wanted)
-        found.append(cell)
+        extended.append(cell)
         for action in cell:
             if action.kind in _CLOSING:
                 done[action.stage] += 1
                 if done[action.stage] == batches:
-                    found.append((Action(ActionKind.REDUCE_GRAD, action.stage),))
-    return found + [(Action(ActionKind.RESHARD, stage),) for stage in active]
+                    extended.append((Action(ActionKind.REDUCE_GRAD, action.stage),))
+    return extended + [(Action(ActionKind.RESHARD, stage),) for stage in active]
 
 
 def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
@@ -175,15 +175,15 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
     stage. A frozen stage reduces nothing, and one without backward ends with its last F.
     """
     rows = computations(schedule.pipeline, schedule.orders)
-    table, found = schedule.operations, []
-    opens = table.of(lambda record: record.opens)
+    table, extended = schedule.operations, []
+    opens = table.of(lambda record: record.precedes_compute)
     for device, row in enumerate(rows):
         starts = schedule.start[(schedule.device == device) & ~schedule.seconds]
         own = table.where(opens & (table.device == device))
         before = np.searchsorted(starts, own.start).tolist()
         gathered = list(zip(before, own.stage.tolist(), strict=True))
-        found.append(list(_around(schedule.pipeline, row, gathered)))
-    return found
+        extended.append(list(_around(schedule.pipeline, row, gathered)))
+    return extended
 
 
 def _around(
@@ -191,8 +191,8 @@ def _around(
 ) -> Iterator[Cell]:
     """A row with the UNSHARD of every (cell, stage) before that cell, and what closes stages."""
     done: Counter[int] = Counter()
-    for number, cell in enumerate(row):
-        yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == number)
+    for index, cell in enumerate(row):
+        yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == index)
         yield cell
         for kind, stage, _ in cell:
             closes = _CLOSING if _has_backward(pipeline, stage) else (ActionKind.F,)
@@ -205,19 +205,19 @@ def _around(
 
 def _upcoming_stages(cells: Sequence[Cell]) -> list[list[int]]:
     """For every cell the stages of the next operations, that cell included, in order of use."""
-    found: list[list[int]] = []
+    upcoming: list[list[int]] = []
     after: dict[int, int] = {}
     """Stage -> the next cell that uses it."""
     stages = [list(dict.fromkeys(action.stage for action in cell)) for cell in cells]
-    for place in reversed(range(len(cells))):
-        after.update(dict.fromkeys(stages[place], place))
+    for index in reversed(range(len(cells))):
+        after.update(dict.fromkeys(stages[index], index))
         wanted: list[int] = []
         for where in sorted(set(after.values())):
-            if len(wanted) >= MOST_UNSHARDED:
+            if len(wanted) >= MAX_UNSHARDED:
                 break
             wanted += [stage for stage in stages[where] if after[stage] == where]
-        found.append(wanted)
-    return found[::-1]
+        upcoming.append(wanted)
+    return upcoming[::-1]
 
 
 def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
@@ -230,17 +230,17 @@ def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
     if all pass.
     """
     batches = pipeline.batches
-    left = [iter(with_stage_actions(row, batches)) for row in computations(pipeline, orders)]
-    following = [next(row, None) for row in left]
-    rows: list[list[Cell]] = [[] for _ in left]
-    known: list[set[Action]] = [set() for _ in left]
+    remaining = [iter(with_stage_actions(row, batches)) for row in computations(pipeline, orders)]
+    following = [next(row, None) for row in remaining]
+    rows: list[list[Cell]] = [[] for _ in remaining]
+    known: list[set[Action]] = [set() for _ in remaining]
     (hosts,) = pipeline.hosts
     while any(following):
-        moved = False
+        progressed = False
         for device, cell in enumerate(following):
             if cell is None or not all(_ready(pipeline, step, known[device]) for step in cell):
                 continue
-            moved = True
+            progressed = True
             rows[device].append(cell)
             for action in cell:
                 known[device].add(action)
@@ -249,24 +249,24 @@ def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
                     rows[device].append((send,))
                     rows[hosts[receive.stage]].append((receive,))
                     known[hosts[receive.stage]].add(receive)
-            following[device] = next(left[device], None)
-        if not moved:
+            following[device] = next(remaining[device], None)
+        if not progressed:
             raise DeadlockError(tuple(str(cell[0]) for cell in following if cell))
     return tuple(map(tuple, rows))
 
 
 def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
     """Whether the row of an operation's device holds what its input comes from."""
-    kind = _HANDS_ON.get(action.kind)
+    kind = _RESULT_KIND.get(action.kind)
     if kind is None:
         return True
-    other = sending_stage(kind, action.stage)
-    if not 0 <= other < pipeline.num_stages:
+    source_stage = sending_stage(kind, action.stage)
+    if not 0 <= source_stage < pipeline.num_stages:
         return True
-    local = [local_kind for local_kind, hands_on in _HANDS_ON.items() if hands_on is kind]
-    from_here = (Action(local_kind, other, action.microbatch) for local_kind in local)
+    local = [local_kind for local_kind, result_kind in _RESULT_KIND.items() if result_kind is kind]
+    local_sources = (Action(local_kind, source_stage, action.microbatch) for local_kind in local)
     received = Action(_RECEIVE[kind], action.stage, action.microbatch)
-    return received in known or any(source in known for source in from_here)
+    return received in known or any(source in known for source in local_sources)
 
 
 def posted_rows(
@@ -274,31 +274,31 @@ def posted_rows(
 ) -> tuple[ActionRow, ...]:
     """Rows, with stage actions, in which all is posted as early as the order of the queues lets."""
     links = queues.links
-    place = {
-        action: (device, number)
+    cell_of = {
+        action: (device, index)
         for device, row in enumerate(rows)
-        for number, cell in enumerate(row)
+        for index, cell in enumerate(row)
         for action in cell
     }
     posts: list[dict[int, list[Action]]] = [{} for _ in rows]
     for pair, order in zip(links.pairs, queues.order, strict=True):
         reached = dict.fromkeys(pair, 0)
         for transfer in Operations.untimed(pipeline, order).rows():
-            for device, at, action in _posts(transfer, place):
+            for device, at, action in _posts(transfer, cell_of):
                 reached[device] = max(reached[device], at)
                 posts[device].setdefault(reached[device], []).append(action)
     return tuple(tuple(_merged(row, posts[device])) for device, row in enumerate(rows))
 
 
 def _posts(
-    transfer: Operation, place: Mapping[Action, tuple[int, int]]
+    transfer: Operation, cell_of: Mapping[Action, tuple[int, int]]
 ) -> Iterator[tuple[int, int, Action]]:
     """Both ends of a transfer: device, first cell before which it may stand, action."""
     kind, stage, microbatch = RECORDS[transfer.kind].carries, transfer.stage, transfer.microbatch
     assert kind is not None, "it is on a link"
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
-    made = (place.get(Action(maker, stage, microbatch)) for maker in makers)
-    device, at = next(found for found in made if found is not None)
+    positions = (cell_of.get(Action(maker, stage, microbatch)) for maker in makers)
+    device, at = next(position for position in positions if position is not None)
     yield device, at + 1, Action(_SEND[kind], stage, microbatch)
     yield transfer.target, 0, Action(_RECEIVE[kind], receiving_stage(kind, stage), microbatch)
 
@@ -306,22 +306,23 @@ def _posts(
 def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
     """A row with its posts; its last cell is a stage action, so none stands after that."""
     assert len(row) not in posts, "a post behind the last cell"
-    for number, cell in enumerate(row):
-        yield from ((action,) for action in posts.get(number, ()))
+    for index, cell in enumerate(row):
+        yield from ((action,) for action in posts.get(index, ()))
         yield cell
 
 
 def of_schedule(schedule: Schedule) -> tuple[ActionRow, ...]:
     """The communication order of a schedule's own times (see `as_streams`)."""
-    made = as_streams(schedule)
-    if made.operations.of(lambda record: record.opens).any():
-        rows = with_own_stage_actions(made)
+    streamed = as_streams(schedule)
+    if streamed.operations.of(lambda record: record.precedes_compute).any():
+        rows = with_own_stage_actions(streamed)
     else:
-        batches = made.pipeline.batches
+        batches = streamed.pipeline.batches
         rows = [
-            with_stage_actions(row, batches) for row in computations(made.pipeline, made.orders)
+            with_stage_actions(row, batches)
+            for row in computations(streamed.pipeline, streamed.orders)
         ]
-    return posted_rows(made.pipeline, rows, queues_of_schedule(made))
+    return posted_rows(streamed.pipeline, rows, queues_of_schedule(streamed))
 
 
 def as_streams(schedule: Schedule) -> Schedule:
@@ -351,12 +352,12 @@ def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
             if cell[0].kind in _OPERATION:
                 last = _code(pipeline, cell[0])
             elif cell[0].kind in POSTS:
-                number = _transfer_of(links, cell[0])
-                ends[links.link[number]].setdefault(device, []).append(number)
+                transfer_id = _transfer_of(links, cell[0])
+                ends[links.link[transfer_id]].setdefault(device, []).append(transfer_id)
                 if last is not None:
                     before.append(last)
-                    after.append(number)
-    order = [_agreed(links, pair, given) for pair, given in zip(links.pairs, ends, strict=True)]
+                    after.append(transfer_id)
+    order = [_agreed(links, pair, posted) for pair, posted in zip(links.pairs, ends, strict=True)]
     return Queues(links, tuple(order), np.array(before), np.array(after))
 
 
@@ -365,26 +366,29 @@ def _transfer_of(links: LinkQueues, post: Action) -> int:
     kind = OpKind.F if post.kind in (ActionKind.SEND_F, ActionKind.RECV_F) else OpKind.B
     received = post.kind in _RECEIVE.values()
     stage = sending_stage(kind, post.stage) if received else post.stage
-    there = 0 <= stage < links.pipeline.num_stages and post.microbatch is not None
-    if not there or not 0 <= (post.microbatch or 0) < links.pipeline.batches:
+    exists = 0 <= stage < links.pipeline.num_stages and post.microbatch is not None
+    if not exists or not 0 <= (post.microbatch or 0) < links.pipeline.batches:
         raise InputError(f"{post}: there is no such transfer; remove it")
-    number = links.number(kind, stage, post.microbatch or 0)
-    if links.link[number] == MISSING:
+    transfer_id = links.transfer_id(kind, stage, post.microbatch or 0)
+    if links.link[transfer_id] == MISSING:
         raise InputError(f"{post}: no other device is at its other end; remove it")
-    return number
+    return transfer_id
 
 
 def _agreed(links: LinkQueues, pair: tuple[int, int], ends: Mapping[int, list[int]]) -> Ints:
     """The order of a link, where both of its devices post it."""
-    one, other = (ends.get(device, []) for device in pair)
-    for place, (mine, theirs) in enumerate(zip_longest(one, other)):
-        if mine != theirs:
-            here, there = ("nothing" if n is None else links.transfer(n) for n in (mine, theirs))
-            raise InputError(
-                f"devices {pair[0]} and {pair[1]}: transfer {place} of their queue is {here} on "
-                f"device {pair[0]} and {there} on {pair[1]}; post transfers in one order on both"
+    first_row, second_row = (ends.get(device, []) for device in pair)
+    for index, (first, second) in enumerate(zip_longest(first_row, second_row)):
+        if first != second:
+            first_text, second_text = (
+                "nothing" if n is None else links.transfer(n) for n in (first, second)
             )
-    return np.array(one, dtype=np.int64)
+            raise InputError(
+                f"devices {pair[0]} and {pair[1]}: transfer {index} of their queue is {first_text} "
+                f"on device {pair[0]} and {second_text} on {pair[1]}; post transfers in one order "
+                "on both"
+            )
+    return np.array(first_row, dtype=np.int64)
 
 
 def schedule_of(
@@ -412,7 +416,7 @@ class Loss(NamedTuple):
         return Fraction(self.lowered, self.own) - 1
 
 
-MOST_LOWERED = 100_000
+MAX_LOWERED = 100_000
 """Operations of a schedule whose loss is said unasked: it takes a second or two."""
 
 
@@ -422,7 +426,7 @@ def cheap_loss(schedule: Schedule) -> Loss | None:
     None if PyTorch cannot run the order, if transfers take no time, or if the schedule is large.
     """
     pipeline = schedule.pipeline
-    if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MOST_LOWERED:
+    if pipeline.routes == 2 or pipeline.num_slices > 1 or len(schedule) > MAX_LOWERED:
         return None
     delays = (*pipeline.ticks.down, *pipeline.ticks.up)
     return loss_of_lowering(schedule) if any(map(any, delays)) else None
@@ -430,8 +434,8 @@ def cheap_loss(schedule: Schedule) -> Loss | None:
 
 def loss_of_lowering(schedule: Schedule) -> Loss:
     """What PyTorch's own lowering of an order loses where links are streams."""
-    made = as_streams(schedule)
-    pipeline = made.pipeline
-    lowered = schedule_of(pipeline, torch_lowering(pipeline, made.orders))
-    own = timing.retimed(made, Objective.MAKESPAN)
+    streamed = as_streams(schedule)
+    pipeline = streamed.pipeline
+    lowered = schedule_of(pipeline, torch_lowering(pipeline, streamed.orders))
+    own = timing.retimed(streamed, Objective.MAKESPAN)
     return Loss(own.metrics.makespan_ticks, lowered.metrics.makespan_ticks)

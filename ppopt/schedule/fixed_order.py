@@ -50,12 +50,12 @@ class _LinearForms(NamedTuple):
 class _DeviceOrder:
     """The operations of one device in their order; a class is kind x stages + stage."""
 
-    def __init__(self, classes: Ints, place: Ints) -> None:
+    def __init__(self, classes: Ints, position: Ints) -> None:
         """One entry per operation; `place` is its position, which those of a pair share."""
         self.classes, column = np.unique(classes, return_inverse=True)
-        self.runs = np.zeros((int(place[-1]) + 1, len(self.classes)))
+        self.runs = np.zeros((int(position[-1]) + 1, len(self.classes)))
         """Operations at a position, `[position, class]`."""
-        np.add.at(self.runs, (place, column), 1)
+        np.add.at(self.runs, (position, column), 1)
         self.through = np.cumsum(self.runs, axis=0)
         """Operations up to a position, that one included, `[position, class]`."""
 
@@ -76,14 +76,14 @@ class _DeviceOrder:
         """
         kind, stage = np.divmod(self.classes, stages)
         hosted, column = np.unique(stage, return_inverse=True)
-        here = column[:, None] == np.arange(len(hosted))
+        of_stage = column[:, None] == np.arange(len(hosted))
         split = (kind == OpKind.B).astype(np.int64)
-        kept = (kind == OpKind.F) - split - (kind == OpKind.BW)
-        owed = split - (kind == OpKind.W)
-        held = [self.before @ (here * change[:, None]) for change in (kept, owed)]
+        retained = (kind == OpKind.F) - split - (kind == OpKind.BW)
+        pending = split - (kind == OpKind.W)
+        live = [self.before @ (of_stage * change[:, None]) for change in (retained, pending)]
         first = NUM_KINDS * stages + hosted
         rows = np.concatenate([self.classes, first, first + stages])
-        return _LinearForms(rows, np.unique(np.concatenate([self.runs, *held], axis=1), axis=0))
+        return _LinearForms(rows, np.unique(np.concatenate([self.runs, *live], axis=1), axis=0))
 
 
 class _Level(NamedTuple):
@@ -126,17 +126,19 @@ class FixedOrder:
         kind, stage, _, _ = split_codes(pipeline, net.ops)
         classes, first = kind * pipeline.num_stages + stage, net.first[net.bounds]
         devices = [
-            _DeviceOrder(classes[low:high], net.place[low:high] - start)
+            _DeviceOrder(classes[low:high], net.positions[low:high] - start)
             for (low, high), start in zip(
-                pairwise(np.searchsorted(net.place, first).tolist()), first.tolist(), strict=False
+                pairwise(np.searchsorted(net.positions, first).tolist()),
+                first.tolist(),
+                strict=False,
             )
         ]
-        number, self._levels = _by_depth(net)
-        self._delays = list(_delays(pipeline, net, links, devices, number))
+        rank, self._levels = _by_depth(net)
+        self._delays = list(_delays(pipeline, net, links, devices, rank))
         self._totals = [device.total() for device in devices]
         self._memory = [device.memory(pipeline.num_stages) for device in devices]
-        self._last = number[net.bounds[1:] - 1]
-        self._first = number[np.searchsorted(net.first, first[:-1], side="right") - 1]
+        self._last = rank[net.bounds[1:] - 1]
+        self._first = rank[np.searchsorted(net.first, first[:-1], side="right") - 1]
 
     @property
     def together(self) -> int:
@@ -157,9 +159,9 @@ class FixedOrder:
 
         Where operations without length meet at one instant it may be less.
         """
-        rows = np.concatenate([costs.takes, costs.kept, costs.owed])
-        most = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
-        return np.asarray(costs.static + most, dtype=np.int64)
+        rows = np.concatenate([costs.allocates, costs.retained, costs.pending])
+        peak = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
+        return np.asarray(costs.static + peak, dtype=np.int64)
 
     def _idle(self, rows: Floats) -> Floats:
         """Idle time of the device before every step, `[step by depth, pipeline]`."""
@@ -178,17 +180,17 @@ def _by_depth(net: timing.Network) -> tuple[Ints, list[_Level]]:
     steps = len(net.needed)
     depth = np.array(_depths(net))
     order = np.argsort(depth, kind="stable")
-    number = np.empty(steps + 1, dtype=np.int64)
-    number[order], number[steps] = np.arange(steps), steps
+    rank = np.empty(steps + 1, dtype=np.int64)
+    rank[order], rank[steps] = np.arange(steps), steps
     before = np.arange(steps) - 1
     before[net.bounds[:-1]] = steps
     needed = np.where(net.needed == timing.FREE, steps, net.needed)
     ends = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2)).tolist()
     levels = [
-        _Level(low, high, number[before[order[low:high]]], number[needed[order[low:high]]])
+        _Level(low, high, rank[before[order[low:high]]], rank[needed[order[low:high]]])
         for low, high in pairwise(ends)
     ]
-    return number[:steps], levels
+    return rank[:steps], levels
 
 
 def _depths(net: timing.Network) -> list[int]:
@@ -196,8 +198,8 @@ def _depths(net: timing.Network) -> list[int]:
     needed, bounds = net.needed.tolist(), net.bounds.tolist()
     depth = [-1] * len(needed)
     depth.append(0)  # at FREE
-    reached, left = bounds[:-1], len(needed)
-    while left:
+    reached, remaining = bounds[:-1], len(needed)
+    while remaining:
         for device, end in enumerate(bounds[1:]):
             step = begun = reached[device]
             while step < end and depth[needed[step]] >= 0:
@@ -205,7 +207,7 @@ def _depths(net: timing.Network) -> list[int]:
                 depth[step] = 1 + max(before, depth[needed[step]])
                 step += 1
             reached[device] = step
-            left -= step - begun
+            remaining -= step - begun
     return depth[:-1]
 
 
@@ -214,7 +216,7 @@ def _delays(
     net: timing.Network,
     links: Ints,
     devices: Sequence[_DeviceOrder],
-    number: Ints,
+    rank: Ints,
 ) -> Iterator[_Delays]:
     """The delays of every device's steps: the end of what they wait for, less the work before."""
     first_link, host = NUM_KINDS * pipeline.num_stages, np.array(net.host)
@@ -233,8 +235,8 @@ def _delays(
         at = np.ix_(waiting - low, np.searchsorted(rows, own.classes))
         forms[at] -= own.before[net.first[waiting] - starts[device]]
         for source in known[1:]:
-            there, steps = devices[source], waiting[sources == source]
-            at = np.ix_(steps - low, np.searchsorted(rows, there.classes))
-            forms[at] += there.through[net.before[steps] - starts[source]]
+            source_order, steps = devices[source], waiting[sources == source]
+            at = np.ix_(steps - low, np.searchsorted(rows, source_order.classes))
+            forms[at] += source_order.through[net.before[steps] - starts[source]]
         forms[waiting - low, np.searchsorted(rows, first_link + links[waiting])] += 1
-        yield _Delays(number[low:high], _LinearForms(rows, forms))
+        yield _Delays(rank[low:high], _LinearForms(rows, forms))

@@ -75,7 +75,7 @@ class _Follower(NamedTuple):
     resource: int
 
 
-class Generation:
+class EventSimulation:
     """Operations run so far, and when the next ones may start."""
 
     def __init__(self, instance: Instance) -> None:
@@ -98,9 +98,9 @@ class Generation:
         """Start of the first operation of every resource, in ticks."""
         self.idle = [0 for _ in resources]
         """Ticks that every resource has been idle since its first operation."""
-        self.most_idle = 0
+        self.max_idle = 0
         """Largest of these."""
-        self.held = [0 for _ in resources]
+        self.live = [0 for _ in resources]
         """Memory that every resource has taken and not given back, in ticks of memory."""
         self._placed = [
             (op_class.resource, instance.times(number), instance.changes(number))
@@ -112,8 +112,8 @@ class Generation:
     def _all_followers(self, waits: list[int]) -> list[list[_Follower]]:
         classes = self.instance.classes
         inputs = [
-            _Inputs([0] * op_class.size, [number] * op_class.size) if number > 1 else None
-            for op_class, number in zip(classes, waits, strict=True)
+            _Inputs([0] * op_class.size, [num_inputs] * op_class.size) if num_inputs > 1 else None
+            for op_class, num_inputs in zip(classes, waits, strict=True)
         ]
         return [
             [
@@ -123,30 +123,30 @@ class Generation:
             for links in self.instance.successors
         ]
 
-    def arrival(self, number: int) -> int | None:
+    def arrival(self, class_id: int) -> int | None:
         """When the inputs of the next operation of a class are there; None: not yet known."""
-        time = self.arrived[number][self.done[number]]
+        time = self.arrived[class_id][self.done[class_id]]
         return None if time == NEVER else time
 
-    def append(self, number: int, earliest: int) -> int:
+    def append(self, class_id: int, earliest: int) -> int:
         """Run the next operation of a class at `earliest` or later; returns its end, in ticks."""
-        resource, times, changes = self._placed[number]
-        microbatch = self.done[number]
+        resource, times, changes = self._placed[class_id]
+        microbatch = self.done[class_id]
         start = free = self.free[resource]
         if self.first_start[resource] == NOT_STARTED:
             self.first_start[resource] = start = max(free, earliest)
         elif earliest > free:
             start = earliest
             self.idle[resource] += start - free
-            self.most_idle = max(self.most_idle, self.idle[resource])
+            self.max_idle = max(self.max_idle, self.idle[resource])
         end = self.free[resource] = start + times[microbatch]
-        self.held[resource] += changes[microbatch]
-        self.sequence[resource].append(number)
-        self.done[number] = microbatch + 1
+        self.live[resource] += changes[microbatch]
+        self.sequence[resource].append(class_id)
+        self.done[class_id] = microbatch + 1
         events = self._events
         if events is not None:
             heapq.heappush(events, (end, resource))
-        for arrived, inputs, lag, there in self._followers[number]:
+        for arrived, inputs, lag, follower in self._followers[class_id]:
             time = end + lag
             if inputs is not None:
                 latest, missing = inputs
@@ -156,8 +156,8 @@ class Generation:
                     continue
                 time = latest[microbatch]
             arrived[microbatch] = time
-            if events is not None and (there != resource or time > end):
-                heapq.heappush(events, (time, there))
+            if events is not None and (follower != resource or time > end):
+                heapq.heappush(events, (time, follower))
         return end
 
     def run(self, choose: Choice, events: Iterable[Event], pop: Pop = heapq.heappop) -> None:
@@ -171,9 +171,9 @@ class Generation:
         while queue:
             now, resource = pop(queue)
             if free[resource] <= now:
-                number = choose(resource, now)
-                if number is not None:
-                    self.append(number, now)
+                class_id = choose(resource, now)
+                if class_id is not None:
+                    self.append(class_id, now)
         self._events = None
 
     @property
@@ -209,8 +209,8 @@ def class_orders(instance: Instance, sequences: Iterable[Iterable[int]]) -> Orde
 
 
 def _numbers(instance: Instance, sequence: Ints) -> Ints:
-    found = np.empty_like(sequence)
-    for number in sorted(set(sequence.tolist())):
-        here = sequence == number
-        found[here] = instance.codes[number][: np.count_nonzero(here)]
-    return found
+    numbers = np.empty_like(sequence)
+    for class_id in sorted(set(sequence.tolist())):
+        rows = sequence == class_id
+        numbers[rows] = instance.codes[class_id][: np.count_nonzero(rows)]
+    return numbers

@@ -68,33 +68,35 @@ def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostO
     queues: list[Ints] = []
     waits: list[tuple[int, int]] = []
     for device, order in enumerate(orders):
-        mine = _Device(instance, device, order, prefetch)
-        queues += mine.queues()
-        waits += mine.waits()
+        moves = _DeviceMoves(instance, device, order, prefetch)
+        queues += moves.queues()
+        waits += moves.waits()
     before, after = np.array(waits, dtype=np.int64).reshape(-1, 2).T
     return HostOrders(queues, before, after)
 
 
-class _Device:
+class _DeviceMoves:
     """A device with the order of its compute."""
 
     def __init__(self, instance: Instance, device: int, order: Ints, prefetch: Prefetch) -> None:
         self.instance, self.prefetch = instance, prefetch
         self.pipeline = pipeline = instance.pipeline
         self.code: Ints = codes(order)
-        self.place: Ints = np.cumsum(order >= 0) - 1
-        self.kind, self.stage, self.microbatch, self.part = split_codes(pipeline, self.code)
+        self.position: Ints = np.cumsum(order >= 0) - 1
+        self.kind, self.stage, self.microbatch, self.slice_index = split_codes(pipeline, self.code)
         self.first = np.flatnonzero(order >= 0)
         """Row of the first operation of every position."""
         self.out = self._moves(AuxiliaryKind.OFFLOAD)
         self.back = self._moves(AuxiliaryKind.RELOAD)
-        self.given = list(accumulate((move.memory for move in self.out), initial=0))
-        self.taken = list(accumulate((move.memory for move in self.back), initial=0))
-        room = pipeline.ticks.room(device)
+        self.offloaded = list(accumulate((move.memory for move in self.out), initial=0))
+        self.reloaded = list(accumulate((move.memory for move in self.back), initial=0))
+        headroom = pipeline.ticks.headroom(device)
         gathered = pipeline.ticks.costs.unshard_memory
         hosted = [stage for route in pipeline.hosted for stage in route[device]]
-        self.room = None if room is None else room - sum(gathered[stage] for stage in hosted)
-        self.over = [self._count(self.out, place) for place in range(len(self.first))]
+        self.headroom = (
+            None if headroom is None else headroom - sum(gathered[stage] for stage in hosted)
+        )
+        self.over = [self._count(self.out, position) for position in range(len(self.first))]
         """Per position, how many OFFLOAD may be over before it."""
         self.gate = self._gates()
         self.needed = self._needed()
@@ -102,78 +104,85 @@ class _Device:
     def _moves(self, kind: AuxiliaryKind) -> list[_Move]:
         """The moves of a kind, in the order of what they follow or precede."""
         forward = kind is AuxiliaryKind.OFFLOAD
-        here = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
-        of = [column[here] for column in (self.stage, self.microbatch, self.part)]
+        rows = (self.kind == OpKind.F) if forward else np.isin(self.kind, (OpKind.B, OpKind.BW))
+        of = [column[rows] for column in (self.stage, self.microbatch, self.slice_index)]
         code = self.pipeline.code(kind, *of)
         memory = (self.instance.frees if forward else self.instance.allocations)[code]
-        columns = (column.tolist() for column in (code, self.place[here], memory, *of))
+        columns = (column.tolist() for column in (code, self.position[rows], memory, *of))
         return [
-            _Move(number, place, amount, (stage, microbatch, part))
-            for number, place, amount, stage, microbatch, part in zip(*columns, strict=True)
+            _Move(op_code, position, amount, (stage, microbatch, slice_index))
+            for op_code, position, amount, stage, microbatch, slice_index in zip(
+                *columns, strict=True
+            )
             if amount
         ]
 
     @staticmethod
-    def _count(moves: list[_Move], place: int) -> int:
+    def _count(moves: list[_Move], position: int) -> int:
         """How many moves belong to earlier positions."""
-        return bisect_left(moves, place, key=lambda move: move.position)
+        return bisect_left(moves, position, key=lambda move: move.position)
 
-    def _held(self) -> list[int]:
+    def _live_without_moves(self) -> list[int]:
         """Memory that a device holds at every position, were nothing moved."""
-        instance, paired = self.instance, np.bincount(self.place)[self.place] > 1
-        more = np.where(paired, instance.pair_workspaces[self.code], 0)
-        takes, gives = np.zeros((2, len(self.first)), dtype=np.int64)
-        np.add.at(takes, self.place, instance.allocations[self.code] + more)
-        np.add.at(gives, self.place, instance.frees[self.code] + more)
-        held: list[int] = (np.cumsum(takes - gives) + gives).tolist()
-        return held
+        instance, paired = self.instance, np.bincount(self.position)[self.position] > 1
+        workspace = np.where(paired, instance.pair_workspaces[self.code], 0)
+        allocated, freed = np.zeros((2, len(self.first)), dtype=np.int64)
+        np.add.at(allocated, self.position, instance.allocations[self.code] + workspace)
+        np.add.at(freed, self.position, instance.frees[self.code] + workspace)
+        live: list[int] = (np.cumsum(allocated - freed) + freed).tolist()
+        return live
 
     def _gates(self) -> list[int]:
         """Position behind which every RELOAD may begin: its F, or a later one."""
-        places = {move.of: move.position for move in self.out}
-        if self.room is None:
-            return list(accumulate((places[move.of] for move in self.back), max))
-        self.held = self._held()
+        forward_positions = {move.of: move.position for move in self.out}
+        if self.headroom is None:
+            return list(accumulate((forward_positions[move.of] for move in self.back), max))
+        self.live = self._live_without_moves()
         gates: list[int] = []
         last = 0
-        for number, move in enumerate(self.back):
-            gate, last = move.position - 1, max(last, places[move.of])
-            while self.prefetch is Prefetch.EARLY and gate > last and self._fits(gate, number):
+        for index, move in enumerate(self.back):
+            gate, last = move.position - 1, max(last, forward_positions[move.of])
+            while self.prefetch is Prefetch.EARLY and gate > last and self._fits(gate, index):
                 gate -= 1
             last = max(last, gate)
             gates.append(last)
         return gates
 
-    def _fits(self, place: int, number: int) -> bool:
+    def _fits(self, position: int, index: int) -> bool:
         """Whether a RELOAD, and those before it, may have begun at a position."""
-        over = max(self._count(self.out, place - NEAR + 1), self._least_over(place))
-        room = self.room
-        return room is None or self.held[place] + self.taken[number + 1] - self.given[over] <= room
+        over = max(self._count(self.out, position - NEAR + 1), self._min_over(position))
+        headroom = self.headroom
+        return (
+            headroom is None
+            or self.live[position] + self.reloaded[index + 1] - self.offloaded[over] <= headroom
+        )
 
-    def _least_over(self, place: int, begun: int | None = None) -> int:
+    def _min_over(self, position: int, begun: int | None = None) -> int:
         """How many OFFLOAD must be over at a position where so many RELOAD have begun.
 
         None: those of its own backwards and of earlier ones.
         """
-        begun = self._count(self.back, place + 1) if begun is None else begun
-        assert self.room is not None
-        need = self.held[place] + self.taken[begun] - self.room
-        return min(self.over[place], bisect_left(self.given, need))
+        begun = self._count(self.back, position + 1) if begun is None else begun
+        assert self.headroom is not None
+        need = self.live[position] + self.reloaded[begun] - self.headroom
+        return min(self.over[position], bisect_left(self.offloaded, need))
 
     def _needed(self) -> list[int]:
         """How many OFFLOAD compute waits for at every position."""
-        if self.room is None:
+        if self.headroom is None:
             return [0] * len(self.first)
-        begun = (bisect_left(self.gate, place) for place in range(len(self.first)))
-        needed = (self._least_over(place, many) for place, many in enumerate(begun))
+        begun = (bisect_left(self.gate, position) for position in range(len(self.first)))
+        needed = (self._min_over(position, many) for position, many in enumerate(begun))
         return list(accumulate(needed, max))
 
     def waits(self) -> Iterator[tuple[int, int]]:
         """What compute and RELOAD wait for besides data flow: (number, number that waits)."""
-        for place, (before, needed) in enumerate(zip([0, *self.needed], self.needed, strict=False)):
+        for position, (before, needed) in enumerate(
+            zip([0, *self.needed], self.needed, strict=False)
+        ):
             if needed > before:
-                yield self.out[needed - 1].code, int(self.code[self.first[place]])
-        if self.room is None:
+                yield self.out[needed - 1].code, int(self.code[self.first[position]])
+        if self.headroom is None:
             return
         for move, gate in zip(self.back, self.gate, strict=True):
             yield int(self.code[self.first[gate]]), move.code
@@ -192,7 +201,7 @@ class _Device:
         keys = [((move.position, 0), move) for move in self.out]
         last = 0
         for move, gate in zip(self.back, self.gate, strict=True):
-            over = self.needed[gate + 1] if self.room is not None else 0
+            over = self.needed[gate + 1] if self.headroom is not None else 0
             last = max(last, gate, self.out[over - 1].position if over else 0)
             keys.append(((last, 1), move))
         return [move for _, move in sorted(keys, key=lambda key: key[0])]
@@ -210,7 +219,7 @@ def own_moves(schedule: Schedule) -> HostOrders:
     waits = [
         _own_waits(schedule, moves.where(moves.device == device), device)
         for device in range(pipeline.num_devices)
-        if pipeline.ticks.room(device) is not None
+        if pipeline.ticks.headroom(device) is not None
     ]
     before, after = np.concatenate([np.zeros((2, 0), dtype=np.int64), *waits], axis=1)
     return HostOrders(order, before, after)
@@ -229,21 +238,21 @@ def _own_waits(schedule: Schedule, moves: Operations, device: int) -> Ints:
     return np.stack([before, np.append(back.numbers[awaited], computed.numbers[following])])
 
 
-def just_in_time(schedule: Schedule) -> Schedule:
+def start_reloads_late(schedule: Schedule) -> Schedule:
     """The same, every RELOAD as late as delays nothing; devices hold less, at no time more."""
     table = schedule.operations
     start = table.start.copy()
     needed = np.isin(table.kind, (OpKind.B, OpKind.BW))
     reloads = table.kind == AuxiliaryKind.RELOAD
-    places = np.stack((table.stage, table.microbatch, table.slice), axis=1)
-    need = dict(zip(map(tuple, places[needed].tolist()), start[needed].tolist(), strict=True))
+    keys = np.stack((table.stage, table.microbatch, table.slice), axis=1)
+    need = dict(zip(map(tuple, keys[needed].tolist()), start[needed].tolist(), strict=True))
     following: dict[int, int] = {}
     rows = np.flatnonzero(table.on(ResourceKind.HOST))
     for row in rows[np.argsort(start[rows], kind="stable")][::-1].tolist():
         resource = int(table.resource[row])
         if reloads[row]:
-            until = need[tuple(places[row].tolist())]
+            until = need[tuple(keys[row].tolist())]
             until = min(until, following.get(resource, until))
             start[row] = until - (table.end[row] - table.start[row])
         following[resource] = int(start[row])
-    return schedule.moved(start)
+    return schedule.with_starts(start)

@@ -116,7 +116,7 @@ def arrivals(schedule: Schedule, flow: Waits | None = None) -> Arrivals:
     second = np.flatnonzero(schedule.seconds)
     stands_for = np.arange(len(schedule))
     stands_for[second] = second - 1
-    before, after = flow.makers[data], stands_for[flow.place[flow.after[data]]]
+    before, after = flow.makers[data], stands_for[flow.compute_row[flow.after[data]]]
     arrival = table.end[flow.before[data]] + flow.lag[data]
     sent, ready = np.zeros((2, len(schedule)), dtype=np.int64)
     needed, awaited = np.full((2, len(schedule)), FREE)
@@ -134,9 +134,9 @@ def arrivals(schedule: Schedule, flow: Waits | None = None) -> Arrivals:
     }
     for kind, cause in BESIDES.items():
         if cause in besides:
-            edges = table.on(kind)[flow.before] & (flow.place[flow.after] != FREE)
-            place = stands_for[flow.place[flow.after[edges]]]
-            np.maximum.at(besides[cause], place, table.end[flow.before[edges]])
+            edges = table.on(kind)[flow.before] & (flow.compute_row[flow.after] != FREE)
+            rows = stands_for[flow.compute_row[flow.after[edges]]]
+            np.maximum.at(besides[cause], rows, table.end[flow.before[edges]])
     for column in (sent, ready, needed, awaited, *besides.values()):
         column[second] = column[second - 1]
     return Arrivals(sent, ready, needed, awaited, besides)
@@ -152,11 +152,11 @@ def idle(schedule: Schedule, flow: Waits | None = None) -> Idle:
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
     memory = memory_of(schedule.compute), memory_of(schedule.operations)
-    found = [
+    tables = [
         _of_device(flow, arrived, memory, device, low, high, last)
         for device, (low, high) in enumerate(pairwise(bounds))
     ]
-    return Idle(*np.concatenate(found, axis=1))
+    return Idle(*np.concatenate(tables, axis=1))
 
 
 def _last(schedule: Schedule) -> int:
@@ -164,10 +164,10 @@ def _last(schedule: Schedule) -> int:
     return int(schedule.operations.end.max(initial=0))
 
 
-def totals(found: Idle, devices: int) -> Ints:
+def totals(intervals: Idle, devices: int) -> Ints:
     """Ticks of idle time, [device, cause]."""
     table = np.zeros((devices, len(Cause)), dtype=np.int64)
-    np.add.at(table, (found.device, found.cause), found.end - found.start)
+    np.add.at(table, (intervals.device, intervals.cause), intervals.end - intervals.start)
     return table
 
 
@@ -204,7 +204,7 @@ def _of_device(
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
     before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
     gaps = np.stack([ended[before], schedule.start[low + before], low + before])
-    gaps, gathered = _held_in(schedule, amounts, device, gaps)
+    gaps, gathered = _gaps_with_memory(schedule, amounts, device, gaps)
     blocked = _blocked(schedule, arrived, compute, device, slice(low, high), gaps, gathered)
     table = _cut(gaps, arrived, blocked)
     warm_up = table[3] == low
@@ -217,20 +217,22 @@ def _of_device(
     return np.vstack([np.full(table.shape[1], device), table])
 
 
-def _held_in(schedule: Schedule, amounts: Memory, device: int, gaps: Ints) -> tuple[Ints, Ints]:
+def _gaps_with_memory(
+    schedule: Schedule, amounts: Memory, device: int, gaps: Ints
+) -> tuple[Ints, Ints]:
     """The gaps, cut where other resources of the device change memory, and what they hold in each.
 
     `amounts` is what all operations take and give.
     """
     table = schedule.operations
-    here = table.on(*BESIDES) & (table.device == device)
-    if not here.any():
+    own = table.on(*BESIDES) & (table.device == device)
+    if not own.any():
         return gaps, np.zeros(gaps.shape[1], dtype=np.int64)
-    takes, gives = (column[here] for column in amounts)
-    time = np.concatenate([table.start[here], table.end[here]])
-    change = np.concatenate([takes, -gives])
-    place = np.argsort(time, kind="stable")
-    time, level = time[place], np.append(0, np.cumsum(change[place]))
+    allocated, freed = (column[own] for column in amounts)
+    time = np.concatenate([table.start[own], table.end[own]])
+    change = np.concatenate([allocated, -freed])
+    order = np.argsort(time, kind="stable")
+    time, level = time[order], np.append(0, np.cumsum(change[order]))
     pieces = [
         (*edges, following)
         for start, end, following in gaps.T.tolist()
@@ -243,10 +245,10 @@ def _held_in(schedule: Schedule, amounts: Memory, device: int, gaps: Ints) -> tu
 def _after(flow: Waits, device: int, ended: int, last: int) -> Iterator[tuple[int, int, Cause]]:
     """Idle intervals after the last compute of microbatches of a device, some of them empty."""
     table = flow.schedule.operations
-    mine, once = table.device == device, table.microbatch == ONCE
-    own = np.flatnonzero(mine & once & table.on(ResourceKind.COMPUTE))
+    on_device, once = table.device == device, table.microbatch == ONCE
+    own = np.flatnonzero(on_device & once & table.on(ResourceKind.COMPUTE))
     if not len(own):
-        queued = mine & table.on(ResourceKind.COLLECTIVE)
+        queued = on_device & table.on(ResourceKind.COLLECTIVE)
         synced = int(table.end[queued].max(initial=ended))
         yield ended, synced, Cause.COLLECTIVE
         yield synced, last, Cause.COOL_DOWN
@@ -275,7 +277,7 @@ def _blocked(
     arrived: Arrivals,
     compute: Memory,
     device: int,
-    here: slice,
+    rows: slice,
     gaps: Ints,
     gathered: Ints,
 ) -> _Window:
@@ -286,35 +288,35 @@ def _blocked(
     grouped by the memory they take; the first of a group to be ready, among those from each place
     on, is a running minimum from the end.
     """
-    low, before = here.start, gaps[2] - here.start
-    ready = arrived.complete[here]
+    low, before = rows.start, gaps[2] - rows.start
+    ready = arrived.complete[rows]
     opens, closes, row = np.full((3, len(before)), _NEVER)
-    limit = schedule.pipeline.ticks.room(device)
+    limit = schedule.pipeline.ticks.headroom(device)
     if limit is None:
         return _Window(opens, closes, row)
-    taken, given = (column[here] for column in compute)
-    instants = schedule.start[here] == schedule.end[here]
-    both = np.where(instants, np.minimum(taken, given), 0)
-    taken, given = taken - both, given - both
-    room = limit - np.append(0, np.cumsum(taken - given))[before] - gathered
-    second = np.flatnonzero(schedule.seconds[here])
-    taken[second] += taken[second - 1]
-    taken[second - 1] = taken[second]
-    for amount in sorted(set(taken.tolist())):
-        first, place = _least_from(np.where(taken == amount, ready, _NEVER))
-        fits = (room >= amount) | (amount == 0)
+    allocated, freed = (column[rows] for column in compute)
+    instants = schedule.start[rows] == schedule.end[rows]
+    both = np.where(instants, np.minimum(allocated, freed), 0)
+    allocated, freed = allocated - both, freed - both
+    headroom = limit - np.append(0, np.cumsum(allocated - freed))[before] - gathered
+    second = np.flatnonzero(schedule.seconds[rows])
+    allocated[second] += allocated[second - 1]
+    allocated[second - 1] = allocated[second]
+    for amount in sorted(set(allocated.tolist())):
+        first, index = _min_from(np.where(allocated == amount, ready, _NEVER))
+        fits = (headroom >= amount) | (amount == 0)
         closes = np.where(fits, np.minimum(closes, first[before]), closes)
         sooner = ~fits & (first[before] < opens)
         opens = np.where(sooner, first[before], opens)
-        row = np.where(sooner, low + place[before], row)
+        row = np.where(sooner, low + index[before], row)
     return _Window(opens, closes, row)
 
 
-def _least_from(values: Ints) -> tuple[Ints, Ints]:
+def _min_from(values: Ints) -> tuple[Ints, Ints]:
     """Least value from every place on, and the first place that has it."""
-    least = np.minimum.accumulate(values[::-1])[::-1]
-    spot = np.where(values == least, np.arange(len(values)), len(values))
-    return least, np.minimum.accumulate(spot[::-1])[::-1]
+    minimum = np.minimum.accumulate(values[::-1])[::-1]
+    spot = np.where(values == minimum, np.arange(len(values)), len(values))
+    return minimum, np.minimum.accumulate(spot[::-1])[::-1]
 
 
 def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:

@@ -48,15 +48,19 @@ class Imbalance(NamedTuple):
 
 def imbalance(schedule: Schedule) -> Imbalance:
     """Compare the work of the devices of a complete schedule; an overlapped pair counts once."""
-    found = schedule.metrics
-    devices, work, most = len(found.busy_ticks), sum(found.busy_ticks), max(found.busy_ticks)
-    total, device = devices * found.makespan_ticks, found.busy_ticks.index(most)
+    metrics = schedule.metrics
+    devices, work, max_work = (
+        len(metrics.busy_ticks),
+        sum(metrics.busy_ticks),
+        max(metrics.busy_ticks),
+    )
+    total, device = devices * metrics.makespan_ticks, metrics.busy_ticks.index(max_work)
     hosted = {stage for route in schedule.pipeline.hosted for stage in route[device]}
     return Imbalance(
         device=device,
         stages=tuple(sorted(hosted)),
-        times_mean=Fraction(devices * most, work or 1),
-        idle_share=Fraction(devices * most - work, total or 1),
+        times_mean=Fraction(devices * max_work, work or 1),
+        idle_share=Fraction(devices * max_work - work, total or 1),
         of_idle_share=Fraction(total - work, total or 1),
         relief=_relief(schedule),
     )
@@ -68,23 +72,28 @@ def _relief(schedule: Schedule) -> Relief | None:
     if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None
     makespan = pipeline.ticks.time(schedule.metrics.makespan_ticks)
-    other = replace(pipeline, partition="balanced")
-    less = _most_work(pipeline) - _most_work(other)
-    if less <= 0 or (schedule.fits_limits and not _fits(other, schedule)):
+    balanced = replace(pipeline, partition="balanced")
+    saved_work = _max_work(pipeline) - _max_work(balanced)
+    if saved_work <= 0 or (schedule.fits_limits and not _fits(balanced, schedule)):
         return None
-    pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(other), strict=True)
-    return Relief(sum(here != there for here, there in pairs), less / makespan)
+    pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(balanced), strict=True)
+    return Relief(
+        sum(device != balanced_device for device, balanced_device in pairs), saved_work / makespan
+    )
 
 
-def _fits(other: Pipeline, schedule: Schedule) -> bool:
+def _fits(pipeline: Pipeline, schedule: Schedule) -> bool:
     """Whether the order of a schedule stays within the memory limits with another partition."""
-    return other.limits is None or timing.schedule(other, portable(schedule)).fits_limits
+    return pipeline.limits is None or timing.schedule(pipeline, portable(schedule)).fits_limits
 
 
-def _most_work(pipeline: Pipeline) -> Fraction:
+def _max_work(pipeline: Pipeline) -> Fraction:
     """Time of F and BW of all microbatches on the busiest device, in the user's unit."""
     instance = Instance.of(pipeline, BackwardKind.WHOLE)
-    work = (sum(sum(instance.times(number)) for number in mine) for mine in instance.hosted)
+    work = (
+        sum(sum(instance.times(class_id)) for class_id in class_ids)
+        for class_ids in instance.hosted
+    )
     return pipeline.ticks.time(max(work))
 
 

@@ -27,7 +27,7 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, Generation, Pop, pop_until
+from ppopt.schedule.generation import NEVER, EventSimulation, Pop, pop_until
 from ppopt.schedule.orders import Orders
 
 
@@ -42,7 +42,7 @@ class PriorityRule(NamedTuple):
     """Weight passes kept back for later gaps."""
     forward_first: tuple[bool, ...]
     """Whether F goes before B when both may start."""
-    room_first: tuple[bool, ...]
+    memory_first: tuple[bool, ...]
     """Whether W goes before B while an F that has come, or is on its way, waits for memory."""
     prompt: tuple[bool, ...]
     """Whether W may delay no F that is on its way: patience then applies to B alone."""
@@ -58,7 +58,7 @@ class RuleStyle(NamedTuple):
     forward_first: bool
     patience: int = 0
     reserve: int = 0
-    room_first: bool = False
+    memory_first: bool = False
     prompt: bool = False
 
 
@@ -70,7 +70,7 @@ def uniform_rule(pipeline: Pipeline, caps: Sequence[int], style: RuleStyle) -> P
         patience=(style.patience,) * devices,
         reserve=(style.reserve,) * devices,
         forward_first=(style.forward_first,) * devices,
-        room_first=(style.room_first,) * devices,
+        memory_first=(style.memory_first,) * devices,
         prompt=(style.prompt,) * devices,
         shallow_first=(False,) * devices,
     )
@@ -99,23 +99,27 @@ class ListSchedule(NamedTuple):
 class ListScheduler:
     """List scheduling of one instance, split or whole, by one rule after another.
 
-    A place is a stage of a route. With n places, classes 0 to n - 1 of the instance are the F of
-    the places, the next n the B (or BW), and the last n the W.
+    A position is a stage of a route. With n positions, classes 0 to n - 1 of the instance are their
+    F, the next n their B (or BW), and the last n their W.
     """
 
     instance: Instance
 
     @cached_property
-    def places(self) -> int:
-        """Number of places: routes x stages."""
+    def num_positions(self) -> int:
+        """Number of positions: routes x stages."""
         return len(self.instance.classes) // len(self.instance.rows)
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
-        """Places of every device, by stage ascending."""
+        """Positions of every device, by stage ascending."""
         classes = self.instance.classes
         return tuple(
-            tuple(sorted((i for i in hosted if i < self.places), key=lambda i: classes[i].stage))
+            tuple(
+                sorted(
+                    (i for i in hosted if i < self.num_positions), key=lambda i: classes[i].stage
+                )
+            )
             for hosted in self.instance.hosted
         )
 
@@ -128,7 +132,7 @@ class ListScheduler:
         try:
             if self.plain:
                 return _schedule_plain(self, rule, pop)
-            return _RuleGeneration(self, rule).result(pop)
+            return _RuleSimulation(self, rule).result(pop)
         except TimeoutError:
             return None
 
@@ -138,15 +142,15 @@ class ListScheduler:
 
         One place on every device, memory taken by F alone, and lags between devices alone.
         """
-        one_each = all(len(places) == 1 for places in self.hosted)
+        single_positions = all(len(positions) == 1 for positions in self.hosted)
         classes, successors = self.instance.classes, self.instance.successors
-        lags_on_one_device = (
+        local_lags = (
             lag
             for before, links in enumerate(successors)
             for after, lag in links
             if classes[before].device == classes[after].device
         )
-        return one_each and not any(self.transient) and not any(lags_on_one_device)
+        return single_positions and not any(self.transient) and not any(local_lags)
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
@@ -154,17 +158,17 @@ class ListScheduler:
 
         If there is no W, the backward stands in its place again, and F if there is none either.
         """
-        return tuple(tuple(map(self._triple, mine)) for mine in self.hosted)
+        return tuple(tuple(map(self._triple, own_positions)) for own_positions in self.hosted)
 
-    def _triple(self, place: int) -> tuple[int, int, int]:
+    def _triple(self, position: int) -> tuple[int, int, int]:
         classes = self.instance.classes
-        numbers = [n for n in range(place, len(classes), self.places) if classes[n].size]
+        numbers = [n for n in range(position, len(classes), self.num_positions) if classes[n].size]
         return numbers[0], numbers[:2][-1], numbers[-1]
 
     @cached_property
-    def takes(self) -> list[tuple[int, ...]]:
-        """Memory that every operation of a class takes; one entry more, as in `Generation`."""
-        return [(*self.instance.allocated(number), 0) for number in self._numbers]
+    def allocates(self) -> list[tuple[int, ...]]:
+        """Memory that every operation of a class takes; one entry more, as in `EventSimulation`."""
+        return [(*self.instance.allocated(class_id), 0) for class_id in self._numbers]
 
     @property
     def _numbers(self) -> range:
@@ -176,63 +180,69 @@ class ListScheduler:
         instance = self.instance
         forward = [op_class.kind is OpKind.F for op_class in instance.classes]
         largest = [
-            max((instance.freed if forward[number] else instance.allocated)(number), default=0)
-            for number in self._numbers
+            max((instance.freed if forward[class_id] else instance.allocated)(class_id), default=0)
+            for class_id in self._numbers
         ]
-        return [max((largest[i] for i in mine), default=0) for mine in self.instance.hosted]
+        return [
+            max((largest[i] for i in class_ids), default=0) for class_ids in self.instance.hosted
+        ]
 
     @cached_property
     def needs(self) -> list[int]:
         """Memory that surely lets any microbatch finish on a device; 0: any F that fits does."""
         changes = self.instance.changes
         return [
-            0 if len(mine) == 1 and not more else sum(max(changes(f)) for f in mine) + more
-            for mine, more in zip(self.hosted, self.transient, strict=True)
+            0
+            if len(own_positions) == 1 and not transient
+            else sum(max(changes(f)) for f in own_positions) + transient
+            for own_positions, transient in zip(self.hosted, self.transient, strict=True)
         ]
 
     @cached_property
-    def stations(self) -> tuple[_Station, ...]:
+    def device_params(self) -> tuple[_DeviceParams, ...]:
         """The instance as the short loop reads it, per device."""
-        return tuple(self._station(place) for (place,) in self.hosted)
+        return tuple(self._params_of(position) for (position,) in self.hosted)
 
-    def _station(self, place: int) -> _Station:
-        instance, forwards = self.instance, range(self.places)
-        numbers = range(place, len(instance.classes), self.places)
+    def _params_of(self, position: int) -> _DeviceParams:
+        instance, forwards = self.instance, range(self.num_positions)
+        numbers = range(position, len(instance.classes), self.num_positions)
         f, b, *_ = (
-            [(i, instance.classes[i].device, lag) for i, lag in instance.successors[number]]
-            for number in numbers
+            [(i, instance.classes[i].device, lag) for i, lag in instance.successors[class_id]]
+            for class_id in numbers
         )
-        backwards = range(self.places, 2 * self.places)
-        all_codes = [instance.codes[number] for number in numbers]
-        return _Station(
-            stage=instance.classes[place].stage,
-            time=tuple(instance.times(number) for number in numbers),
-            change=tuple((*instance.changes(number), 0) for number in numbers),
+        backwards = range(self.num_positions, 2 * self.num_positions)
+        all_codes = [instance.codes[class_id] for class_id in numbers]
+        return _DeviceParams(
+            stage=instance.classes[position].stage,
+            time=tuple(instance.times(class_id) for class_id in numbers),
+            change=tuple((*instance.changes(class_id), 0) for class_id in numbers),
             code=tuple(int(codes[0]) if len(codes) else ABSENT for codes in all_codes),
             next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
             previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
         )
 
 
-class _RuleGeneration:
+class _RuleSimulation:
     """One parallel generation, steered by a rule."""
 
     def __init__(self, scheduler: ListScheduler, rule: PriorityRule) -> None:
-        instance, places = scheduler.instance, scheduler.places
+        instance, num_positions = scheduler.instance, scheduler.num_positions
         devices = range(len(scheduler.hosted))
-        self.run = Generation(instance)
+        self.run = EventSimulation(instance)
         self.instance, self.rule, self.total = instance, rule, instance.batches
-        self.hosted, self.takes = scheduler.triples, scheduler.takes
+        self.hosted, self.allocates = scheduler.triples, scheduler.allocates
         self.needs, self.transient = scheduler.needs, scheduler.transient
         self.forward = [
-            mine if rule.shallow_first[device] else mine[::-1]
-            for device, mine in enumerate(self.hosted)
+            own_triples if rule.shallow_first[device] else own_triples[::-1]
+            for device, own_triples in enumerate(self.hosted)
         ]
-        self.backward = [[(f, b, w) for f, b, w in mine[::-1] if b != f] for mine in self.forward]
-        self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:places]]
-        self.done, self.arrived, self.held = self.run.done, self.run.arrived, self.run.held
-        rooms = [instance.room(device) for device in devices]
-        self.room = [NEVER if room is None else room for room in rooms]
+        self.backward = [
+            [(f, b, w) for f, b, w in own_triples[::-1] if b != f] for own_triples in self.forward
+        ]
+        self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:num_positions]]
+        self.done, self.arrived, self.live = self.run.done, self.run.arrived, self.run.live
+        headrooms = [instance.headroom(device) for device in devices]
+        self.headroom = [NEVER if headroom is None else headroom for headroom in headrooms]
 
     def result(self, pop: Pop = heapq.heappop) -> ListSchedule | None:
         """Run to the end; None if the rule got stuck."""
@@ -259,72 +269,76 @@ class _RuleGeneration:
     def _ready_b(self, device: int, now: int) -> int:
         for _, b, _ in self.backward[device]:
             done = self.done[b]
-            takes = self.takes[b][done]
-            if self.arrived[b][done] <= now and (not takes or self._fits(device, takes, done)):
+            allocated = self.allocates[b][done]
+            if self.arrived[b][done] <= now and (
+                not allocated or self._fits(device, allocated, done)
+            ):
                 return b
         return -1
 
     def _ready_f(self, device: int, now: int) -> int:
         for f, b, _ in self.forward[device]:
             done = self.done[f]
-            if self._coming(f, b) <= now and self._fits(device, self.takes[f][done], done):
+            if self._next_forward_arrival(f, b) <= now and self._fits(
+                device, self.allocates[f][done], done
+            ):
                 return f
         return -1
 
-    def _coming(self, f: int, b: int) -> int:
+    def _next_forward_arrival(self, f: int, b: int) -> int:
         """When the next F of a place comes that is known to come and within its cap; or NEVER."""
         done = self.done[f]
         return self.arrived[f][done] if done - self.done[b] < self.cap[f] else NEVER
 
-    def _fits(self, device: int, more: int, microbatch: int) -> bool:
+    def _fits(self, device: int, increase: int, microbatch: int) -> bool:
         """Whether memory allows an increase and the oldest microbatch here can still finish."""
-        room = self.room[device] - self.held[device] - more
-        if room >= self.needs[device]:
+        headroom = self.headroom[device] - self.live[device] - increase
+        if headroom >= self.needs[device]:
             return True
-        if room < 0:
+        if headroom < 0:
             return False
-        mine = self.hosted[device]
-        oldest = min(min(self.done[b], self.done[w]) for _, b, w in mine)
+        own_triples = self.hosted[device]
+        oldest = min(min(self.done[b], self.done[w]) for _, b, w in own_triples)
         if microbatch == oldest:
             return True
         changes = self.instance.changes
-        missing = sum(changes(f)[oldest] for f, _, _ in mine if self.done[f] <= oldest)
-        return room >= missing + self.transient[device]
+        missing = sum(changes(f)[oldest] for f, _, _ in own_triples if self.done[f] <= oldest)
+        return headroom >= missing + self.transient[device]
 
     def _before_f(self, device: int, now: int) -> int:
         """A weight pass for whose memory an F waits, or the B that may start now."""
-        if self.rule.room_first[device] and self._short(device):
-            chosen, _ = self._owed(device, now)
+        if self.rule.memory_first[device] and self._blocked_by_memory(device):
+            chosen, _ = self._pending_weight_pass(device, now)
             if chosen >= 0:
                 return chosen
         return self._ready_b(device, now)
 
-    def _short(self, device: int) -> bool:
+    def _blocked_by_memory(self, device: int) -> bool:
         """Whether an F that has come, or is on its way, has no memory."""
         return any(
-            self._coming(f, b) != NEVER
-            and not self._fits(device, self.takes[f][self.done[f]], self.done[f])
+            self._next_forward_arrival(f, b) != NEVER
+            and not self._fits(device, self.allocates[f][self.done[f]], self.done[f])
             for f, b, _ in self.hosted[device]
         )
 
-    def _owed(self, device: int, now: int) -> tuple[int, int]:
+    def _pending_weight_pass(self, device: int, now: int) -> tuple[int, int]:
         """The W with the most passes pending, and how many the device has pending.
 
         -1 if there is none, or if this one may not start yet.
         """
-        most, chosen, pending = 0, -1, 0
+        max_waiting, chosen, pending = 0, -1, 0
         for _, b, w in self.hosted[device]:
             waiting = self.done[b] - self.done[w]
             pending += max(0, waiting)
-            if waiting > most:
-                most, chosen = waiting, w
+            if waiting > max_waiting:
+                max_waiting, chosen = waiting, w
         if chosen >= 0 and self.arrived[chosen][self.done[chosen]] > now:
             chosen = -1
         return chosen, pending
 
     def _ready_w(self, device: int, now: int) -> int:
         """A pending weight pass, if it fits before the next arrival or others wait for memory."""
-        chosen, pending = self._owed(device, now)
+        chosen, pending = self._pending_weight_pass(device, now)
         if chosen < 0:
             return -1
         next_b, next_f, blocked = self._arrivals(device, now)
@@ -347,15 +361,15 @@ class _RuleGeneration:
                 arrival = self.arrived[b][self.done[b]]
                 blocked |= arrival <= now
                 next_b = min(next_b, max(arrival, now))
-            coming = self._coming(f, b)
+            coming = self._next_forward_arrival(f, b)
             if coming <= now:
                 blocked = True
-            elif self.held[device] + self.takes[f][self.done[f]] <= self.room[device]:
+            elif self.live[device] + self.allocates[f][self.done[f]] <= self.headroom[device]:
                 next_f = min(next_f, coming)
         return next_b, next_f, blocked
 
 
-class _Station(NamedTuple):
+class _DeviceParams(NamedTuple):
     """What the short loop reads of the instance for one device."""
 
     stage: int
@@ -374,54 +388,58 @@ class _Station(NamedTuple):
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
     scheduler: ListScheduler, rule: PriorityRule, pop: Pop
 ) -> ListSchedule | None:
-    """List scheduling of a plain pipeline: `_RuleGeneration` with all else left out.
+    """List scheduling of a plain pipeline: `_RuleSimulation` with all else left out.
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and it
     is built 2.6 times as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most
     of annealing's time is spent here. None if the rule gets stuck.
     """
-    stations, total, size = scheduler.stations, scheduler.instance.batches, len(scheduler.hosted)
-    rooms = [scheduler.instance.room(device) for device in range(size)]
-    limit = [NEVER if room is None else room for room in rooms]
-    held = [0] * size
-    cap = [rule.cap[station.stage] for station in stations]
+    devices, total, size = (
+        scheduler.device_params,
+        scheduler.instance.batches,
+        len(scheduler.hosted),
+    )
+    headrooms = [scheduler.instance.headroom(device) for device in range(size)]
+    limit = [NEVER if headroom is None else headroom for headroom in headrooms]
+    live = [0] * size
+    cap = [rule.cap[params.stage] for params in devices]
     lead = [100 - patience for patience in rule.patience]
     due = [100 if prompt else share for prompt, share in zip(rule.prompt, lead, strict=True)]
-    times, changes = [each.time for each in stations], [each.change for each in stations]
-    takes = [change[0] for change in changes]
-    eager, reserve, room_first = rule.forward_first, rule.reserve, rule.room_first
-    came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in stations]
-    came_b: list[list[int]] = [[] for _ in stations]
+    times, changes = [each.time for each in devices], [each.change for each in devices]
+    allocates = [change[0] for change in changes]
+    eager, reserve, memory_first = rule.forward_first, rule.reserve, rule.memory_first
+    came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in devices]
+    came_b: list[list[int]] = [[] for _ in devices]
     did_f = [0] * size
     did_b, did_w = (
-        [total - sum(map(len, each.time[row : row + 1])) for each in stations] for row in (1, 2)
+        [total - sum(map(len, each.time[row : row + 1])) for each in devices] for row in (1, 2)
     )
     busy, first_start = [0] * size, [-1] * size
-    orders: tuple[list[int], ...] = tuple([] for _ in stations)
+    orders: tuple[list[int], ...] = tuple([] for _ in devices)
     events = [(0, device) for device in range(size)]
     push = heapq.heappush
     while events:
         now, d = pop(events)
         if busy[d] > now:
             continue
-        station = stations[d]
+        params = devices[d]
         f, b, w = did_f[d], did_b[d], did_w[d]
         next_b = came_b[d][b] if b < len(came_b[d]) else NEVER
         next_f = came_f[d][f] if f < len(came_f[d]) and f - b < cap[d] else NEVER
-        roomy = held[d] + takes[d][f] <= limit[d]
-        may_b, may_f = next_b <= now, roomy and next_f <= now
-        if w < b and not roomy and next_f != NEVER and room_first[d]:
-            kind, number = 2, w
+        fits = live[d] + allocates[d][f] <= limit[d]
+        may_b, may_f = next_b <= now, fits and next_f <= now
+        if w < b and not fits and next_f != NEVER and memory_first[d]:
+            kind, microbatch = 2, w
             did_w[d] = w + 1
         elif may_b and not (may_f and eager[d]):
-            kind, number = 1, b
+            kind, microbatch = 1, b
             did_b[d] = b + 1
         elif may_f:
-            kind, number = 0, f
+            kind, microbatch = 0, f
             did_f[d] = f + 1
         elif w < b:
             if next_f > now:
-                coming = next_f if roomy else NEVER
+                coming = next_f if fits else NEVER
                 if next_b == coming == NEVER:
                     if b - w <= reserve[d] and b < total:
                         continue
@@ -433,26 +451,26 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
                         or now + time * due[d] // 100 > coming
                     ):
                         continue
-            kind, number = 2, w
+            kind, microbatch = 2, w
             did_w[d] = w + 1
         else:
             continue
-        end = now + times[d][kind][number]
+        end = now + times[d][kind][microbatch]
         if first_start[d] < 0:
             first_start[d] = now
         busy[d] = end
-        held[d] += changes[d][kind][number]
-        orders[d].append(station.code[kind] + number)
+        live[d] += changes[d][kind][microbatch]
+        orders[d].append(params.code[kind] + microbatch)
         push(events, (end, d))
         if kind == 0:
-            target, lag = station.next
+            target, lag = params.next
             if target < 0:
                 came_b[d].append(end)
             else:
                 came_f[target].append(end + lag)
                 push(events, (end + lag, target))
-        elif kind == 1 and station.previous[0] >= 0:
-            target, lag = station.previous
+        elif kind == 1 and params.previous[0] >= 0:
+            target, lag = params.previous
             came_b[target].append(end + lag)
             push(events, (end + lag, target))
     if any(done != total for done in (*did_b, *did_w)):
@@ -463,15 +481,15 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
 
 def _smaller(instance: Instance, numbers: Sequence[int]) -> Bools:
     """Per microbatch, whether a backward holds less as B and W than as BW; classes of both."""
-    most = []
+    peaks = []
     for option in (SPLIT_MODE, WHOLE_MODE):
-        held = peak = np.zeros(instance.batches, dtype=np.int64)
-        for number in numbers:
-            if instance.times(number, option):
-                peak = np.maximum(peak, held + instance.allocated(number, option))
-                held = held + instance.changes(number, option)
-        most.append(peak)
-    return np.asarray(most[SPLIT_MODE] < most[WHOLE_MODE])
+        live = peak = np.zeros(instance.batches, dtype=np.int64)
+        for class_id in numbers:
+            if instance.times(class_id, option):
+                peak = np.maximum(peak, live + instance.allocated(class_id, option))
+                live = live + instance.changes(class_id, option)
+        peaks.append(peak)
+    return np.asarray(peaks[SPLIT_MODE] < peaks[WHOLE_MODE])
 
 
 def one_at_a_time(instance: Instance) -> Orders:
@@ -486,16 +504,16 @@ def one_at_a_time(instance: Instance) -> Orders:
         for route, hosted in enumerate(pipeline.hosted):
             stages = hosted[device]
             rows = [
-                instance.codes[instance.number(OpKind.F, stage, route, part)]
+                instance.codes[instance.class_id(OpKind.F, stage, route, slice_index)]
                 for stage in stages
-                for part in slices
+                for slice_index in slices
             ]
-            for stage, part in product(stages[::-1], reversed(slices)):
-                numbers = instance.numbers(stage, route, part)[1:]
+            for stage, slice_index in product(stages[::-1], reversed(slices)):
+                numbers = instance.class_ids(stage, route, slice_index)[1:]
                 split = _smaller(instance, numbers)
-                for number in numbers:
-                    codes = (instance.codes_in(number, each) for each in (SPLIT_MODE, WHOLE_MODE))
-                    rows += [np.where(split, *codes)] if instance.classes[number].size else []
+                for class_id in numbers:
+                    codes = (instance.codes_in(class_id, each) for each in (SPLIT_MODE, WHOLE_MODE))
+                    rows += [np.where(split, *codes)] if instance.classes[class_id].size else []
             order = np.stack(rows, axis=1).ravel()
             parts.append(order[order != ABSENT])
         orders.append(np.concatenate(parts))

@@ -162,7 +162,9 @@ def communication(pipeline: Pipeline) -> int:
     One of each per microbatch and boundary between stages on different devices; the unit is the
     tensor of one microbatch at such a boundary.
     """
-    crossings = sum(here != there for hosts in pipeline.hosts for here, there in pairwise(hosts))
+    crossings = sum(
+        source != target for hosts in pipeline.hosts for source, target in pairwise(hosts)
+    )
     return 2 * crossings * pipeline.batches // pipeline.routes
 
 
@@ -195,7 +197,7 @@ def memory_of(operations: Operations) -> Memory:
     pipeline, kinds = operations.pipeline, np.bincount(operations.kind, minlength=KINDS)
     uniform = not (kinds[OpKind.B] and kinds[OpKind.BW])
     kind = BackwardKind.uniform(fused=kinds[OpKind.BW] > 0) if uniform else BackwardKind.MIXED
-    whole = pipeline.has_further_operations or bool(kinds[NUM_KINDS:].any())
+    whole = pipeline.has_auxiliary_operations or bool(kinds[NUM_KINDS:].any())
     instance, numbers = Instance.of(pipeline, kind, all_resources=whole), operations.numbers
     in_pairs = instance.pair_workspaces[numbers]
     return instance.allocations[numbers] + in_pairs, instance.frees[numbers] + in_pairs
@@ -207,36 +209,36 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
     A pair counts as one.
     """
     pipeline, computed = schedule.pipeline, schedule.compute
-    takes, gives = memory_of(computed)
+    allocated, freed = memory_of(computed)
     second = np.flatnonzero(computed.seconds)
-    total = np.append(0, np.cumsum(takes - gives))
+    total = np.append(0, np.cumsum(allocated - freed))
     first = np.searchsorted(computed.device, np.arange(pipeline.num_devices))
     base = np.array(pipeline.ticks.static) - total[first]
     after = base[computed.device] + total[1:]
     after[second - 1] = after[second]
-    gives[second] += gives[second - 1]
-    gives[second - 1] = gives[second]
-    begun, done = _held_besides(schedule)
-    return after + gives + begun, after + done
+    freed[second] += freed[second - 1]
+    freed[second - 1] = freed[second]
+    begun, done = _noncompute_memory(schedule)
+    return after + freed + begun, after + done
 
 
-def _held_besides(schedule: Timetable) -> tuple[Ints, Ints]:
+def _noncompute_memory(schedule: Timetable) -> tuple[Ints, Ints]:
     """Memory by all but compute of microbatches at the start of every compute, and after it.
 
     In ticks. At one instant, what ends comes before what starts.
     """
     table, computed = _of_devices(schedule), schedule.compute
-    others, (takes, gives) = table.where(~table.computed), memory_of(table)
-    takes, gives = (amount[~table.computed] for amount in (takes, gives))
+    noncompute, (allocated, freed) = table.where(~table.computed), memory_of(table)
+    allocated, freed = (amount[~table.computed] for amount in (allocated, freed))
     begun, done = np.zeros((2, len(computed)), dtype=np.int64)
-    for device in np.unique(others.device).tolist():
-        own, here = others.device == device, computed.device == device
-        start, end = others.start[own], others.end[own]
-        began, ended = computed.start[here], computed.end[here]
-        begun[here] = _sum_until(start, takes[own], began, "right")
-        begun[here] -= _sum_until(end, gives[own], began, "right")
-        done[here] = _sum_until(start, takes[own], ended, "left")
-        done[here] -= _sum_until(end, gives[own], ended, "right")
+    for device in np.unique(noncompute.device).tolist():
+        own, computes = noncompute.device == device, computed.device == device
+        start, end = noncompute.start[own], noncompute.end[own]
+        began, ended = computed.start[computes], computed.end[computes]
+        begun[computes] = _sum_until(start, allocated[own], began, "right")
+        begun[computes] -= _sum_until(end, freed[own], began, "right")
+        done[computes] = _sum_until(start, allocated[own], ended, "left")
+        done[computes] -= _sum_until(end, freed[own], ended, "right")
     return begun, done
 
 
@@ -249,10 +251,10 @@ def _sum_until(time: Ints, amount: Ints, until: Ints, side: Literal["left", "rig
 
 def _profile(table: Operations, memory: Memory, static: int, rows: slice) -> MemoryProfile:
     """Memory of a device of which these are all rows."""
-    takes, gives = (amount[rows] for amount in memory)
-    at_start, at_end = takes > 0, (gives > 0) | (takes == 0)
+    allocated, freed = (amount[rows] for amount in memory)
+    at_start, at_end = allocated > 0, (freed > 0) | (allocated == 0)
     moment = np.concatenate([[0], table.start[rows][at_start], table.end[rows][at_end]])
-    change = np.concatenate([[0], takes[at_start], -gives[at_end]])
+    change = np.concatenate([[0], allocated[at_start], -freed[at_end]])
     time, instant = np.unique(moment, return_inverse=True)
     delta = np.zeros(len(time), dtype=np.int64)
     np.add.at(delta, instant, change)

@@ -43,8 +43,8 @@ class Operation(NamedTuple):
 
     def __str__(self) -> str:
         if self.microbatch != ONCE:
-            part = f"s{self.slice}" if self.slice else ""
-            return f"{self.stage}{self.kind.name}{self.microbatch}{part}"
+            slice_text = f"s{self.slice}" if self.slice else ""
+            return f"{self.stage}{self.kind.name}{self.microbatch}{slice_text}"
         route = f"r{self.route}" if self.route else ""
         return f"{self.stage}{self.kind.name}{route}"
 
@@ -81,16 +81,28 @@ class Operations:
         cls, pipeline: Pipeline, numbers: Ints, start: Ints, end: Ints, pair: Ints
     ) -> Operations:
         """The table of operations by number (`Instance.codes`), with their times and pairs."""
-        kind, stage, microbatch, part = split_codes(pipeline, numbers)
+        kind, stage, microbatch, slice_index = split_codes(pipeline, numbers)
         route = pipeline.route(microbatch)
         device = np.array(pipeline.hosts, dtype=np.int64)[route, stage]
         if numbers.max(initial=0) < pipeline.num_codes:
             return cls(
-                *(pipeline, kind, stage, microbatch, device, start, end, part, pair, route, device)
+                *(
+                    pipeline,
+                    kind,
+                    stage,
+                    microbatch,
+                    device,
+                    start,
+                    end,
+                    slice_index,
+                    pair,
+                    route,
+                    device,
+                )
             )
         once = of_per(Per.STAGE, Per.DEVICE)[kind]
-        place = (kind, stage, np.where(once, ONCE, microbatch), device)
-        return cls.complete(pipeline, (*place, start, end, part, pair, route))
+        columns = (kind, stage, np.where(once, ONCE, microbatch), device)
+        return cls.complete(pipeline, (*columns, start, end, slice_index, pair, route))
 
     @classmethod
     def untimed(cls, pipeline: Pipeline, numbers: Sequence[int] | Ints) -> Operations:
@@ -106,19 +118,19 @@ class Operations:
         Left out, slices are 0, no operation has a pair, and route and target are those that the
         pipeline says.
         """
-        kind, stage, microbatch, device, *more = columns
+        kind, stage, microbatch, device, *optional = columns
         if len(columns) < 7:
-            more.append(np.zeros_like(kind))
+            optional.append(np.zeros_like(kind))
         if len(columns) < 8:
-            more.append(np.full_like(kind, ALONE))
+            optional.append(np.full_like(kind, ALONE))
         if len(columns) < 9:
             route = np.zeros_like(kind)
             if pipeline.routes > 1:
                 route = np.where(microbatch == ONCE, 0, pipeline.route(microbatch))
-            more.append(route)
+            optional.append(route)
         if len(columns) < 10:
-            more.append(_targets(pipeline, kind, stage, device, more[-1]))
-        return cls(pipeline, kind, stage, microbatch, device, *more)
+            optional.append(_targets(pipeline, kind, stage, device, optional[-1]))
+        return cls(pipeline, kind, stage, microbatch, device, *optional)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -138,16 +150,16 @@ class Operations:
         """Number of the resource that runs each, or MISSING."""
         devices = self.pipeline.num_devices
         ends = (self.device, self.target)
-        there = (self.kind >= 0) & (self.kind < KINDS)
+        exists = (self.kind >= 0) & (self.kind < KINDS)
         for device in ends:
-            there &= (device >= 0) & (device < devices)
-        if there.all() and self.computed.all():
+            exists &= (device >= 0) & (device < devices)
+        if exists.all() and self.computed.all():
             return self.device
-        link, number = self.device * devices + self.target, np.full_like(self.kind, MISSING)
-        for code in np.unique(self.kind[there]).tolist():
-            own = there & (self.kind == code)
-            number[own] = _matched(link[own], _numbers(self.resources, RECORDS[code], devices))
-        return number
+        link, resource_id = self.device * devices + self.target, np.full_like(self.kind, MISSING)
+        for code in np.unique(self.kind[exists]).tolist():
+            own = exists & (self.kind == code)
+            resource_id[own] = _matched(link[own], _numbers(self.resources, RECORDS[code], devices))
+        return resource_id
 
     def where(self, chosen: Bools | Ints) -> Operations:
         """Some of them: those of which this holds, or those of these rows."""
@@ -161,7 +173,7 @@ class Operations:
         compute of microbatches is sorted already, and keeps the order that it has.
         """
         in_order = self._is_in_order(compute_in_order=compute_in_order)
-        table = self if in_order else self.where(self._places(compute_in_order=compute_in_order))
+        table = self if in_order else self.where(self._row_order(compute_in_order=compute_in_order))
         paired = (table.pair != ALONE).any()
         return replace(table, pair=_renumbered(table.pair)) if paired else table
 
@@ -182,13 +194,13 @@ class Operations:
     def known(self) -> Bools:
         """Which of them have a resource and place that the pipeline has, and numbers therefore."""
         pipeline = self.pipeline
-        there = (self.resource != MISSING) & (self.microbatch >= ONCE)
-        there &= self.microbatch < pipeline.batches
+        known = (self.resource != MISSING) & (self.microbatch >= ONCE)
+        known &= self.microbatch < pipeline.batches
         sizes = (pipeline.num_stages, pipeline.num_slices, pipeline.routes)
         for column, size in zip((self.stage, self.slice, self.route), sizes, strict=True):
-            there &= (column >= 0) & (column < size)
+            known &= (column >= 0) & (column < size)
         once = self.of(lambda record: record.per is not Per.MICROBATCH)
-        return np.asarray(there & ((self.microbatch == ONCE) == once))
+        return np.asarray(known & ((self.microbatch == ONCE) == once))
 
     @property
     def numbers(self) -> Ints:
@@ -217,15 +229,15 @@ class Operations:
         device, start = np.diff(self.device), np.diff(self.start)
         return compute_in_order or bool(((device > 0) | (device == 0) & (start > 0)).all())
 
-    def _places(self, *, compute_in_order: bool) -> Ints:
+    def _row_order(self, *, compute_in_order: bool) -> Ints:
         """Rows in the order of `ordered`."""
         computed = self.computed
         forward = self.kind == OpKind.F
         if not computed.all():
             forward |= self.of(lambda record: record.carries is OpKind.F)
         depth = np.where(forward, self.stage, 2 * self.pipeline.num_stages - self.stage)
-        part = np.where(forward, self.slice, -self.slice)
-        keys = (self.kind == OpKind.W, part, self.microbatch, depth)
+        slice_key = np.where(forward, self.slice, -self.slice)
+        keys = (self.kind == OpKind.W, slice_key, self.microbatch, depth)
         if computed.all():
             return np.lexsort((*keys, self.end, self.start, self.device))
         flows = self.on(ResourceKind.LINK) | (False if compute_in_order else computed)
@@ -251,10 +263,10 @@ _STEPS = np.array(
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Kind, stage, microbatch and slice of operation numbers: `Pipeline.op` for arrays."""
-    rest, part = np.divmod(codes, pipeline.num_slices)
+    rest, slice_index = np.divmod(codes, pipeline.num_slices)
     kind_stage, microbatch = np.divmod(rest, pipeline.batches)
     kind, stage = np.divmod(kind_stage, pipeline.num_stages)
-    return kind, stage, microbatch, part
+    return kind, stage, microbatch, slice_index
 
 
 def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: Ints) -> Ints:
@@ -273,10 +285,10 @@ def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: I
 
 def _renumbered(pair: Ints) -> Ints:
     """Pairs numbered 0, 1, ... in the order of their first rows."""
-    found, first, number = np.unique(pair, return_index=True, return_inverse=True)
-    first[found == ALONE] = -1
-    rank = np.argsort(np.argsort(first)) - (found == ALONE).sum()
-    return np.asarray(rank[number])
+    pairs, first, inverse = np.unique(pair, return_index=True, return_inverse=True)
+    first[pairs == ALONE] = -1
+    rank = np.argsort(np.argsort(first)) - (pairs == ALONE).sum()
+    return np.asarray(rank[inverse])
 
 
 def _matched(keys: Ints, numbers: dict[int, int]) -> Ints:
@@ -284,19 +296,19 @@ def _matched(keys: Ints, numbers: dict[int, int]) -> Ints:
     if not numbers:
         return np.full_like(keys, MISSING)
     known, values = (np.array(column) for column in zip(*sorted(numbers.items()), strict=True))
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, values[place], MISSING)
+    index = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(known[index] == keys, values[index], MISSING)
 
 
 def _numbers(resources: tuple[Resource, ...], record: KindRecord, devices: int) -> dict[int, int]:
     """Numbers of the resources that run a kind, by source x devices + target."""
     numbers: dict[int, list[int]] = {}
-    for number, resource in enumerate(resources):
+    for resource_id, resource in enumerate(resources):
         if resource.kind is record.resource:
             source, target = resource.devices[0], resource.devices[-1]
             keys = {source * devices + target}
             if not resource.one_way:
                 keys.add(target * devices + source)
             for key in keys:
-                numbers.setdefault(key, []).append(number)
+                numbers.setdefault(key, []).append(resource_id)
     return {key: ways[min(record.way, len(ways) - 1)] for key, ways in numbers.items()}

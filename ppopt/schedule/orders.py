@@ -32,9 +32,9 @@ def existing(pipeline: Pipeline, orders: Orders) -> Orders:
     parts = []
     for order in orders:
         numbers = codes(order)
-        kept = exists[numbers]
-        second = (order < 0) & np.append(False, kept[:-1])[: len(order)]
-        parts.append(np.where(second, ~numbers, numbers)[kept])
+        present = exists[numbers]
+        second = (order < 0) & np.append(False, present[:-1])[: len(order)]
+        parts.append(np.where(second, ~numbers, numbers)[present])
     return parts
 
 
@@ -70,9 +70,9 @@ def _at_end(rows: Ints, kind: OpKind | Ints) -> Ints:
 
     Rows are the columns of `Operation`.
     """
-    moved = rows.copy()
-    moved[0], moved[4], moved[7] = kind, moved[5], ALONE
-    return moved
+    copies = rows.copy()
+    copies[0], copies[4], copies[7] = kind, copies[5], ALONE
+    return copies
 
 
 def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
@@ -91,11 +91,11 @@ def split_of(pipeline: Pipeline, orders: Orders) -> Bools:
         full = full + ~exists[OpKind.B]
     wrong = (forward != 1) | (backward + full != 1) | (closed != backward)
     if wrong.any():
-        stage, microbatch, part = (int(index) for index in np.argwhere(wrong)[0])
-        here = count.reshape(shape)[:, stage, microbatch, part]
-        found = [f"{here[kind]} {kind.name}" for kind in OpKind]
+        stage, microbatch, slice_index = (int(index) for index in np.argwhere(wrong)[0])
+        numbers = count.reshape(shape)[:, stage, microbatch, slice_index]
+        counts = [f"{numbers[kind]} {kind.name}" for kind in OpKind]
         raise InputError(
-            f"stage {stage} microbatch {microbatch}: the orders hold {', '.join(found)}; "
+            f"stage {stage} microbatch {microbatch}: the orders hold {', '.join(counts)}; "
             "each needs one F and either one BW or one B and one W"
         )
     _check_devices(pipeline, orders)
@@ -134,7 +134,7 @@ def overlapped_pairs(pipeline: Pipeline, orders: Orders) -> Ints:
 
     Raises InputError if two entries that run as one are not such a pair.
     """
-    found: list[Ints] = [np.empty((0, 2), dtype=np.int64)]
+    pairs: list[Ints] = [np.empty((0, 2), dtype=np.int64)]
     for device, order in enumerate(orders):
         second = np.flatnonzero(order < 0)
         if not len(second):
@@ -142,8 +142,8 @@ def overlapped_pairs(pipeline: Pipeline, orders: Orders) -> Ints:
         first = codes(order[np.maximum(second - 1, 0)])
         both = np.sort(np.stack((first, codes(order[second])), axis=1))
         _check_pairs(pipeline, device, both, (second == 0) | (order[second - 1] < 0))
-        found.append(both)
-    return np.concatenate(found)
+        pairs.append(both)
+    return np.concatenate(pairs)
 
 
 def _check_pairs(pipeline: Pipeline, device: int, both: Ints, loose: Bools) -> None:
@@ -152,9 +152,9 @@ def _check_pairs(pipeline: Pipeline, device: int, both: Ints, loose: Bools) -> N
     backward = (kind[:, 1] == OpKind.B) | (kind[:, 1] == OpKind.BW)
     right = (kind[:, 0] == OpKind.F) & backward & (microbatch[:, 0] != microbatch[:, 1])
     for wrong in both[loose | ~right]:
-        one, other = map(pipeline.op, wrong)
+        first, second = map(pipeline.op, wrong)
         raise InputError(
-            f"device {device}: {one} and {other} cannot run as one; "
+            f"device {device}: {first} and {second} cannot run as one; "
             "pair an F with a B or BW of another microbatch"
         )
 

@@ -108,7 +108,7 @@ class Origin:
     """Versions of the programs that made it."""
     hint: HintRecord | None = None
     """The schedule that the search started from, where one was given."""
-    other: Mapping[str, Any] = field(default_factory=dict)
+    unknown_members: Mapping[str, Any] = field(default_factory=dict)
     """Further members of a file's origin: kept for writing it again, never interpreted."""
     from_file: bool = field(default=False, compare=False)
     """Whether it was read from a file: nothing it claims was proved in this process."""

@@ -36,7 +36,7 @@ class ReorderedTiming:
     """Exact values of the orders of the microbatches of one schedule."""
 
     run: SampledTiming
-    places: Ints
+    singles: Ints
     """Row and place of every operation that a microbatch runs alone, shape [2, operations]."""
     durations: Floats
     """Ticks of each, of a microbatch with factor 1."""
@@ -50,13 +50,13 @@ class ReorderedTiming:
         """Take the order of a schedule on one route without moves to the host."""
         run, pipeline = SampledTiming.of(schedule), schedule.pipeline
         net, ticks = run.net, pipeline.ticks
-        computed = net.place < net.computed
-        place = net.place[computed]
-        kind, stage, microbatch, part = split_codes(pipeline, net.ops[computed])
+        computed = net.positions < net.computed
+        position = net.positions[computed]
+        kind, stage, microbatch, slice_index = split_codes(pipeline, net.ops[computed])
         slices = [float(pipeline.slice_factor(each)) for each in range(pipeline.num_slices)]
-        row, alone = run.row[place], np.array(ticks.durations, dtype=np.float64)[kind, stage]
-        alone *= np.array(slices)[part]
-        second = np.append(False, place[1:] == place[:-1])
+        row, alone = run.row[position], np.array(ticks.durations, dtype=np.float64)[kind, stage]
+        alone *= np.array(slices)[slice_index]
+        second = np.append(False, position[1:] == position[:-1])
         first = np.append(second[1:], False)
         columns = (stage[first], kind[second], stage[second])
         pairs = zip(*(column.tolist() for column in columns), strict=True)
@@ -77,11 +77,13 @@ class ReorderedTiming:
         """
         times = np.repeat(self.run.duration[:, None].astype(np.float64), factors.shape[1], axis=1)
         times[: self.run.devices] = 0
-        rows, place = self.places
-        times[rows] = self.durations[:, None] * factors[place]
+        rows, microbatch = self.singles
+        times[rows] = self.durations[:, None] * factors[microbatch]
         if self.pairs.size:
             row, forward, backward = self.pairs
             first, second = factors[forward], factors[backward]
-            own, other, overlap = self.paired[:, :, None]
-            times[row] = own * first + other * second - overlap * np.minimum(first, second)
+            forward_time, backward_time, overlap = self.paired[:, :, None]
+            times[row] = (
+                forward_time * first + backward_time * second - overlap * np.minimum(first, second)
+            )
         return self.run.values(times, objective)

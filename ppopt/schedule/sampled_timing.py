@@ -95,7 +95,7 @@ class SampledTiming:
         drawn *= np.sqrt(variance)
         drawn -= variance / 2
         np.exp(drawn, out=drawn)
-        first_ops = np.searchsorted(self.net.place, np.arange(len(drawn)))
+        first_ops = np.searchsorted(self.net.positions, np.arange(len(drawn)))
         rank = np.argsort(np.argsort(self.net.ops[first_ops]))
         times = np.ones((len(self.duration), count))
         times[self.row[: self.net.computed]] = drawn[rank]
@@ -159,12 +159,15 @@ def _levels(net: timing.Network, row: Ints, order: Ints, bounds: list[int]) -> I
     source, lag, waiting = _waits(net, row - devices, before)
     source[waiting] = row[source[waiting]]
     for low, high in pairwise(bounds):
-        here = slice(low - devices, high - devices)
+        rows = slice(low - devices, high - devices)
         waits = tuple(
-            Wait(source[number, here], lag[number, here, None] if lag[number, here].any() else None)
-            for number in np.flatnonzero(waiting[:, here].any(axis=1))
+            Wait(
+                source[input_index, rows],
+                lag[input_index, rows, None] if lag[input_index, rows].any() else None,
+            )
+            for input_index in np.flatnonzero(waiting[:, rows].any(axis=1))
         )
-        yield Level(slice(low, high), _as_slice(before[here]), waits)
+        yield Level(slice(low, high), _as_slice(before[rows]), waits)
 
 
 def _waits(net: timing.Network, row: Ints, before: Ints) -> tuple[Ints, Floats, Bools]:
@@ -175,11 +178,11 @@ def _waits(net: timing.Network, row: Ints, before: Ints) -> tuple[Ints, Floats, 
     """
     steps = np.flatnonzero(net.before != timing.FREE)
     target, source = net.first[steps], net.before[steps]
-    number = np.arange(len(steps)) - np.searchsorted(target, target)
-    shape = (number.max(initial=-1) + 1, len(before))
+    input_index = np.arange(len(steps)) - np.searchsorted(target, target)
+    shape = (input_index.max(initial=-1) + 1, len(before))
     sources, lags = np.tile(before, (shape[0], 1)), np.zeros(shape)
     since = (net.work - net.duration)[target] - net.work[source]
-    at = number, row[target]
+    at = input_index, row[target]
     sources[at], lags[at] = source, net.delay[steps] + since
     waiting = np.zeros(shape, dtype=bool)
     waiting[at] = True

@@ -52,11 +52,11 @@ class Schedule(Timetable):
         operations = Operations.complete(pipeline, columns).ordered()
         return cls(pipeline, operations, origin or Origin())
 
-    def moved(self, start: Ints) -> Schedule:
+    def with_starts(self, start: Ints) -> Schedule:
         """The same with its operations, by row of all of them, at other starts, in ticks."""
         table = self.operations
-        moved = replace(table, start=start, end=start + table.end - table.start)
-        return replace(self, operations=moved.ordered())
+        operations = replace(table, start=start, end=start + table.end - table.start)
+        return replace(self, operations=operations.ordered())
 
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""
@@ -133,8 +133,8 @@ class Schedule(Timetable):
         table = self.operations.where(~self.operations.on(ResourceKind.LINK))
         besides = ~table.computed
         keys = (table.end, table.start, table.device)
-        place = np.lexsort((*(np.where(besides, key, 0) for key in keys), besides))
-        table, besides = table.where(place), besides[place]
+        order = np.lexsort((*(np.where(besides, key, 0) for key in keys), besides))
+        table, besides = table.where(order), besides[order]
         per_unit = self.pipeline.ticks.per_unit
         used = {"slice": self.pipeline.num_slices > 1, "pair": bool((self.pair != ALONE).any())}
         names = [name for name in Operation._fields[:8] if used.get(name, True)]

@@ -6,7 +6,8 @@ nothing if memory does not matter: all unshards end before the first W or BW of 
 device starts, and two neighbours out of order may change places (earliest due date for unshards,
 earliest release for syncs: Jackson, and Horn, in Pinedo, Scheduling, section 3.2).
 
-Given when everything runs, `as_memory_admits` delays what takes memory before compute needs it.
+`delay_until_memory_fits` delays operations of a timed schedule that allocate memory before compute
+needs it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ppopt.schedule.operations import Operations, split_codes
 from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 
-_OPENING = next(record.kind for record in RECORDS if record.opens)
+_OPENING = next(record.kind for record in RECORDS if record.precedes_compute)
 
 
 def step_orders(instance: Instance, position: Ints) -> list[Ints]:
@@ -37,22 +38,24 @@ def step_orders(instance: Instance, position: Ints) -> list[Ints]:
     that grows along its order.
     """
 
-    def key(number: int) -> tuple[int, int]:
-        before = _compute(instance, position, instance.predecessors[number])
-        after = _compute(instance, position, instance.successors[number])
-        on_compute = instance.resources[instance.classes[number].resource].kind
+    def key(class_id: int) -> tuple[int, int]:
+        before = _compute(instance, position, instance.predecessors[class_id])
+        after = _compute(instance, position, instance.successors[class_id])
+        on_compute = instance.resources[instance.classes[class_id].resource].kind
         if on_compute is ResourceKind.COMPUTE:
             return 2, 0
         return (1, max(before)) if before else (0, min(after, default=0))
 
     hosted: list[list[int]] = [[] for _ in range(instance.pipeline.num_devices)]
-    for number in instance.further_classes:
-        if not instance.classes[number].per_microbatch:
-            hosted[instance.device(number)].append(number)
+    for class_id in instance.auxiliary_classes:
+        if not instance.classes[class_id].per_microbatch:
+            hosted[instance.device(class_id)].append(class_id)
     return [
-        np.array([instance.codes[number][0] for number in sorted(mine, key=key)], dtype=np.int64)
-        for mine in hosted
-        if mine
+        np.array(
+            [instance.codes[number][0] for number in sorted(class_ids, key=key)], dtype=np.int64
+        )
+        for class_ids in hosted
+        if class_ids
     ]
 
 
@@ -86,7 +89,7 @@ def _issues(pipeline: Pipeline, order: Ints, window: int) -> Iterator[tuple[int,
     keys = list(zip(stage.tolist(), first.tolist(), strict=True))
     computed = [set(keys[low:high]) for low, high in pairwise((*starts.tolist(), len(keys)))]
     for key in dict.fromkeys(keys):
-        place = next(number for number, mine in enumerate(computed) if key in mine)
+        place = next(index for index, stages in enumerate(computed) if key in stages)
         between: set[tuple[int, int]] = set()
         while place and len(between | computed[place - 1]) < window:
             place -= 1
@@ -100,34 +103,36 @@ def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
 
     By `named`, which has a name for every operation number; `position` as in `step_orders`.
     """
-    number_of = {int(instance.codes[number][0]): number for number in instance.further_classes}
-    found: dict[int, int] = {}
+    class_of = {
+        int(instance.codes[class_id][0]): class_id for class_id in instance.auxiliary_classes
+    }
+    earliest: dict[int, int] = {}
     for order in step_orders(instance, position):
         end = 0
-        for number in (number_of[code] for code in order.tolist()):
-            kind = instance.classes[number].kind
-            if kind is None or not RECORDS[kind].opens:
+        for class_id in (class_of[code] for code in order.tolist()):
+            kind = instance.classes[class_id].kind
+            if kind is None or not RECORDS[kind].precedes_compute:
                 break
-            end += instance.times(number)[0]
-            for after, _ in instance.successors[number]:
-                if after not in instance.further_classes:
-                    found[int(named[instance.codes[after][0]])] = end
-    return found
+            end += instance.times(class_id)[0]
+            for after, _ in instance.successors[class_id]:
+                if after not in instance.auxiliary_classes:
+                    earliest[int(named[instance.codes[after][0]])] = end
+    return earliest
 
 
 def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], ...]) -> list[int]:
     """Positions of the operations of the classes of compute among some classes."""
-    found: list[int] = []
-    for number, _ in links:
-        if number not in instance.further_classes:
+    positions: list[int] = []
+    for class_id, _ in links:
+        if class_id not in instance.auxiliary_classes:
             for option in (SPLIT_MODE, WHOLE_MODE):
-                codes = instance.codes_in(number, option)
-                places = position[codes[codes != ABSENT]]
-                found += places[places != ABSENT].tolist()
-    return found
+                codes = instance.codes_in(class_id, option)
+                present = position[codes[codes != ABSENT]]
+                positions += present[present != ABSENT].tolist()
+    return positions
 
 
-def as_memory_admits(schedule: Schedule) -> Schedule:
+def delay_until_memory_fits(schedule: Schedule) -> Schedule:
     """The same, where a device passes its limit with what takes memory before compute later.
 
     Nothing else moves. On every such device these operations start, in their order, as early as
@@ -141,23 +146,23 @@ def as_memory_admits(schedule: Schedule) -> Schedule:
     start = schedule.operations.start.copy()
     for device in late:
         _delay(schedule, device, limits[device], start)
-    return schedule.moved(start)
+    return schedule.with_starts(start)
 
 
 def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
     """Delay what a device runs before its compute, in `start`, as its memory asks."""
     table = schedule.operations
     once = (table.device == device) & (table.microbatch == ONCE)
-    opens = once & table.of(lambda record: record.opens)
+    opens = once & table.of(lambda record: record.precedes_compute)
     rows = np.flatnonzero(opens).tolist()
     closing = int(table.start[once & ~opens].min(initial=schedule.end.max()))
-    takes, _ = memory_of(table)
+    allocated, _ = memory_of(table)
     memory = memory_profile(replace(schedule, operations=table.where(~once)), device)
     latest = _latest_starts(table, rows, closing)
-    held = free = 0
+    live = free = 0
     for row in rows:
-        held += int(takes[row])
-        full = (memory.time < latest[row]) & (memory.level + held > limit)
+        live += int(allocated[row])
+        full = (memory.time < latest[row]) & (memory.level + live > limit)
         begin = free
         if full.any():
             last = int(np.flatnonzero(full)[-1])

@@ -30,8 +30,8 @@ from ppopt.schedule.host_orders import (
     HostOrders,
     Prefetch,
     host_orders,
-    just_in_time,
     own_moves,
+    start_reloads_late,
 )
 from ppopt.schedule.link_queues import (
     LinkQueues,
@@ -46,7 +46,7 @@ from ppopt.schedule.orders import Orders, codes, existing, overlapped_pairs, spl
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.step_orders import (
-    as_memory_admits,
+    delay_until_memory_fits,
     lookahead_waits,
     releases,
     step_orders,
@@ -73,7 +73,7 @@ class Network:
     pipeline: Pipeline
     ops: Ints
     """Number of every operation, by position; of a pair, F comes first."""
-    place: Ints
+    positions: Ints
     """Position of every operation."""
     duration: Ints
     """Ticks of the operation, or of the pair, at each position."""
@@ -105,7 +105,7 @@ class Network:
         """Machine whose first operation is the first of every device: its queue, or itself."""
         devices, first = self.pipeline.num_devices, self._first_of_queues
         opening = np.arange(devices)
-        opens = np.flatnonzero(first.of(lambda record: record.opens))
+        opens = np.flatnonzero(first.of(lambda record: record.precedes_compute))
         opening[first.device[opens]] = devices + self._links + opens
         return opening
 
@@ -147,7 +147,7 @@ class Network:
 
     def at(self, positions: Sequence[int] | Ints) -> Operations:
         """Operations at some positions, of pairs the F; all at 0."""
-        numbers = self.ops[np.searchsorted(self.place, positions)]
+        numbers = self.ops[np.searchsorted(self.positions, positions)]
         return Operations.untimed(self.pipeline, numbers)
 
 
@@ -202,13 +202,13 @@ class ListedOrders(NamedTuple):
 
     ops: Ints
     """Number of every operation; of a pair, F comes first."""
-    place: Ints
+    positions: Ints
     """Position of every operation."""
     duration: Ints
     """Ticks of every position."""
     starts: Ints
     """First position of every device, link and queue, and the end."""
-    position: Ints
+    position_of: Ints
     """Position of every operation number."""
     split: Bools
     """Whether the backward is split, [stage, microbatch, slice]."""
@@ -221,9 +221,9 @@ class ListedOrders(NamedTuple):
         before, after, lag = self.flow
         host = _numbered(self.starts)
         implied = (host[before] == host[after]) & (before < after) & (lag == 0)
-        kept = np.flatnonzero(~implied)
-        kept = kept[np.argsort(after[kept], kind="stable")]
-        return Constraints(before[kept], after[kept], lag[kept])
+        explicit = np.flatnonzero(~implied)
+        explicit = explicit[np.argsort(after[explicit], kind="stable")]
+        return Constraints(before[explicit], after[explicit], lag[explicit])
 
 
 def listed_orders(
@@ -245,7 +245,7 @@ def listed_orders(
     orders = existing(pipeline, orders)
     split = split_of(pipeline, orders)
     pairs = overlapped_pairs(pipeline, orders)
-    whole = pipeline.has_further_operations and not compute_alone
+    whole = pipeline.has_auxiliary_operations and not compute_alone
     instance = (
         Instance.with_backwards(pipeline, split, all_resources=whole)
         if queues is None
@@ -263,15 +263,15 @@ def listed_orders(
             )
             rows += host.order
     listed = np.concatenate(rows)
-    ops, place = codes(listed), np.cumsum(listed >= 0) - 1
+    ops, positions = codes(listed), np.cumsum(listed >= 0) - 1
     second = np.flatnonzero(listed < 0)
     ops[second - 1], ops[second] = pairs.T
     duration = instance.durations[ops[listed >= 0]]
-    duration[place[second]] = [instance.pair_time(*both) for both in pairs.tolist()]
+    duration[positions[second]] = [instance.pair_time(*both) for both in pairs.tolist()]
     ends = np.cumsum([0, *map(len, rows)])
     starts = np.append(0, np.cumsum(listed >= 0))[ends]
-    position = np.full(instance.num_codes, FREE)
-    position[ops] = place
+    position_of = np.full(instance.num_codes, FREE)
+    position_of[ops] = positions
     before, after, lag = instance.chosen_flow(split)
     waits = [(waiting.before, waiting.after) for waiting in (queues, host) if waiting is not None]
     if whole and unshard_ahead is not None and pipeline.has_unshard:
@@ -279,8 +279,8 @@ def listed_orders(
     for earlier, later in waits:
         before, after = np.append(before, earlier), np.append(after, later)
         lag = np.append(lag, np.zeros(len(later), dtype=np.int64))
-    by_position = Constraints(position[before], position[after], lag)
-    return ListedOrders(ops, place, duration, starts, position, split, by_position)
+    by_position = Constraints(position_of[before], position_of[after], lag)
+    return ListedOrders(ops, positions, duration, starts, position_of, split, by_position)
 
 
 def _positions(instance: Instance, orders: Orders) -> Ints:
@@ -293,7 +293,7 @@ def _positions(instance: Instance, orders: Orders) -> Ints:
 
 def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Network:
     """Begin a step at the front of every device and at every operation that waits."""
-    (ops, place, duration, starts), waits = listed[:4], listed.waits
+    (ops, positions, duration, starts), waits = listed[:4], listed.waits
     heads = np.searchsorted(waits.after, starts[:-1])
     first = np.append(np.insert(waits.after, heads, starts[:-1]), len(duration))
     before = np.insert(waits.before, heads, FREE)
@@ -304,7 +304,7 @@ def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Net
     needed = np.where(before == FREE, FREE, _numbered(first)[before])
     delay = np.insert(delay, heads, 0)
     return Network(
-        pipeline, ops, place, duration, work, bounds, first, before, needed, delay, queues
+        pipeline, ops, positions, duration, work, bounds, first, before, needed, delay, queues
     )
 
 
@@ -329,10 +329,10 @@ def run(net: Network, release: Sequence[int] | None = None) -> Ints:
 def _device(program: Iterator[tuple[int, int, int]], so_far: int, idle: list[Any]) -> Iterator[int]:
     """Run the steps of a device; yields the needed step whenever the device must wait."""
     for step, needed, delay in program:
-        while (least := idle[needed]) is None:
+        while (needed_idle := idle[needed]) is None:
             yield needed
-        if least + delay > so_far:  # noqa: PLR1730  max() takes as long as all the rest
-            so_far = least + delay
+        if needed_idle + delay > so_far:  # noqa: PLR1730  max() takes as long as all the rest
+            so_far = needed_idle + delay
         idle[step] = so_far
 
 
@@ -340,19 +340,19 @@ def _run_all(net: Network, devices: Sequence[Iterator[int]], idle: Sequence[obje
     """Run every device to its end, on demand: a device runs when another one needs its step."""
     host, waiting = net.host, [False] * len(devices)
     for device, last in enumerate((net.bounds[1:] - 1).tolist()):
-        here, target = device, last
+        running, target = device, last
         stack: list[tuple[int, int]] = []
         while idle[last] is None:
-            needed = next(devices[here], FREE)
+            needed = next(devices[running], FREE)
             if idle[target] is None:
-                waiting[here] = True
-                stack.append((here, target))
-                here, target = host[needed], needed
-                if waiting[here]:
+                waiting[running] = True
+                stack.append((running, target))
+                running, target = host[needed], needed
+                if waiting[running]:
                     raise DeadlockError(_cycle(net, [waiter for waiter, _ in stack], idle))
             elif stack:
-                here, target = stack.pop()
-                waiting[here] = False
+                running, target = stack.pop()
+                waiting[running] = False
 
 
 def _cycle(net: Network, stack: list[int], idle: Sequence[object]) -> tuple[Op | Operation, ...]:
@@ -388,26 +388,26 @@ def schedule(
             schedule(pipeline, orders, objective, origin, q, unshard_ahead=unshard_ahead)
             for q in own_queues(pipeline, orders)
         )
-        return min(each, key=lambda made: made.metrics.value_ticks(objective))
+        return min(each, key=lambda timed: timed.metrics.value_ticks(objective))
     if pipeline.has_offload and prefetch is None:
         every = (
             schedule(pipeline, orders, objective, origin, queues, way, unshard_ahead)
             for way in Prefetch
         )
         return min(
-            every, key=lambda made: (not made.fits_limits, made.metrics.value_ticks(objective))
+            every, key=lambda timed: (not timed.fits_limits, timed.metrics.value_ticks(objective))
         )
     net = network(pipeline, orders, queues, prefetch or Prefetch.LATE, unshard_ahead)
     end = run(net)
     if objective is Objective.DEVICE_SPAN:
-        end = run(net, _least_span_release(net, end))
-    times = (end - net.duration)[net.place], end[net.place]
+        end = run(net, _min_span_release(net, end))
+    times = (end - net.duration)[net.positions], end[net.positions]
     table = Operations.of_numbers(pipeline, net.ops, *times, _pair_numbers(net))
     instants = ((table.start == table.end) & (table.kind == OpKind.F)).any()
-    made = Schedule(pipeline, table.ordered(compute_in_order=not instants), origin or Origin())
-    if not pipeline.has_further_operations:
-        return made
-    return as_memory_admits(just_in_time(made) if pipeline.has_offload else made)
+    timed = Schedule(pipeline, table.ordered(compute_in_order=not instants), origin or Origin())
+    if not pipeline.has_auxiliary_operations:
+        return timed
+    return delay_until_memory_fits(start_reloads_late(timed) if pipeline.has_offload else timed)
 
 
 def retimed(timetable: Schedule, objective: Objective) -> Schedule:
@@ -431,8 +431,10 @@ def exposed(timed: Schedule) -> Fraction | None:
     queues = queues_of_schedule(replace(timed, pipeline=plain)) if pipeline.has_links else None
     moves = own_moves(timed) if pipeline.has_offload else None
     alone = schedule(plain, timed.orders, objective, None, queues, moves)
-    own, least = (made.metrics.value_ticks(objective) for made in (timed, alone))
-    return pipeline.ticks.time(own) - plain.ticks.time(least)
+    with_work, without_work = (
+        timetable.metrics.value_ticks(objective) for timetable in (timed, alone)
+    )
+    return pipeline.ticks.time(with_work) - plain.ticks.time(without_work)
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
@@ -445,29 +447,30 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
     start = run(net) - net.duration
     links = LinkQueues(pipeline)
     numbers = links.numbers.tolist()
-    produced, consumed = (listed.position[ends] for ends in links.ends(listed.split))
+    produced, consumed = (listed.position_of[ends] for ends in links.ends(listed.split))
     job = QueuedOrder(
         [range(*ends) for ends in pairwise(listed.starts.tolist())],
         listed.duration.tolist(),
         dict(zip(numbers, produced.tolist(), strict=True)),
         dict(zip(numbers, consumed.tolist(), strict=True)),
         dict(zip(numbers, start[consumed].tolist(), strict=True)),
-        releases(links.instance, _positions(links.instance, orders), listed.position),
+        releases(links.instance, _positions(links.instance, orders), listed.position_of),
     )
-    found = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
+    link_orders = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
     return [
-        queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order]) for order in found
+        queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order])
+        for order in link_orders
     ]
 
 
 def _pair_numbers(net: Network) -> Ints:
     """Number of every operation's pair, in the order of rows; ALONE if it is in none."""
-    paired = np.bincount(net.place, minlength=len(net.duration)) == 2
-    number = np.where(paired, np.cumsum(paired) - 1, ALONE)
-    return np.asarray(number[net.place])
+    paired = np.bincount(net.positions, minlength=len(net.duration)) == 2
+    pair_number = np.where(paired, np.cumsum(paired) - 1, ALONE)
+    return np.asarray(pair_number[net.positions])
 
 
-def _least_span_release(net: Network, end: Ints) -> list[int]:
+def _min_span_release(net: Network, end: Ints) -> list[int]:
     """Start of every device's first operation such that the largest device span is least.
 
     With x[d] the start of device d's first operation, the end of device e's last one is
@@ -527,7 +530,7 @@ def _path_lengths(net: Network) -> tuple[Ints, Ints]:
     idle.append(np.full(count, UNREACHED))  # at FREE
     owned = np.array(net.owner)[:, None] == np.arange(count)
     sources = np.where(owned, 0, UNREACHED)
-    devices = [_reach(net.program(here), sources[here], idle, uses) for here in range(machines)]
+    devices = [_reach(net.program(index), sources[index], idle, uses) for index in range(machines)]
     _run_all(net, devices, idle)
     lead, tail = (np.stack([idle[step] for step in steps]).T for steps in (opening, last))
     tail = tail + net.work[net.first[net.bounds[1:]] - 1]
@@ -545,8 +548,8 @@ def _reach(
     for step, needed, delay in program:
         while idle[needed] is None:
             yield needed
-        least = idle[needed] + delay
+        reached = idle[needed] + delay
         uses[needed] -= 1
         if uses[needed] == 0:
             idle[needed] = DONE
-        idle[step] = so_far = np.maximum(least, so_far, out=least)
+        idle[step] = so_far = np.maximum(reached, so_far, out=reached)

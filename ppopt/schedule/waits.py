@@ -28,20 +28,20 @@ class Waits:
     """In ticks."""
 
     @cached_property
-    def place(self) -> Ints:
+    def compute_row(self) -> Ints:
         """Row in the schedule of every row of the table; FREE for what is no compute of one."""
         table = self.schedule.operations
-        place = np.full(len(table), FREE)
-        place[table.computed] = np.arange(len(self.schedule))
-        return place
+        compute_row = np.full(len(table), FREE)
+        compute_row[table.computed] = np.arange(len(self.schedule))
+        return compute_row
 
     @cached_property
     def data(self) -> Bools:
         """Which of them are of data that compute of a microbatch gets, from a link or directly."""
         table = self.schedule.operations
         carried = table.on(ResourceKind.LINK)[self.before]
-        computed = self.place[self.before] != FREE
-        return np.asarray((self.place[self.after] != FREE) & (computed | carried))
+        computed = self.compute_row[self.before] != FREE
+        return np.asarray((self.compute_row[self.after] != FREE) & (computed | carried))
 
     @cached_property
     def makers(self) -> Ints:
@@ -49,7 +49,7 @@ class Waits:
         table = self.schedule.operations
         maker, sent = np.arange(len(table)), table.on(ResourceKind.LINK)[self.after]
         maker[self.after[sent]] = self.before[sent]
-        return np.asarray(self.place[maker[self.before]])
+        return np.asarray(self.compute_row[maker[self.before]])
 
 
 def waits(schedule: Schedule) -> Waits:
@@ -64,8 +64,8 @@ def waits(schedule: Schedule) -> Waits:
     row = np.full(instance.num_codes, ABSENT)
     row[table.numbers] = np.arange(len(table))
     before, after = row[flow.before], row[flow.after]
-    there = (before != ABSENT) & (after != ABSENT)
-    return Waits(schedule, before[there], after[there], flow.lag[there])
+    present = (before != ABSENT) & (after != ABSENT)
+    return Waits(schedule, before[present], after[present], flow.lag[present])
 
 
 def critical_path(schedule: Schedule, flow: Waits | None = None) -> Ints:
@@ -85,7 +85,7 @@ def critical_path(schedule: Schedule, flow: Waits | None = None) -> Ints:
     path = [row]
     while (row := causes[row]) != FREE:
         path.append(row)
-    place = flow.place[path[::-1]]
+    place = flow.compute_row[path[::-1]]
     return np.asarray(place[place != FREE])
 
 
@@ -120,6 +120,6 @@ def _previous(flow: Waits) -> Ints:
     before = np.where(first, FREE, np.arange(len(table)) - 1)
     second = np.flatnonzero(table.seconds)
     before[second] = before[second - 1]
-    once = table.on(ResourceKind.COMPUTE) & (flow.place == FREE)
+    once = table.on(ResourceKind.COMPUTE) & (flow.compute_row == FREE)
     before[once] = FREE
     return before

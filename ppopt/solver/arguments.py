@@ -1,7 +1,7 @@
 """Arguments for lower bounds that need no search, and the traits that each handles.
 
-An argument is left out of every bound of an instance with a further trait. Methods that prove
-bounds by search declare the same (`ppopt.solver.method`).
+An argument is not used for an instance that has a trait outside this list. Methods that prove
+bounds by search declare their traits in the same way (`ppopt.solver.method`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class BoundArgument(NamedTuple):
     text: str
     """Why it holds."""
     handles: Traits
-    """Traits with which it holds: as it stands, or because the trait only delays more."""
+    """Traits with which it holds: unchanged, or because the trait only adds delays."""
 
     def applies(self, traits: Traits) -> bool:
         """Whether it holds for instances with these traits."""
@@ -28,7 +28,7 @@ _RELAXED = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SLICES, Trait.ROUTES),
     *(Trait.FROZEN, Trait.SPAN),
 }
-"""Traits of relaxed problems: of one kind of backwards, no pair shorter than an operation of it."""
+"""Traits of relaxed problems: one kind of backward, and no pair shorter than its operations."""
 WORK = BoundArgument(
     "a device runs all its operations, one at a time",
     _RELAXED | {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},

@@ -120,14 +120,14 @@ class Budget:
         """Whether work that cannot be interrupted ends before the time limit of the search."""
         return seconds < self.clock.left
 
-    def limits(self, part: float = 1.0, focus: tuple[str, ...] = ()) -> SolverLimits:
+    def limits(self, share: float = 1.0, focus: tuple[str, ...] = ()) -> SolverLimits:
         """Limits of one run of CP-SAT: at most this part of the whole budget."""
-        most = min(self.left, part * self.seconds)
+        amount = min(self.left, share * self.seconds)
         if self.by_clock:
             return SolverLimits(
-                most, self.workers, self.seed, focus=focus, enough=lambda: self.search_over
+                amount, self.workers, self.seed, focus=focus, enough=lambda: self.search_over
             )
-        return SolverLimits(self.clock.left, self.workers, self.seed, work=most, focus=focus)
+        return SolverLimits(self.clock.left, self.workers, self.seed, work=amount, focus=focus)
 
     def single_worker_limits(self, seconds: float, work: float, seed: int) -> SolverLimits:
         """Limits of one small run by one worker; `seconds` counts only with several workers."""

@@ -19,23 +19,23 @@ _CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({
 
 def interpreter() -> str | None:
     """Python executable for child processes; None if they cannot be started."""
-    found = spawn.get_executable()
-    unable = os.name != "posix" or not found or getattr(sys, "frozen", False)
-    return None if unable else os.fsdecode(found or b"")
+    executable = spawn.get_executable()
+    unable = os.name != "posix" or not executable or getattr(sys, "frozen", False)
+    return None if unable else os.fsdecode(executable or b"")
 
 
 def start(
     executable: str, module: str, environment: Mapping[str, str] | None = None
 ) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """Start a process that calls `serve` of a module with the number of its end of the pipe.
+    """Start a process that calls `serve` of a module with the file descriptor of its pipe end.
 
-    The process ignores Ctrl-C and the like, unless it unblocks them. Returns this end and the
-    process. Raises OSError.
+    The process ignores Ctrl-C and termination signals, unless it unblocks them. Returns the other
+    pipe end and the process. Raises OSError.
     """
-    here, there = Pipe()
-    with there:
+    parent_end, child_end = Pipe()
+    with child_end:
         path = [str(Path(entry).absolute()) for entry in sys.path if isinstance(entry, str)]
-        code = _CODE.format(path=path, module=module, number=there.fileno())
+        code = _CODE.format(path=path, module=module, number=child_end.fileno())
         try:
             with _signals_not_passed_on():
                 process = subprocess.Popen(
@@ -43,18 +43,18 @@ def start(
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=(there.fileno(),),
+                    pass_fds=(child_end.fileno(),),
                     env=None if environment is None else {**os.environ, **environment},
                 )
         except OSError:
-            here.close()
+            parent_end.close()
             raise
-    return here, process
+    return parent_end, process
 
 
 @contextmanager
 def _signals_not_passed_on() -> Iterator[None]:
-    """Start processes in this block that ignore Ctrl-C and the like: the search handles them."""
+    """Block Ctrl-C and termination signals in processes started here: the search handles them."""
     ours = {signal.SIGINT, *interrupts.TERMINATIONS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
     try:

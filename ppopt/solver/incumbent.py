@@ -10,7 +10,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bound import Bound, least_possible_value
+from ppopt.solver.bound import Bound, min_possible_value
 from ppopt.verifier import checked
 
 VERIFIED_AT_ONCE = 20_000
@@ -73,12 +73,12 @@ class Incumbent:
             self.submit(timing.schedule(self.problem.pipeline, orders, self.problem.objective))
 
     def raise_bound(self, bound: Bound) -> None:
-        """Keep a lower bound if it is better, rounded up to the next value an optimum can have."""
+        """Keep a lower bound if it is better, rounded up to the next possible optimum."""
         if bound.value > self.bound.value:
-            possible = least_possible_value(self.problem, bound.value)
+            possible = min_possible_value(self.problem, bound.value)
             if possible > bound.value:
-                words = f"{bound.proof}; rounded up to the next value that the times allow"
-                bound = bound._replace(value=possible, proof=words)
+                proof = f"{bound.proof}; rounded up to the next value that the times allow"
+                bound = bound._replace(value=possible, proof=proof)
             self.bound = bound
             self._check()
             self.announce(self.value, self.bound.value)
@@ -90,10 +90,10 @@ class Incumbent:
         """
         with self._lock:
             known, low = self._announced
-            least = value if known is None or (value is not None and value < known) else known
+            best_value = value if known is None or (value is not None and value < known) else known
             low = max(bound, low)
-            self._announced = least, low
-            self._announce(least, low if least is None else min(low, least))
+            self._announced = best_value, low
+            self._announce(best_value, low if best_value is None else min(low, best_value))
 
     def _check(self) -> None:
         if self.value is not None and self.value < self.bound.value:

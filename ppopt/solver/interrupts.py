@@ -1,10 +1,9 @@
-"""When Ctrl-C takes effect: at once, later, or after a block has ended.
+"""Controls when Ctrl-C takes effect: at once, later, or after a block.
 
-In a block of `recorded` Ctrl-C is only recorded; in a block of `heard` inside it, Ctrl-C raises
-KeyboardInterrupt, once. A command records Ctrl-C from the start of its search until everything is
-written and printed, and lets it raise only in the `heard` blocks of the search, so that a second
-Ctrl-C never loses a result. Only the main thread receives signals; in other threads all of this
-does nothing.
+In a `recorded` block Ctrl-C is only recorded. In a `heard` block inside it, Ctrl-C raises
+KeyboardInterrupt once. A command records Ctrl-C from the start of its search until everything is
+written and printed. It raises only in the `heard` blocks of the search, so a second Ctrl-C never
+loses a result. Only the main thread receives signals; in other threads these functions do nothing.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ def recorded(*, inner: bool = False) -> Iterator[list[int]]:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Let Ctrl-C, even an earlier one, raise KeyboardInterrupt once in a block inside `recorded`.
+    """Raise KeyboardInterrupt once for Ctrl-C, even an earlier one, in a block inside `recorded`.
 
-    Outside of `recorded` it raises anyway.
+    Outside of `recorded` Ctrl-C always raises.
     """
     if not _notes or not _is_main():
         yield
@@ -90,10 +89,10 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Raise KeyboardInterrupt for Ctrl-C only after the block has ended.
+    """Delay KeyboardInterrupt for Ctrl-C until the end of the block.
 
-    A library whose import is interrupted stays broken, and a C++ library that calls back into
-    Python may lose the exception.
+    An interrupted import leaves a library broken, and a C++ library that calls back into Python may
+    lose the exception.
     """
     with recorded() as pressed:
         yield
@@ -107,8 +106,8 @@ def deferred() -> Iterator[None]:
 def pressed() -> bool:
     """Whether Ctrl-C was recorded, in the main thread.
 
-    Its KeyboardInterrupt may have been lost: Python drops one that is raised in a finalizer or in a
-    callback of the garbage collector.
+    Its KeyboardInterrupt may have been lost: Python discards exceptions that are raised in a
+    finalizer or in a callback of the garbage collector.
     """
     return bool(_notes) and _is_main() and any(note.pressed for note in _notes)
 
@@ -123,7 +122,7 @@ def only_record() -> None:
 
 
 def hear_terminations() -> None:
-    """Let a request to end the process have the effect of Ctrl-C, from now on.
+    """Treat termination signals like Ctrl-C from now on.
 
     A signal that the process ignores from its start (`nohup`) stays ignored.
     """

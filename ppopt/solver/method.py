@@ -18,10 +18,10 @@ class Outcome(NamedTuple):
     work: float = 0.0
     """Deterministic units of work done; not counted with several workers."""
     exhausted: bool = False
-    """Whether the method has nothing left to do on this problem."""
+    """Whether further turns on this problem would do nothing."""
     fruitful: bool = True
-    """Whether the turn improved anything: some methods get less time after a turn without
-    improvement."""
+    """Whether the turn improved the value or a bound: some methods get less time after a turn
+    without improvement."""
 
 
 class Method(Protocol):
@@ -39,7 +39,7 @@ class Method(Protocol):
         """The traits that a problem may have; a problem with any other trait is refused."""
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002  a default
-        """Whether the method applies to a problem, all of whose traits it handles: to all."""
+        """Whether the method applies to a problem whose traits it handles; by default always."""
         return True
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:

@@ -30,13 +30,13 @@ class SolveOptions:
         """Settings and versions that reproduce the search."""
         return Provenance(self.seed, self.workers, self.deadline.seconds, versions())
 
-    def by(self, deadline: Deadline) -> SolveOptions:
+    def with_deadline(self, deadline: Deadline) -> SolveOptions:
         """Return the options with another deadline."""
         return replace(self, deadline=deadline)
 
-    def rounds(self, most: int | None) -> SolveOptions:
-        """Return the options with at most `most` rounds of all methods; None: any number."""
-        rounds = self.params.rounds._replace(most=most)
+    def with_max_rounds(self, max_rounds: int | None) -> SolveOptions:
+        """Return the options with at most `max_rounds` rounds of all methods; None: any number."""
+        rounds = self.params.rounds._replace(max_rounds=max_rounds)
         return replace(self, params=replace(self.params, rounds=rounds))
 
 
@@ -71,5 +71,5 @@ def versions() -> dict[str, str]:
 
 @cache
 def _version(distribution: str) -> str:
-    """Version of a distribution; to read it takes longer than to search a tiny pipeline."""
+    """Version of a distribution, cached: reading it takes longer than searching a tiny pipeline."""
     return metadata.version(distribution)

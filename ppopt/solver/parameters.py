@@ -1,7 +1,7 @@
 """Tuning constants of the search, per method.
 
 They were tuned on 2 cores with CP-SAT 9.15, on `benchmarks.suite` unless a field says otherwise. A
-search takes them as one frozen value, so that a benchmark can vary one and keep the rest.
+search has them as one frozen value, so that a benchmark can vary a single constant.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class CpSatParams(NamedTuple):
     """Subsolvers (of `cp_sat.cpsat`) that prove most models soonest: they reason about the order
     of the operations of a device, by dynamic precedences and strong propagation."""
     schedule_subsolvers: tuple[str, ...] = ("no_lp", "quick_restart_no_lp")
-    """CP-SAT's subsolvers that find a schedule of a given value soonest, if there is one."""
+    """CP-SAT's subsolvers that find a schedule of a given value soonest, if one exists."""
     linearization_level: int = 0
     """CP-SAT's `linearization_level`. The linear relaxation of no-overlap constraints is very weak,
-    and solving it at every node takes nearly all of the time: the pipeline 28.3b p=4 m=16 K=3 is
+    and solving it at every node uses nearly all of the time: the pipeline 28.3b p=4 m=16 K=3 is
     proved in 1 s without it, and not in 30 s with it."""
     max_pairs: int = 40_000
     """Largest number of candidate overlapped pairs of a model."""
@@ -45,49 +45,49 @@ class ConstructionParams(NamedTuple):
     """The first schedules, within the time limit."""
 
     first_schedule: int = 1000
-    """Operations from which the schedule of one microbatch at a time is made before all else."""
+    """Number of operations from which the schedule of one microbatch at a time is built first."""
     building_plain: float = 2e-6
     """Estimated seconds per operation of the first rule, for plain pipelines. Each later rule is
     estimated by the time of the last one."""
     building: float = 6e-6
     """Estimated seconds per operation of the first rule, for other pipelines."""
     submitting: float = 1.5e-6
-    """Seconds per operation to time and keep a schedule that is built."""
+    """Seconds per operation to time and store a schedule."""
     grace: float = 0.5
-    """Seconds by which rules and hand strategies may overrun the time limit."""
+    """Seconds by which rules and baselines may exceed the time limit."""
 
 
 class PriorityRuleParams(NamedTuple):
     """Priority rules that list scheduling tries.
 
-    The styles were tuned on half of the smaller instances of the core suite: of more candidates,
-    these together reach the best schedules.
+    The styles were tuned on half of the smaller instances of the core suite: among more candidates,
+    this combination reaches the best schedules.
     """
 
     round_trip_styles: tuple[RuleStyle, ...] = (
-        RuleStyle(True, 50, room_first=True, prompt=True),
+        RuleStyle(True, 50, memory_first=True, prompt=True),
         RuleStyle(True, 99, prompt=True),
         RuleStyle(True, 50),
         RuleStyle(False, 99),
-        RuleStyle(True, 99, room_first=True, prompt=True),
+        RuleStyle(True, 99, memory_first=True, prompt=True),
     )
     """Styles with caps by the round trip until the first backward."""
     falling_styles: tuple[RuleStyle, ...] = (
         RuleStyle(False, 99),
-        RuleStyle(True, 50, room_first=True, prompt=True),
+        RuleStyle(True, 50, memory_first=True, prompt=True),
         RuleStyle(False, 0),
     )
     """Styles with caps that fall along the stages."""
     shared_memory_styles: tuple[RuleStyle, ...] = (
-        RuleStyle(True, 0, room_first=True),
+        RuleStyle(True, 0, memory_first=True),
         RuleStyle(False, 50, prompt=True),
         RuleStyle(True, 50),
-        RuleStyle(False, 0, room_first=True),
+        RuleStyle(False, 0, memory_first=True),
     )
     """Styles with caps that divide the memory of a device among its chunks."""
     max_share_steps: int = 16
-    """Largest number of steps between an equal share and all memory of a device for its first
-    chunk; chosen by the time that all rules take."""
+    """Maximum number of steps between an equal share and all memory of a device for its first
+    chunk; chosen by the total time of all rules."""
 
 
 class PoolParams(NamedTuple):
@@ -101,19 +101,19 @@ class PoolParams(NamedTuple):
     """Largest number of operations of all constructed schedules that are justified; at least two
     schedules are."""
     justifying_seconds: float = 1.5e-5
-    """Seconds per operation to justify a schedule; its preparation takes as long again."""
+    """Seconds per operation to justify a schedule; its preparation takes the same time."""
     passes: int = 4
     """Largest number of justifications of a schedule that keeps improving."""
     first_steps: tuple[int, int] = (50, 500)
-    """Least and largest number of steps from each start in a first turn of local search or
-    annealing; each turn takes twice as many steps as the last."""
+    """Minimum and maximum number of steps from each start in a first turn of local search or
+    annealing; each turn has twice as many steps as the last."""
     first_operations: int = 1_000_000
     """Operations to place in these steps, within `first_steps`."""
 
     def steps(self, operations: int) -> int:
         """Number of steps from each start in a first turn, for schedules of so many operations."""
-        fewest, most = self.first_steps
-        return min(max(self.first_operations // operations, fewest), most)
+        min_steps, max_steps = self.first_steps
+        return min(max(self.first_operations // operations, min_steps), max_steps)
 
 
 class JustificationParams(NamedTuple):
@@ -121,8 +121,8 @@ class JustificationParams(NamedTuple):
 
     first: int = 3
     """Number of schedules that are justified before the rounds, for small problems."""
-    first_most: int = 1_000
-    """Largest number of operations of such a problem: justifying takes next to no time."""
+    first_max_operations: int = 1_000
+    """Maximum number of operations of such a problem, for which justification is very fast."""
     seconds_for_all: float = 0.5
     """Seconds of a turn that justifies all schedules; a shorter one justifies a share of them."""
 
@@ -134,26 +134,26 @@ class SteadyStateParams(NamedTuple):
     """
 
     per_device: tuple[int, int] = (4, 8)
-    """Least and largest number of microbatches of the short run, per device."""
+    """Minimum and maximum number of microbatches of the short run, per device."""
     operations: int = 24_000
     """Operations of the short run, within the numbers of `per_device`."""
     longer: int = 3
     """A run is long if it has at least this many times the microbatches of the short one."""
     share: float = 0.25
-    """Share of the time left for the search of the short run, and again for its sections.
-    Single-worker results must repeat, but a search ended by the clock does not; so only a short
-    run proved optimal is used."""
+    """Share of the remaining time for the search of the short run, and again for its sections.
+    Single-worker results must be reproducible, but a search that the clock ends is not. So with
+    one worker only a short run that is proved optimal is used."""
     max_size: int = 24
     """Largest number of microbatches of a period."""
     regular: int = 8
     """Number of single periods that are rated."""
     trial: int = 100
-    """Approximate number of further microbatches by which a section is rated; at least three
-    periods."""
+    """Approximate number of additional microbatches for rating a section; at least three periods.
+    """
     unrolled: int = 3
     """Number of sections, by rate, that are unrolled to the whole run."""
     looser: tuple[float, ...] = (1.0, 1.02)
-    """Periods to try, as multiples of the period of the section: longer ones hold less memory."""
+    """Periods to try, as multiples of the period of the section: longer ones need less memory."""
 
 
 class LocalSearchParams(NamedTuple):
@@ -187,7 +187,7 @@ class WindowParams(NamedTuple):
 
     first_size: int = 16
     """Operations of the first window, per device."""
-    least_size: int = 20
+    min_size: int = 20
     """Operations of the smallest window that the size shrinks to."""
     smallest: float = 0.3
     """Smallest window, as a share of the present size."""
@@ -205,10 +205,11 @@ class WindowParams(NamedTuple):
     """Largest number of seconds of one window, with several workers."""
     overhead: float = 0.05
     """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units."""
-    most_at_once: int = 8
+    max_at_once: int = 8
     """Largest number of windows that are solved in parallel."""
-    least_share: float = 0.25
-    """Least share of a budget that is used after turns in vain, on problems with a full model."""
+    min_share: float = 0.25
+    """Minimum share of a budget that is used after turns without improvement, on problems with a
+    full model."""
     full_model_operations: int = 4_000
     """Largest number of operations of a problem with a full model."""
 
@@ -230,7 +231,7 @@ class RelaxationParams(NamedTuple):
     """Number of single devices that come before the larger subsets."""
     share: float = 0.5
     """Largest share of a budget for one relaxed model, and of that for one target."""
-    kept_seconds: float = 2e-4
+    operation_seconds: float = 2e-4
     """Measured seconds to build a model, per operation of the subset."""
     cut_seconds: float = 2e-6
     """Measured seconds to build a model, per operation of the problem."""
@@ -242,12 +243,12 @@ class SubsetParams(NamedTuple):
     share: float = 0.5
     """Largest share of a budget for one subset, and of that for one target."""
     max_remaining_share: float = 1 / 3
-    """A layered DP over all values below the incumbent is given up when its remaining layers, at
-    the present width, would take more than this share of the whole search."""
+    """A layered DP over all values below the incumbent is abandoned if its remaining layers, at the
+    present width, would take more than this share of the whole search."""
     max_overrun_factor: float = 10
-    """A layered DP over a target is given up when its remaining layers, at the present width, would
+    """A layered DP over a target is abandoned if its remaining layers, at the present width, would
     take more than this multiple of its time."""
-    most_entries: int = 40_000_000
+    max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 
 
@@ -270,16 +271,16 @@ class DynamicProgramParams(NamedTuple):
     at the present width, take less than this share of the whole search."""
     reach: float = 0.5
     """Value of `first_reach` in later turns."""
-    least_beam: int = 200
-    """Least width of a beam."""
-    most_classes: int = 30
+    min_beam: int = 200
+    """Minimum width of a beam."""
+    max_classes: int = 30
     """Largest number of classes for beam search: 8 devices of one stage or 4 devices of two. With
     more classes, beams of this width find worse schedules than local search."""
-    most_rows: int = 600
+    max_rows: int = 600
     """Largest number of rows of a state."""
-    most_flags: int = 30
+    max_flags: int = 30
     """Largest number of classes that share memory: each has a bit of a 32-bit number."""
-    most_entries: int = 40_000_000
+    max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 
 
@@ -288,7 +289,7 @@ class FullModelParams(NamedTuple):
 
     operations: int = 600
     """Largest number of operations of a plain problem that the full model minimises."""
-    most_operations: int = 4_000
+    max_operations: int = 4_000
     """Largest number of operations for which a CP-SAT model of all devices is built."""
     focuses: tuple[tuple[str, ...], ...] = (
         ("ordering",),
@@ -305,12 +306,12 @@ class FullModelParams(NamedTuple):
     """Largest number of seconds to confirm infeasibility by the re-checker."""
 
 
-class QuestionParams(NamedTuple):
+class FeasibilityParams(NamedTuple):
     """CP-SAT feasibility questions at chosen objective values."""
 
     operations: int = 600
     """Problems have more operations than this; smaller ones have the full model."""
-    most_operations: int = 4_000
+    max_operations: int = 4_000
     """Largest number of operations for which a CP-SAT model of all devices is built."""
     close: int = 100
     """The bound may be met if this multiple of the gap is at most the value."""
@@ -321,7 +322,7 @@ class QuestionParams(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Seconds of a method in a round, as a multiple of the unit of the round."""
+    """Time of a method in a round, as a multiple of the unit of the round."""
 
     later: float
     """Seconds from the second turn on."""
@@ -329,24 +330,24 @@ class Share(NamedTuple):
     """Seconds in the first turn; None: same as `later`."""
     in_vain: float | None = None
     """Seconds after a turn without improvement; None: same as `later`."""
-    most: float = 1.0
+    max_share: float = 1.0
     """Largest number of seconds of a turn, as a share of the whole search."""
 
 
 class RoundParams(NamedTuple):
     """Rounds in which the methods take turns."""
 
-    most: int | None = None
-    """Most rounds; None: until the search ends. The search over partitions sets it, to try many."""
+    max_rounds: int | None = None
+    """Maximum number of rounds; None: no limit. Searches over configurations set it."""
     first_seconds: float = 0.5
     """Largest unit of the first round in seconds; each round doubles the unit of the last."""
     first_per_operation: float = 5e-4
     """Largest unit of the first round per operation: the method that proves a small problem may
-    come late in a round."""
-    most_doublings: int = 60
+    be late in a round."""
+    max_doublings: int = 60
     """Rounds after which the unit stays the same: far more than any search has time for."""
-    subset_dp: Share = Share(12, in_vain=2, most=0.25)
-    subset_dp_remote: Share = Share(12, first=1, in_vain=2, most=0.25)
+    subset_dp: Share = Share(12, in_vain=2, max_share=0.25)
+    subset_dp_remote: Share = Share(12, first=1, in_vain=2, max_share=0.25)
     """Share of `subset_dp` with several workers: after its first turn it runs in a child process.
     """
     relaxations: Share = Share(2, 1)
@@ -360,39 +361,39 @@ class RoundParams(NamedTuple):
     dynamic_program: Share = Share(2)
     windows: Share = Share(3)
     full_model: Share = Share(12)
-    questions: Share = Share(4)
+    feasibility: Share = Share(4)
     swaps: Share = Share(2 / 3)
     swaps_over_links: Share = Share(8)
     lagging: float = 0.25
-    """Part of its turn that a method for one kind of backward uses, if backwards are mixed and
-    schedules of another kind, or of both, are better."""
+    """Share of its turn that a method for one kind of backward uses if backwards are mixed and
+    schedules with another kind, or with both, are better."""
 
 
 class ConfigurationParams(NamedTuple):
     """The search over configurations, such as partitions, placements and recompute."""
 
     quick_share: float = 0.25
-    """Most of the time left that a quick search takes, so that the next ones have their turns."""
+    """Maximum share of the remaining time for one quick search, so that others have time too."""
     quick: int = 20
-    """Configurations of least bounds that are scheduled quickly before any is searched."""
+    """Configurations with the smallest bounds that are scheduled quickly before any is searched."""
     moves: int = 60
-    """Most moves of the best configuration that are scheduled quickly, each time it is searched."""
+    """Maximum number of moves of the best configuration that are scheduled quickly at a time."""
     climb_share: float = 0.1
-    """Most of the time left that these moves take each time: on 16 devices with 64 microbatches
-    all of them would take half a minute."""
+    """Maximum share of the remaining time for these moves each time: on 16 devices with 64
+    microbatches all of them would take half a minute."""
     together: int = 3
     """Configurations that are searched at a level of effort, if not all are enumerated."""
     bounding: float = 4.0
-    """Units of work in which the least bounds are raised by subsets of devices, at first; at each
-    level of effort twice as many."""
-    least_work: float = 0.01
-    """Least units of work that are counted for raising a bound."""
+    """Units of work for raising the smallest bounds by subsets of devices, at first; twice as many
+    at each level of effort."""
+    min_work: float = 0.01
+    """Minimum units of work that raising a bound counts as."""
     subsets: int = 3
     """Subsets of devices that raised other bounds and are tried first."""
     bounding_step: float = 1.0
-    """Units of work spent on one configuration before the least bound is looked for again."""
-    kicks: int = 50
-    """Random moves in a row that may end at known configurations."""
+    """Units of work spent on one configuration before the smallest bound is determined again."""
+    max_perturbations: int = 50
+    """Maximum number of consecutive random moves to known configurations."""
 
 
 class MoveParams(NamedTuple):
@@ -401,9 +402,9 @@ class MoveParams(NamedTuple):
     temperature: float = 0.01
     """Largest loss of a step that may be accepted, as part of the best value."""
     patience: int = 400
-    """Steps without improvement after which the search continues from the best schedule."""
+    """Number of steps without improvement after which the search returns to the best schedule."""
     first_steps: int = 2000
-    """Steps of the first turn; every turn takes twice as many."""
+    """Steps of the first turn; every turn has twice as many as the last."""
     step_seconds: float = 4e-7
     """Time of a step per operation or transfer."""
     flips: float = 0.05
@@ -412,43 +413,44 @@ class MoveParams(NamedTuple):
 
 
 class PlanParams(NamedTuple):
-    """Division of the time of a plan; shares are of its time limit, unless said otherwise."""
+    """Division of the time of a plan; shares of its time limit unless a field says otherwise."""
 
-    beginning: float = 0.2
-    """Largest share for hand strategies before the search."""
-    beginning_seconds: float = 6.0
-    """Most seconds for hand strategies before the search: strategies improve little after the first
-    turns, and a longer plan had no more time for its search than a short one."""
-    refining: float = 0.1
-    """Largest share for continuing the hand strategies that a gain names."""
-    less: float = 0.05
-    """Least share of a search for less memory at the same speed."""
-    less_left: float = 0.1
-    """Share of that search if so much is left; it is longer if the plan took longer."""
-    less_level: int = 1
-    """Most rounds of all methods on one partition in that search."""
-    within: float = 0.2
-    """Share of the search for the least memory within a slowdown, if requested."""
-    more: float = 0.1
-    """Least share of the search with more memory."""
-    more_memory: Fraction = Fraction(11, 10)
-    """Memory limit of the search with more memory, as a multiple of the given limit."""
+    baseline_share: float = 0.2
+    """Maximum share for baselines before the search."""
+    baseline_seconds: float = 6.0
+    """Maximum seconds for baselines before the search. Baselines improve little after the first
+    turns, so the rest of a long time limit is for the search."""
+    refinement_share: float = 0.1
+    """Maximum share for continuing the baselines that the reported gain refers to."""
+    min_memory_share: float = 0.05
+    """Minimum share of the search for less memory at the same speed."""
+    memory_share: float = 0.1
+    """Share of that search if the time remains; it is longer if the plan took longer."""
+    memory_max_level: int = 1
+    """Maximum rounds of all methods on one partition in that search."""
+    slowdown_share: float = 0.2
+    """Share of the search for the minimum memory within a slowdown, if requested."""
+    extra_memory_share: float = 0.1
+    """Minimum share of the search with more memory."""
+    extra_memory_factor: Fraction = Fraction(11, 10)
+    """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
     first: float = 0.5
-    """Share of the time left for one configuration before any has a schedule."""
+    """Share of the remaining time for one configuration before any has a schedule."""
     bounding: float = 0.6
-    """Share of a turn that bounds may take in a round. A configuration that needs longer has a
-    weaker bound until a later round, which continues."""
+    """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
+    bound until a later round, which continues."""
     margin: Fraction = Fraction(11, 10)
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
     polishing: float = 0.4
-    """Share of the time left, after the first round, for searching only the partition and recompute
-    of the best schedule. In 60 s a plan of deepseek-v3 ends at 5728 with it and at 5880 without,
+    """Share of the remaining time, after the first round, for searching only the partition and
+    recompute of the best schedule. In 60 s a plan of deepseek-v3 ends at 5728 with it and at 5880
+    without,
     one of internvl2-26b at 3553 and 3594."""
-    short: int = 3
-    """Partitions of a configuration in the first round: also the most even ones of least bounds."""
-    few: int = 8
-    """Partitions of a configuration that are scheduled by heuristics before any is searched more;
+    first_round_partitions: int = 3
+    """Partitions of a configuration in the first round, besides even ones with small bounds."""
+    partitions_per_round: int = 8
+    """Partitions of a configuration that are scheduled by heuristics before any is searched longer;
     doubled at every level."""
 
 
@@ -456,30 +458,30 @@ class FrontierParams(NamedTuple):
     """Division of the time of a frontier, and of a search for less memory."""
 
     strategies: float = 0.25
-    """Largest share of the time limit that evaluating hand strategies may take."""
+    """Maximum share of the time limit for evaluating baselines."""
     first: float = 0.5
-    """Share of the time left that the largest limit may take if configurations are searched."""
+    """Maximum share of the remaining time for the largest limit if configurations are searched."""
     edge: float = 0.5
-    """Share of the time left that the search for the least memory of the best value may take."""
+    """Maximum share of the remaining time for finding the minimum memory of the best value."""
     alone: float = 0.6
     """Share of that time for the configuration of the best schedule alone."""
     edge_step: float = 0.01
     """Share of a limit to which a round of this search bisects; the next round searches longer."""
     bounding: float = 0.5
-    """Share of the time of a search in which bounds try first to rule out its target."""
+    """Share of the time of a search in which bounds first try to exclude its target."""
     quick: int = 8
     """Configurations that a search of level 0 schedules; doubled at each level."""
     worth: float = 0.002
-    """Share of the value: segments of a smaller step are searched after all others."""
-    least: float = 0.05
-    """Least seconds of a search."""
+    """Share of the value: segments with a smaller step are searched after all others."""
+    min_seconds: float = 0.05
+    """Minimum seconds of a search."""
     per_operation: float = 5e-5
-    """Least seconds of a search per operation: time to construct and verify a schedule."""
+    """Minimum seconds of a search per operation: time to construct and verify a schedule."""
     doublings: int = 30
-    """Most doublings of the search time at one limit."""
+    """Maximum number of doublings of the search time at one limit."""
     given_up: float = 10.0
-    """A search with at least this time limit, in seconds, that ends before half of it has given up:
-    another one would end the same way."""
+    """A search with at least this time limit, in seconds, that ends before half of it is exhausted:
+    repeating it would end the same way."""
 
 
 @dataclass(frozen=True)
@@ -502,7 +504,7 @@ class SolveParams:
     subset: SubsetParams = field(default_factory=SubsetParams)
     dynamic_program: DynamicProgramParams = field(default_factory=DynamicProgramParams)
     full_model: FullModelParams = field(default_factory=FullModelParams)
-    questions: QuestionParams = field(default_factory=QuestionParams)
+    feasibility: FeasibilityParams = field(default_factory=FeasibilityParams)
     configurations: ConfigurationParams = field(default_factory=ConfigurationParams)
     moves: MoveParams = field(default_factory=MoveParams)
     frontier: FrontierParams = field(default_factory=FrontierParams)

@@ -13,7 +13,7 @@ from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
 from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
-from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.construction import Baselines, ListScheduling
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
 from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
@@ -24,14 +24,14 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import Share
-from ppopt.solver.problem_views import BackwardPool, View, delays_view, on, relaxed_for
+from ppopt.solver.problem_views import BackwardPool, View, delays_view, relaxed_for, run_on_view
 from ppopt.solver.subset_dp_process import SubsetDPProxy
 from ppopt.solver.turns import Turn, Turns, TurnTaker, rounds
 
 NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
-        *(ShortRunUnrolling, ListScheduling, HandStrategies, DoubleJustification),
+        *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
         *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
         *(BeamSearch, DynamicProgram, WindowLNS, CriticalSwaps, FullModel, TargetFeasibility),
     )
@@ -41,7 +41,7 @@ PROVING = frozenset(
     method.name
     for method in (SubsetDP, RelaxationBound, DynamicProgram, FullModel, TargetFeasibility)
 )
-"""Names of the methods that raise bounds; all others only make schedules."""
+"""Names of the methods that raise bounds; all others only find schedules."""
 
 
 def improvement_turns(
@@ -53,12 +53,12 @@ def improvement_turns(
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` shows compute alone, if there are other operations.
+    `view` is the view of compute alone, if there are other operations.
     """
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options)
     if incumbent.value is None:
-        small = problem.operations <= params.full_model.most_operations
+        small = problem.operations <= params.full_model.max_operations
         if small and not unhandled(problem.traits, FullModel.handles):
             yield Turn(FullModel(problem, params.full_model), clock.left)
         return
@@ -83,7 +83,8 @@ class _Portfolio:
         self._params = options.params
         self._rng = Random(options.seed)
         self._justifications = [
-            on(view, DoubleJustification(pool, self._params.justification)) for pool, view in parts
+            run_on_view(view, DoubleJustification(pool, self._params.justification))
+            for pool, view in parts
         ]
         relaxed = relaxed_for(SubsetDP.handles, view or incumbent)
         self._bounded: Incumbent = relaxed
@@ -95,20 +96,20 @@ class _Portfolio:
     def entries(self) -> list[TurnTaker]:
         """Methods of a round in the order of their turns."""
         shares = [*self._bounds(), *self._heuristics(), *self._windows(), *self._of_all()]
-        kept = self._supported(*(method for method, _ in shares))
-        return [TurnTaker(method, share) for method, share in shares if method in kept]
+        usable = self._supported(*(method for method, _ in shares))
+        return [TurnTaker(method, share) for method, share in shares if method in usable]
 
     def _bounds(self) -> Iterator[tuple[Method, Share]]:
         """Relaxations to subsets of devices."""
         view, params, share = self._view, self._params, self._params.rounds
         if self._remote is not None:
-            yield on(view, self._remote), share.subset_dp_remote
+            yield run_on_view(view, self._remote), share.subset_dp_remote
         else:
-            yield on(self._bounded, self._subsets), share.subset_dp
+            yield run_on_view(self._bounded, self._subsets), share.subset_dp
         problem = self._bounded.problem
-        large = problem.operations > params.full_model.most_operations
+        large = problem.operations > params.full_model.max_operations
         yield (
-            on(self._bounded, RelaxationBound(problem, params.relaxation)),
+            run_on_view(self._bounded, RelaxationBound(problem, params.relaxation)),
             share.relaxations_large if large else share.relaxations,
         )
 
@@ -118,15 +119,18 @@ class _Portfolio:
         for method in self._justifications:
             yield method, share.justification
         for pool, view in self._parts:
-            yield on(view, IteratedLocalSearch(pool, rng, params.local_search)), share.local_search
-            yield on(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
-            yield on(view, BeamSearch(pool.problem, params.dynamic_program)), share.beam
+            yield (
+                run_on_view(view, IteratedLocalSearch(pool, rng, params.local_search)),
+                share.local_search,
+            )
+            yield run_on_view(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
+            yield run_on_view(view, BeamSearch(pool.problem, params.dynamic_program)), share.beam
         programs = [(self._bounded.problem, self._bounded)]
         if self._mixed:
             programs += [(pool.problem, view) for pool, view in self._parts if view is not None]
         for problem, searched in programs:
             yield (
-                on(searched, DynamicProgram(problem, params.dynamic_program)),
+                run_on_view(searched, DynamicProgram(problem, params.dynamic_program)),
                 share.dynamic_program,
             )
 
@@ -134,11 +138,14 @@ class _Portfolio:
         """Windows on schedules of one kind of backward, of both kinds, and of all operations."""
         rng, params, share = self._rng, self._params, self._params.rounds
         for pool, view in self._parts:
-            yield on(view, WindowLNS(pool, rng, params.windows)), share.windows
+            yield run_on_view(view, WindowLNS(pool, rng, params.windows)), share.windows
         if self._mixed:
             pool = Pool(self._compute.problem, params.pool)
             views = [view for _, view in self._parts if view is not None]
-            yield on(self._view, WindowLNS(pool, rng, params.windows, views)), share.windows
+            yield (
+                run_on_view(self._view, WindowLNS(pool, rng, params.windows, views)),
+                share.windows,
+            )
 
     def _of_all(self) -> Iterator[tuple[Method, Share]]:
         """Methods on all operations, if there are more than compute; then models of compute."""
@@ -155,14 +162,17 @@ class _Portfolio:
             if around and not can_prove(problem):
                 delays = delays_view(self._incumbent)
                 model = FullModel(delays.problem, params.full_model)
-                yield on(delays, model), share.full_model
+                yield run_on_view(delays, model), share.full_model
         compute = self._compute.problem
-        yield on(self._view, FullModel(compute, params.full_model)), share.full_model
-        yield on(self._view, TargetFeasibility(compute, params.questions)), share.questions
+        yield run_on_view(self._view, FullModel(compute, params.full_model)), share.full_model
+        yield (
+            run_on_view(self._view, TargetFeasibility(compute, params.feasibility)),
+            share.feasibility,
+        )
 
     @property
     def _compute(self) -> Incumbent:
-        """The view of compute alone, or the incumbent if there is nothing else."""
+        """The view of compute alone, or the incumbent if there are no other operations."""
         return self._view or self._incumbent
 
     @property
@@ -171,7 +181,7 @@ class _Portfolio:
 
     def quick_turns(self) -> Turns:
         """Turns before the rounds: double justification of small problems."""
-        if self._incumbent.problem.operations <= self._params.justification.first_most:
+        if self._incumbent.problem.operations <= self._params.justification.first_max_operations:
             for method in self._supported(*self._justifications):
                 yield Turn(method, 0.0)
 

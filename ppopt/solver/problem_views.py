@@ -1,11 +1,11 @@
 """Views: restrictions and relaxations of the searched problem, each with its own incumbent.
 
 Every schedule of a restriction (all backwards split, or all whole) is a schedule of the searched
-problem. Every bound of a relaxation is a bound of it: of `Problem.relaxed` if backwards are mixed
-or some overlapped pair is shorter than one of its operations, and of compute alone if there are
-other operations (those of links, work around the microbatches). An order of compute alone can
-be completed to a schedule of all operations. A view passes schedules and bounds on to the incumbent
-of the searched problem; that may itself be a view.
+problem. Every bound of a relaxation is a bound of the searched problem. Relaxations are
+`Problem.relaxed`, if backwards are mixed or some overlapped pair is shorter than one of its
+operations, and compute alone, if there are other operations (transfers, work once per step). An
+order of compute alone can be completed to a schedule of all operations. A view passes schedules and
+bounds on to the incumbent of the searched problem, which may itself be a view.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class View(Incumbent):
         lift_bound: Callable[[Bound], Bound] | None,
         lagging: float = 1.0,
     ) -> None:
-        """Make a view whose schedules and bounds are passed on to the incumbent `target`.
+        """Create a view whose schedules and bounds are passed on to the incumbent `target`.
 
-        None: schedules, or bounds, of this problem do not hold for that of `target`. `lagging` is
-        the share of a budget that is used while the target has a better schedule.
+        `lift_schedule` and `lift_bound` convert them; None: they are not valid for the target.
+        `lagging` is the share of a budget that is used while the target has a better schedule.
         """
         super().__init__(problem, bound)
         self._target = target
@@ -100,7 +100,7 @@ class View(Incumbent):
         return self._lagging if behind else 1.0
 
     def sync(self) -> None:
-        """Copy the target's bound if it holds here, or its value, which bounds are to reach."""
+        """Copy the target's bound if it is valid here, or its value as the goal of bounds."""
         target = self._target
         if self._lift_bound is None:
             self.bound = target.bound
@@ -135,10 +135,10 @@ def relaxation(target: Incumbent) -> View:
 
 
 def compute_view(target: Incumbent) -> View:
-    """View of the compute of a problem alone: links are delays, and nothing runs once in a step.
+    """View of the compute of a problem alone: links are delays, and no work is once per step.
 
-    Its bounds lack what the other operations add to both ends; its orders are completed to
-    schedules of all operations.
+    Lifted bounds add what the other operations need at both ends. Orders are completed to schedules
+    of all operations.
     """
     problem = target.problem
     compute = replace(problem, pipeline=compute_alone(problem.pipeline))
@@ -151,8 +151,8 @@ def compute_view(target: Incumbent) -> View:
     def with_ends(bound: Bound) -> Bound:
         if not ends:
             return bound
-        words = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
-        return bound._replace(value=bound.value + ends, proof=words)
+        proof = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
+        return bound._replace(value=bound.value + ends, proof=proof)
 
     return View(compute, target, known_bound(compute), lift_schedule=complete, lift_bound=with_ends)
 
@@ -176,7 +176,7 @@ class OnView:
     method: Method
     view: View
     constructs: bool = False
-    """Whether it goes on if the problem of the view is solved: a schedule that is worse there may
+    """Whether it continues if the problem of the view is solved: a schedule that is worse there may
     be better for the target."""
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class OnView:
         return applies(self.method, self.view.problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Let the method work on the view, unless nothing is left to do there."""
+        """Run the method on the view, unless the problem of the view is solved."""
         before = incumbent.value, incumbent.bound.value
         self.view.sync()
         if self.view.solved and not self.constructs:
@@ -203,11 +203,11 @@ class OnView:
 
 
 class BackwardPool(NamedTuple):
-    """Pool that the heuristics of one kind of backward share."""
+    """Pool of the heuristics for one kind of backward."""
 
     pool: Pool
     view: View | None
-    """View that gets the schedules; None: the incumbent itself."""
+    """View that receives the schedules; None: the incumbent itself."""
 
 
 def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPool]:
@@ -227,7 +227,7 @@ def backward_pools(incumbent: Incumbent, params: SolveParams) -> list[BackwardPo
 
 
 class Relaxation(NamedTuple):
-    """A view whose bounds hold for a problem, and the traits that it lacks."""
+    """A view whose bounds are valid for a problem, and the traits that it removes."""
 
     removes: Traits
     view: Callable[[Incumbent], View]
@@ -241,13 +241,13 @@ RELAXATIONS = (
 
 
 def relaxed_for(handles: Traits, incumbent: Incumbent) -> Incumbent:
-    """The incumbent, or a view of it without the traits that `handles` lacks and a view removes."""
+    """The incumbent, or a view of it without the unhandled traits that a view can remove."""
     for removes, view in RELAXATIONS:
         if not removes.isdisjoint(unhandled(incumbent.problem.traits, handles)):
             incumbent = view(incumbent)
     return incumbent
 
 
-def on(incumbent: Incumbent | None, method: Method, *, constructs: bool = False) -> Method:
-    """Let a method work on a view; if there is none, return the method."""
+def run_on_view(incumbent: Incumbent | None, method: Method, *, constructs: bool = False) -> Method:
+    """Wrap a method to run on a view; if there is no view, return the method."""
     return OnView(method, incumbent, constructs) if isinstance(incumbent, View) else method

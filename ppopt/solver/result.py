@@ -27,12 +27,11 @@ class Status(StrEnum):
     OPTIMAL = "optimal"
     """The value equals the lower bound."""
     FEASIBLE = "feasible"
-    """A schedule was found, with a gap to the bound."""
+    """There is a schedule, with a gap to the bound."""
     INFEASIBLE = "infeasible"
-    """No schedule is within the memory limit, which is proved. Without a limit there always is a
-    schedule."""
+    """It is proved that no schedule is within the memory limit. Without a limit one exists."""
     UNKNOWN = "unknown"
-    """Time ran out before anything was found."""
+    """The time limit was reached before a schedule was found."""
 
 
 class Progress(NamedTuple):
@@ -118,8 +117,8 @@ class Result(NotebookView):
             return f"Result({self.status.value}: {self.proof})"
         assert self.gap is not None
         gap = "" if self.status is Status.OPTIMAL else f", gap {float(100 * self.gap):.2f} %"
-        words = f"{self.objective.value} {plain(self.value)}{gap}"
-        return f"Result({self.status.value}: {words}; {self.pipeline!r})"
+        figures = f"{self.objective.value} {plain(self.value)}{gap}"
+        return f"Result({self.status.value}: {figures}; {self.pipeline!r})"
 
     @property
     def claim(self) -> Claim | None:
@@ -138,7 +137,7 @@ class Result(NotebookView):
         return of_every(claim, self.certificate.argument, self.lower_bound)
 
     def origin(self) -> Origin:
-        """Origin of the schedule, for its file: everything but the time it took."""
+        """Origin of the schedule for its file: everything except the solve time."""
         return Origin(
             strategy=SEARCHED,
             objective=self.objective,

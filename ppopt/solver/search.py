@@ -22,22 +22,22 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.budget import Budget, Clock
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import (
-    HandStrategies,
+    Baselines,
     ListScheduling,
-    MixedHandStrategies,
+    MixedBaselines,
 )
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, supported
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.problem_views import BackwardPool, View, backward_pools, compute_view, on
+from ppopt.solver.problem_views import BackwardPool, View, backward_pools, compute_view, run_on_view
 from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import checked
 
-MOST_OPERATIONS = 2_000_000
+MAX_OPERATIONS = 2_000_000
 """Largest number of operations of a problem."""
 _PORTFOLIO = "ppopt.solver.portfolio"
 _IMPORT_SECONDS = 0.5
@@ -48,10 +48,10 @@ _LOG = logger(__name__)
 def problem_of(pipeline: Pipeline, objective: Objective, backward_kind: BackwardKind) -> Problem:
     """Make the problem of a search; raises InputError if it is too large."""
     problem = Problem(pipeline, objective, backward_kind)
-    if problem.operations > MOST_OPERATIONS:
+    if problem.operations > MAX_OPERATIONS:
         raise InputError(
             f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
-            f"most {MOST_OPERATIONS}; use fewer batches: the middle of a long run repeats"
+            f"most {MAX_OPERATIONS}; use fewer batches: the middle of a long run repeats"
         )
     return problem
 
@@ -85,8 +85,8 @@ class Search:
         arguments = applicable(self.problem.relaxed.traits)
         _LOG.debug("arguments for bounds: %s", "; ".join(each.text for each in arguments))
         self.incumbent = Incumbent(self.problem, bound, self._announced)
-        further = self.problem.traits & BESIDE_COMPUTE
-        self.view: View | None = compute_view(self.incumbent) if further else None
+        has_other_operations = self.problem.traits & BESIDE_COMPUTE
+        self.view: View | None = compute_view(self.incumbent) if has_other_operations else None
         """View of compute alone, if there are other operations: most methods work on that."""
         self._phase = "bounds"
 
@@ -100,15 +100,15 @@ class Search:
 
     def _state(self, value: int | None, bound: int) -> Progress:
         ticks = self.problem.pipeline.ticks
-        shown = None if value is None else ticks.time(value)
-        return Progress(self.options.deadline.spent, self._phase, shown, ticks.time(bound))
+        value_in_units = None if value is None else ticks.time(value)
+        return Progress(self.options.deadline.spent, self._phase, value_in_units, ticks.time(bound))
 
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        With any time limit there is a schedule if memory allows one microbatch at a time. Priority
-        rules and hand strategies may take `params.construction.grace` seconds more, because a
-        schedule of one microbatch at a time is several times as long as theirs.
+        With any time limit there is a schedule if one microbatch at a time fits into memory.
+        Priority rules and baselines may exceed the time limit by `params.construction.grace`
+        seconds, because a schedule of one microbatch at a time is several times as long.
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
@@ -117,9 +117,9 @@ class Search:
             with interrupts.heard():
                 if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
-                self._take(self._unrolling(), self.clock)
-                self._take(self._construction(), self._construction_clock)
-                self._take(self._improvement(), self.clock)
+                self._run_turns(self._unrolling(), self.clock)
+                self._run_turns(self._construction(), self._construction_clock)
+                self._run_turns(self._improvement(), self.clock)
                 self._schedule_one_at_a_time()
         except KeyboardInterrupt:
             self.clock.interrupted = True
@@ -139,10 +139,10 @@ class Search:
         grace = self.params.construction.grace
         return Clock(self.options.deadline.longer(grace), self._stopped)
 
-    def _take(self, turns: Turns, clock: Clock) -> None:
-        """Take turns until there are none left, the problem is solved, or time is up.
+    def _run_turns(self, turns: Turns, clock: Clock) -> None:
+        """Run turns until none remains, the problem is solved, or the time limit is reached.
 
-        Of a search that is over none is asked for: what takes the turns takes long to import.
+        A search that is over requests no turn, because the methods take long to import.
         """
         turn = None if clock.over or self.incumbent.closed else next(turns, None)
         while turn is not None and not (clock.over or self.incumbent.closed):
@@ -164,43 +164,43 @@ class Search:
         """Unroll a shorter run, if the run is long."""
         for _, view in self.parts:
             short = ShortRunUnrolling(self._solve_for, self.params.steady_state)
-            for method in self._supported(on(view, short)):
+            for method in self._supported(run_on_view(view, short)):
                 yield Turn(method, 0.0)
 
     def _construction(self) -> Turns:
-        """Rules and hand strategies in turn.
+        """Rules and baselines in alternation.
 
-        If backwards are mixed, all of these for split and for whole ones, and the strategies that
-        mix them as they are.
+        If backwards are mixed, all of these for split and for whole backwards, and the strategies
+        that mix them unchanged.
         """
         params = self.params
         yield from alternate(
             *self._supported(
                 *(
-                    on(view, method, constructs=True)
+                    run_on_view(view, method, constructs=True)
                     for pool, view in self.parts
                     for method in (
                         ListScheduling(pool, params.priority_rules, params.construction),
-                        HandStrategies(pool),
+                        Baselines(pool),
                     )
                 )
             )
         )
-        for method in self._supported(on(self.view, MixedHandStrategies())):
+        for method in self._supported(run_on_view(self.view, MixedBaselines())):
             yield Turn(method, 0.0)
         for pool, _ in self.parts:
             pool.end_construction()
 
     @cached_property
     def parts(self) -> list[BackwardPool]:
-        """Pool of the heuristics per kind of backward, and the view that gets schedules."""
+        """Pool of the heuristics per kind of backward, and the view that receives schedules."""
         return backward_pools(self.view or self.incumbent, self.params)
 
     def _supported(self, *methods: Method) -> list[Method]:
         return supported(methods, self.problem, self.params)
 
     def _improvement(self) -> Turns:
-        """Local search, bounds and exact methods. They need CP-SAT, which takes long to import."""
+        """Local search, bounds and exact methods, which need CP-SAT; its import takes long."""
         if _PORTFOLIO not in sys.modules and self.clock.left < _IMPORT_SECONDS:
             return
         with interrupts.deferred():
@@ -214,7 +214,9 @@ class Search:
         )
 
     def _solve_for(self, problem: Problem, seconds: float) -> Result:
-        return search_from(WarmStart(), problem, self.options.by(Deadline.after(seconds)))
+        return search_from(
+            WarmStart(), problem, self.options.with_deadline(Deadline.after(seconds))
+        )
 
 
 def _result(search: Search, hint: HintRecord | None) -> Result:
@@ -238,8 +240,8 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
     )
     if incumbent.best is None:
         return result
-    made = replace(incumbent.best, origin=result.origin())
-    return replace(result, schedule=checked(made))
+    schedule = replace(incumbent.best, origin=result.origin())
+    return replace(result, schedule=checked(schedule))
 
 
 def _proof(search: Search) -> str:

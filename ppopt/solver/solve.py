@@ -1,4 +1,4 @@
-"""`ppopt.solve`: finds the best schedule, with partition, placement or recompute if open."""
+"""`ppopt.solve`: finds the best schedule, with the open decisions of the pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Stop
-from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, choice_of
+from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
@@ -42,14 +42,14 @@ def solve(
     params: SolveParams = SolveParams(),
     began: float | None = None,
 ) -> Result:
-    """Search the schedule of least makespan or device span within the memory limits.
+    """Search for the schedule with the minimum makespan or device span within the memory limits.
 
-    Starts are whole ticks: the unit of time, divided so that all times are whole. Other starts gain
-    nothing for makespan, and less than a tick for device span. The search space: any order on every
-    device, and of every stage and microbatch either BW or B and W (`backward_kind` mixed, the
-    default), B and W (split) or BW (whole).
+    Starts are whole ticks: the unit of time is divided so that all times are integers. Other starts
+    gain nothing for makespan, and less than a tick for device span. The search space contains any
+    order on every device. Every stage and microbatch has either BW or B and W (`backward_kind`
+    mixed, the default), B and W (split), or BW (whole).
 
-    `mem_limit`, if given, replaces the limit of the pipeline. `time_limit` is in seconds, from
+    `mem_limit` replaces the limit of the pipeline. `time_limit` is in seconds, from
     `began` (of `time.monotonic`) or else from now. `workers` defaults to the processors available;
     with more than one, and several stages per device, part of the search runs in a child process.
 
@@ -77,8 +77,8 @@ def solve(
     _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
-    further = NONE_CHOSEN if placement is None else Chosen.PLACEMENT
-    candidates = choice_of(problem, options.deadline, further)
+    extra_decisions = NO_DECISIONS if placement is None else OpenDecisions.PLACEMENT
+    candidates = choice_of(problem, options.deadline, extra_decisions)
     if candidates is None:
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
         return search_from(start, problem, options)
@@ -95,29 +95,29 @@ def _known_configuration(
 
     Raises InputError if the hint belongs to none of the configurations.
     """
-    given, asked = hint.pipeline, problem.pipeline
-    if asked.model is not None and given.model is None:
+    hint_pipeline, asked = hint.pipeline, problem.pipeline
+    if asked.model is not None and hint_pipeline.model is None:
         raise InputError("hint: its stages have no layers; give a schedule of a model in layers")
     same = all(
-        own == other
-        for own, other in (
-            (given.num_stages, asked.num_stages),
-            (given.num_devices, asked.num_devices),
-            (len(given.model or ()), len(asked.model or ())),
+        left == right
+        for left, right in (
+            (hint_pipeline.num_stages, asked.num_stages),
+            (hint_pipeline.num_devices, asked.num_devices),
+            (len(hint_pipeline.model or ()), len(asked.model or ())),
         )
     )
-    key = candidates.key(given) if same else None
+    key = candidates.key(hint_pipeline) if same else None
     if key is None:
         raise InputError(
             f"hint: its {candidates.name} is none of those searched; give one of the same layers "
             "and devices"
         )
     own = replace(problem, pipeline=candidates.pipeline(key))
-    found = warm_starts.read_hint(own, hint)
-    made = found.schedule
-    if found.orders is not None:
-        made = timing.schedule(own.pipeline, found.orders, problem.objective)
-    return made, found.record(own, followed=True)
+    converted = warm_starts.read_hint(own, hint)
+    schedule = converted.schedule
+    if converted.orders is not None:
+        schedule = timing.schedule(own.pipeline, converted.orders, problem.objective)
+    return schedule, converted.record(own, followed=True)
 
 
 def _check_names(without: frozenset[str]) -> None:

@@ -1,7 +1,6 @@
 """Raises the lower bound of one configuration by subsets of its devices, without a schedule.
 
-In a search over configurations, a configuration whose bound reaches the best value of another one
-need not be scheduled.
+A search over configurations need not schedule a configuration whose bound reaches the best value.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ppopt.problem.problem import Problem
-from ppopt.solver.bound import least_possible_value
+from ppopt.solver.bound import min_possible_value
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.bounds.subset_selection import Devices
@@ -18,11 +17,11 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import SubsetParams
-from ppopt.solver.problem_views import on, relaxed_for
+from ppopt.solver.problem_views import relaxed_for, run_on_view
 
 
 class SubsetBounding:
-    """Dynamic programming over subsets of devices that can be continued any number of times."""
+    """Dynamic programming over subsets of devices, which can be resumed any number of times."""
 
     def __init__(self, problem: Problem, params: SubsetParams, first: Sequence[Devices]) -> None:
         """`first`: subsets to try before others, such as the best ones of a similar problem."""
@@ -31,9 +30,9 @@ class SubsetBounding:
         self._incumbent = Incumbent(problem, device_bounds.known_bound(problem))
         relaxed = relaxed_for(SubsetDP.handles, self._incumbent)
         self._subsets = SubsetDP(relaxed.problem, params, first)
-        self._method = on(relaxed, self._subsets)
+        self._method = run_on_view(relaxed, self._subsets)
         self.exhausted = not applies(self._method, problem)
-        """Whether nothing is left to do."""
+        """Whether another run would do nothing."""
 
     def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
         """Work towards a value in ticks for some units of work; return the units used.
@@ -41,7 +40,7 @@ class SubsetBounding:
         `seconds` is the time left.
         """
         incumbent, clock = self._incumbent, Clock(Deadline.after(seconds), stopped)
-        incumbent.value = least_possible_value(incumbent.problem, value)
+        incumbent.value = min_possible_value(incumbent.problem, value)
         budget = Budget(incumbent, clock, 1, 0, work)
         outcome = self._method.run(incumbent, budget)
         self.exhausted = outcome.exhausted
@@ -49,7 +48,7 @@ class SubsetBounding:
 
     @property
     def base(self) -> Devices:
-        """Subset that gave the best bound; empty if none did."""
+        """Subset with the best bound; empty if none improved the bound."""
         return self._subsets.base
 
     @property

@@ -1,8 +1,8 @@
 """Runs dynamic programming over subsets of devices in a child process.
 
 The dynamic program needs a processor for the whole search, and Python runs only one thread of a
-process at a time. The search sends values and bounds, the process sends bounds; both sides read
-messages at every stop check.
+process at a time. The search sends values and bounds, the process sends bounds. Both sides read
+messages whenever they check for a stop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ppopt.solver.parameters import SubsetParams
 BY_CLOCK = 2
 """Workers of the budget in this process: with more than one, budgets are seconds."""
 PAUSE = 0.05
-"""Least number of seconds between two exchanges of messages."""
+"""Minimum number of seconds between two exchanges of messages."""
 FIRST_ROUND = 6.0
 """Seconds of the first round; each round takes twice as long."""
-LEAST_SECONDS = 3.0
-"""Least number of seconds left to start the process, which takes half a second."""
+MIN_SECONDS = 3.0
+"""Minimum number of remaining seconds to start the process, which takes half a second."""
 
 
 class SubsetProblem(NamedTuple):
@@ -69,7 +69,7 @@ class SubsetDPProxy:
         return self._local.supports(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Take a turn in this process, then start the child process; later do nothing."""
+        """Run a turn in this process, then start the child process; later turns do nothing."""
         if self.active:
             return Outcome()
         outcome = self._local.run(incumbent, budget)
@@ -84,20 +84,20 @@ class SubsetDPProxy:
 
     @interrupts.deferred()
     def begin(self, incumbent: Incumbent, clock: Clock) -> None:
-        """Start the process, once, if enough time is left and the system supports it.
+        """Start the process, once, if enough time remains and the system supports it.
 
         The incumbent must have a schedule.
         """
         python = child_process.interpreter()
-        if self._process or python is None or clock.left < LEAST_SECONDS:
+        if self._process or python is None or clock.left < MIN_SECONDS:
             return
         assert incumbent.value is not None
         try:
-            here, self._process = child_process.start(python, __name__)
+            connection, self._process = child_process.start(python, __name__)
         except OSError:
             return
         self._clock = clock
-        self._link = _Link(here, incumbent, clock, leads=True)
+        self._link = _Link(connection, incumbent, clock, leads=True)
         clock.poll = self._link.exchange
         self._link.send(
             SubsetProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
@@ -159,26 +159,26 @@ class _Link:
         self._next = Deadline.after(0.0)
 
     def exchange(self) -> None:
-        """Receive what the other side has found and send improvements, at most once per pause."""
+        """Receive improvements of the other side and send own ones, at most once per pause."""
         if self._cut or not self._next.over:
             return
         self._next = Deadline.after(PAUSE)
         for news in self._received():
-            self._take(news)
+            self._receive(news)
         self.tell()
 
     def _received(self) -> list[BestValues]:
         """Read messages of the other side; raises VerificationError if its bound is too high."""
-        found = []
+        messages = []
         try:
             while self.connection.poll():
                 message = self.connection.recv()
                 if isinstance(message, VerificationError):
                     raise message
-                found.append(message)
+                messages.append(message)
         except (EOFError, OSError):
             self._end()
-        return found
+        return messages
 
     def tell(self) -> None:
         """Send the value and the bound if the other side has worse ones."""
@@ -201,7 +201,7 @@ class _Link:
         self._cut = True
         self._clock.interrupted |= not self._leads
 
-    def _take(self, news: BestValues) -> None:
+    def _receive(self, news: BestValues) -> None:
         search = self._incumbent
         assert search.value is not None
         if not self._leads:

@@ -36,7 +36,7 @@ class TurnTaker:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the method has nothing left to do."""
+        """Whether another turn of the method would do nothing."""
         return self._last is not None and self._last.exhausted
 
     def note(self, outcome: Outcome) -> None:
@@ -45,7 +45,7 @@ class TurnTaker:
 
     def seconds(self, unit: float, whole: float) -> float:
         """Seconds of the next turn; `unit` is that of the round, `whole` the time of the search."""
-        return min(self._multiple * unit, self._share.most * whole)
+        return min(self._multiple * unit, self._share.max_share * whole)
 
     @property
     def _multiple(self) -> float:
@@ -59,26 +59,26 @@ class TurnTaker:
 
 def alternate(*methods: Method) -> Turns:
     """Give each method one turn after the other, until all are exhausted."""
-    left = list(methods)
-    while left:
-        for method in tuple(left):
+    active = list(methods)
+    while active:
+        for method in tuple(active):
             outcome = yield Turn(method, 0.0)
             if outcome.exhausted:
-                left.remove(method)
+                active.remove(method)
 
 
 def rounds(
     entries: Sequence[TurnTaker], problem: Problem, whole: float, params: RoundParams
 ) -> Turns:
-    """Give every method a turn per round, until all are exhausted or `params.most` rounds are done.
+    """Give every method a turn per round, until all are exhausted or the rounds are done.
 
     `whole` is the time of the whole search in seconds.
     """
-    for number in count() if params.most is None else range(params.most):
-        left = [entry for entry in entries if not entry.exhausted]
-        if not left:
+    for number in count() if params.max_rounds is None else range(params.max_rounds):
+        active = [entry for entry in entries if not entry.exhausted]
+        if not active:
             return
-        for entry in left:
+        for entry in active:
             seconds = entry.seconds(round_seconds(problem, number, params), whole)
             outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome()
             entry.note(outcome)
@@ -90,4 +90,4 @@ def round_seconds(problem: Problem, number: int, params: RoundParams) -> float:
     Rounds without work are many, so the number of doublings is limited.
     """
     first = min(params.first_seconds, params.first_per_operation * problem.operations)
-    return float(first * 2.0 ** min(number, params.most_doublings))
+    return float(first * 2.0 ** min(number, params.max_doublings))

@@ -1,9 +1,9 @@
-"""Warm starts: a schedule given by the user (the hint), and known schedules and bounds.
+"""Warm starts: a schedule of the user (the hint), and known schedules and bounds.
 
 A hint must have the stages, microbatches and placement of the searched pipeline. If its durations
-and delays are those of that pipeline, its starts are kept; else its order is timed again. A hint
-outside the search space is converted: whole backwards are split, or split backwards are joined. The
-order of a hint over the memory limit is over the limit at any starts, so it is repaired: list
+and delays are those of that pipeline, its starts are used; else its order is timed again. A hint
+outside the search space is converted: whole backwards are split, or split backwards are joined. A
+hint over the memory limit is repaired, because its order exceeds the limit at any starts: list
 scheduling follows it as closely as the limit allows (`ppopt.solver.heuristics.repair`).
 """
 
@@ -40,11 +40,12 @@ class Hint(NamedTuple):
     """A checked hint on the searched pipeline."""
 
     schedule: Schedule
-    """The hint as given, or timed again, on the pipeline searched; it may exceed the limits."""
+    """The hint on the searched pipeline, at its own starts or timed again; it may exceed the
+    limits."""
     orders: Orders | None = None
-    """Orders of the hint, converted to the search space; None: they are in it."""
+    """Orders of the hint, converted to the search space; None: no conversion is needed."""
     notes: tuple[str, ...] = ()
-    """Text on what was changed."""
+    """Text on the conversions."""
 
     @property
     def fits(self) -> bool:
@@ -84,7 +85,7 @@ class WarmStart(NamedTuple):
     hint: Hint | None = None
     """Hint of the user."""
     schedules: tuple[Schedule, ...] = ()
-    """Further schedules of the same pipeline and search space; they may exceed the limits."""
+    """Other schedules of the same pipeline and search space; they may exceed the limits."""
     bound: Bound | None = None
     """Lower bound proved earlier, for this problem or for larger limits."""
 
@@ -96,33 +97,35 @@ class WarmStart(NamedTuple):
 def apply_warm_start(
     incumbent: Incumbent, view: Incumbent | None, clock: Clock, start: WarmStart
 ) -> None:
-    """Give a warm start to the incumbent, even if time is up.
+    """Submit a warm start to the incumbent, even after the time limit.
 
-    `view` shows links as delays if these are resources. Only the repair of schedules over the
-    limits takes time of the search.
+    `view` is the view of compute alone, or None. Only the repair of schedules over the limits
+    depends on the time limit.
     """
     if start.bound is not None:
         incumbent.raise_bound(start.bound)
-    known = [Hint(replace(made, pipeline=incumbent.problem.pipeline)) for made in start.schedules]
+    known = [
+        Hint(replace(schedule, pipeline=incumbent.problem.pipeline)) for schedule in start.schedules
+    ]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
             _submit(incumbent, view or incumbent, hint, clock.deadline)
 
 
 def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:
-    """Submit a hint at its own starts and at those of its order, repaired if over the limits."""
+    """Submit a hint at its own and at its earliest starts, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
-    made = hint.schedule
+    schedule = hint.schedule
     if hint.orders is not None:
-        made = timing.schedule(pipeline, hint.orders, objective)
-    if made.fits_limits:
-        incumbent.submit(made)
-        view.submit_orders(made.orders)
+        schedule = timing.schedule(pipeline, hint.orders, objective)
+    if schedule.fits_limits:
+        incumbent.submit(schedule)
+        view.submit_orders(schedule.orders)
     else:
         for restriction in incumbent.problem.restrictions:
-            orders = of_kind(pipeline, made.orders, restriction.backward_kind)
-            again = timing.schedule(pipeline, orders, objective)
-            view.submit_orders(repair(again, restriction.instance, deadline))
+            orders = of_kind(pipeline, schedule.orders, restriction.backward_kind)
+            retimed = timing.schedule(pipeline, orders, objective)
+            view.submit_orders(repair(retimed, restriction.instance, deadline))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:
@@ -135,16 +138,16 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
         ("routes", theirs.routes, pipeline.routes),
         ("slices", theirs.num_slices, pipeline.num_slices),
     )
-    for what, found, wanted in sizes:
-        if found != wanted:
+    for what, actual, wanted in sizes:
+        if actual != wanted:
             raise InputError(
-                f"hint: it is of another pipeline: {found} {what}, not {wanted}; "
+                f"hint: it is of another pipeline: {actual} {what}, not {wanted}; "
                 "give one of the same stages, microbatches and placement"
             )
-    for stage, (found, wanted) in enumerate(zip(theirs.hosts[0], pipeline.hosts[0], strict=True)):
-        if found != wanted:
+    for stage, (actual, wanted) in enumerate(zip(theirs.hosts[0], pipeline.hosts[0], strict=True)):
+        if actual != wanted:
             raise InputError(
-                f"hint: it is of another placement: stage {stage} sits on device {found}, not "
+                f"hint: it is of another placement: stage {stage} sits on device {actual}, not "
                 f"{wanted}; give one of the same placement"
             )
     violations = verify(schedule, enforce_limit=False)
@@ -153,15 +156,15 @@ def _check(pipeline: Pipeline, schedule: Schedule) -> None:
 
 
 def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
-    """Schedule on the searched pipeline, and notes on what had to be changed."""
+    """Schedule on the searched pipeline, and notes on the conversions."""
     notes = []
-    moved = replace(schedule, pipeline=problem.pipeline)
+    retargeted = replace(schedule, pipeline=problem.pipeline)
     if _times(problem.pipeline) != _times(schedule.pipeline):
-        moved = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
+        retargeted = timing.schedule(problem.pipeline, portable(schedule), problem.objective)
         notes.append(RETIMED)
     if _memory(problem.pipeline) != _memory(schedule.pipeline):
         notes.append(OTHER_MEMORY)
-    return moved, notes
+    return retargeted, notes
 
 
 def _times(pipeline: Pipeline) -> object:

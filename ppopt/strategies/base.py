@@ -49,11 +49,11 @@ class Options:
     computes, at most r + this many; default: of all, as early as memory admits."""
 
     def __post_init__(self) -> None:
-        for name, value in self.given.items():
+        for name, value in self.explicit.items():
             whole(value, name)
 
     @property
-    def given(self) -> dict[str, int]:
+    def explicit(self) -> dict[str, int]:
         """Those that are not left to the strategy, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -99,7 +99,7 @@ class Strategy:
     """Whether backwards are whole (BW); else they are split (B and W)."""
     adaptive: bool = False
     """Whether the order depends on the times; orders for simpler times then compete with it."""
-    takes: tuple[str, ...] = ()
+    option_names: tuple[str, ...] = ()
     """The fields of Options it uses."""
     defaults: Defaults | None = None
     """Default of each of them, for a pipeline."""
@@ -118,8 +118,8 @@ class Strategy:
         Raises NotApplicableError, naming both sides, if the pipeline contradicts them, and
         InputError on an option that the strategy does not take.
         """
-        for field in options.given:
-            if field not in (*self.takes, *OF_TIMING):
+        for field in options.explicit:
+            if field not in (*self.option_names, *OF_TIMING):
                 raise InputError(f"{field}: strategy {self.name} takes no {field}; leave it out")
         if options.unshard_ahead is not None and not pipeline.has_unshard:
             raise InputError(
@@ -143,15 +143,17 @@ class Strategy:
             )
         return _changed(pipeline, chunks=chunks, placement=self.placement, **units)
 
-    def taken(self, options: Options) -> Options:
+    def own_options(self, options: Options) -> Options:
         """Those of the options that the strategy takes."""
-        return Options(**{field: getattr(options, field) for field in (*self.takes, *OF_TIMING)})
+        return Options(
+            **{field: getattr(options, field) for field in (*self.option_names, *OF_TIMING)}
+        )
 
     def with_defaults(self, pipeline: Pipeline, options: Options) -> Options:
         """The options with defaults filled in, for the strategy's own pipeline."""
         if self.defaults is None:
             return options
-        return replace(self.defaults(pipeline), **options.given)
+        return replace(self.defaults(pipeline), **options.explicit)
 
     def order_pipelines(self, pipeline: Pipeline) -> tuple[Pipeline, ...]:
         """Pipelines whose orders compete for the strategy's own pipeline, that one first.
@@ -230,8 +232,8 @@ def _with_other_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
         return (pipeline,)
     kinds = (pipeline.forward, pipeline.backward_input, pipeline.weight)
     equal, medians = (1, 1, 1), tuple(map(median_low, kinds))
-    others = (_timed(pipeline, equal, p2p=0, backward_p2p=None), _timed(pipeline, medians))
-    return tuple(dict.fromkeys((pipeline, *others)))
+    variants = (_timed(pipeline, equal, p2p=0, backward_p2p=None), _timed(pipeline, medians))
+    return tuple(dict.fromkeys((pipeline, *variants)))
 
 
 def _timed(pipeline: Pipeline, times: tuple[Any, ...], **links: Any) -> Pipeline:
@@ -304,9 +306,11 @@ def resolve(name: str) -> Strategy:
 @cache
 def _by_any_name() -> dict[str, Strategy]:
     """Every strategy by its name and by PyTorch's name in lower case."""
-    found = registry()
-    of_pytorch = {each.pytorch_name.lower(): each for each in found.values() if each.pytorch_name}
-    return of_pytorch | found
+    strategies = registry()
+    of_pytorch = {
+        each.pytorch_name.lower(): each for each in strategies.values() if each.pytorch_name
+    }
+    return of_pytorch | strategies
 
 
 def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:

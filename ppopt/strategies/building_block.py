@@ -57,9 +57,9 @@ class Passes:
         """First slot of [pass, device, microbatch]."""
         horizon = int(self.at.max()) + 2 * batches + 2 * block.back
         self.taken = np.zeros((self.devices, horizon), dtype=bool)
-        for number in range(WEIGHT):
-            for slot in range(self._length(number)):
-                self.taken[np.arange(self.devices)[:, None], self.at[number] + slot] = True
+        for pass_index in range(WEIGHT):
+            for slot in range(self._length(pass_index)):
+                self.taken[np.arange(self.devices)[:, None], self.at[pass_index] + slot] = True
         self.weight = self._weights()
         """Slot of the k-th weight pass of a device, [device, k]."""
         self._mark_weights(taken=True)
@@ -74,38 +74,38 @@ class Passes:
 
     def backbone(self) -> list[list[int]]:
         """Passes of every device but W, in order."""
-        found = []
+        sequences = []
         for device in range(self.devices):
             order = np.argsort(self.at[:, device].ravel())
-            found.append((order // self.batches).tolist())
-        return found
+            sequences.append((order // self.batches).tolist())
+        return sequences
 
     def complete(self) -> list[list[int]]:
         """The same with W, oldest backward first, in the free slots (passes 4 and 5)."""
-        weight, found = self._weights(), []
+        weight, sequences = self._weights(), []
         for device, row in enumerate(self.backbone()):
-            after = [number + 2 for number in row if number not in FORWARD]
+            after = [pass_index + 2 for pass_index in row if pass_index not in FORWARD]
             slots = np.concatenate([np.sort(self.at[:, device].ravel()), weight[device]])
             order = np.argsort(slots, kind="stable")
-            found.append(np.array(row + after)[order].tolist())
-        return found
+            sequences.append(np.array(row + after)[order].tolist())
+        return sequences
 
-    def _length(self, number: int) -> int:
-        return 1 if number in (*FORWARD, WEIGHT) else self.back
+    def _length(self, pass_index: int) -> int:
+        return 1 if pass_index in (*FORWARD, WEIGHT) else self.back
 
     def _weights(self) -> Ints:
         """Oldest backward first, each W in the first free slot after its backward."""
-        found = np.empty((self.devices, 2 * self.batches), dtype=np.int64)
+        slots = np.empty((self.devices, 2 * self.batches), dtype=np.int64)
         if self.back == 1:
             count = np.arange(2 * self.batches)
             for device in range(self.devices):
                 free = np.flatnonzero(~self.taken[device])
                 after = np.searchsorted(free, self._backwards(device), side="right")
-                found[device] = free[count + np.maximum.accumulate(after - count)]
+                slots[device] = free[count + np.maximum.accumulate(after - count)]
         else:
             for device in range(self.devices):
-                found[device] = self._backwards(device) + 1
-        return found
+                slots[device] = self._backwards(device) + 1
+        return slots
 
     def _backwards(self, device: int) -> Ints:
         """Slots of a device's backwards, ascending."""
@@ -114,15 +114,15 @@ class Passes:
     def _chunks_in_flight(self) -> Ints:
         change = np.zeros(self.taken.shape, dtype=np.int64)
         rows = np.arange(self.devices)[:, None]
-        for number in FORWARD:
-            change[rows, self.at[number]] += 1
+        for pass_index in FORWARD:
+            change[rows, self.at[pass_index]] += 1
         change[rows, self.weight] -= 1
         return np.cumsum(change, axis=1)
 
     def _move(self, begin: int, end: int, *, weights: bool) -> None:
         """Move what stands in an interval, by slot."""
-        for slot, device, number, index in self._between(begin, end, weights=weights):
-            self._advance(slot, device, number, index)
+        for slot, device, pass_index, index in self._between(begin, end, weights=weights):
+            self._advance(slot, device, pass_index, index)
 
     def _cool_down(self, *, yielding: bool) -> None:
         """Move what stands after the last new microbatch; W moves as well, or gives way."""
@@ -142,62 +142,62 @@ class Passes:
         self, begin: int, end: int, *, weights: bool
     ) -> Iterator[tuple[int, int, int, int]]:
         """Slot, device, pass and microbatch (or number of W) in an interval, by slot."""
-        found = []
-        for number in range(WEIGHT + weights):
-            slots = self.weight if number == WEIGHT else self.at[number]
+        rows = []
+        for pass_index in range(WEIGHT + weights):
+            slots = self.weight if pass_index == WEIGHT else self.at[pass_index]
             device, index = np.nonzero((slots >= begin) & (slots < end))
-            columns = (slots[device, index], device, np.full_like(device, number), index)
-            found.append(np.stack(columns, axis=1))
-        yield from sorted(map(tuple, np.concatenate(found).tolist()))
+            columns = (slots[device, index], device, np.full_like(device, pass_index), index)
+            rows.append(np.stack(columns, axis=1))
+        yield from sorted(map(tuple, np.concatenate(rows).tolist()))
 
-    def _advance(self, slot: int, device: int, number: int, index: int) -> None:
+    def _advance(self, slot: int, device: int, pass_index: int, index: int) -> None:
         """Move one operation to the first place that its inputs, room and the peak allow."""
-        first = self._earliest(device, number, index)
-        if number in FORWARD:
+        first = self._earliest(device, pass_index, index)
+        if pass_index in FORWARD:
             full = np.flatnonzero(self.in_flight[device, first:slot] >= self.peak)
             first += int(full[-1]) + 1 if len(full) else 0
-        length = self._length(number)
+        length = self._length(pass_index)
         self.taken[device, slot : slot + length] = False
         free = ~self.taken[device, first : slot + 1]
         if length == 2:
             free &= ~self.taken[device, first + 1 : slot + 2]
-        place = first + int(np.argmax(free))
-        self.taken[device, place : place + length] = True
-        if number == WEIGHT:
-            self.weight[device, index] = place
-            self.in_flight[device, place:slot] -= 1
+        target = first + int(np.argmax(free))
+        self.taken[device, target : target + length] = True
+        if pass_index == WEIGHT:
+            self.weight[device, index] = target
+            self.in_flight[device, target:slot] -= 1
             return
-        self.at[number, device, index] = place
-        if number in FORWARD:
-            self.in_flight[device, place:slot] += 1
+        self.at[pass_index, device, index] = target
+        if pass_index in FORWARD:
+            self.in_flight[device, target:slot] += 1
         elif self.back == 2:
-            self.in_flight[device, place + 1 : slot + 1] -= 1
+            self.in_flight[device, target + 1 : slot + 1] -= 1
 
-    def _earliest(self, device: int, number: int, index: int) -> int:
+    def _earliest(self, device: int, pass_index: int, index: int) -> int:
         """First slot after the inputs and after the previous operation of the same pass."""
-        if number == WEIGHT:
+        if pass_index == WEIGHT:
             ends = [self._backwards(device)[index] + 1]
             ends += [self.weight[device, index - 1] + 1] if index else []
             return int(max(ends))
         at, last = self.at, self.devices - 1
-        ends = [at[number, device, index - 1] + self._length(number)] if index else []
-        if number % 2 == 0 and device > 0:
-            ends.append(at[number, device - 1, index] + self._length(number))
-        elif number % 2 == 1 and device < last:
-            ends.append(at[number, device + 1, index] + self._length(number))
-        elif number > 0:
-            ends.append(at[number - 1, device, index] + self._length(number - 1))
+        ends = [at[pass_index, device, index - 1] + self._length(pass_index)] if index else []
+        if pass_index % 2 == 0 and device > 0:
+            ends.append(at[pass_index, device - 1, index] + self._length(pass_index))
+        elif pass_index % 2 == 1 and device < last:
+            ends.append(at[pass_index, device + 1, index] + self._length(pass_index))
+        elif pass_index > 0:
+            ends.append(at[pass_index - 1, device, index] + self._length(pass_index - 1))
         return int(max(ends, default=0))
 
 
 def split_orders(
-    pipeline: Pipeline, block: Block, most: int, further: Sequence[Source] = ()
+    pipeline: Pipeline, block: Block, max_in_flight: int, alternatives: Sequence[Source] = ()
 ) -> Orders:
     """Orders of a block with split backward: W by the real times, or as in the block.
 
     The best by device span of what the two ways to reorder the end of the run lead to, with W
     filled in by every rule of `weight_filling` and with W in the block's own slots. At most
-    `most` chunks on a device. Further complete orders compete with these.
+    `max_in_flight` chunks on a device. Further complete orders compete with these.
     """
 
     def backbone(yielding: bool, instance: Instance) -> list[list[int]]:
@@ -210,8 +210,8 @@ def split_orders(
     return weight_filling.best(
         pipeline,
         backbones=[partial(backbone, way) for way in ways],
-        complete=[*(partial(complete, way) for way in ways), *further],
-        most=most,
+        complete=[*(partial(complete, way) for way in ways), *alternatives],
+        max_in_flight=max_in_flight,
     )
 
 
@@ -226,12 +226,12 @@ def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list
 
     Pass 4 is W of B down, pass 5 W of B up.
     """
-    found = []
+    sequences = []
     for device, row in enumerate(passes):
         down, up = device, 2 * instance.pipeline.num_devices - 1 - device
         forward = [(OpKind.F, stage) for stage in (down, up)]
         backward = [(instance.backward, stage) for stage in (up, down)]
         weight = [(instance.closing, stage) for stage in (up, down)]
-        numbers = [instance.number(*place) for place in (*forward, *backward, *weight)]
-        found.append([numbers[place] for place in row if instance.classes[numbers[place]].size])
-    return found
+        numbers = [instance.class_id(*key) for key in (*forward, *backward, *weight)]
+        sequences.append([numbers[key] for key in row if instance.classes[numbers[key]].size])
+    return sequences

@@ -35,8 +35,8 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
             f"stages: {devices} devices are odd; strategy chimera needs an even number, so that "
             "the slots of its two routes do not meet"
         )
-    unit, place = np.divmod(np.arange(share), devices // 2)
-    first = 2 * devices * unit + 2 * place
+    unit, index = np.divmod(np.arange(share), devices // 2)
+    first = 2 * devices * unit + 2 * index
     orders = []
     for device in range(devices):
         slots, codes = [], []

@@ -53,9 +53,9 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
             Phase(stage, route * share + np.arange(share))
             for route, stage in enumerate((device, devices - 1 - device))
         ]
-        own, other = phases if device < devices // 2 else phases[::-1]
+        own, opposite = phases if device < devices // 2 else phases[::-1]
         rank = min(device, devices - 1 - device)
-        orders.append(order(pipeline, (own, other), rank, devices // 2))
+        orders.append(order(pipeline, (own, opposite), rank, devices // 2))
     return orders
 
 
@@ -105,7 +105,7 @@ def order(pipeline: Pipeline, phases: tuple[Phase, Phase], rank: int, ranks: int
 
     Each phase has at least 2 `ranks` microbatches.
     """
-    run = _Device(pipeline, phases)
+    run = _OrderWriter(pipeline, phases)
     batches, ahead = len(phases[0].microbatch), ranks - rank - 1
     _fill(run, rank, ahead)
     _overlap(run, batches - 2 * ranks + rank + 1, ahead, meet=ahead == 0)
@@ -113,7 +113,7 @@ def order(pipeline: Pipeline, phases: tuple[Phase, Phase], rank: int, ranks: int
     return np.array(run.order, dtype=np.int64)
 
 
-def _fill(run: _Device, rank: int, ahead: int) -> None:
+def _fill(run: _OrderWriter, rank: int, ahead: int) -> None:
     """Steps 1 (nF0), 2 (nF0F1) and 3 (nB1W1F1)."""
     for _ in range(2 * ahead):
         run.forward(0)
@@ -126,10 +126,10 @@ def _fill(run: _Device, rank: int, ahead: int) -> None:
         run.forward(1)
 
 
-def _overlap(run: _Device, count: int, ahead: int, *, meet: bool) -> None:
+def _overlap(run: _OrderWriter, count: int, ahead: int, *, meet: bool) -> None:
     """Steps 4 (nF0B1F1B0) and 5 (nB1F1B0); where phases meet, the first F0 and B1 stay apart."""
-    for number in range(count):
-        if number == 0 and meet:
+    for step in range(count):
+        if step == 0 and meet:
             run.forward(0)
             run.backward(1)
         else:
@@ -140,10 +140,10 @@ def _overlap(run: _Device, count: int, ahead: int, *, meet: bool) -> None:
         run.both(1, 0)
 
 
-def _drain(run: _Device, rank: int, ahead: int) -> None:
+def _drain(run: _OrderWriter, rank: int, ahead: int) -> None:
     """Steps 6 (nB1B0, its second half split), 7 (nWB0) and 8 (nW)."""
-    for number in range(2 * (rank + 1)):
-        run.backward(1 - number % 2, split=number > rank)
+    for step in range(2 * (rank + 1)):
+        run.backward(1 - step % 2, split=step > rank)
     for _ in range(ahead):
         run.weight()
         run.backward(0, split=True)
@@ -151,14 +151,14 @@ def _drain(run: _Device, rank: int, ahead: int) -> None:
         run.weight()
 
 
-class _Device:
+class _OrderWriter:
     """The order of one device as it is written."""
 
     def __init__(self, pipeline: Pipeline, phases: tuple[Phase, Phase]) -> None:
         self.order: list[int] = []
         self._pipeline, self._phases = pipeline, phases
         self._done = {kind: [0, 0] for kind in (OpKind.F, OpKind.BW)}
-        self._owed: deque[tuple[int, int]] = deque()
+        self._pending_weights: deque[tuple[int, int]] = deque()
 
     def forward(self, phase: int) -> None:
         """Run the next F of a phase."""
@@ -166,14 +166,14 @@ class _Device:
 
     def backward(self, phase: int, *, split: bool = False) -> None:
         """Run the next BW of a phase, or its B, which leaves W for later."""
-        place = self._next(OpKind.BW, phase)
-        self.order.append(self._code(OpKind.B if split else OpKind.BW, *place))
+        operation = self._next(OpKind.BW, phase)
+        self.order.append(self._code(OpKind.B if split else OpKind.BW, *operation))
         if split:
-            self._owed.append(place)
+            self._pending_weights.append(operation)
 
     def weight(self) -> None:
         """Run the oldest W that is left."""
-        self.order.append(self._code(OpKind.W, *self._owed.popleft()))
+        self.order.append(self._code(OpKind.W, *self._pending_weights.popleft()))
 
     def both(self, forward: int, backward: int) -> None:
         """Run the next F of one phase and the next BW of the other as one."""
@@ -181,9 +181,9 @@ class _Device:
         self.order.append(~self._code(OpKind.BW, *self._next(OpKind.BW, backward)))
 
     def _next(self, kind: OpKind, phase: int) -> tuple[int, int]:
-        number = self._done[kind][phase]
+        index = self._done[kind][phase]
         self._done[kind][phase] += 1
-        return self._phases[phase].stage, int(self._phases[phase].microbatch[number])
+        return self._phases[phase].stage, int(self._phases[phase].microbatch[index])
 
     def _code(self, kind: OpKind, stage: int, microbatch: int) -> int:
         return int(self._pipeline.code(kind, stage, microbatch))

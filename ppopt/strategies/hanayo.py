@@ -35,7 +35,7 @@ def chunks(options: Options) -> int:
     placement="v",
     chunks=chunks,
     fused=True,
-    takes=("waves",),
+    option_names=("waves",),
     defaults=lambda _: Options(waves=WAVES),
 )
 def build(pipeline: Pipeline, _: Options) -> Orders:
@@ -47,18 +47,18 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     whether a forward may go first. On equal stages without link delay one wave of m = p idles
     4 (p - 1) F of a chunk.
     """
-    few = _equal(pipeline, min(pipeline.batches, SAMPLE * pipeline.num_devices))
+    sample = _equal(pipeline, min(pipeline.batches, SAMPLE * pipeline.num_devices))
     built = [
-        (policy, ListScheduler(Instance(few, BackwardKind.WHOLE)).build(policy))
-        for policy in _policies(few)
+        (policy, ListScheduler(Instance(sample, BackwardKind.WHOLE)).build(policy))
+        for policy in _policies(sample)
     ]
-    policy, found = min(((p, b) for p, b in built if b), key=lambda pair: pair[1].makespan)
-    if few.batches < pipeline.batches:
+    policy, schedule = min(((p, b) for p, b in built if b), key=lambda pair: pair[1].makespan)
+    if sample.batches < pipeline.batches:
         longer = ListScheduler(
             Instance(_equal(pipeline, pipeline.batches), BackwardKind.WHOLE)
         ).build(policy)
-        found = longer or _surely(pipeline)
-    return found.arrays()
+        schedule = longer or _surely(pipeline)
+    return schedule.arrays()
 
 
 def _equal(pipeline: Pipeline, batches: int) -> Pipeline:

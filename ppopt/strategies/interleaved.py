@@ -17,7 +17,7 @@ from ppopt.strategies.base import Options, alternating, overlapping, register
 
 def defaults(pipeline: Pipeline) -> Options:
     """The least group that works."""
-    return Options(group_size=least_group(pipeline.num_devices, pipeline.batches))
+    return Options(group_size=min_group_size(pipeline.num_devices, pipeline.batches))
 
 
 @register(
@@ -27,7 +27,7 @@ def defaults(pipeline: Pipeline) -> Options:
     placement="interleaved",
     chunks=None,
     fused=True,
-    takes=("group_size",),
+    option_names=("group_size",),
     defaults=defaults,
     pytorch_name="Interleaved1F1B",
 )
@@ -38,7 +38,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     and so on; backwards in the same pattern with the chunks reversed (Megatron-LM, arXiv
     2104.04473, section 2.2.2; `--microbatch-group-size-per-virtual-pipeline-stage`). On equal
     stages with p dividing m: bubble (p - 1)(F + BW) / v, memory (v - 1)p + 2(p - i - 1) + 1 chunks
-    on device i. The default group size is `least_group`. Raises NotApplicableError if it would
+    on device i. The default group size is `min_group_size`. Raises NotApplicableError if it would
     deadlock.
     """
     return [alternating(*stream) for stream in streams(pipeline, options)]
@@ -51,7 +51,7 @@ def build(pipeline: Pipeline, options: Options) -> Orders:
     placement="interleaved",
     chunks=None,
     fused=True,
-    takes=("group_size",),
+    option_names=("group_size",),
     defaults=defaults,
 )
 def build_overlapped(pipeline: Pipeline, options: Options) -> Orders:
@@ -73,14 +73,14 @@ def build_overlapped(pipeline: Pipeline, options: Options) -> Orders:
 def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, int]]:
     """Forwards, backwards, each in order, and the number of warm-up forwards, device by device."""
     devices, batches = pipeline.num_devices, pipeline.batches
-    given = options.group_size
-    group = least_group(devices, batches) if given is None else given
+    group_size = options.group_size
+    group = min_group_size(devices, batches) if group_size is None else group_size
     if not _works(group, devices, batches):
-        least = least_group(devices, batches)
+        min_size = min_group_size(devices, batches)
         raise NotApplicableError(
             f"group_size: {group} deadlocks on {devices} devices with {batches} batches: it must "
             f"be at least the devices and leave no remainder of batches, or one of {devices} or "
-            f"more; the least that works is {least}, taken without --group-size"
+            f"more; the least that works is {min_size}, taken without --group-size"
         )
     chunks = pipeline.num_stages // devices
     chunk, microbatch = sequence(batches, chunks, group)
@@ -92,7 +92,7 @@ def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, 
         yield forward, backward, warm_up
 
 
-def least_group(devices: int, batches: int) -> int:
+def min_group_size(devices: int, batches: int) -> int:
     """Fewest microbatches per group, p or more, with which no device waits for ever.
 
     Megatron-LM's own default, p, where p divides m or m < p. Elsewhere Megatron-LM refuses to run
@@ -114,5 +114,7 @@ def sequence(batches: int, chunks: int, group: int) -> tuple[Ints, Ints]:
     grid = np.arange(batches)
     starts = np.arange(0, batches, group)
     members = [grid[start : start + group] for start in starts]
-    chunk = np.concatenate([np.repeat(np.arange(chunks), len(part)) for part in members])
-    return chunk, np.concatenate([np.tile(part, chunks) for part in members])
+    chunk = np.concatenate(
+        [np.repeat(np.arange(chunks), len(microbatches)) for microbatches in members]
+    )
+    return chunk, np.concatenate([np.tile(microbatches, chunks) for microbatches in members])

@@ -38,8 +38,8 @@ def one_f_one_b_v_block(devices: int) -> Block:
     """
     start = 2 * devices + (3 if devices % 3 == 0 else 0)
 
-    def back(number: int) -> int:
-        return start + 2 * number + 3 * ((number + (1 - devices) % 3) // 3)
+    def back(index: int) -> int:
+        return start + 2 * index + 3 * ((index + (1 - devices) % 3) // 3)
 
     return Block(
         slots=tuple(

@@ -22,9 +22,9 @@ from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies.base import Options, Strategy
 
-MOST_CACHED = 64
+MAX_CACHED = 64
 """Most schedules that are cached."""
-MOST_OPERATIONS = 50_000
+MAX_OPERATIONS = 50_000
 """Most operation numbers of a schedule that is cached: the cache stays below 250 MB."""
 
 
@@ -40,7 +40,7 @@ def own_schedule(
     Raises NotApplicableError if the strategy cannot run on the pipeline.
     """
     ordered = placed if ordered is None else ordered
-    make = _cached if placed.num_codes <= MOST_OPERATIONS else _timed
+    make = _cached if placed.num_codes <= MAX_OPERATIONS else _timed
     free, free_order = placed, ordered
     if placed.mem_limit is not None and not placed.traits & BESIDE_COMPUTE:
         free, free_order = (replace(each, mem_limit=None) for each in (placed, ordered))
@@ -65,13 +65,13 @@ def _timed(
 ) -> Schedule:
     options = strategy.with_defaults(placed, options)
     origin = Origin(
-        strategy=strategy.name, objective=objective, status="feasible", options=options.given
+        strategy=strategy.name, objective=objective, status="feasible", options=options.explicit
     )
     orders = strategy.built(ordered, options)
     return timing.schedule(placed, orders, objective, origin, unshard_ahead=options.unshard_ahead)
 
 
-_cached = lru_cache(maxsize=MOST_CACHED)(_timed)
+_cached = lru_cache(maxsize=MAX_CACHED)(_timed)
 
 
 def clear_cache() -> None:

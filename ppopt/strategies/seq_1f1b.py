@@ -29,11 +29,11 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     """
     batches, slices = pipeline.batches, pipeline.num_slices
     microbatch = np.repeat(np.arange(batches), slices)
-    part = np.tile(np.arange(slices), batches)
+    slice_index = np.tile(np.arange(slices), batches)
 
     def order(stage: int) -> Ints:
-        forward = pipeline.code(OpKind.F, stage, microbatch, part)
-        backward = pipeline.code(OpKind.BW, stage, microbatch, slices - 1 - part)
+        forward = pipeline.code(OpKind.F, stage, microbatch, slice_index)
+        backward = pipeline.code(OpKind.BW, stage, microbatch, slices - 1 - slice_index)
         warm_up = min(len(forward), pipeline.num_stages - 1 - stage + slices - 1)
         return alternating(forward, backward, warm_up)
 

@@ -22,10 +22,10 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     With F, B and W of one length it idles about p/2 of a microbatch's time, at its ends alone.
     """
     devices = pipeline.num_devices
-    return split_orders(pipeline, v_half_block(devices), most=most_activations(devices))
+    return split_orders(pipeline, v_half_block(devices), max_in_flight=max_activations(devices))
 
 
-def most_activations(devices: int) -> int:
+def max_activations(devices: int) -> int:
     """Most chunks whose activations a device holds (arXiv 2405.15362, section 3)."""
     return 2 * ((devices + 2) // 2)
 

@@ -15,7 +15,7 @@ from itertools import accumulate
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, Generation
+from ppopt.schedule.generation import NEVER, EventSimulation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
@@ -40,10 +40,12 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     the block stalls in every microbatch (same section): then orders made by the same idea from the
     real times (`paced_sequences`) compete with it.
     """
-    most = 2 * ((pipeline.num_devices + 4) // 3)
+    max_in_flight = 2 * ((pipeline.num_devices + 4) // 3)
     paces = () if equal_times(pipeline) else PACES
-    further = [partial(paced_sequences, most=most, percent=pace) for pace in paces]
-    return split_orders(pipeline, v_min_block(pipeline.num_devices), most, further)
+    alternatives = [
+        partial(paced_sequences, max_in_flight=max_in_flight, percent=pace) for pace in paces
+    ]
+    return split_orders(pipeline, v_min_block(pipeline.num_devices), max_in_flight, alternatives)
 
 
 def v_min_block(devices: int) -> Block:
@@ -65,38 +67,42 @@ PATIENCE = 50
 """Percent of W that must fit before the next arrival that is known of."""
 
 
-def paced_sequences(instance: Instance, most: int, percent: int) -> list[list[int]]:
+def paced_sequences(instance: Instance, max_in_flight: int, percent: int) -> list[list[int]]:
     """Classes of the operations per device, W included; `instance` has two chunks in a V.
 
     Microbatches enter every `percent` of the time that the busiest device works on one. A device
-    at `most` activations lets no further microbatch in; it may exceed that for a microbatch that
-    it has begun, so that nothing waits in a circle.
+    with `max_in_flight` activations starts no further microbatch. It may exceed that for a
+    microbatch that it has started, so that nothing waits in a circle.
     """
-    return _Paced(instance, most, percent).result()
+    return _Paced(instance, max_in_flight, percent).result()
 
 
 class _Paced:
     """One generation, and what devices hold in it."""
 
-    def __init__(self, instance: Instance, most: int, percent: int) -> None:
-        self.run, self.instance, self.most = Generation(instance), instance, most
+    def __init__(self, instance: Instance, max_in_flight: int, percent: int) -> None:
+        self.run, self.instance, self.max_in_flight = (
+            EventSimulation(instance),
+            instance,
+            max_in_flight,
+        )
         self.classes = instance.classes
-        hosted = [filter(None, map(instance.times, mine)) for mine in instance.hosted]
+        hosted = [filter(None, map(instance.times, class_ids)) for class_ids in instance.hosted]
         work = [zip(*times, strict=True) for times in hosted]
         busiest = map(max, zip(*(map(sum, rows) for rows in work), strict=True))
         paces = [-(-time * percent // 100) for time in busiest]
         self.entries = list(accumulate(paces[:-1], initial=0))
-        self.entry = instance.number(OpKind.F, 0)
+        self.entry = instance.class_id(OpKind.F, 0)
         self.coming: list[int | None] = [None for _ in self.classes]
         """When the next operation of a class may start, if that is known."""
         self.coming[self.entry] = 0
         self.passes = [
             [
-                (number, kind)
-                for number in mine
-                if isinstance(kind := self.classes[number].kind, OpKind) and kind is not OpKind.W
+                (class_id, kind)
+                for class_id in class_ids
+                if isinstance(kind := self.classes[class_id].kind, OpKind) and kind is not OpKind.W
             ]
-            for mine in instance.hosted
+            for class_ids in instance.hosted
         ]
         """Class and kind of the F and B of every device, the F of its first chunk in front."""
         self.in_flight = [0 for _ in instance.hosted]
@@ -112,39 +118,39 @@ class _Paced:
         """The oldest microbatch that is ready, of equals the backward; else perhaps W."""
         ready: list[tuple[int, int, int]] = []
         following, blocked = NEVER, False
-        for number, kind in self.passes[device]:
-            arrival = self.coming[number]
+        for class_id, kind in self.passes[device]:
+            arrival = self.coming[class_id]
             if arrival is None:
-                arrival = self.coming[number] = self.run.arrival(number)
+                arrival = self.coming[class_id] = self.run.arrival(class_id)
                 if arrival is None:
                     continue
             if arrival > now:
                 following = min(following, arrival)
-            elif kind is OpKind.F and not self._may_begin(device, number):
+            elif kind is OpKind.F and not self._may_begin(device, class_id):
                 blocked = True
             else:
-                ready.append((self.run.done[number], -kind, number))
+                ready.append((self.run.done[class_id], -kind, class_id))
         if ready:
-            _, back, number = min(ready)
-            self._begin(device, number, OpKind(-back))
-            return number
+            _, back, class_id = min(ready)
+            self._begin(device, class_id, OpKind(-back))
+            return class_id
         if self.pending[device]:
-            number = self.pending[device][0]
-            time = self.instance.times(number)[self.run.done[number]]
+            class_id = self.pending[device][0]
+            time = self.instance.times(class_id)[self.run.done[class_id]]
             if blocked or 100 * (following - now) >= PATIENCE * time:
                 self.in_flight[device] -= 1
                 return self.pending[device].popleft()
         return None
 
-    def _may_begin(self, device: int, number: int) -> bool:
+    def _may_begin(self, device: int, class_id: int) -> bool:
         """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
-        first = number == self.passes[device][0][0]
-        return self.in_flight[device] < self.most or not (first or self.pending[device])
+        first = class_id == self.passes[device][0][0]
+        return self.in_flight[device] < self.max_in_flight or not (first or self.pending[device])
 
-    def _begin(self, device: int, number: int, kind: OpKind) -> None:
+    def _begin(self, device: int, class_id: int, kind: OpKind) -> None:
         """Note what the start of an F or B changes."""
-        self.coming[number] = None
-        *_, backward, weight = self.instance.numbers(self.classes[number].stage)
+        self.coming[class_id] = None
+        *_, backward, weight = self.instance.class_ids(self.classes[class_id].stage)
         closing = weight if kind is OpKind.B else backward
         if kind is OpKind.F:
             self.in_flight[device] += 1
@@ -152,6 +158,6 @@ class _Paced:
             self.in_flight[device] -= 1
         elif kind is OpKind.B:
             self.pending[device].append(weight)
-        if number == self.entry:
-            entered = self.run.done[number] + 1
-            self.coming[number] = self.entries[entered] if entered < len(self.entries) else NEVER
+        if class_id == self.entry:
+            entered = self.run.done[class_id] + 1
+            self.coming[class_id] = self.entries[entered] if entered < len(self.entries) else NEVER

@@ -11,7 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import Generation
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import equal_times
 
@@ -48,9 +48,9 @@ class Filled(NamedTuple):
     in_flight: int
     """Most activations on a device at once, counted from F to W."""
 
-    def rank(self, most: int) -> tuple[bool, int, int]:
+    def rank(self, max_in_flight: int) -> tuple[bool, int, int]:
         """Key to compare fillings by: the smaller, the better."""
-        return self.in_flight > most, self.span, self.makespan
+        return self.in_flight > max_in_flight, self.span, self.makespan
 
 
 class FillingVariant(NamedTuple):
@@ -60,53 +60,57 @@ class FillingVariant(NamedTuple):
     rule: GapRule | None
     """How W is placed; None: the source gives complete orders."""
 
-    def filled(self, pipeline: Pipeline, most: int) -> Filled:
+    def filled(self, pipeline: Pipeline, max_in_flight: int) -> Filled:
         """Simulate the plan on a pipeline."""
         instance = Instance(pipeline, BackwardKind.SPLIT)
-        return _Filling(instance, self.source(instance), most, self.rule).result()
+        return _Filling(instance, self.source(instance), max_in_flight, self.rule).result()
 
 
 def best(
-    pipeline: Pipeline, backbones: Sequence[Source], complete: Sequence[Source], most: int
+    pipeline: Pipeline, backbones: Sequence[Source], complete: Sequence[Source], max_in_flight: int
 ) -> Orders:
     """The order of least device span, then of least makespan, that keeps the memory.
 
     A backbone gives F and B, and every rule fills it with W; complete orders are taken as they
-    are. No device holds more than `most` activations, counted from F to W, if any order keeps
-    that. A long run takes the order that is best for its first `SAMPLE` microbatches per device,
-    or the next best where that one, repeated, holds more in the end.
+    are. No device has more than `max_in_flight` activations, counted from F to W, if any order
+    allows that. A long run uses the order that is best for its first `SAMPLE` microbatches per
+    device, or the next best if that one, repeated, exceeds the limit.
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
     plans = [FillingVariant(source, rule) for source in backbones for rule in rules]
     plans += [FillingVariant(source, None) for source in complete]
-    tried = [(plan, plan.filled(sample, most)) for plan in plans]
-    ranked = sorted(tried, key=lambda pair: pair[1].rank(most))
+    tried = [(plan, plan.filled(sample, max_in_flight)) for plan in plans]
+    ranked = sorted(tried, key=lambda pair: pair[1].rank(max_in_flight))
     if sample.batches == pipeline.batches:
         return ranked[0][1].orders
     whole: list[Filled] = []
     for plan, _ in ranked:
-        whole.append(plan.filled(pipeline, most))
-        if whole[-1].in_flight <= most:
+        whole.append(plan.filled(pipeline, max_in_flight))
+        if whole[-1].in_flight <= max_in_flight:
             break
-    return min(whole, key=lambda filled: filled.rank(most)).orders
+    return min(whole, key=lambda filled: filled.rank(max_in_flight)).orders
 
 
 class _Filling:
     """One simulation: every device runs its order, and W where the rule, if any, says so."""
 
     def __init__(
-        self, instance: Instance, sequences: Sequences, most: int, rule: GapRule | None
+        self, instance: Instance, sequences: Sequences, max_in_flight: int, rule: GapRule | None
     ) -> None:
-        self.run, self.instance, self.classes = Generation(instance), instance, instance.classes
-        self.sequences, self.most, self.rule = sequences, most, rule
-        numbers = map(instance.numbers, range(instance.pipeline.num_stages))
-        present = [[number for number in row if self.classes[number].size] for row in numbers]
+        self.run, self.instance, self.classes = (
+            EventSimulation(instance),
+            instance,
+            instance.classes,
+        )
+        self.sequences, self.max_in_flight, self.rule = sequences, max_in_flight, rule
+        numbers = map(instance.class_ids, range(instance.pipeline.num_stages))
+        present = [[class_id for class_id in row if self.classes[class_id].size] for row in numbers]
         self.closing = {row[-1] for row in present}
         """The last class of every stage."""
         self.weight = {row[-2]: row[-1] for row in present if len(row) == len(instance.rows)}
         self.in_flight = [0 for _ in sequences]
-        self.most_in_flight = 0
+        self.peak_in_flight = 0
         self.pending: list[deque[int]] = [deque() for _ in sequences]
 
     def result(self) -> Filled:
@@ -120,27 +124,27 @@ class _Filling:
             while waiting:
                 self._append(device, waiting.popleft(), 0)
         run = self.run
-        return Filled(run.orders(), run.span, run.makespan, self.most_in_flight)
+        return Filled(run.orders(), run.span, run.makespan, self.peak_in_flight)
 
     def _advance(self, device: int, at: int) -> int:
         """Run a device until an input is unknown; returns how far its order has come."""
         sequence, rule, arrivals = self.sequences[device], self.rule, self.run.arrival
         while at < len(sequence):
-            number = sequence[at]
-            arrival = arrivals(number)
+            class_id = sequence[at]
+            arrival = arrivals(class_id)
             if arrival is None:
                 break
             if rule is not None and self.pending[device]:
-                self._fill(rule, device, number, arrival)
-            self._append(device, number, arrival)
+                self._fill(rule, device, class_id, arrival)
+            self._append(device, class_id, arrival)
             at += 1
         return at
 
-    def _fill(self, rule: GapRule, device: int, number: int, arrival: int) -> None:
+    def _fill(self, rule: GapRule, device: int, class_id: int, arrival: int) -> None:
         """Run W before an operation: those that fit, and those that memory asks for."""
-        waiting, forward = self.pending[device], self.classes[number].kind is OpKind.F
+        waiting, forward = self.pending[device], self.classes[class_id].kind is OpKind.F
         while waiting:
-            full = forward and self.in_flight[device] >= self.most
+            full = forward and self.in_flight[device] >= self.max_in_flight
             if not (full or self._fits(rule, device, arrival)):
                 return
             self._append(device, waiting.popleft(), 0)
@@ -149,15 +153,15 @@ class _Filling:
         gap, weight = arrival - self.run.free[device], self.pending[device][0]
         if 100 * gap >= rule.percent * self.instance.times(weight)[self.run.done[weight]]:
             return True
-        return rule.level and gap > self.run.most_idle - self.run.idle[device]
+        return rule.level and gap > self.run.max_idle - self.run.idle[device]
 
-    def _append(self, device: int, number: int, arrival: int) -> None:
-        self.run.append(number, arrival)
-        kind = self.classes[number].kind
+    def _append(self, device: int, class_id: int, arrival: int) -> None:
+        self.run.append(class_id, arrival)
+        kind = self.classes[class_id].kind
         if kind is OpKind.F:
             self.in_flight[device] += 1
-            self.most_in_flight = max(self.most_in_flight, self.in_flight[device])
-        if number in self.closing:
+            self.peak_in_flight = max(self.peak_in_flight, self.in_flight[device])
+        if class_id in self.closing:
             self.in_flight[device] -= 1
         elif kind is OpKind.B and self.rule is not None:
-            self.pending[device].append(self.weight[number])
+            self.pending[device].append(self.weight[class_id])

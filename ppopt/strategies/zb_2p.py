@@ -10,7 +10,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.generation import Generation
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.metrics import metrics
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, register
@@ -66,23 +66,30 @@ class _Run:
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
         instance = Instance(pipeline, BackwardKind.SPLIT)
-        self.run, self.choices = Generation(instance), choices
+        self.run, self.choices = EventSimulation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]
-        self.number = [instance.numbers(stage) for stage in self.stages]
-        self.exists = [[bool(instance.times(number)) for number in row] for row in self.number]
-        none = (0,) * self.batches
-        self.times = [[instance.times(number) or none for number in row] for row in self.number]
-        self.memory = [
-            [(*(instance.changes(number) or none), 0) for number in row] for row in self.number
+        self.class_ids = [instance.class_ids(stage) for stage in self.stages]
+        self.exists = [
+            [bool(instance.times(class_id)) for class_id in row] for row in self.class_ids
         ]
-        self.room = [2 * len(self.stages) * max(memory[F]) for memory in self.memory]
+        none = (0,) * self.batches
+        self.times = [
+            [instance.times(class_id) or none for class_id in row] for row in self.class_ids
+        ]
+        self.memory = [
+            [(*(instance.changes(class_id) or none), 0) for class_id in row]
+            for row in self.class_ids
+        ]
+        self.limit = [2 * len(self.stages) * max(memory[F]) for memory in self.memory]
         lags = {(before, after): lag for before, after, lag in zip(*instance.flow, strict=True)}
-        pairs = list(pairwise(self.number))
-        self.lag = [int(lags[here[F], there[F]]) for here, there in pairs]
-        self.back_lag = [int(lags.get((there[B], here[B]), 0)) for here, there in pairs]
+        pairs = list(pairwise(self.class_ids))
+        self.lag = [int(lags[current[F], following[F]]) for current, following in pairs]
+        self.back_lag = [
+            int(lags.get((following[B], current[B]), 0)) for current, following in pairs
+        ]
         self.done = [[0, 0, 0] for _ in self.stages]
-        self.held, self.pending = ([0 for _ in self.stages] for _ in range(2))
+        self.live, self.pending = ([0 for _ in self.stages] for _ in range(2))
         self._warm_up()
         for _ in range(1, self.batches):
             self._forwards()
@@ -97,13 +104,13 @@ class _Run:
 
     def _spare_idle(self, stage: int) -> int:
         """Idle time that a stage may add without being idle longer than all others."""
-        return self.run.most_idle - self.run.idle[self.host[stage]]
+        return self.run.max_idle - self.run.idle[self.host[stage]]
 
     def _arrival(self, stage: int, kind: int) -> int:
         """When the inputs of the next operation of a kind are at a stage; 0 if it has none."""
         if not self.exists[stage][kind]:
             return 0
-        arrival = self.run.arrival(self.number[stage][kind])
+        arrival = self.run.arrival(self.class_ids[stage][kind])
         assert arrival is not None, "neighbours run first"
         return arrival
 
@@ -119,8 +126,8 @@ class _Run:
         """Run the next operation of a kind on a stage; one that it does not have is counted."""
         if self.exists[stage][kind]:
             arrival = 0 if kind == W else self._arrival(stage, kind)
-            self.held[stage] += self._change(stage, kind)
-            self.run.append(self.number[stage][kind], arrival)
+            self.live[stage] += self._change(stage, kind)
+            self.run.append(self.class_ids[stage][kind], arrival)
         self.done[stage][kind] += 1
         self.pending[stage] += (0, 1, -1)[kind]
 
@@ -145,15 +152,15 @@ class _Run:
 
     def _fitting(self, stage: int, due: int) -> tuple[int, int]:
         """How many more forwards fit before the first backward is due, and their end."""
-        begin, free, held = self.done[stage][F], self._free(stage), self.held[stage]
+        begin, free, live = self.done[stage][F], self._free(stage), self.live[stage]
         times, memory = (column[stage][F][begin:] for column in (self.times, self.memory))
         count = 0
         for time, change in zip(times, memory, strict=False):
             slack = time - 1 if self.choices.delay_first_backward else 0
-            late, full = free + time > due + slack, held + change > self.room[stage]
+            late, full = free + time > due + slack, live + change > self.limit[stage]
             if (time and late) or (change and full):
                 break
-            count, free, held = count + 1, free + time, held + change
+            count, free, live = count + 1, free + time, live + change
         return count, free
 
     def _forwards(self) -> None:
@@ -163,7 +170,7 @@ class _Run:
             wanted[stage] &= wanted[stage + 1]
         for stage in self.stages:
             if wanted[stage]:
-                self._make_room(stage, F)
+                self._free_memory(stage, F)
                 self._fill(stage, F)
                 self._put(stage, F)
 
@@ -180,13 +187,13 @@ class _Run:
         gap = after - self._free(stage)
         if gap <= 0:
             return False
-        weights = sum(self._waiting(self.times, stage)[: self._weights_for_room(stage)])
+        weights = sum(self._waiting(self.times, stage)[: self._weights_before_forward(stage)])
         fits = self._time(stage, F) + weights <= gap
         return fits or gap > self._spare_idle(stage)
 
-    def _weights_for_room(self, stage: int) -> int:
+    def _weights_before_forward(self, stage: int) -> int:
         """Weight passes that must run before the next F, as far as there are any."""
-        missing = self.held[stage] + self._change(stage, F) - self.room[stage]
+        missing = self.live[stage] + self._change(stage, F) - self.limit[stage]
         for count, change in enumerate(self._waiting(self.memory, stage)):
             if missing <= 0 or change >= 0:
                 return count
@@ -198,10 +205,10 @@ class _Run:
         done = self.done[stage][W]
         return amounts[stage][W][done : done + self.pending[stage]]
 
-    def _make_room(self, stage: int, kind: int) -> None:
+    def _free_memory(self, stage: int, kind: int) -> None:
         """Run W while memory does not allow the operation."""
         while (
-            self.pending[stage] and self.held[stage] + self._change(stage, kind) > self.room[stage]
+            self.pending[stage] and self.live[stage] + self._change(stage, kind) > self.limit[stage]
         ):
             self._put(stage, W)
 
@@ -220,7 +227,7 @@ class _Run:
     def _backwards(self) -> None:
         """One B on every stage, last to first."""
         for stage in reversed(self.stages):
-            self._make_room(stage, B)
+            self._free_memory(stage, B)
             if stage < self.last:
                 self._fill(stage, B)
             while stage == 0 and self.done[0][F] == self.batches and self.pending[0]:

@@ -30,7 +30,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     No idle time within the device span, and 2p chunks on every device, on equal stages with
     F = B = W, no link delay and m >= 2p - 1 (arXiv 2401.10241, section 6).
     """
-    return weight_filling.best(pipeline, [_backbone], [], most=2 * pipeline.num_devices)
+    return weight_filling.best(pipeline, [_backbone], [], max_in_flight=2 * pipeline.num_devices)
 
 
 def _backbone(instance: Instance) -> list[list[int]]:
@@ -55,11 +55,11 @@ def _passes(device: int, devices: int) -> Iterator[int]:
 
 def _existing(passes: Iterator[int], batches: int) -> list[int]:
     """The passes without those of microbatches that do not exist."""
-    left = [batches] * 4
+    remaining = [batches] * 4
     order = []
-    while any(left):
-        number = next(passes)
-        if left[number]:
-            left[number] -= 1
-            order.append(number)
+    while any(remaining):
+        pass_index = next(passes)
+        if remaining[pass_index]:
+            remaining[pass_index] -= 1
+            order.append(pass_index)
     return order

@@ -12,7 +12,7 @@ be free to change it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -30,7 +30,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.construction import with_explicit_placement
-from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, open_choices
+from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
 from ppopt.studies.best_choice import has_open_choices
@@ -195,7 +195,9 @@ def _begin(
     _LOG.info("strategy %s", evaluation.name)
     try:
         if not has_open_choices(request.pipeline):
-            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
+            ends_itself = request.pipeline.order_is_open
+            with interrupts.recorded(inner=True) if ends_itself else nullcontext():
+                schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
             return evaluation._replace(schedule=schedule, seconds=turn.spent)
         search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
     except NotApplicableError as error:
@@ -240,7 +242,9 @@ def evaluate_all(
             continue
         try:
             requests.append(
-                EvaluationRequest(strategy, strategy.unplaced(pipeline), strategy.taken(options))
+                EvaluationRequest(
+                    strategy, strategy.unplaced(pipeline), strategy.own_options(options)
+                )
             )
         except NotApplicableError as error:
             skipped.append((name, str(error)))
@@ -281,7 +285,7 @@ def baseline(
     """
     if _is_without(result):
         return None
-    chosen = _chosen(result) if asked is None else open_choices(asked)
+    chosen = _chosen(result) if asked is None else open_decisions(asked)
     searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
     pipeline = _with_open(searched, chosen)
     of_placement = [
@@ -303,7 +307,9 @@ def baseline(
             break
     if best_found is None:
         return None
-    return best_found._replace(skipped=tuple(skipped), chosen=(chosen & ~Chosen.PLACEMENT).names)
+    return best_found._replace(
+        skipped=tuple(skipped), chosen=(chosen & ~OpenDecisions.PLACEMENT).names
+    )
 
 
 def best_other_placement(
@@ -401,16 +407,16 @@ def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
     return Baseline(name, value, speedup, schedule.pipeline, chosen=chosen)
 
 
-def _chosen(result: Result) -> Chosen:
+def _chosen(result: Result) -> OpenDecisions:
     """Decisions of a search of a model in layers besides the order, from its proof."""
     chosen = {
-        Argument.PARTITIONS: Chosen.PARTITION,
-        Argument.RECOMPUTE: Chosen.RECOMPUTE,
-        Argument.PARTITIONS_RECOMPUTE: Chosen.PARTITION | Chosen.RECOMPUTE,
-        Argument.OFFLOAD: Chosen.OFFLOAD,
-        Argument.RECOMPUTE_OFFLOAD: Chosen.RECOMPUTE | Chosen.OFFLOAD,
+        Argument.PARTITIONS: OpenDecisions.PARTITION,
+        Argument.RECOMPUTE: OpenDecisions.RECOMPUTE,
+        Argument.PARTITIONS_RECOMPUTE: OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE,
+        Argument.OFFLOAD: OpenDecisions.OFFLOAD,
+        Argument.RECOMPUTE_OFFLOAD: OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD,
     }
-    return chosen.get(result.certificate.argument, NONE_CHOSEN)
+    return chosen.get(result.certificate.argument, NO_DECISIONS)
 
 
 def _pipeline_of(result: Result) -> Pipeline:
@@ -428,20 +434,20 @@ def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
     return schedule.pipeline.layout == pipeline.layout
 
 
-def _with_open(searched: Pipeline, chosen: Chosen) -> Pipeline:
+def _with_open(searched: Pipeline, chosen: OpenDecisions) -> Pipeline:
     """Pipeline of a search, with what the search chose left open for every strategy.
 
     If the search chose nothing, it is the pipeline as the search states it, so that orders are
     cached.
     """
-    if not chosen & ~Chosen.PLACEMENT:
+    if not chosen & ~OpenDecisions.PLACEMENT:
         return with_explicit_placement(searched)
     pipeline = replace(with_explicit_placement(searched), mem_limit=searched.limits)
-    if Chosen.RECOMPUTE in chosen:
+    if OpenDecisions.RECOMPUTE in chosen:
         pipeline = replace(pipeline, recompute=SEARCH_RECOMPUTE)
-    if Chosen.OFFLOAD in chosen:
+    if OpenDecisions.OFFLOAD in chosen:
         pipeline = replace(pipeline, offload=SEARCH_OFFLOAD)
-    return replace(pipeline, partition=SEARCH) if Chosen.PARTITION in chosen else pipeline
+    return replace(pipeline, partition=SEARCH) if OpenDecisions.PARTITION in chosen else pipeline
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

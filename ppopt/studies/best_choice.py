@@ -16,7 +16,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import Chosen, open_choices
+from ppopt.solver.open_decisions import OpenDecisions, open_decisions
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
@@ -61,7 +61,7 @@ class StrategyChoice:
 
 def has_open_choices(pipeline: Pipeline) -> bool:
     """Whether a pipeline leaves its partition or its recompute open."""
-    return bool(open_choices(pipeline) & ~(Chosen.PLACEMENT | Chosen.ORDER))
+    return bool(open_decisions(pipeline) & ~(OpenDecisions.PLACEMENT | OpenDecisions.ORDER))
 
 
 @interrupts.recorded(inner=True)

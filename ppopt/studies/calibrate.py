@@ -19,7 +19,7 @@ from ppopt.derivation.layer_costs import Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, read_text
-from ppopt.formats.fields import shown, unknown_key, within
+from ppopt.formats.fields import abbreviated, unknown_key, within
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact
 from ppopt.studies.evaluate import evaluate
@@ -83,7 +83,7 @@ def read_measured_steps(path: Path) -> tuple[MeasuredStep, ...]:
 
 def _measured_step(row: object) -> MeasuredStep:
     if not isinstance(row, dict) or "step" not in row:
-        raise InputError(f"{shown(row)} has no `step`, the time that was measured in ms")
+        raise InputError(f"{abbreviated(row)} has no `step`, the time that was measured in ms")
     for key in row:
         if key not in KEYS:
             unknown_key(str(key), KEYS)

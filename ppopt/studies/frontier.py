@@ -19,7 +19,7 @@ from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import open_choices
+from ppopt.solver.open_decisions import open_decisions
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
@@ -160,7 +160,7 @@ class Frontier(NotebookView):
     @property
     def searched(self) -> tuple[str, ...]:
         """Decisions searched with every schedule: partition, placement, recompute."""
-        return open_choices(self.pipeline).names
+        return open_decisions(self.pipeline).names
 
     @property
     def least(self) -> FrontierPoint | None:

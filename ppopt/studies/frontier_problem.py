@@ -33,7 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import Chosen, choice_of, open_choices
+from ppopt.solver.open_decisions import OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
@@ -57,7 +57,7 @@ def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptio
     def settled(state: Progress) -> bool:
         return is_settled(target, state.value, state.lower_bound)
 
-    return options.by(replace(options.deadline, stop=settled))
+    return options.with_deadline(replace(options.deadline, stop=settled))
 
 
 class FrontierProblem:
@@ -150,7 +150,7 @@ class FrontierProblem:
         search_options = _until_settled(options, target)
         if not self.has_configurations:
             start = WarmStart(schedules=tuple(starts), bound=proved and self._bound(proved))
-            return search_from(start, problem, search_options.rounds(level))
+            return search_from(start, problem, search_options.with_max_rounds(level))
         with interrupts.heard():
             choice = choice_of(problem, options.deadline)
         assert choice is not None
@@ -295,8 +295,8 @@ def frontier_problem_of(problem: Problem) -> FrontierProblem:
     """
     traits = traits_of_any(problem)
     refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
-    choices = open_choices(problem.pipeline)
-    if choices == Chosen.ORDER:
+    choices = open_decisions(problem.pipeline)
+    if choices == OpenDecisions.ORDER:
         return OrdersProblem(problem)
     return FrontierProblem(problem) if choices else FixedPipelineProblem(problem)
 
@@ -307,7 +307,7 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     Layers are cut by `balanced`, stages placed in turn, microbatches run as listed; no layer
     recomputes or offloads, then all do one of both.
     """
-    if not open_choices(pipeline):
+    if not open_decisions(pipeline):
         yield pipeline
         return
     counts = None if pipeline.model is None else pipeline.counts

@@ -71,7 +71,9 @@ class ParetoSearch:
             with interrupts.heard():
                 self._search(self._last)
                 self._minimize_memory(self._params.edge)
-                while self.left > self._params.least and (segment := self._next()) is not None:
+                while (
+                    self.left > self._params.min_seconds and (segment := self._next()) is not None
+                ):
                     self._search(self._index(segment))
         except KeyboardInterrupt:
             self.interrupted = True
@@ -105,7 +107,7 @@ class ParetoSearch:
         """
         deadline = self.options.deadline.share(share)
         self._minimize_memory_of_best(deadline)
-        while self.left > self._params.least and not deadline.over:
+        while self.left > self._params.min_seconds and not deadline.over:
             edge = self._edge()
             if edge is None or not self._bisect(*edge, deadline):
                 return
@@ -118,7 +120,8 @@ class ParetoSearch:
         if schedule is None or space is None:
             return
         narrow = replace(
-            self, space=space, options=self.options.by(deadline.share(self._params.alone)),
+            self, space=space,
+            options=self.options.with_deadline(deadline.share(self._params.alone)),
             curve=Curve(space.limits), tried=Counter(), spent=defaultdict(float), given_up=set(),
             max_level=self.max_level or 0,
         )  # fmt: skip
@@ -223,7 +226,7 @@ class ParetoSearch:
         is_proved = best is not None and self.curve.lower_bound(largest) == best.value
         taken = self.spent[largest] if is_proved else 0.0
         params, operations = self._params, self.space.problem.operations
-        return max(params.least, params.per_operation * operations, taken)
+        return max(params.min_seconds, params.per_operation * operations, taken)
 
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
@@ -242,13 +245,13 @@ class ParetoSearch:
         limit = self.curve.limits[index]
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.max_level is not None
-        seconds = max(self.left, self._params.least) if by_work else self._seconds(index)
+        seconds = max(self.left, self._params.min_seconds) if by_work else self._seconds(index)
         deadline = Deadline.after(seconds, progress=self._tell(limit))
         result = self.space.search(
             self.space.memory(limit),
             [point.schedule for point in known if point is not None],
             self.curve.bound(limit),
-            self.options.by(deadline),
+            self.options.with_deadline(deadline),
             target,
             self.tried[index] if by_work else None,
         )

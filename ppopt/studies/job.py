@@ -21,7 +21,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
-from ppopt.solver.open_choices import open_choices
+from ppopt.solver.open_decisions import open_decisions
 from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
@@ -136,7 +136,7 @@ class SolveJob:
     def fixed_pipeline(self) -> Pipeline | None:
         """Pipeline of the schedules; None if something of it is searched."""
         requested = self.pipeline
-        return None if open_choices(requested) else self.resolved_pipeline(requested)
+        return None if open_decisions(requested) else self.resolved_pipeline(requested)
 
     def resolved_pipeline(self, found: Pipeline) -> Pipeline:
         """Pipeline of the job with what was chosen in `found`.

@@ -95,7 +95,7 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
             stage, route, part, *_ = instance.classes[number]
             for place, mode in enumerate(instance.operation_modes(number)):
                 key = stage, route, part, route * batches + place
-                during.add(now[key] + mode.takes)
+                during.add(now[key] + mode.allocates)
                 now[key] += mode.change
                 places[key].add(now[key])
     for (stage, *_, microbatch), amounts in places.items():
@@ -104,7 +104,7 @@ def _held(instances: Sequence[Instance], device: int) -> _Held:
     between = [tuple(sorted(amounts)) for amounts in places.values()]
     memory = pipeline.ticks.costs.unshard_memory
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
-    alike = batches if all(instance.alike for instance in instances) else 1
+    alike = batches if all(instance.has_uniform_classes for instance in instances) else 1
     return _Held(between, sorted(during.difference(*between)), gathered, alike)
 
 

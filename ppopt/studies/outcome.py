@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats import origin_json, schedule_json
-from ppopt.formats.fields import section, shown, text, within
+from ppopt.formats.fields import abbreviated, section, text, within
 from ppopt.formats.figures import ScheduleFigures, limits
 from ppopt.problem.exact import plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
@@ -24,7 +24,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options, versions
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
@@ -306,7 +306,7 @@ def document(record: StoredResult) -> dict[str, Any]:
     """Object of JSON in a stored result; raises InputError if it is none."""
     document = section(unpacked(record.record), DOCUMENT, (PLAN,))
     if document["schema"] != SCHEMA:
-        raise InputError(f"schema: {shown(document['schema'])} is not {SCHEMA}")
+        raise InputError(f"schema: {abbreviated(document['schema'])} is not {SCHEMA}")
     return document
 
 
@@ -316,7 +316,7 @@ def fraction(value: object) -> Fraction | None:
         return None
     parts = _FRACTION.fullmatch(text(value))
     if parts is None:
-        raise InputError(f"{shown(value)} is no fraction")
+        raise InputError(f"{abbreviated(value)} is no fraction")
     return Fraction(int(parts[1]), int(parts[2] or 1))
 
 

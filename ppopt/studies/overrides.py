@@ -22,7 +22,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 from ppopt.problem import exact
 
 Value = None | bool | int | Decimal | str | list["Value"]
@@ -55,7 +55,7 @@ def parse(text: str) -> Override:
     """Read `KEY=VALUES`; raises InputError, which shows where the text is wrong."""
     key, equals, rest = text.partition("=")
     if not equals or not _KEY.fullmatch(key):
-        raise InputError(f"{shown(text)} is no sweep of a setting; {_EXAMPLES}")
+        raise InputError(f"{abbreviated(text)} is no sweep of a setting; {_EXAMPLES}")
     return Override(key, _Reader(key, rest).values())
 
 

@@ -219,7 +219,7 @@ class _ParallelSearch:
         self.rows = list(rows)
         self._spaces, self._engine, self._stored = spaces, engine, stored
         self._is_bounded = is_bounded
-        self._deadline, self._options = options.deadline, options.by(NO_DEADLINE)
+        self._deadline, self._options = options.deadline, options.with_deadline(NO_DEADLINE)
         self._limit = options.deadline.seconds
         self.interrupted = False
         self._stopped = False

@@ -14,7 +14,7 @@ from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, not_applicable
-from ppopt.problem.hosting import MOST_DEVICES
+from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.studies.plan_space import set_up_until
 
@@ -190,8 +190,8 @@ class ParallelSpace:
                 combination.tensor * combination.context * combination.data,
                 "tensor x context x data",
             )
-            if devices > MOST_DEVICES:
-                raise ConflictError(f"stages: {devices} devices are above {MOST_DEVICES}")
+            if devices > MAX_DEVICES:
+                raise ConflictError(f"stages: {devices} devices are above {MAX_DEVICES}")
             batches = _divided(
                 "global_batch",
                 self.global_batch,

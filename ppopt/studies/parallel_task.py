@@ -127,7 +127,7 @@ class CombinationTask:
                 self.space,
                 Objective.MAKESPAN,
                 BackwardKind.MIXED,
-                self.options.by(turn),
+                self.options.with_deadline(turn),
                 known_value=None if self.known_value is None else self.known_value / batches,
                 starts=_schedules(plan),
             )

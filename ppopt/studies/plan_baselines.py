@@ -178,7 +178,7 @@ class PlanBaselines:
                 recompute=None if recompute == AS_GIVEN else recompute,
                 **space.fields,
             )
-            options = strategy.taken(space.options)
+            options = strategy.own_options(space.options)
             placed = strategy.apply(pipeline, options)
             twice = placed.routes > pipeline.routes
             known = space.runtime == "any" and any(pipeline.costs.static)

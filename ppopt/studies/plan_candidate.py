@@ -20,8 +20,8 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted, bounds_of_all
-from ppopt.solver.choices.given import ONLY
 from ppopt.solver.choices.result import known_result, result_of
+from ppopt.solver.choices.single import ONLY
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result, Status
@@ -107,12 +107,12 @@ class PlanCandidate:
     @property
     def bound(self) -> Fraction:
         """Lower bound of all schedules."""
-        return self.state.least * self.configuration.batches
+        return self.state.open_bound * self.configuration.batches
 
     @property
     def bound_per_microbatch(self) -> Fraction:
         """Lower bound of the time per microbatch."""
-        return self.state.least
+        return self.state.open_bound
 
     def is_open(self, ceiling: Fraction | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
@@ -133,7 +133,7 @@ class PlanCandidate:
         self.impossible |= wider.impossible
         if not wider.impossible:
             self.raise_floor(wider.least)
-            self.state.raise_least(max(self.least, wider.state.least))
+            self.state.raise_open_bound(max(self.least, wider.state.open_bound))
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration of the search; its bound becomes one per microbatch."""
@@ -160,13 +160,13 @@ class PlanCandidate:
             self._take(search.schedule())
         best = _best([*state.known.values(), *filter(None, (self._taken,))])
         if best is not None:
-            state.take(best)
-        state.raise_least(self.least)
+            state.set_best(best)
+        state.raise_open_bound(self.least)
         if search is None:
             self._raise_to_open(ceiling)
             self.searches, self.impossible = state.searched, state.infeasible
         else:
-            state.raise_least(self.per_microbatch(search.state.lower_bound))
+            state.raise_open_bound(self.per_microbatch(search.state.lower_bound))
             self.impossible |= search.proved and not (search.fits or search.refused)
 
     def _raise_to_open(self, ceiling: Fraction | None) -> None:
@@ -174,7 +174,7 @@ class PlanCandidate:
         state = self.state
         if state.value is None and not state.open:
             state.raise_to(state.bounds_with(self.rest(state.known, None)))
-        if not state.none_better and self.may_be_below(ceiling):
+        if not state.all_excluded and self.may_be_below(ceiling):
             ends = [end for end in (state.value, ceiling) if end is not None]
             bounds = [configuration.bound for configuration in state.open]
             rest = self.rest(state.known, min(ends, default=None))

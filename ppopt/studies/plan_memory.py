@@ -114,11 +114,11 @@ def _search_memory(
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None
     space = frontier_problem_of(candidate.problem)
-    seconds = max(deadline.left, options.params.frontier.least)
+    seconds = max(deadline.left, options.params.frontier.min_seconds)
     deadline = Deadline.after(seconds, progress=deadline.progress)
     search = ParetoSearch(
-        space, options.by(deadline), Curve(space.limits),
-        max_level=options.params.plan.less_level, goal=goal,
+        space, options.with_deadline(deadline), Curve(space.limits),
+        max_level=options.params.plan.memory_max_level, goal=goal,
     )  # fmt: skip
     search.minimize_memory(schedule)
     candidate.interrupted |= search.interrupted

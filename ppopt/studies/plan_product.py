@@ -46,11 +46,11 @@ class PlanProduct(ProductChoice):
         """Configuration of the plan."""
         return key[:1]
 
-    def words(self, key: Key) -> str:
+    def describe(self, key: Key) -> str:
         """Text that names a configuration of the plan."""
         return str(self._candidates[key[:1]].configuration)
 
-    def least(self, prefix: Key) -> Fraction:
+    def min_bound(self, prefix: Key) -> Fraction:
         """Lower bound of a configuration, per microbatch."""
         return self._candidates[prefix].least
 
@@ -90,7 +90,7 @@ class PlanProduct(ProductChoice):
 
         def order(prefix: Key) -> tuple[Fraction, int, bool]:
             pipeline = self._candidates[prefix].problem.pipeline
-            return self.least(prefix), pipeline.num_stages, pipeline.recompute != SEARCH
+            return self.min_bound(prefix), pipeline.num_stages, pipeline.recompute != SEARCH
 
         return sorted((key for key in self.inner if self._is_open(key, ceiling)), key=order)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import flag, section, shown, text
+from ppopt.formats.fields import abbreviated, flag, section, text
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.solver.options import SolveOptions
@@ -118,7 +118,7 @@ def _configuration(value: object, space: PlanSpace) -> PlanConfiguration:
     for configuration in space:
         if configuration._asdict() == value:
             return configuration
-    raise InputError(f"{shown(value)} is not of the space")
+    raise InputError(f"{abbreviated(value)} is not of the space")
 
 
 def _effort(value: object) -> Effort:

@@ -25,8 +25,13 @@ MORE_ROUNDS = 2
 
 def share_of_search(params: PlanParams, *, limited: bool, within: bool) -> float:
     """Share of the time limit that is left to the search beside all reports."""
-    share = 1 - params.less - params.refining - (params.more if limited else 0)
-    return share - (params.within if within else 0)
+    share = (
+        1
+        - params.min_memory_share
+        - params.refinement_share
+        - (params.extra_memory_share if limited else 0)
+    )
+    return share - (params.slowdown_share if within else 0)
 
 
 class PlanReports:
@@ -41,7 +46,7 @@ class PlanReports:
     def start_from_baselines(self) -> None:
         """Evaluate hand strategies, and start every configuration from its best one."""
         counts, params = self._search.set_up.space.batches, self._params
-        max_seconds = min(params.beginning * self._deadline.seconds, params.beginning_seconds)
+        max_seconds = min(params.baseline_share * self._deadline.seconds, params.baseline_seconds)
         try:
             with interrupts.heard():
                 for number, batches in enumerate(counts, start=1):
@@ -72,7 +77,7 @@ class PlanReports:
         """
         search, best = self._search, self._search.best
         assert best is not None
-        longest = self._params.refining * self._deadline.seconds
+        longest = self._params.refinement_share * self._deadline.seconds
         turn = Deadline.after(min(longest, self._deadline.spent))
         try:
             with interrupts.heard():
@@ -93,8 +98,11 @@ class PlanReports:
             return search.plan()
         assert best is not None
         limit, spent = self._deadline.seconds, self._deadline.spent
-        useful = max(params.less_left * limit, spent)
-        seconds = max(params.less * limit, min(search.left + params.less * limit, useful))
+        useful = max(params.memory_share * limit, spent)
+        seconds = max(
+            params.min_memory_share * limit,
+            min(search.left + params.min_memory_share * limit, useful),
+        )
         with interrupts.recorded() as pressed:
             least = minimize_memory(best, search.told(Deadline.after(seconds)))
         search.interrupted |= best.interrupted or bool(pressed)
@@ -106,7 +114,7 @@ class PlanReports:
             return plan
         assert plan.best is not None and plan.best.per_microbatch is not None
         max_time = plan.best.per_microbatch * (1 + slowdown)
-        deadline = Deadline.after(self._params.within * self._deadline.seconds)
+        deadline = Deadline.after(self._params.slowdown_share * self._deadline.seconds)
         with interrupts.recorded() as pressed:
             within = within_share(self._search.candidates, max_time, self._search.told(deadline))
         self._search.interrupted |= bool(pressed)
@@ -119,12 +127,13 @@ class PlanReports:
         if limits is None or 2 * set_up.seconds > self._deadline.left:
             return plan
         assert plan.best is not None and plan.value is not None
-        more = tuple(limit * self._params.more_memory for limit in limits)
+        more = tuple(limit * self._params.extra_memory_factor for limit in limits)
         spent = plan.solve_seconds / limit
-        share = max(self._params.more, min(1 - spent, spent / 2))
+        share = max(self._params.extra_memory_share, min(1 - spent, spent / 2))
         search = PlanSearch(
             replace(set_up.space, fields={**set_up.space.fields, "mem_limit": more}),
-            set_up.objective, set_up.backward_kind, self._options.by(Deadline.after(limit)), share,
+            set_up.objective, set_up.backward_kind,
+            self._options.with_deadline(Deadline.after(limit)), share,
         )  # fmt: skip
         search.set_known_value(plan.best.per_microbatch)
         search.start_from(row.schedule for row in plan.rows if row.schedule is not None)

@@ -73,7 +73,8 @@ class PlanSearch:
             self._deadline, progress=lambda state: self._tell(state.phase, state), stop=self._ends
         )
         self._search = ConfigurationSearch(
-            PlanProduct(self._orders, self._params.margin), self.set_up.problem, options.by(told),
+            PlanProduct(self._orders, self._params.margin), self.set_up.problem,
+            options.with_deadline(told),
             ceiling=lambda: self._cutoff, grace=GRACE,
         )  # fmt: skip
         """Search of all orders of all configurations."""
@@ -149,7 +150,11 @@ class PlanSearch:
             self._bound(self._deadline.share(self._params.bounding))
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
         if opened:
-            each = self._params.few * 2 ** (number - 1) if number else self._params.short
+            each = (
+                self._params.partitions_per_round * 2 ** (number - 1)
+                if number
+                else self._params.first_round_partitions
+            )
             self._quick += each * opened
             turn = self._deadline.share(opened / (opened + waiting))
             self._search_orders(Effort(max(0, number - 1), self._quick), turn)

@@ -12,11 +12,11 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
-from ppopt.solver.choices.given import GivenPipeline
+from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.microbatch_orders.order_choice import OrderChoice
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
@@ -67,7 +67,7 @@ class PlanSetUp:
         space, pipeline = self.space, self.space.pipeline(configuration)
         kind = backward_kind_of(configuration, self.backward_kind)
         problem = problem_of(pipeline, self.objective, kind)
-        choice = choice_of(problem, self._deadline) or GivenPipeline(problem)
+        choice = choice_of(problem, self._deadline) or SinglePipeline(problem)
         if configuration.strategy == OPTIMAL:
             return PlanCandidate(PlanChoice(configuration, problem, choice), self._options)
         if isinstance(choice, OrderChoice):

@@ -187,7 +187,7 @@ class PlanSpace:
 
     def options_of(self, configuration: PlanConfiguration) -> Options:
         """Options that the strategy of a configuration takes."""
-        return resolve(configuration.strategy).taken(self.options)
+        return resolve(configuration.strategy).own_options(self.options)
 
 
 def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.documents import finite_float, parse_json
-from ppopt.formats.fields import finite, flag, section, shown, text, whole, within
+from ppopt.formats.fields import abbreviated, finite, flag, section, text, whole, within
 from ppopt.formats.figures import Figure, LayerRun, Quantity, ScheduleFigures, declared
 from ppopt.formats.schedule_json import LARGEST_FILE
 from ppopt.solver.result import Status
@@ -137,7 +137,7 @@ def packed(value: object) -> bytes:
 def unpacked(value: object) -> object:
     """Reverse `packed`."""
     if not isinstance(value, bytes):
-        raise InputError(f"{shown(value)} is no compressed JSON")
+        raise InputError(f"{abbreviated(value)} is no compressed JSON")
     reader = zlib.decompressobj()
     try:
         content = reader.decompress(value, LARGEST_RECORD)
@@ -208,7 +208,7 @@ def one_of(*known: str) -> Check:
 
     def check(value: object) -> str:
         if not isinstance(value, str) or value not in known:
-            raise InputError(f"{shown(value)} is unknown; it is {' or '.join(known)}")
+            raise InputError(f"{abbreviated(value)} is unknown; it is {' or '.join(known)}")
         return str(value)
 
     return check
@@ -223,7 +223,7 @@ def list_of(check: Check) -> Check:
 
     def check_all(value: object) -> list[Any]:
         if not isinstance(value, list):
-            raise InputError(f"{shown(value)} is not a list")
+            raise InputError(f"{abbreviated(value)} is not a list")
         return [check(entry) for entry in value]
 
     return check_all
@@ -232,7 +232,7 @@ def list_of(check: Check) -> Check:
 def seconds(value: object) -> float:
     """Check for a finite number of seconds, at least 0."""
     if finite(value) < 0:
-        raise InputError(f"{shown(value)} is negative")
+        raise InputError(f"{abbreviated(value)} is negative")
     return float(finite(value))
 
 
@@ -248,7 +248,7 @@ def workers(value: object) -> int:
 
 def _blob(value: object) -> bytes:
     if not isinstance(value, bytes):
-        raise InputError(f"{shown(value)} is no compressed JSON")
+        raise InputError(f"{abbreviated(value)} is no compressed JSON")
     return value
 
 
@@ -260,7 +260,7 @@ def _object(value: object) -> dict[str, Any]:
     """Read an object of JSON from its text: no number beyond floats, and limited depth."""
     found = parse_json(utf8(value), "JSON", finite_float)
     if not isinstance(found, dict):
-        raise InputError(f"{shown(found)} is not an object {{...}}")
+        raise InputError(f"{abbreviated(found)} is not an object {{...}}")
     level: list[Any] = [found]
     for _ in range(DEEPEST):
         entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)

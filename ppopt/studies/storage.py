@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import shown, within
+from ppopt.formats.fields import abbreviated, within
 from ppopt.studies import records
 from ppopt.studies.records import (
     COMPLETE,
@@ -355,7 +355,7 @@ class Storage:
         ended = dict(self._link.execute(query, (study.number,)).fetchall())
         if unknown := ended.keys() - {COMPLETE, FAIL}:
             with damage(f"storage: {self.path}: study {study.name}", _ELSEWHERE):
-                raise InputError(f"state: {shown(unknown.pop())} is unknown")
+                raise InputError(f"state: {abbreviated(unknown.pop())} is unknown")
         return StudySummary(
             name=study.name,
             base=study.base,

@@ -239,7 +239,7 @@ class StrategyConfigurations(Choice):
             self._option_ticks[ends] = [
                 (
                     int(option.time * time / slices),
-                    int(option.left * memory / slices),
+                    int(option.resident * memory / slices),
                     int(option.peak * memory / slices),
                 )
                 for option in self._options.of(*divmod(ends, self._layers + 1))

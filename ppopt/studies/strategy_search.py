@@ -29,7 +29,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_choices import choice_of, in_given_order
+from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
@@ -182,7 +182,7 @@ class StrategySearch(ConfigurationSearch):
         try:
             with interrupts.heard():
                 if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
-                    self.choice.bounds = choice_of(in_given_order(self._problem), deadline)
+                    self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
                     self.bound(turn, self.state.value)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -192,7 +192,7 @@ class StrategySearch(ConfigurationSearch):
         self._run(Effort(inf, self._quick), deadline)
 
     def _run(self, effort: Effort, deadline: Deadline) -> None:
-        self._options = self._options.by(deadline)
+        self._options = self._options.with_deadline(deadline)
         self.search(effort)
 
     # What differs from the search for schedules.

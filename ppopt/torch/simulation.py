@@ -237,7 +237,7 @@ class _Streams(_Delays):
 
     def _transfer(self, kind: OpKind, sender: int, microbatch: int) -> tuple[int, int]:
         """Number of a transfer and its link, which may be `MISSING`."""
-        number = self._links.number(kind, sender, microbatch)
+        number = self._links.transfer_id(kind, sender, microbatch)
         return number, int(self._links.link[number])
 
     def _post(self, kind: OpKind, sender: int, microbatch: int, _: bool) -> None:
@@ -273,11 +273,11 @@ class _CollectiveQueue:
         table, pipeline = simulation.schedule.operations, simulation.schedule.pipeline
         own = [row for row in table.where(table.microbatch == ONCE).rows() if row.device == rank]
         self._unit, self._rank, self._pipeline = simulation.unit, rank, pipeline
-        self._unshards = [row for row in own if RECORDS[row.kind].opens]
+        self._unshards = [row for row in own if RECORDS[row.kind].precedes_compute]
         self._syncs = {
             row.stage: row
             for row in own
-            if RECORDS[row.kind].per is Per.STAGE and not RECORDS[row.kind].opens
+            if RECORDS[row.kind].per is Per.STAGE and not RECORDS[row.kind].precedes_compute
         }
         self._optimizers = [row for row in own if RECORDS[row.kind].per is Per.DEVICE]
         self.thread = ThreadPoolExecutor(max_workers=1)

@@ -12,7 +12,7 @@ from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation
 
 MOST_STEPS = 16
-MOST_DEVICES = 8
+MAX_DEVICES = 8
 """What the grid shows around the first fault; a schedule that is larger is cut."""
 _ARROW = "-> "
 Mark = tuple[int | None, int | None, tuple[Op, ...]]
@@ -31,7 +31,7 @@ def grid(rows: Rows, violations: Sequence[Violation]) -> str:
     bounds = np.searchsorted(placed.device, np.arange(size + 1))
     steps = int(np.diff(bounds).max())
     device, step = _first_fault(placed, bounds, violations)
-    shown_devices = _window(device, size, MOST_DEVICES)
+    shown_devices = _window(device, size, MAX_DEVICES)
     shown_steps = _window(step, steps, MOST_STEPS)
     faults = {_mark(violation) for violation in violations}
     lines = _cells(placed, bounds, shown_steps, shown_devices, faults)

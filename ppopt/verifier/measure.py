@@ -136,7 +136,7 @@ def takes_and_gives(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
     gives them.
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
-    rows = (costs.activation, ticks.kept, costs.memory_b, costs.offload_memory)
+    rows = (costs.activation, ticks.retained, costs.memory_b, costs.offload_memory)
     activation, kept, change, moved = (np.array(row, dtype=np.int64) for row in rows)
     workspace = np.array(ticks.workspace, dtype=np.int64)
     kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved

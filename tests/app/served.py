@@ -51,7 +51,7 @@ def _wait(port: int) -> None:
 def children(address: str) -> list[int]:
     """Processes that the server has started and that still run."""
     parent = _PROCESSES[address].pid
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -59,8 +59,8 @@ def children(address: str) -> list[int]:
             except OSError:
                 continue
             if int(fields[1]) == parent and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def resident(address: str) -> int:

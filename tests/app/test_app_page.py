@@ -30,8 +30,8 @@ LAST = "return ppopt.schedules.map((one) => [one.raw.title, one.raw.last / one.r
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with served() as found:
-        yield found
+    with served() as url:
+        yield url
 
 
 class AppView:
@@ -79,10 +79,10 @@ class AppView:
 
 @pytest.fixture
 def app(view: View, address: str) -> AppView:
-    found = AppView(view)
-    found.open(address)
+    app_view = AppView(view)
+    app_view.open(address)
     view.driver.get_log("browser")
-    return found
+    return app_view
 
 
 def makespans(app: AppView) -> dict[str, float]:
@@ -128,13 +128,13 @@ def test_schedules_of_other_settings_are_marked(app: AppView, address: str) -> N
     """A link with a mistake: what is drawn is the first example."""
     app.open(f"{address}/?stages=8&batches=32&forward_times=1,2&strategies=1f1b")
     stale = "return document.body.classList.contains('stale')"
-    shown = "return document.getElementById('stale').offsetHeight > 0"
-    assert app.run(stale) and app.run(shown)
+    offset_visible = "return document.getElementById('stale').offsetHeight > 0"
+    assert app.run(stale) and app.run(offset_visible)
     for button in ("find", "copy"):
         app.click(button)
         assert app.text("progress") == "mend the form first"
     app.type("forward_times", "2")
-    assert not app.run(stale) and not app.run(shown)
+    assert not app.run(stale) and not app.run(offset_visible)
     assert list(makespans(app)) == ["1f1b"]
     app.quiet(faults=1)
 
@@ -148,13 +148,15 @@ def test_a_layout_is_checked_as_it_is_typed(app: AppView) -> None:
     app.quiet(faults=1)
 
 
-SHOWN = "const { on, off, theme } = ppopt.view; return JSON.stringify([[...on], [...off], theme])"
+VIEW_STATE = (
+    "const { on, off, theme } = ppopt.view; return JSON.stringify([[...on], [...off], theme])"
+)
 
 
 @pytest.mark.parametrize("name", ["config", "partition", "search"])
 def test_typed_letters_stay_in_the_field(app: AppView, name: str) -> None:
     """Most letters, `0`, `-`, `=` and `/` are shortcuts of the charts elsewhere."""
-    shown = app.run(SHOWN)
+    before = app.run(VIEW_STATE)
     app.run("document.querySelectorAll('details').forEach((part) => part.open = true)")
     field = f"document.querySelector('[name={name}], #{name}')"
     app.run(f"{field}.focus()")
@@ -162,22 +164,22 @@ def test_typed_letters_stay_in_the_field(app: AppView, name: str) -> None:
     app.view.press(text)
     app.settle()
     assert app.run(f"return {field}.value") == text
-    assert app.run(SHOWN) == shown
+    assert app.run(VIEW_STATE) == before
     app.view.press(ESCAPE)
     assert app.run(f"return document.activeElement !== {field}")
     app.view.press("m")
-    assert app.run(SHOWN) != shown, "shortcuts work outside the field"
+    assert app.run(VIEW_STATE) != before, "shortcuts work outside the field"
 
 
 def test_a_letter_chooses_in_a_list(app: AppView) -> None:
     """Lists find an entry by its first letters; `l` shows links and `v` taller rows elsewhere."""
-    shown = app.run(SHOWN)
+    before = app.run(VIEW_STATE)
     app.run("document.getElementById('layers-part').open = true")
     app.run("document.querySelector('[name=model]').focus()")
     app.view.press("l")
     app.settle()
     assert app.run("return document.querySelector('[name=model]').value").startswith("l")
-    assert app.run(SHOWN) == shown
+    assert app.run(VIEW_STATE) == before
 
 
 def test_a_search_shows_its_end_and_is_drawn_and_leaves_with_an_edit(app: AppView) -> None:

@@ -46,11 +46,11 @@ def test_drawn_values_are_those_of_an_evaluation(client: Any) -> None:
     assert parts["drawn"] == ["1f1b", "zbv"]
     for raw in json.loads(parts["data"])["schedules"]:
         name = raw["title"].split(" ")[0]
-        made = ppopt.evaluate(
+        schedule = ppopt.evaluate(
             ppopt.strategies.resolve(name).unplaced(ppopt.Pipeline(stages=4, batches=8)), name
         )
         assert raw["last"] / raw["unit"] == float(
-            made.metrics.makespan_ticks / made.pipeline.ticks.per_unit
+            schedule.metrics.makespan_ticks / schedule.pipeline.ticks.per_unit
         )
 
 
@@ -108,29 +108,31 @@ def events(client: Any, query: dict[str, str]) -> Iterator[tuple[str, dict[str, 
 
 def test_a_search_tells_value_and_bound_and_its_schedule_is_drawn(client: Any) -> None:
     query = {"stages": "4", "batches": "8", "mem_limit": "1f1b"}
-    found = list(events(client, query))
-    kinds = [kind for kind, _ in found]
+    received = list(events(client, query))
+    kinds = [kind for kind, _ in received]
     assert kinds[0] == "began" and kinds[-1] == "ended" and "progress" in kinds
-    assert found[-1][1]["words"].startswith("27, proved optimal")
-    name = found[0][1]["name"]
+    assert received[-1][1]["words"].startswith("27, proved optimal")
+    name = received[0][1]["name"]
     drawn = {**query, "strategies": "1f1b", "optimum": name}
     assert client.get("/draw", params=drawn).json()["drawn"] == ["1f1b", "optimum"]
-    other = client.get("/draw", params={**drawn, "batches": "9"}).json()
-    assert other["drawn"] == ["1f1b"], "a schedule is not drawn beside those of other pipelines"
+    drawn_later = client.get("/draw", params={**drawn, "batches": "9"}).json()
+    assert drawn_later["drawn"] == ["1f1b"], (
+        "a schedule is not drawn beside those of other pipelines"
+    )
 
 
 def test_a_search_that_is_stopped_keeps_its_best() -> None:
     limits = ("--searches", "1", "--time-limit", "6000")
     with served(*limits) as address, httpx.Client(base_url=address, timeout=HANGS) as client:
-        found = []
+        received = []
         for kind, data in events(client, HARD):
-            found.append((kind, data))
+            received.append((kind, data))
             if kind == "began":
                 name = data["name"]
                 assert client.get("/search", params=HARD).status_code == 429
             if kind == "progress" and not data["words"].startswith("no schedule"):
                 client.post("/stop", params={"name": name})
-        assert found[-1][0] == "ended"
+        assert received[-1][0] == "ended"
 
 
 def test_no_process_stays_when_a_page_or_the_server_goes() -> None:

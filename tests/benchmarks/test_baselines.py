@@ -28,10 +28,12 @@ def questions() -> list[Question]:
     In the last one 1F1B keeps the limit only with whole backwards: B takes more before W.
     """
     drawn = [case.pipeline for case in tiny_cases(11, 60, ops=15, fused=False)]
-    timed = [one for one in drawn if all(map(min, one.ticks.durations))]
+    timed = [pipeline for pipeline in drawn if all(map(min, pipeline.ticks.durations))]
     chosen = list(islice(timed, 16))
     split = Pipeline(stages=2, batches=2, activation=2, memory_b=1, mem_limit=4)
-    return [(one, tuple(Objective)[place % 2]) for place, one in enumerate([*chosen, split])]
+    return [
+        (pipeline, tuple(Objective)[place % 2]) for place, pipeline in enumerate([*chosen, split])
+    ]
 
 
 def test_plain_cp_sat_finds_what_the_oracle_finds() -> None:

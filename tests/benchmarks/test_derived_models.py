@@ -40,7 +40,7 @@ DENSE, MIXED = (run.decoder for run in derived.DEEPSEEK_V3.runs)
 
 
 @pytest.mark.parametrize(
-    ("found", "published"),
+    ("actual", "published"),
     [
         (derived.LLAMA_8B.parameters, 8.03e9),
         (derived.LLAMA_70B.parameters, 70.6e9),
@@ -51,11 +51,11 @@ DENSE, MIXED = (run.decoder for run in derived.DEEPSEEK_V3.runs)
     ],
     ids=["llama 8b", "llama 70b", "deepseek-v3", "its mtp", "internvit", "internlm2-20b"],
 )
-def test_parameters_are_those_published(found: int, published: float) -> None:
+def test_parameters_are_those_published(actual: int, published: float) -> None:
     """Model cards of Llama 3.1 8B (8.03B) and 70B (70.6B), README_WEIGHTS.md of
     github.com/deepseek-ai/DeepSeek-V3 (671B; MTP: 11.5B unique), model cards of InternViT-6B-448px-
     V1-5 (5.5B) and InternLM2-20B (19.9B)."""
-    assert found == pytest.approx(published, rel=0.01)
+    assert actual == pytest.approx(published, rel=0.01)
 
 
 def passed(decoder: Decoder, hidden: int) -> int:
@@ -85,8 +85,8 @@ def test_a_block_of_llama_8b_by_hand() -> None:
     attention = scores * (1 + H100.attention_blocks / (32 * 64))
     attention /= H100.bf16 * H100.attention_efficiency
     vectors = 2 * 2 + 2 * 3  # norms and residual additions
-    moved = 2 * 8192 * (vectors * 4096 + 2 * (4096 + 1024) + 3 * 14336) / bandwidth
-    memory = moved + (2 + 2 + 2 + 1) * H100.kernel_time
+    memory_time = 2 * 8192 * (vectors * 4096 + 2 * (4096 + 1024) + 3 * 14336) / bandwidth
+    memory = memory_time + (2 + 2 + 2 + 1) * H100.kernel_time
     assert float(block.forward) == pytest.approx(1000 * (products + attention + memory), abs=1e-3)
     elements = 6 * 4096 + 2 * 1024 + 3 * 14336
     assert block.activation == 2 * elements * 8192 // 2**20 == 1088
@@ -131,11 +131,11 @@ def test_experts_of_a_device() -> None:
     """Of 256 experts over 64 ranks a device has 4, whose optimizer state two ranks share; all else
     is shared by 128."""
     layers = ppopt.read_model("deepseek-v3").layers
-    found = next(layer for layer in layers if layer.name == "expert block")
-    mine = 4 * 3 * 7168 * 2048
-    others = MIXED.stored(7168) - 64 * mine
-    held = mine * (6 + 6) + others * (6 + 12 / 128)
-    assert float(found.static) == pytest.approx(held / 2**20, abs=1)
+    expert_block = next(layer for layer in layers if layer.name == "expert block")
+    own_expert = 4 * 3 * 7168 * 2048
+    other_experts = MIXED.stored(7168) - 64 * own_expert
+    static_bytes = own_expert * (6 + 6) + other_experts * (6 + 12 / 128)
+    assert float(expert_block.static) == pytest.approx(static_bytes / 2**20, abs=1)
 
 
 def test_the_embedding_has_no_input_gradient() -> None:

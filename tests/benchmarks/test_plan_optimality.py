@@ -29,7 +29,7 @@ def test_more_plans_are_as_good_as_brute_force(runtime: str, limited: bool, seed
 
 
 @pytest.mark.parametrize(
-    ("status", "value", "best", "bound", "words"),
+    ("status", "value", "best", "bound", "message"),
     [
         ("optimal", 11, 10, 11, "another one is better"),
         ("infeasible", None, 10, None, "one keeps the limit"),
@@ -39,9 +39,9 @@ def test_more_plans_are_as_good_as_brute_force(runtime: str, limited: bool, seed
     ],
 )
 def test_a_false_claim_is_a_fault(
-    status: str, value: int | None, best: int | None, bound: int | None, words: str
+    status: str, value: int | None, best: int | None, bound: int | None, message: str
 ) -> None:
-    numbers = [None if one is None else Fraction(one) for one in (value, best, bound)]
+    numbers = [None if number is None else Fraction(number) for number in (value, best, bound)]
     outcome = Outcome(Case(1, "any", limited=True), status, *numbers)
-    assert words in outcome.fault
-    assert any(words in line for line in lines([outcome]))
+    assert message in outcome.fault
+    assert any(message in line for line in lines([outcome]))

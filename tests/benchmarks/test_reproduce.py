@@ -12,17 +12,17 @@ from benchmarks.reproduce import Line, Table
     "table", [reproduce.table_2, reproduce.v_family, reproduce.megatron, reproduce.dualpipe]
 )
 def test_formulas_are_met(table) -> None:
-    made = table()
-    assert [line for line in made.lines if line.wrong] == []
-    assert all(line.published for line in made.lines)
+    result = table()
+    assert [line for line in result.lines if line.wrong] == []
+    assert all(line.published for line in result.lines)
 
 
 def test_published_rates_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows at hand; 1F1B-I follows a formula, as the table says."""
     monkeypatch.setattr(reproduce, "model_names", lambda: tuple(reproduce.TABLE_5))
-    made = reproduce.table_5()
-    assert len(made.lines) == 3 * 6
-    for line in made.lines:
+    result = reproduce.table_5()
+    assert len(result.lines) == 3 * 6
+    for line in result.lines:
         assert not line.wrong
         same = line.published == line.ours
         assert same or line.note == f"formula {line.published}"
@@ -39,6 +39,6 @@ def test_every_pipeline_and_schedule_has_its_peak(monkeypatch: pytest.MonkeyPatc
     """All twelve are printed; here the three of 8 devices and 1.5B are run."""
     assert len([name for name in reproduce.model_names() if name.startswith("zb-")]) == 12
     monkeypatch.setattr(reproduce, "model_names", lambda: tuple(reproduce.TABLE_5))
-    made = reproduce.table_5_memory()
-    assert [line.what.split()[1] for line in made.lines] == [*reproduce.COLUMNS] * 3
-    assert not any(line.wrong for line in made.lines)
+    result = reproduce.table_5_memory()
+    assert [line.what.split()[1] for line in result.lines] == [*reproduce.COLUMNS] * 3
+    assert not any(line.wrong for line in result.lines)

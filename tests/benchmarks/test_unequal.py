@@ -16,7 +16,7 @@ from benchmarks.unequal import (
     MIDDLE,
     PAGE,
     Example,
-    hands,
+    baselines,
     short_text,
 )
 from ppopt import evaluate
@@ -39,7 +39,7 @@ def test_the_best_schedule_beats_every_hand_strategy(example: Example) -> None:
     assert ppopt.verify(schedule, claims) == []
     assert schedule.pipeline.limits == example.pipeline.limits
     best = schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-    fitting = hands(example.pipeline)
+    fitting = baselines(example.pipeline)
     assert best < fitting[0].value
     less = 1 - best / fitting[0].value
     assert f"takes {float(100 * less):.1f} % less time than `{fitting[0].name}`" in section(example)
@@ -47,23 +47,23 @@ def test_the_best_schedule_beats_every_hand_strategy(example: Example) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_the_stored_schedule_is_of_the_pipeline_shown(example: Example) -> None:
-    pipeline, shown = read_schedule(example.file)[0].pipeline, example.pipeline.costs
+    pipeline, costs = read_schedule(example.file)[0].pipeline, example.pipeline.costs
     stored, chunks = pipeline.costs, pipeline.num_stages // pipeline.num_devices
     for field in ("forward", "backward_input", "weight", "activation"):
-        whole = [one / pipeline.num_slices / chunks for one in getattr(shown, field)]
+        whole = [cost / pipeline.num_slices / chunks for cost in getattr(costs, field)]
         assert sorted(getattr(stored, field)) == sorted(whole * chunks)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_figures_and_pictures_are_current(example: Example) -> None:
-    made = {hand.name: hand for hand in hands(example.pipeline)}
+    evaluated = {baseline.name: baseline for baseline in baselines(example.pipeline)}
     rows = re.findall(r"\| `([\w-]+)` \| ([\d.]+) \| \|", section(example))
     assert rows
     for name, value in rows:
-        assert float(made[name].value) == float(value), f"renew {PAGE} by benchmarks.unequal"
+        assert float(evaluated[name].value) == float(value), f"renew {PAGE} by benchmarks.unequal"
     best = read_schedule(example.file)[0]
     assert example.picture("best").read_text(encoding="utf-8") == svg(best)
-    first = made[rows[0][0]].schedule
+    first = evaluated[rows[0][0]].schedule
     assert example.picture("hand").read_text(encoding="utf-8") == svg(first)
 
 
@@ -73,10 +73,12 @@ def test_values_of_the_cases_are_current() -> None:
     )
     assert TEXT.startswith("\n".join((HEAD, *short_text(), MIDDLE))), f"renew {PAGE}"
     assert CASES_HEAD in TEXT
-    assert [row[:3] for row in rows] == [(c.strategy, c.words, c.objective.value) for c in CASES]
+    assert [row[:3] for row in rows] == [
+        (c.strategy, c.description, c.objective.value) for c in CASES
+    ]
     for case, (*_, value, bound, verdict) in zip(CASES, rows, strict=True):
-        made = evaluate(case.pipeline, case.strategy, case.objective)
-        figure = made.pipeline.ticks.time(made.metrics.value_ticks(case.objective))
+        schedule = evaluate(case.pipeline, case.strategy, case.objective)
+        figure = schedule.pipeline.ticks.time(schedule.metrics.value_ticks(case.objective))
         assert figure == Fraction(value)
-        shown = "optimal" if value == bound else f"open: between {bound} and {value}"
-        assert verdict == shown
+        expected = "optimal" if value == bound else f"open: between {bound} and {value}"
+        assert verdict == expected

@@ -32,8 +32,8 @@ def test_parameters_are_those_published(name: str) -> None:
 def test_parameters_with_the_prediction_module_are_those_published(name: str) -> None:
     architecture = architecture_of(CONFIGS[name])
     total, copies = WITH_PREDICTIONS[name]
-    words = copies * architecture.vocabulary * architecture.hidden
-    assert architecture.parameters + architecture.prediction_parameters + words == total
+    word_parameters = copies * architecture.vocabulary * architecture.hidden
+    assert architecture.parameters + architecture.prediction_parameters + word_parameters == total
 
 
 def scales(decoder: Decoder, hidden: int) -> int:
@@ -91,10 +91,10 @@ def test_a_layer_of_qwen2_moe_by_hand() -> None:
 
 def test_the_prediction_module_of_deepseek_v3() -> None:
     """11.5B unique parameters (README_WEIGHTS.md): a layer, 2 x 7168 x 7168, three norms."""
-    found = architecture_of(DEEPSEEK_V3)
-    assert found.predictions == 1
-    assert found.prediction_parameters == pytest.approx(11.5e9, rel=0.01)
-    assert [(run.name, run.count) for run in found.runs] == [
+    architecture = architecture_of(DEEPSEEK_V3)
+    assert architecture.predictions == 1
+    assert architecture.prediction_parameters == pytest.approx(11.5e9, rel=0.01)
+    assert [(run.name, run.count) for run in architecture.runs] == [
         ("dense block", 3),
         ("expert block", 58),
     ]
@@ -169,7 +169,7 @@ def without(key: str) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         (without("hidden_size"), "hidden_size is missing"),
         (without("architectures"), "architectures is missing"),
@@ -228,8 +228,8 @@ def without(key: str) -> Config:
         ),
     ],
 )
-def test_what_cannot_be_derived_is_one_clear_line(config: Config, told: str) -> None:
-    with pytest.raises(InputError, match=told) as raised:
+def test_what_cannot_be_derived_is_one_clear_line(config: Config, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
         architecture_of(config)
     assert "\n" not in str(raised.value)
 

@@ -162,15 +162,18 @@ def test_an_indexer_scores_all_keys_and_attention_sees_those_it_chooses() -> Non
 def test_what_attention_keeps_by_hand() -> None:
     """Elements per token: 8 heads and 2 groups of 64, latents of 48 and 32, 4 index heads of 16."""
     plain = GroupedQueryAttention(8, 2, 64)
-    assert plain.kept == (8 + 2 + 2 + 8) * 64  # queries, keys, values, output
-    assert replace(plain, normed=True).kept == plain.kept + (8 + 2) * 64  # before their norms
-    assert replace(plain, gated=True).kept == plain.kept + 2 * 8 * 64  # gate, gated output
+    assert plain.stashed == (8 + 2 + 2 + 8) * 64  # queries, keys, values, output
+    assert replace(plain, normed=True).stashed == plain.stashed + (8 + 2) * 64  # before their norms
+    assert replace(plain, gated=True).stashed == plain.stashed + 2 * 8 * 64  # gate, gated output
     latent = LatentAttention(8, query_latent=48, latent=32, plain=16, position=8, value=20)
-    assert latent.kept == 2 * 48 + 2 * 32 + 8 + 8 * (24 + 24 + 20 + 20)
+    assert latent.stashed == 2 * 48 + 2 * 32 + 8 + 8 * (24 + 24 + 20 + 20)
     indexer = Indexer(4, 16, 1024)
-    assert replace(latent, indexer=indexer).kept == latent.kept + 4 * 16 + 2 * 16 + 4
-    assert replace(latent, indexer=replace(indexer, shared=True)).kept == latent.kept
-    assert (FeedForward(64).kept(16), FeedForward(64, gated=False).kept(16)) == (3 * 64, 2 * 64)
+    assert replace(latent, indexer=indexer).stashed == latent.stashed + 4 * 16 + 2 * 16 + 4
+    assert replace(latent, indexer=replace(indexer, shared=True)).stashed == latent.stashed
+    assert (FeedForward(64).stashed(16), FeedForward(64, gated=False).stashed(16)) == (
+        3 * 64,
+        2 * 64,
+    )
 
 
 def test_linear_attention_takes_as_long_for_every_token() -> None:
@@ -185,7 +188,7 @@ def test_linear_attention_by_hand() -> None:
     linear = LinearAttention(32, 16, 128, 128, kernel=4)
     assert parameters_of(linear.matrices(2048)) == 2048 * 12288 + 2048 * 64 + 4096 * 2048
     assert linear.vectors(2048) == 4 * 8192 + 2 * 32 + 128
-    assert linear.kept == 2 * 8192 + 3 * 4096  # q, k, v, before the convolution; gate, outputs
+    assert linear.stashed == 2 * 8192 + 3 * 4096  # q, k, v, before the convolution; gate, outputs
 
 
 def test_flops_of_linear_attention_by_hand() -> None:

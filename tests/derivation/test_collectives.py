@@ -99,8 +99,8 @@ def test_items_add_up_to_the_times_of_a_layer(name: str) -> None:
     for layer in model.layers:
         own = [item for item in items if item.layer == layer.name]
         for kind, time in (("F", layer.forward), ("B", layer.input), ("W", layer.weight)):
-            found = sum(item.milliseconds for item in own if item.kind == kind)
-            assert found == pytest.approx(time, abs=1e-3)
+            total = sum(item.milliseconds for item in own if item.kind == kind)
+            assert total == pytest.approx(time, abs=1e-3)
         exchanged = sum(item.milliseconds for item in own if item.kind == "BW")
         assert exchanged == pytest.approx(layer.communication.backward, abs=1e-3)
         assert {item.layers for item in own} == {layer.count}

@@ -146,8 +146,8 @@ def test_dimensions_beside_parts_of_a_multimodal_model() -> None:
 
 def test_the_top_of_a_configuration_says_whether_embedding_and_head_are_tied() -> None:
     tied = architecture_of(QWEN3_VL | {"tie_word_embeddings": True})
-    words = 151936 * 2048
-    assert tied.parameters == PARAMETERS["Qwen/Qwen3-VL-30B-A3B-Instruct"] - words
+    embedding = 151936 * 2048
+    assert tied.parameters == PARAMETERS["Qwen/Qwen3-VL-30B-A3B-Instruct"] - embedding
 
 
 def test_the_encoder_of_qwen3_vl() -> None:
@@ -166,7 +166,7 @@ def test_the_encoder_of_qwen3_vl() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vision", "told"),
+    ("vision", "message"),
     [
         ({"depth": None}, "vision_config: depth is missing"),
         ({"num_heads": 7}, "vision_config: hidden_size: 1152 cannot be divided by 7 heads"),
@@ -174,9 +174,9 @@ def test_the_encoder_of_qwen3_vl() -> None:
         ({"out_hidden_size": 9}, "vision_config: out_hidden_size: the hidden_size of the language"),
     ],
 )
-def test_an_encoder_that_cannot_be_read(vision: Config, told: str) -> None:
+def test_an_encoder_that_cannot_be_read(vision: Config, message: str) -> None:
     config = QWEN3_VL | {"vision_config": QWEN3_VL["vision_config"] | vision}
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         architecture_of(config)
 
 

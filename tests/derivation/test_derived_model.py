@@ -51,8 +51,8 @@ def test_a_file_says_what_it_is_and_reads_back() -> None:
 
 def test_two_sequences_a_microbatch_take_less_than_twice_as_much() -> None:
     """Activations double; times less, for kernels start and gradients add up once in each."""
-    one, two = (derive_model(LLAMA_8B, gpu="h100", microbatch=size) for size in (1, 2))
-    for before, after in zip(one.layers[1:], two.layers[1:], strict=True):
+    single, two = (derive_model(LLAMA_8B, gpu="h100", microbatch=size) for size in (1, 2))
+    for before, after in zip(single.layers[1:], two.layers[1:], strict=True):
         assert 1.7 * before.forward < after.forward < 2 * before.forward
         assert 1.7 * before.backward < after.backward < 2 * before.backward
         assert (after.activation, after.static) == (2 * before.activation, before.static)
@@ -90,13 +90,13 @@ def test_a_split_backward_is_longer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero", "held"),
+    ("zero", "bytes_per_parameter"),
     [(0, 2 + 4 + 12), (1, 2 + 4 + 12 / 8), (2, 2 + 4 / 8 + 12 / 8), (3, 18 / 8)],
 )
-def test_zero_shards_memory(zero: int, held: float) -> None:
+def test_zero_shards_memory(zero: int, bytes_per_parameter: float) -> None:
     """A layer of 218,103,808 parameters over 8 ranks (arXiv 1910.02054, figure 1)."""
     layer = derive_model(LLAMA_8B, gpu="h100", data=8, zero=zero).layers[1]
-    assert layer.static == -(-218_103_808 * held // 2**20)
+    assert layer.static == -(-218_103_808 * bytes_per_parameter // 2**20)
     assert bool(layer.step.unshard) == (zero > 0)
     assert layer.step.unshard_memory == (2 * 218_103_808 / 2**20 if zero == 3 else 0)
 
@@ -113,9 +113,9 @@ def test_once_in_a_step_by_hand() -> None:
     assert step.unshard == pytest.approx(
         1000 * (alpha + 7 / 8 * 2 * parameters / bandwidth), abs=1e-3
     )
-    moved = parameters * (32 / 8 + 4)
+    traffic = parameters * (32 / 8 + 4)
     speed = gpu.memory_speed * gpu.memory_efficiency
-    assert step.optimizer == pytest.approx(1000 * (moved / speed + gpu.kernel_time), abs=1e-3)
+    assert step.optimizer == pytest.approx(1000 * (traffic / speed + gpu.kernel_time), abs=1e-3)
 
 
 def test_low_rank_adaptation() -> None:
@@ -161,8 +161,8 @@ def test_a_tied_matrix_is_held_once_on_a_single_stage() -> None:
     config = CONFIGS["openai-community/gpt2"]
     alone = derive_model(config, gpu="h100", devices=1, sequence=1024)
     two = derive_model(config, gpu="h100", devices=2, sequence=1024)
-    words = 50257 * 768 * 18 / 2**20
-    assert alone.layers[-1].static == 0 and two.layers[-1].static == pytest.approx(words, abs=1)
+    embedding = 50257 * 768 * 18 / 2**20
+    assert alone.layers[-1].static == 0 and two.layers[-1].static == pytest.approx(embedding, abs=1)
     assert alone.layers[-1].weight == two.layers[-1].weight
     assert two.layers[-1].step.gradient_sync > 0 == alone.layers[-1].step.gradient_sync
 
@@ -213,9 +213,9 @@ def test_experts_are_spread_over_ranks() -> None:
     The rest: 2048 x 128 x 72 of attention and 2048 x 128 of the router; r = 16.
     """
     model = derive_model(CONFIGS["Qwen/Qwen3-30B-A3B"], gpu="h100", data=16, expert=16)
-    mine, rest = 8 * 3 * 2048 * 768, 2 * 2048 * 128 * 36 + 2048 * 128
-    held = mine * (6 + 12) + rest * (6 + Fraction(12, 16))
-    assert model.layers[1].static == -(-held // 2**20)
+    own_experts, rest = 8 * 3 * 2048 * 768, 2 * 2048 * 128 * 36 + 2048 * 128
+    static_bytes = own_experts * (6 + 12) + rest * (6 + Fraction(12, 16))
+    assert model.layers[1].static == -(-static_bytes // 2**20)
 
 
 def test_efficiency_scales_the_work() -> None:
@@ -275,13 +275,13 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("config", "given", "told"), REFUSED.values(), ids=REFUSED)
-def test_refused(config: Config, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        derive_model(config, **({"gpu": "h100"} | given))
+@pytest.mark.parametrize(("config", "options", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused(config: Config, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        derive_model(config, **({"gpu": "h100"} | options))
 
 
 def test_gpus_of_a_training() -> None:
     training = Training(devices=2, tensor=4, context=2, data=3, expert=6, sequence=8192)
     assert (training.gpus, training.ranks, training.all_tokens) == (48, 6, 8192)
-    assert training.words() == "tensor 4, context 2, data 3, expert 6"
+    assert training.describe_parallelism() == "tensor 4, context 2, data 3, expert 6"

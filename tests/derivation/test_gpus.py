@@ -70,7 +70,7 @@ class TestOwnFile:
         file.write_text('like = "H100"\nmemory = 96\nkernel_time = "3us"\nsource = "our test"')
         own, h100 = gpu_named(file), gpu_named("h100")
         assert (own.name, own.memory, own.kernel_time) == ("my-gpu", 96, 3e-6)
-        assert own.origins["memory"] == (Basis.GIVEN, "our test")
+        assert own.origins["memory"] == (Basis.USER_FILE, "our test")
         assert own.origins["bf16"] == (Basis.ASSUMED, f"as h100: {h100.origins['bf16'].source}")
         changed = ("name", "origins", "memory", "kernel_time")
         for name in VALUES:
@@ -81,7 +81,7 @@ class TestOwnFile:
         own = gpu_named(str(file))
         assert (own.bf16, own.memory, own.memory_speed) == (459e12, 95, 2765e9)
         assert own.fp8 is None
-        assert own.origins["bf16"] == (Basis.GIVEN, "given in my-gpu.toml")
+        assert own.origins["bf16"] == (Basis.USER_FILE, "given in my-gpu.toml")
         assert own.origins["all_gather"].basis is Basis.ASSUMED
 
     def test_another_bf16_peak_leaves_out_the_other_peaks(self, file: Path) -> None:
@@ -117,7 +117,7 @@ class TestOwnFile:
         assert "x half" in half.text
 
     @pytest.mark.parametrize(
-        ("content", "told"),
+        ("content", "expected"),
         [
             ("memroy = 80", "unknown key 'memroy'; did you mean memory?"),
             ("basis = 'measured'", "unknown key 'basis'"),
@@ -144,9 +144,9 @@ class TestOwnFile:
             ("", "the file is empty"),
         ],
     )
-    def test_refused(self, file: Path, content: str, told: str) -> None:
+    def test_refused(self, file: Path, content: str, expected: str) -> None:
         file.write_text(content)
-        with pytest.raises(InputError, match=told) as raised:
+        with pytest.raises(InputError, match=expected) as raised:
             gpu_named(file)
         message = str(raised.value)
         assert message.startswith(f"{file}: ") and "\n" not in message

@@ -32,14 +32,14 @@ GPU = replace(
         (Kernel("x", Bound.PRODUCT, 2e12, launches=3), 2.12e12 / 800e12),
         (Kernel("x", Bound.PRODUCT, 1e9), 41e9 / 800e12),
         # Bound by its matrices: 40 GB at 2 TB/s
-        (Kernel("x", Bound.GROUPED, 1e12, moved=40e9), 20e-3),
-        (Kernel("x", Bound.GROUPED, 1e12, moved=1e6), 1.04e12 / 500e12),
+        (Kernel("x", Bound.GROUPED, 1e12, traffic=40e9), 20e-3),
+        (Kernel("x", Bound.GROUPED, 1e12, traffic=1e6), 1.04e12 / 500e12),
         (Kernel("x", Bound.ATTENTION, 6e12), 10e-3),
         # As many blocks as lose half
         (Kernel("x", Bound.ATTENTION, 6e12, blocks=100), 20e-3),
         (Kernel("x", Bound.ATTENTION_BACKWARD, 6e12, blocks=300), 15e-3 * 4 / 3),
         (Kernel("x", Bound.ATTENTION, 1e6), 5e-6),
-        (Kernel("x", Bound.MEMORY, moved=2e9, launches=2), 1e-3 + 10e-6),
+        (Kernel("x", Bound.MEMORY, traffic=2e9, launches=2), 1e-3 + 10e-6),
     ],
 )
 def test_time(kernel: Kernel, time: float) -> None:

@@ -48,19 +48,19 @@ def test_eager_pytorch_keeps_what_was_measured(tensor: int, attention: float, ml
     """MiB that F leaves allocated, without its output: a layer of Llama 3.1 8B, 8192 tokens,
     measured with PyTorch 2.11 on an H200 (369 and 960 MiB with an output of 64; 102.1 and 176)."""
     rank = rank_of(framework="torch", sequence=8192, tensor=tensor)
-    kept = rank.attention(LLAMA_8B.attention, 4096).kept / MIB
-    assert kept == pytest.approx(attention, rel=0.005)
-    assert rank.feed_forward(LLAMA_8B.feed_forward, 4096)[0].kept / MIB == mlp
+    activation = rank.attention(LLAMA_8B.attention, 4096).stashed / MIB
+    assert activation == pytest.approx(attention, rel=0.005)
+    assert rank.feed_forward(LLAMA_8B.feed_forward, 4096)[0].stashed / MIB == mlp
 
 
 def test_a_layer_of_llama_8b_is_as_long_as_measured() -> None:
     """F 6.96, B 9.97 and W 5.67 ms of a layer with 8192 tokens, `ppopt profile` of a pipeline run
     under PyTorch 2.11, eager, on an H200; within 6 %."""
     rank = rank_of(framework="torch", sequence=8192)
-    found = times(rank, *rank.decoder(LLAMA_8B, 4096))
-    assert found.forward == pytest.approx(6.96, rel=0.06)
-    assert found.input == pytest.approx(9.97, rel=0.06)
-    assert found.weight == pytest.approx(5.67, rel=0.06)
+    layer_times = times(rank, *rank.decoder(LLAMA_8B, 4096))
+    assert layer_times.forward == pytest.approx(6.96, rel=0.06)
+    assert layer_times.input == pytest.approx(9.97, rel=0.06)
+    assert layer_times.weight == pytest.approx(5.67, rel=0.06)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_feed_forward_network_is_as_long_as_measured(
     part = rank.feed_forward(LLAMA_8B.feed_forward, 4096)[0]
     costing = Costing(rank)
     kernels = (part.forward, part.input, part.input + part.weight)
-    found = [1000 * costing.computed(each) for each in kernels]
-    assert found == [pytest.approx(time, rel=0.2) for time in measured]
+    seconds = [1000 * costing.computed(each) for each in kernels]
+    assert seconds == [pytest.approx(time, rel=0.2) for time in measured]
 
 
 def counts(collectives: PerKind) -> list[int]:
@@ -91,32 +91,32 @@ def counts(collectives: PerKind) -> list[int]:
 def test_sequence_parallel_ranks_gather_and_scatter() -> None:
     """Four in F, six in BW, and eight in B and W, of 2 x tokens x hidden bytes each."""
     rank = rank_of(tensor=4, sequence=8192)
-    found = exchanged(rank.decoder(LLAMA_8B, 4096))
-    assert counts(found) == [4, 4, 4, 6]
-    assert {each.size for kind in found for each in kind} == {ELEMENT * 8192 * 4096}
+    collectives = exchanged(rank.decoder(LLAMA_8B, 4096))
+    assert counts(collectives) == [4, 4, 4, 6]
+    assert {each.size for kind in collectives for each in kind} == {ELEMENT * 8192 * 4096}
 
 
 def test_ranks_without_sequence_parallelism_reduce() -> None:
     """Two all-reduces in F, and two in B."""
     rank = rank_of(tensor=4, sequence=8192, sequence_parallel=False)
-    found = exchanged(rank.decoder(LLAMA_8B, 4096))
-    assert counts(found) == [2, 2, 0, 2]
-    assert {each.pattern for kind in found for each in kind} == {"all-reduce"}
+    collectives = exchanged(rank.decoder(LLAMA_8B, 4096))
+    assert counts(collectives) == [2, 2, 0, 2]
+    assert {each.pattern for kind in collectives for each in kind} == {"all-reduce"}
 
 
 def test_latents_are_gathered_at_their_own_width() -> None:
     """DeepSeek-V3: what is projected down by every rank is gathered for the projections up."""
     latent = LatentAttention(128, query_latent=1536, latent=512, plain=128, position=64, value=128)
-    found = exchanged([rank_of(tensor=2, sequence=4096).attention(latent, 7168)])
-    assert [each.size / 4096 / ELEMENT for each in found.forward] == [1536, 512, 7168]
+    collectives = exchanged([rank_of(tensor=2, sequence=4096).attention(latent, 7168)])
+    assert [each.size / 4096 / ELEMENT for each in collectives.forward] == [1536, 512, 7168]
 
 
 def test_experts_exchange_the_copies_of_tokens() -> None:
     """Two exchanges in F and in B, of 2 x tokens x chosen x hidden bytes."""
     rank = rank_of(data=8, expert=8, sequence=4096)
-    found = exchanged(rank.feed_forward(Experts(768, 128, chosen=8), 2048))
-    assert counts(found) == [2, 2, 0, 2]
-    assert {each.size for each in found.forward} == {ELEMENT * 4096 * 8 * 2048}
+    collectives = exchanged(rank.feed_forward(Experts(768, 128, chosen=8), 2048))
+    assert counts(collectives) == [2, 2, 0, 2]
+    assert {each.size for each in collectives.forward} == {ELEMENT * 4096 * 8 * 2048}
 
 
 def test_a_token_passes_the_network_once_for_a_node() -> None:
@@ -134,8 +134,8 @@ def test_a_token_passes_the_network_once_for_a_node() -> None:
     assert copies.network == 1 and once.network == pytest.approx(3.6 / 8, rel=0.001)
     gpu = gpu_named("h800")
     alpha = gpu.collective_fixed + 63 * gpu.collective_step
-    moved = [each.seconds(gpu, 8) / 2 - alpha for each in (copies, once)]
-    assert moved[1] == pytest.approx(moved[0] * once.network)
+    network_time = [each.seconds(gpu, 8) / 2 - alpha for each in (copies, once)]
+    assert network_time[1] == pytest.approx(network_time[0] * once.network)
 
 
 def test_tensor_ranks_of_experts() -> None:
@@ -145,9 +145,9 @@ def test_tensor_ranks_of_experts() -> None:
     )
     experts = Experts(768, 128, chosen=8)
     copies = ELEMENT * 2048 * 8 * 2048
-    found = [exchanged(rank.feed_forward(experts, 2048)).forward for rank in (whole, half)]
-    assert [(each.pattern, each.size) for each in found[0]] == [("all-to-all", copies)]
-    assert [(each.pattern, each.size) for each in found[1]] == [
+    collectives = [exchanged(rank.feed_forward(experts, 2048)).forward for rank in (whole, half)]
+    assert [(each.pattern, each.size) for each in collectives[0]] == [("all-to-all", copies)]
+    assert [(each.pattern, each.size) for each in collectives[1]] == [
         ("all-to-all", copies),
         ("all-gather", 2 * copies),
         ("reduce-scatter", 2 * copies),
@@ -171,13 +171,13 @@ def test_context_ranks_exchange(
     kind: ContextType, forward: list[tuple[str, int]], back: list[tuple[str, int]]
 ) -> None:
     rank = rank_of(context=4, context_type=kind, sequence=32768)
-    found = exchanged([rank.attention(LLAMA_8B.attention, 4096)])
+    collectives = exchanged([rank.attention(LLAMA_8B.attention, 4096)])
 
     def shapes(kind: tuple[Collective, ...]) -> list[tuple[str, int]]:
         return [(each.pattern, each.repeats) for each in kind]
 
-    assert shapes(found.forward) == forward and shapes(found.backward) == back
-    assert found.input == found.backward and not found.weight
+    assert shapes(collectives.forward) == forward and shapes(collectives.backward) == back
+    assert collectives.input == collectives.backward and not collectives.weight
 
 
 def test_a_ring_hides_behind_attention() -> None:
@@ -200,9 +200,9 @@ def test_adapters_alone_have_weight_gradients() -> None:
     assert times(tuned, *parts).input > times(plain, *whole).input
 
 
-@pytest.mark.parametrize(("dropout", "kept", "moved"), [(True, 5, 13), (False, 2, 8)])
+@pytest.mark.parametrize(("dropout", "activation", "traffic"), [(True, 5, 13), (False, 2, 8)])
 def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
-    dropout: bool, kept: int, moved: int
+    dropout: bool, activation: int, traffic: int
 ) -> None:
     """Section 4.1: 5 a s^2 b bytes are kept of a layer; all products, masked ones too."""
     flash, scores = (
@@ -212,17 +212,19 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
         for on in (True, False)
     )
     number = 32 * 2048**2 * 2 / 4
-    assert scores.kept - flash.kept == kept * number
+    assert scores.stashed - flash.stashed == activation * number
     work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
     assert work[1] - work[0] == 0.5 * 2 * number * (128 + 128)
-    passes = [kernel.moved for kernel in scores.forward if kernel.name.startswith("s")]
-    assert sum(passes) == pytest.approx(moved * number)
+    passes = [kernel.traffic for kernel in scores.forward if kernel.name.startswith("s")]
+    assert sum(passes) == pytest.approx(traffic * number)
 
 
 def test_dropout_keeps_a_byte_of_both_outputs() -> None:
     """arXiv 2205.05198, section 4.1: s b h bytes each for the masks of a layer."""
-    kept = [rank_of(sequence=2048, dropout=on).residual(4096).kept for on in (True, False)]
-    assert kept[0] - kept[1] == 2 * 2048 * 4096
+    activations = [
+        rank_of(sequence=2048, dropout=on).residual(4096).stashed for on in (True, False)
+    ]
+    assert activations[0] - activations[1] == 2 * 2048 * 4096
 
 
 def test_scores_in_memory_are_not_shared_by_ranks_of_context() -> None:

@@ -51,10 +51,10 @@ def test_a_link_carries_one_transfer_at_a_time_and_each_way_is_free_of_the_other
 
     Device 1: F0 3..4, BW0 4..6, F1 6..7, BW1 7..9. Gradients go 6..8 and 9..11.
     """
-    made = evaluate(TWO, "1f1b")
-    assert times(made, F) == [(1, 3), (3, 5)]
-    assert times(made, B) == [(6, 8), (9, 11)]
-    assert made.metrics.makespan_ticks == 13 * made.pipeline.ticks.per_unit
+    schedule = evaluate(TWO, "1f1b")
+    assert times(schedule, F) == [(1, 3), (3, 5)]
+    assert times(schedule, B) == [(6, 8), (9, 11)]
+    assert schedule.metrics.makespan_ticks == 13 * schedule.pipeline.ticks.per_unit
 
 
 def crossing() -> Schedule:
@@ -74,25 +74,26 @@ def crossing() -> Schedule:
 
 
 def test_opposite_ways_at_one_time() -> None:
-    made = crossing()
-    assert verify(made) == []
-    assert times(made, F) == [(2, 3), (4, 5), (6, 7)]
-    assert times(made, B) == [(6, 7), (9, 10), (12, 13)]
-    one_queue = replace(made, pipeline=replace(made.pipeline, link_mode="streams"))
+    schedule = crossing()
+    assert verify(schedule) == []
+    assert times(schedule, F) == [(2, 3), (4, 5), (6, 7)]
+    assert times(schedule, B) == [(6, 7), (9, 10), (12, 13)]
+    one_queue = replace(schedule, pipeline=replace(schedule.pipeline, link_mode="streams"))
     (violation,) = verify(one_queue)
     assert violation.rule is Rule.LINK
 
 
 def test_two_at_once_on_one_way_are_named() -> None:
     """Transfers of 3 from the same starts: each begins before the one before it has ended."""
-    made = crossing()
-    slow = replace(made.pipeline, p2p=3, backward_p2p=1)
-    longer = 3 * made.pipeline.ticks.per_unit
+    schedule = crossing()
+    slow = replace(schedule.pipeline, p2p=3, backward_p2p=1)
+    longer = 3 * schedule.pipeline.ticks.per_unit
     rows = [
-        (*row[:6], row[5] + longer, row[7]) if row[0] == F else row for row in transfer_table(made)
+        (*row[:6], row[5] + longer, row[7]) if row[0] == F else row
+        for row in transfer_table(schedule)
     ]
-    changed = joined(slow, table(made), transfers=rows)
-    assert [str(one) for one in verify(changed) if one.rule is Rule.LINK] == [
+    changed = joined(slow, table(schedule), transfers=rows)
+    assert [str(violation) for violation in verify(changed) if violation.rule is Rule.LINK] == [
         "link-overlap: 0SEND_F1 from device 0 to 1 at 4..7 runs beside "
         "0SEND_F0 from device 0 to 1 at 2..5",
         "link-overlap: 0SEND_F2 from device 0 to 1 at 6..9 runs beside "
@@ -106,13 +107,17 @@ def test_links_of_an_instance_are_one_for_each_way() -> None:
     assert instance.resources[3:] == tuple(
         Resource(ResourceKind.LINK, pair, one_way=True) for pair in ((0, 1), (1, 0), (1, 2), (2, 1))
     )
-    assert [(link_label(one), link_title(one)) for one in instance.resources[3:5]] == [
+    assert [
+        (link_label(resource), link_title(resource)) for resource in instance.resources[3:5]
+    ] == [
         ("0→1", "link from device 0 to device 1"),
         ("1→0", "link from device 1 to device 0"),
     ]
     ring = Instance(replace(pipeline, chunks=2), BackwardKind.WHOLE, all_resources=True)
     carried = [len(numbers) for numbers in ring.hosted[3:]]
-    assert dict(zip((one.devices for one in ring.resources[3:]), carried, strict=True)) == {
+    assert dict(
+        zip((resource.devices for resource in ring.resources[3:]), carried, strict=True)
+    ) == {
         **dict.fromkeys(((0, 1), (1, 2), (1, 0), (2, 1)), 2),
         **dict.fromkeys(((2, 0), (0, 2)), 1),
     }
@@ -169,13 +174,13 @@ class Simulation:
                 self.done.update(group)
                 for op in group:
                     self._hand_on(op, now)
-        self.running = [one for one in self.running if one[0] > now]
+        self.running = [pair for pair in self.running if pair[0] > now]
 
     def _hand_on(self, op: Op, now: int) -> None:
-        other = op.stage + (1 if op.kind is F else -1)
-        if op.kind is W or not 0 <= other < self.pipeline.num_stages:
+        neighbour = op.stage + (1 if op.kind is F else -1)
+        if op.kind is W or not 0 <= neighbour < self.pipeline.num_stages:
             return
-        link = tuple(self.pipeline.device(stage, op.microbatch) for stage in (op.stage, other))
+        link = tuple(self.pipeline.device(stage, op.microbatch) for stage in (op.stage, neighbour))
         if link[0] != link[1]:
             send = (F if op.kind is F else B, *op[1:])
             self.waiting.setdefault((link[0], link[1]), []).append((now, op.microbatch, send))
@@ -202,14 +207,14 @@ class Simulation:
             return False
         if 0 <= part + step < self.pipeline.num_slices and not self._made(op, stage, part + step):
             return False
-        other = stage + step
-        if not 0 <= other < self.pipeline.num_stages:
+        neighbour = stage + step
+        if not 0 <= neighbour < self.pipeline.num_stages:
             return True
-        if self.pipeline.device(other, microbatch) == self.pipeline.device(stage, microbatch):
-            return self._made(op, other, part)
-        return (F if kind is F else B, other, microbatch, part) in self.brought
+        if self.pipeline.device(neighbour, microbatch) == self.pipeline.device(stage, microbatch):
+            return self._made(op, neighbour, part)
+        return (F if kind is F else B, neighbour, microbatch, part) in self.brought
 
-    def _made(self, op: Op, stage: int, part: int) -> bool:
+    def _has_result(self, op: Op, stage: int, part: int) -> bool:
         kinds = (F,) if op.kind is F else (B, BW)
         return any(Op(kind, stage, op.microbatch, part) in self.done for kind in kinds)
 
@@ -235,13 +240,13 @@ def test_hand_strategies_have_the_times_of_a_plain_simulation(name: str, p2p: in
     pipeline = Pipeline(
         stages=4, batches=8, forward=2, backward=4, p2p=p2p, backward_p2p=3, link_mode="exclusive"
     )
-    made = evaluate(pipeline, name)
-    assert verify(made) == []
-    assert all(row[4] < row[5] for row in table(made))
-    plain = Simulation(made)
+    schedule = evaluate(pipeline, name)
+    assert verify(schedule) == []
+    assert all(row[4] < row[5] for row in table(schedule))
+    plain = Simulation(schedule)
     plain.run()
-    assert {row.op: row.start for row in made.rows()} == plain.starts
-    carried = {(*row[:3], row[7]): row[5:7] for row in transfer_table(made)}
+    assert {row.op: row.start for row in schedule.rows()} == plain.starts
+    carried = {(*row[:3], row[7]): row[5:7] for row in transfer_table(schedule)}
     assert carried == plain.carried
 
 
@@ -250,16 +255,16 @@ def test_hand_strategies_have_the_times_of_a_plain_simulation(name: str, p2p: in
 
 @settings(deadline=None, max_examples=80)
 @given(built(EXCLUSIVE))
-def test_schedules_keep_their_times_in_files_and_in_the_orders_of_their_links(made: Built) -> None:
-    schedule = made.schedule
+def test_schedules_keep_their_times_in_files_and_in_the_orders_of_their_links(built: Built) -> None:
+    schedule = built.schedule
     read, _ = schedule_json.loads(schedule_json.dumps(schedule), "file")
     assert read == schedule
     queues = queues_of_schedule(schedule)
-    again = timing.schedule(schedule.pipeline, schedule.orders, queues=queues)
-    assert verify(again) == []
+    retimed = timing.schedule(schedule.pipeline, schedule.orders, queues=queues)
+    assert verify(retimed) == []
     latest = {(*row[:3], row[7]): row[6] for row in transfer_table(schedule)}
-    assert all(row[6] <= latest[*row[:3], row[7]] for row in transfer_table(again))
-    assert again.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
+    assert all(row[6] <= latest[*row[:3], row[7]] for row in transfer_table(retimed))
+    assert retimed.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
 
 
 SMALL = {
@@ -278,26 +283,28 @@ def test_the_rechecker_sends_one_result_at_a_time(link_mode: str, broken: set[st
     pipeline = replace(crossing().pipeline, link_mode=link_mode)
     claim = Claim(pipeline, span=False, backward_kind=BackwardKind.MIXED, bound=None)
     sent = list(_sent(claim, crossing(), {}))
-    made = Schedule.from_rows(pipeline, [*crossing().rows(), *sent])
-    assert {one.rule for one in verify(made)} == broken
+    schedule = Schedule.from_rows(pipeline, [*crossing().rows(), *sent])
+    assert {violation.rule for violation in verify(schedule)} == broken
 
 
 def test_a_bound_of_two_routes_that_is_too_high_is_refuted() -> None:
     pipeline = Pipeline(stages=2, batches=2, routes=2, p2p=1, link_mode="exclusive")
-    found = solve(pipeline, time_limit=0.3, workers=1)
-    again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
-    assert again.verdict == "wrong"
-    assert again.counterexample.pipeline.link_mode is LinkMode.EXCLUSIVE
-    assert verify(again.counterexample) == []
+    result = solve(pipeline, time_limit=0.3, workers=1)
+    rechecked = recheck(replace(result, lower_bound=result.value + 1), workers=1)
+    assert rechecked.verdict == "wrong"
+    assert rechecked.counterexample.pipeline.link_mode is LinkMode.EXCLUSIVE
+    assert verify(rechecked.counterexample) == []
 
 
 def test_pytorch_runs_an_order_over_streams() -> None:
-    made = evaluate(Pipeline(stages=3, batches=4, p2p=2, link_mode="exclusive"), "1f1b")
-    rows = communication.of_schedule(made)
-    over = communication.as_streams(made)
+    schedule = evaluate(Pipeline(stages=3, batches=4, p2p=2, link_mode="exclusive"), "1f1b")
+    rows = communication.of_schedule(schedule)
+    over = communication.as_streams(schedule)
     assert posting_faults(over.pipeline, rows) == []
     assert over.pipeline.streams
-    assert [order.tolist() for order in over.orders] == [order.tolist() for order in made.orders]
+    assert [order.tolist() for order in over.orders] == [
+        order.tolist() for order in schedule.orders
+    ]
 
 
 def test_the_command_line_solves_proves_and_verifies(tmp_path: Path) -> None:
@@ -307,9 +314,9 @@ def test_the_command_line_solves_proves_and_verifies(tmp_path: Path) -> None:
     """
     file = tmp_path / "best.json"
     line = "solve --stages 2 --batches 3 --p2p 2 --link-mode exclusive --json --quiet"
-    found = done(line, "-o", file).json
-    assert (found["status"], found["value"], found["link_mode"]) == ("optimal", 13, "exclusive")
-    assert found["schedule"]["pipeline"]["link_mode"] == "exclusive"
+    result = done(line, "-o", file).json
+    assert (result["status"], result["value"], result["link_mode"]) == ("optimal", 13, "exclusive")
+    assert result["schedule"]["pipeline"]["link_mode"] == "exclusive"
     assert "verified" in done(f"verify {file}").out
     text = file.read_text(encoding="utf-8")
     assert text.count("SEND_") == 6

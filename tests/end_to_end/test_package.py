@@ -44,8 +44,8 @@ def test_the_wheel_holds_the_package_the_models_and_nothing_else(built: tuple[Pa
 
 
 def _of(folder: str) -> list[Path]:
-    found = (ROOT / folder).rglob("*")
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    paths = (ROOT / folder).rglob("*")
+    return [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
 
 
 def test_the_sdist_holds_what_the_tests_need(built: tuple[Path, Path]) -> None:
@@ -90,8 +90,12 @@ def test_what_an_installed_ppopt_needs_is_little(built: tuple[Path, Path]) -> No
     with zipfile.ZipFile(built[1]) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
         metadata = message_from_bytes(wheel.read(name))
-    needed = [one for one in metadata.get_all("Requires-Dist") or () if "extra ==" not in one]
-    names = {re.split(r"[^\w-]", one, maxsplit=1)[0] for one in needed}
+    needed = [
+        requirement
+        for requirement in metadata.get_all("Requires-Dist") or ()
+        if "extra ==" not in requirement
+    ]
+    names = {re.split(r"[^\w-]", requirement, maxsplit=1)[0] for requirement in needed}
     assert names == {"ortools", "numpy", "plotly", "typer", "rich", "pyyaml", "resvg-py"}
 
 

@@ -30,7 +30,7 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     example = DOCS / "examples" / "small_transformer.py"
     Path(example.name).write_text(example.read_text(encoding="utf-8"), encoding="utf-8")
     ran = [done(line) for line in COMMANDS]
-    told = [each.out for each in ran]
+    outputs = [each.out for each in ran]
     assert [line.split()[0] for line in COMMANDS] == [
         "profile", "solve", "run", "eval", "run", "profile"
     ]  # fmt: skip
@@ -44,9 +44,9 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
     blocks = [f"layers.{block}" for block in range(6)]
     assert [*first, *last] == ["tok_embeddings", *blocks, "norm", "lm_head"]
-    assert "78 gradients and 8 losses as in one process" in told[2]
+    assert "78 gradients and 8 losses as in one process" in outputs[2]
     assert re.search(
-        r"^best.json: .*\n.*\n^predicted .*\n^measured .*\n^hand.json: ", told[4], re.M
+        r"^best.json: .*\n.*\n^predicted .*\n^measured .*\n^hand.json: ", outputs[4], re.M
     )
     begun = r"^ *\d+\.\d s  "
     assert re.search(begun + "loaded the model; building its modules on cpu", ran[0].err, re.M)
@@ -62,27 +62,33 @@ def test_a_small_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def _refusals() -> None:
     """What goes wrong is one line, before any process starts."""
-    mine = "--stages-from small_transformer.py:build"
-    for line, told in (
-        (f"run best.json {mine} --sleep 1", "your own model takes its own time"),
+    own_model = "--stages-from small_transformer.py:build"
+    for line, message in (
+        (f"run best.json {own_model} --sleep 1", "your own model takes its own time"),
         ("run best.json --compile inductor", "compile: only with your own model"),
         ("run best.json hand.json", "several schedules run by turns with your own model"),
-        (f"run best.json {mine} --device cuda", "2 ranks need as many GPUs, PyTorch sees 0"),
-        (f"run best.json {mine} --device tpu", "device: tpu is unknown; use cpu or cuda"),
+        (f"run best.json {own_model} --device cuda", "2 ranks need as many GPUs, PyTorch sees 0"),
+        (f"run best.json {own_model} --device tpu", "device: tpu is unknown; use cpu or cuda"),
         ("run best.json --stages-from none.py:build", "there is no file none.py"),
-        (f"profile {mine} -o a.yaml", "give both, --stages 4 --batches 8, or a schedule file"),
-        (f"profile best.json {mine} --stages 2 -o a.yaml", "the schedule states them"),
+        (f"profile {own_model} -o a.yaml", "give both, --stages 4 --batches 8, or a schedule file"),
+        (f"profile best.json {own_model} --stages 2 -o a.yaml", "the schedule states them"),
         (
-            f"profile {mine} --stages 2 --batches 2 --from measured -o a.yaml",
+            f"profile {own_model} --stages 2 --batches 2 --from measured -o a.yaml",
             "leave --from and --layers out",
         ),
-        (f"profile best.json {mine} --roles Et*6L -o a.yaml", "roles: of a schedule, stages are"),
+        (
+            f"profile best.json {own_model} --roles Et*6L -o a.yaml",
+            "roles: of a schedule, stages are",
+        ),
         ("profile a.log --from measured --roles EL -o a.yaml", "roles: only with your own model"),
-        (f"profile {mine} --stages 2 --batches 2 --roles E|L -o a.yaml", "layers without stages"),
+        (
+            f"profile {own_model} --stages 2 --batches 2 --roles E|L -o a.yaml",
+            "layers without stages",
+        ),
         ("profile -o a.yaml", "nothing to read: give files and --from, or your own model"),
     ):
         ran = run(line)
         assert (ran.code, ran.out) == (2, ""), line
-        assert told in ran.err
+        assert message in ran.err
         assert ran.err.count("\n") == 1
     assert not Path("a.yaml").exists()

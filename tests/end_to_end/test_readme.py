@@ -46,24 +46,26 @@ def test_picture_is_that_of_its_schedule_which_is_optimal(picture: Path) -> None
     """Another version of the solver may find another optimum: only the value must be the same."""
     schedule, claims = read_schedule(picture.with_suffix(".json"))
     assert ppopt.verify(schedule, claims) == []
-    found = replace(schedule, origin=replace(schedule.origin, from_file=False))
-    assert picture.read_text(encoding="utf-8") == svg(found)
-    again = make.solve(make.PICTURES[picture])
-    assert again.metrics.makespan_ticks == schedule.metrics.makespan_ticks
+    drawn = replace(schedule, origin=replace(schedule.origin, from_file=False))
+    assert picture.read_text(encoding="utf-8") == svg(drawn)
+    solved = make.solve(make.PICTURES[picture])
+    assert solved.metrics.makespan_ticks == schedule.metrics.makespan_ticks
 
 
 def test_the_readme_is_one_screen_or_two() -> None:
     assert len(README.splitlines()) <= 150
-    words = " ".join(README.split())
-    hand = ppopt.evaluate(make.PICTURES[ROOT / "docs" / "pictures" / "llama-3.1-8b.svg"], "1f1b")
-    found, _ = read_schedule(ROOT / "docs" / "pictures" / "llama-3.1-8b.json")
-    gain = hand.makespan / found.makespan
-    assert f"{100 * (gain - 1):.0f} % more throughput than 1F1B in the same memory" in words
+    text = " ".join(README.split())
+    baseline = ppopt.evaluate(
+        make.PICTURES[ROOT / "docs" / "pictures" / "llama-3.1-8b.svg"], "1f1b"
+    )
+    optimum, _ = read_schedule(ROOT / "docs" / "pictures" / "llama-3.1-8b.json")
+    gain = baseline.makespan / optimum.makespan
+    assert f"{100 * (gain - 1):.0f} % more throughput than 1F1B in the same memory" in text
 
 
 def test_there_is_one_command_for_the_main_job_and_one_for_the_tests() -> None:
-    found = dict(re.findall(r"<!-- command: (\w+) -->\n```sh\n([^\n]+)\n```\n", README))
-    assert found == {
+    commands = dict(re.findall(r"<!-- command: (\w+) -->\n```sh\n([^\n]+)\n```\n", README))
+    assert commands == {
         "main": "python3 -m venv .venv && .venv/bin/pip install . && "
         ".venv/bin/ppopt solve --stages 4 --batches 8 --mem-limit",
         "test": "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && "
@@ -96,8 +98,8 @@ def test_links_lead_to_files(document: str) -> None:
 def test_options_named_are_options() -> None:
     commands = ("init", "solve", "eval", "compare", "verify", "run")
     helps = [done(f"{name} --help").out for name in (*commands, "")]
-    moved = ("command-line.md", "strategies.md")
-    texts = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in moved)
+    renamed = ("command-line.md", "strategies.md")
+    texts = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in renamed)
     text = "\n".join([README, *texts])
     ppopt_lines = [line for line in text.splitlines() if "pip install" not in line]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(ppopt_lines)))

@@ -31,30 +31,30 @@ FILE = re.compile(r"# file: (\w+\.py)\n")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder after everything ran; outputs of the commands in `outputs.txt`."""
-    made = tmp_path_factory.mktemp("tutorial")
+    tutorial = tmp_path_factory.mktemp("tutorial")
     script = ["set -euo pipefail"]
     for kind, body in BLOCK.findall(TEXT):
         if kind == "python":
             name = FILE.match(body)
             assert name is not None, body
-            (made / name[1]).write_text(body, encoding="utf-8")
+            (tutorial / name[1]).write_text(body, encoding="utf-8")
         else:
             lines = body.splitlines()
             assert all(line.startswith("$ ") for line in lines), "write no output: times differ"
             script += [f"echo '{line}'\n{line[2:]}" for line in lines]
-    (made / "all.sh").write_text("\n".join(script))
+    (tutorial / "all.sh").write_text("\n".join(script))
     ran = subprocess.run(
         ["bash", "all.sh"],
-        cwd=made,
-        env={**os.environ, "PATH": f"{_tools(made)}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tutorial,
+        env={**os.environ, "PATH": f"{_tools(tutorial)}{os.pathsep}{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-3000:]
-    (made / "outputs.txt").write_text(ran.stdout)
-    return made
+    (tutorial / "outputs.txt").write_text(ran.stdout)
+    return tutorial
 
 
 def _tools(folder: Path) -> Path:
@@ -73,7 +73,7 @@ def _tools(folder: Path) -> Path:
 
 
 def losses(output: str) -> list[float]:
-    return [float(found) for found in re.findall(r"^step \d: loss ([\d.]+)$", output, re.MULTILINE)]
+    return [float(loss) for loss in re.findall(r"^step \d: loss ([\d.]+)$", output, re.MULTILINE)]
 
 
 def test_the_pipeline_file_is_measured(folder: Path) -> None:
@@ -110,15 +110,15 @@ def test_the_trained_losses_are_those_of_one_process(
         loss.backward()
         optimizer.step()
         expected.append(loss.item())
-    found = losses((folder / "outputs.txt").read_text())
-    assert found == pytest.approx(expected, abs=2e-5)
-    assert found == sorted(found, reverse=True)
+    trained = losses((folder / "outputs.txt").read_text())
+    assert trained == pytest.approx(expected, abs=2e-5)
+    assert trained == sorted(trained, reverse=True)
 
 
 def test_the_schedule_and_its_run(folder: Path) -> None:
-    again, _ = read_schedule(folder / "again.json")
+    stored, _ = read_schedule(folder / "again.json")
     measured, _ = read_schedule(folder / "measured.json")
-    assert len(measured) == len(again)
+    assert len(measured) == len(stored)
     output = (folder / "outputs.txt").read_text()
     assert "8 gradients and 6 losses as in one process" in output
     assert (folder / "references" / "v-2x6.json").exists()
@@ -128,10 +128,10 @@ def test_the_schedule_and_its_run(folder: Path) -> None:
 
 def test_it_ends_with_the_best_beside_every_hand_strategy(folder: Path) -> None:
     """Within the limit no hand strategy is better; those that need other placements are named."""
-    found = json.loads((folder / "all.json").read_text())
-    rows = {row["strategy"]: row for row in found["rows"]}
+    comparison = json.loads((folder / "all.json").read_text())
+    rows = {row["strategy"]: row for row in comparison["rows"]}
     assert {"optimal", "zbv", "v-min", "v-half", "1f1b-v"} <= rows.keys()
-    left_out = {one["strategy"] for one in found["skipped"]}
+    left_out = {row["strategy"] for row in comparison["skipped"]}
     assert rows.keys() - {"optimal"} | left_out == set(registry())
     fitting = [row["value"] for row in rows.values() if row["fits_limit"]]
     assert len(fitting) > 1

@@ -45,14 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparing.add_argument("after", type=Path)
     for judging in (checking, comparing):
         judging.add_argument("--answers", action="store_true", help="not how they were found")
-    given = parser.parse_args(arguments)
-    if given.command == "record":
-        records.record(given.output, given.tree, given.only)
+    options = parser.parse_args(arguments)
+    if options.command == "record":
+        records.record(options.output, options.tree, options.only)
         return 0
-    if given.command == "check":
-        return records.check(given.record, given.tree, given.only, answers=given.answers)
-    before, after = map(records.read, (given.before, given.after))
-    return records.compare(before, after.values(), answers=given.answers)
+    if options.command == "check":
+        return records.check(options.record, options.tree, options.only, answers=options.answers)
+    before, after = map(records.read, (options.before, options.after))
+    return records.compare(before, after.values(), answers=options.answers)
 
 
 if __name__ == "__main__":

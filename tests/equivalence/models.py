@@ -58,12 +58,12 @@ def _horizon(pipeline: Any) -> int:
 
 def _built(build: Callable[..., Any], pipeline: Any, options: Fields) -> list[str]:
     """A model in steps of a tick, and one in steps of seven below half of its horizon."""
-    problem, most = _problem(pipeline, options), _horizon(pipeline)
-    made = (
-        build(problem, horizon=most, bound=most // 5),
-        build(problem, horizon=most // 2, bound=most // 5, step=7),
+    problem, horizon = _problem(pipeline, options), _horizon(pipeline)
+    cp_models = (
+        build(problem, horizon=horizon, bound=horizon // 5),
+        build(problem, horizon=horizon // 2, bound=horizon // 5, step=7),
     )
-    return [model_digest(one.cp) for one in made]
+    return [model_digest(cp_model.cp) for cp_model in cp_models]
 
 
 def _full(pipeline: Any, options: Fields) -> list[str]:
@@ -73,10 +73,10 @@ def _full(pipeline: Any, options: Fields) -> list[str]:
 def _subset(pipeline: Any, options: Fields) -> list[str]:
     """The model of the first device, of the last one, and of both."""
     build = import_module("ppopt.solver.cp_sat.model").build_model
-    problem, most = _problem(pipeline, options), _horizon(pipeline)
+    problem, horizon = _problem(pipeline, options), _horizon(pipeline)
     last = pipeline.num_devices - 1
     return [
-        model_digest(build(problem, horizon=most, bound=most // 5, devices=devices).cp)
+        model_digest(build(problem, horizon=horizon, bound=horizon // 5, devices=devices).cp)
         for devices in sorted({(0,), (last,), tuple(sorted({0, last}))})
     ]
 
@@ -93,21 +93,21 @@ def _window(pipeline: Any, options: Fields) -> list[str]:
     network_of = import_module("ppopt.solver.heuristics.operation_network").OperationNetwork
     network = network_of(_problem(pipeline, options))
     split = options.get("backward_kind") == "split"
-    start = network.starts(_hand(pipeline, "zb-h1" if split else "1f1b"))
+    start = network.starts(_baseline(pipeline, "zb-h1" if split else "1f1b"))
     current = window.SemiActiveSchedule.of(network, start)
-    with recorded_models() as found:
+    with recorded_models() as models:
         for first, after in WINDOWS:
             ends = (place * network.size // 4 for place in (first, after))
             window.Window(window.TopologicalOrder(current), *ends).reoptimise(_short())
-    return found
+    return models
 
 
-def _hand(pipeline: Any, strategy: str) -> Any:
+def _baseline(pipeline: Any, strategy: str) -> Any:
     """The schedule of a hand strategy; windows of it need one that keeps the limits."""
-    made = import_module("ppopt.studies.evaluate").evaluate(pipeline, strategy)
-    if not made.fits_limits:
+    schedule = import_module("ppopt.studies.evaluate").evaluate(pipeline, strategy)
+    if not schedule.fits_limits:
         raise ValueError(f"{strategy} is over the limit")
-    return made
+    return schedule
 
 
 def _short() -> Any:

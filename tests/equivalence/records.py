@@ -40,8 +40,10 @@ def record(path: Path, tree: Path | None = None, only: str = "") -> None:
         print(json.dumps(head(Path(ppopt.__file__).parent)), file=file, flush=True)
         for row in rows(ppopt, of(read(KNOWN), only)):
             print(json.dumps(row), file=file, flush=True)
-            shown = (row.get(name) for name in ("name", "status", "value", "lower_bound", "models"))
-            print(*shown, f"{row.get('seconds', 0)} s", flush=True)
+            values = (
+                row.get(name) for name in ("name", "status", "value", "lower_bound", "models")
+            )
+            print(*values, f"{row.get('seconds', 0)} s", flush=True)
 
 
 def of(known: dict[str, Fields], only: str = "") -> Iterator[Instance]:

@@ -56,14 +56,14 @@ def outcome(ppopt: Any, instance: Instance) -> Fields:
     began = time.process_time()
     with standing_clock(), recorded_models() as models:
         try:
-            found = STUDIES[instance.study](ppopt, instance)
+            answer = STUDIES[instance.study](ppopt, instance)
         except Exception as error:  # a crash is a difference to be shown, not an end
-            found = {"status": f"{type(error).__name__}: {error}"}
+            answer = {"status": f"{type(error).__name__}: {error}"}
     models_of = f"{len(models)} {digest(models)}"
     return {
         **instance._asdict(),
         **dict.fromkeys(("value", "lower_bound")),
-        **found,
+        **answer,
         "models": models_of,
         "seconds": round(time.process_time() - began, 2),
     }
@@ -85,17 +85,17 @@ def standing_clock() -> Iterator[None]:
 @contextmanager
 def recorded_models() -> Iterator[list[str]]:
     """The digest of every model that the search gives to CP-SAT, which then has no time limit."""
-    found: list[str] = []
+    digests: list[str] = []
     solve = cp_model.CpSolver.solve
 
     def recorded(solver: Any, model: Any, *more: Any) -> Any:
         if sys._getframe(1).f_globals["__name__"].startswith("ppopt.solver"):
-            found.append(model_digest(model))
+            digests.append(model_digest(model))
             solver.parameters.max_time_in_seconds = 20 * MOST_SECONDS
         return solve(solver, model, *more)
 
     with mock.patch.object(cp_model.CpSolver, "solve", recorded):
-        yield found
+        yield digests
 
 
 def model_digest(model: cp_model.CpModel) -> str:
@@ -115,53 +115,59 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
     if "hint" in options:
         options["hint"] = _from_file(ppopt, **options["hint"])
     if "rounds" in options:
-        most = options.pop("rounds")
-        options["params"] = _parameters(rounds=lambda own: own._replace(most=most))
-    found = ppopt.solve(pipeline, **options, **_common())
-    return _answer(found) | {"proof": _proof(found), "schedule": _schedule(found.schedule)}
+        max_rounds = options.pop("rounds")
+        options["params"] = _parameters(rounds=lambda own: own._replace(max_rounds=max_rounds))
+    result = ppopt.solve(pipeline, **options, **_common())
+    return _answer(result) | {"proof": _proof(result), "schedule": _schedule(result.schedule)}
 
 
 def _plan(ppopt: Any, instance: Instance) -> Fields:
     arguments = dict(instance.pipeline)
     model = ppopt.Model([ppopt.Layer(**layer) for layer in arguments.pop("model")])
     params = _parameters(plan=lambda own: own._replace(polishing=0.0))
-    found = ppopt.plan(model, **arguments, **instance.options, params=params, **_common())
-    least = found.least_memory
-    points = None if least is None else [_exact(least.memory), _exact(least.lower_bound)]
+    plan = ppopt.plan(model, **arguments, **instance.options, params=params, **_common())
+    least_memory = plan.least_memory
+    points = (
+        None
+        if least_memory is None
+        else [_exact(least_memory.memory), _exact(least_memory.lower_bound)]
+    )
     rows = [
         [str(row.configuration), row.status.value, _exact(row.value), _exact(row.lower_bound)]
-        for row in found.rows
+        for row in plan.rows
     ]
-    more = found.more_memory
+    more = plan.more_memory
     if more is not None:
         rows.append(["more memory", _exact(more.value), _exact(more.lower_bound)])
-    return _answer(found) | {
+    return _answer(plan) | {
         "points": points,
         "rows": sorted(rows),
-        "schedule": _schedule(found.schedule),
+        "schedule": _schedule(plan.schedule),
     }
 
 
 def _frontier(ppopt: Any, instance: Instance) -> Fields:
     pipeline = _pipeline(ppopt, instance.pipeline)
-    found = ppopt.frontier(pipeline, **instance.options, **_common())
+    frontier = ppopt.frontier(pipeline, **instance.options, **_common())
     points = [
         [*map(_exact, (point.limit, point.result.value, point.result.lower_bound)), point.least]
-        for point in found.points
+        for point in frontier.points
     ]
     return {
-        "status": found.status.value,
+        "status": frontier.status.value,
         "points": points,
-        "rows": [list(map(_exact, bound)) for bound in found.bounds],
-        "schedule": digest([_schedule(point.result.schedule) for point in found.points]),
+        "rows": [list(map(_exact, bound)) for bound in frontier.bounds],
+        "schedule": digest([_schedule(point.result.schedule) for point in frontier.points]),
     }
 
 
 def _compare(ppopt: Any, instance: Instance) -> Fields:
     pipeline = _pipeline(ppopt, instance.pipeline)
-    found = ppopt.compare(pipeline, **instance.options, **_common())
-    best = found.optimum
-    rows = [[row.schedule.origin.strategy, str(row.value), row.fits_limit] for row in found.rows]
+    comparison = ppopt.compare(pipeline, **instance.options, **_common())
+    best = comparison.optimum
+    rows = [
+        [row.schedule.origin.strategy, str(row.value), row.fits_limit] for row in comparison.rows
+    ]
     return _answer(best) | {
         "proof": _proof(best),
         "rows": sorted(rows),
@@ -177,40 +183,40 @@ def _common() -> Fields:
 
 
 def _pipeline(ppopt: Any, fields: Fields) -> Any:
-    made = dict(fields)
-    if "model" in made:
-        made["model"] = [ppopt.Layer(**layer) for layer in made["model"]]
-    return ppopt.Pipeline(**made)
+    settings = dict(fields)
+    if "model" in settings:
+        settings["model"] = [ppopt.Layer(**layer) for layer in settings["model"]]
+    return ppopt.Pipeline(**settings)
 
 
 def _parameters(**changes: Callable[[Any], Any]) -> Any:
     """The parameters of a search, some of them changed."""
-    given = import_module("ppopt.solver.parameters").SolveParams()
+    defaults = import_module("ppopt.solver.parameters").SolveParams()
     return replace(
-        given, **{name: change(getattr(given, name)) for name, change in changes.items()}
+        defaults, **{name: change(getattr(defaults, name)) for name, change in changes.items()}
     )
 
 
 def _from_file(ppopt: Any, pipeline: Fields, strategy: str) -> Any:
     """The schedule of a hand strategy, written to a file and read again."""
-    made = ppopt.evaluate(_pipeline(ppopt, pipeline), strategy)
+    schedule = ppopt.evaluate(_pipeline(ppopt, pipeline), strategy)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "hint.json"
-        made.to_json(path)
+        schedule.to_json(path)
         return ppopt.read_schedule(path)[0]
 
 
-def _answer(found: Any) -> Fields:
+def _answer(result: Any) -> Fields:
     return {
-        "status": found.status.value,
-        "value": _exact(found.value),
-        "lower_bound": _exact(found.lower_bound),
+        "status": result.status.value,
+        "value": _exact(result.value),
+        "lower_bound": _exact(result.lower_bound),
     }
 
 
-def _proof(found: Any) -> str:
+def _proof(result: Any) -> str:
     """The kind of argument behind the bound, and the devices that it names."""
-    certificate = found.certificate
+    certificate = result.certificate
     return " ".join((certificate.argument.value, *map(str, certificate.devices)))
 
 

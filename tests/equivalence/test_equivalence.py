@@ -59,7 +59,7 @@ def pipeline_of(instance: runs.Instance) -> Pipeline:
 
 def instances() -> list[runs.Instance]:
     known = records.of(records.read(records.KNOWN))
-    return [one for one in known if not one.name.startswith(models.PREFIX)]
+    return [instance for instance in known if not instance.name.startswith(models.PREFIX)]
 
 
 def test_rows_have_names_of_their_own_and_every_builder_is_there() -> None:
@@ -126,12 +126,12 @@ def test_what_may_improve_is_never_worse(changes: dict[str, Any], count: int) ->
 
 
 def test_models_are_recorded_where_the_search_solves_them() -> None:
-    (slices,) = (one for one in instances() if one.name == "mixed-slices-02")
+    (slices,) = (instance for instance in instances() if instance.name == "mixed-slices-02")
     row = runs.outcome(ppopt, slices)
     assert int(row["models"].split()[0]) > 0
-    with runs.recorded_models() as found:
+    with runs.recorded_models() as models:
         cp_model.CpSolver().solve(cp_model.CpModel())
-    assert not found
+    assert not models
 
 
 def test_the_clock_stands_still_until_much_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

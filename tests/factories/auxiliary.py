@@ -26,20 +26,20 @@ def with_gradient_work(
     draw: st.DrawFn, problems: st.SearchStrategy[Pipeline], backwards: Sequence[str]
 ) -> Schedule:
     """Draw a valid schedule, and add unshards before all of it and the rest behind."""
-    given = draw(schedules(problems, backwards))
+    schedule = draw(schedules(problems, backwards))
     times = {field: draw(st.integers(1, 3)) for field in ("unshard", "gradient_sync", "optimizer")}
     pipeline = replace(
-        given.pipeline,
+        schedule.pipeline,
         **times,
         unshard_memory=draw(st.integers(0, 2)),
         optimizer_barrier=draw(st.booleans()),
         mem_limit=None,
     )
-    return _surrounded(limited(given, None), pipeline, Random(draw(st.integers(0, 2**32 - 1))))
+    return _surrounded(limited(schedule, None), pipeline, Random(draw(st.integers(0, 2**32 - 1))))
 
 
-def _surrounded(given: Schedule, pipeline: Pipeline, random: Random) -> Schedule:
-    ticks, finer = pipeline.ticks, pipeline.ticks.per_unit // given.pipeline.ticks.per_unit
+def _surrounded(schedule: Schedule, pipeline: Pipeline, random: Random) -> Schedule:
+    ticks, finer = pipeline.ticks, pipeline.ticks.per_unit // schedule.pipeline.ticks.per_unit
     places = [
         (route, stage, device)
         for route, hosts in enumerate(pipeline.hosts)
@@ -60,7 +60,8 @@ def _surrounded(given: Schedule, pipeline: Pipeline, random: Random) -> Schedule
         add(UNSHARD, place, 0, ticks.costs.unshard[place[1]])
     begin = max(free)
     rows = [
-        (*row[:4], begin + finer * row[4], begin + finer * row[5], *row[6:]) for row in table(given)
+        (*row[:4], begin + finer * row[4], begin + finer * row[5], *row[6:])
+        for row in table(schedule)
     ]
     last: dict[tuple[int, int], int] = {}
     for row in rows:
@@ -72,11 +73,11 @@ def _surrounded(given: Schedule, pipeline: Pipeline, random: Random) -> Schedule
         for place in places
     }
     for device in range(pipeline.num_devices):
-        mine = [place for place in places if place[2] == device]
-        waits = places if pipeline.optimizer_barrier else mine
-        time = sum(ticks.costs.optimizer[place[1]] for place in mine)
+        own_places = [place for place in places if place[2] == device]
+        waits = places if pipeline.optimizer_barrier else own_places
+        time = sum(ticks.costs.optimizer[place[1]] for place in own_places)
         free[device] = 0
-        add(OPTIMIZER, min(mine), max(ends[place] for place in waits), time)
+        add(OPTIMIZER, min(own_places), max(ends[place] for place in waits), time)
     return joined(pipeline, rows, auxiliary=added)
 
 
@@ -91,26 +92,26 @@ def with_offload(
     draw: st.DrawFn, problems: st.SearchStrategy[Pipeline], backwards: Sequence[str]
 ) -> Schedule:
     """Draw a valid schedule, and add every OFFLOAD right after its F, every RELOAD just in time."""
-    given = limited(draw(schedules(problems, backwards)), None)
-    least = min(given.pipeline.kept or given.pipeline.activation)
-    assume(least > 0)
+    schedule = limited(draw(schedules(problems, backwards)), None)
+    smallest = min(schedule.pipeline.kept or schedule.pipeline.activation)
+    assume(smallest > 0)
     pipeline = replace(
-        given.pipeline,
-        offload_memory=least / draw(st.integers(1, 3)),
+        schedule.pipeline,
+        offload_memory=smallest / draw(st.integers(1, 3)),
         offload_time=draw(st.integers(1, 3)),
         host_link=draw(st.sampled_from(("duplex", "shared"))),
         mem_limit=None,
     )
-    return _moved(given, pipeline)
+    return _with_transfers(schedule, pipeline)
 
 
-def _moved(given: Schedule, pipeline: Pipeline) -> Schedule:
+def _with_transfers(schedule: Schedule, pipeline: Pipeline) -> Schedule:
     """The schedule with starts so many times as late that two moves fit between operations."""
-    ticks, finer = pipeline.ticks, pipeline.ticks.per_unit // given.pipeline.ticks.per_unit
+    ticks, finer = pipeline.ticks, pipeline.ticks.per_unit // schedule.pipeline.ticks.per_unit
     factor = 2 * max(ticks.costs.offload_time) + 1
     rows = [
         (*row[:4], begin := factor * finer * row[4], begin + finer * (row[5] - row[4]), *row[6:])
-        for row in table(given)
+        for row in table(schedule)
     ]
     moves = []
     for kind, stage, microbatch, device, start, end, part, _ in rows:

@@ -40,7 +40,7 @@ def _llama(hidden: int, layers: int, heads: int, width: int) -> Config:
     )
 
 
-def _mixtral(hidden: int, layers: int, heads: int, width: int, words: int) -> Config:
+def _mixtral(hidden: int, layers: int, heads: int, width: int, vocabulary: int) -> Config:
     return _config(
         *("MixtralForCausalLM", hidden, layers, heads),
         intermediate_size=width,
@@ -48,7 +48,7 @@ def _mixtral(hidden: int, layers: int, heads: int, width: int, words: int) -> Co
         num_local_experts=8,
         num_experts_per_tok=2,
         sliding_window=None,
-        vocab_size=words,
+        vocab_size=vocabulary,
     )
 
 
@@ -195,7 +195,7 @@ def _qwen3_vl(kind: str, text: Config, out: int, *, tied: bool = False, **vision
     }
 
 
-def _linear(layers: int, experts: int, chosen: int, words: int) -> Config:
+def _linear(layers: int, experts: int, chosen: int, vocabulary: int) -> Config:
     """Dimensions that Qwen3-Next and Qwen3.5 share."""
     return _config(
         *("Qwen3NextForCausalLM", 2048, layers, 16),
@@ -213,7 +213,7 @@ def _linear(layers: int, experts: int, chosen: int, words: int) -> Config:
         num_experts_per_tok=chosen,
         num_key_value_heads=2,
         shared_expert_intermediate_size=512,
-        vocab_size=words,
+        vocab_size=vocabulary,
     )
 
 

@@ -58,10 +58,10 @@ def draw(rng: Random, *, devices: int, batches: int, ops: int, **fixed: Any) -> 
     stages, where = _placement(rng, devices)
     entries, cut = (devices, 2) if "chunks" in where else (stages, 1)
     routes = fixed.get("routes", 1)
-    most = max(1, min(batches, ops // (stages * (2 if fused else 3)) // routes))
+    max_batches = max(1, min(batches, ops // (stages * (2 if fused else 3)) // routes))
     fields: dict[str, Any] = {
         "stages": entries,
-        "batches": routes * rng.randint(max(1, most - 1), most),
+        "batches": routes * rng.randint(max(1, max_batches - 1), max_batches),
         "p2p": _p2p(rng, devices),
         "static": rng.choice((0, [2 * rng.randint(0, 3) for _ in range(entries)])),
         **where,
@@ -125,14 +125,14 @@ def _memory(rng: Random, entries: int, cut: int) -> dict[str, Any]:
 
 def _heavy(rng: Random, activation: list[int], cut: int) -> dict[str, Any]:
     """Draw workspaces, of one number or per kind, and recompute; whole numbers once cut."""
-    found: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
     for field in ("workspace", "forward_workspace", "weight_workspace", "backward_workspace"):
         if rng.random() < (0.6 if field == "workspace" else 0.3):
-            found[field] = [rng.choice((0, 0, 1, 2)) for _ in activation]
+            costs[field] = [rng.choice((0, 0, 1, 2)) for _ in activation]
     if rng.random() < 0.7:
-        found["kept"] = [cut * rng.randint(0, much // cut) for much in activation]
-        found["recompute_time"] = [cut * rng.randint(0, 2) for _ in activation]
-    return found
+        costs["kept"] = [cut * rng.randint(0, much // cut) for much in activation]
+        costs["recompute_time"] = [cut * rng.randint(0, 2) for _ in activation]
+    return costs
 
 
 def _limit(rng: Random, pipeline: Pipeline) -> Any:
@@ -140,20 +140,20 @@ def _limit(rng: Random, pipeline: Pipeline) -> Any:
     if rng.random() < 0.15:
         return None
     below = rng.random() < 0.4
-    limits = [_room(rng, pipeline, device, below) for device in range(pipeline.num_devices)]
+    limits = [_memory_limit(rng, pipeline, device, below) for device in range(pipeline.num_devices)]
     return limits if rng.random() < 0.7 else max(limits)
 
 
-def _room(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction:
+def _memory_limit(rng: Random, pipeline: Pipeline, device: int, below: bool) -> Fraction:
     costs = pipeline.costs
     stages = [hosted[device] for hosted in pipeline.hosted]
-    one = max(sum((costs.activation[stage] for stage in row), Fraction(0)) for row in stages)
+    live = max(sum((costs.activation[stage] for stage in row), Fraction(0)) for row in stages)
     at_b = max(Fraction(0), *(costs.memory_b[stage] for row in stages for stage in row))
     at_b += max(costs.forward_workspace[stage] for row in stages for stage in row)
-    room = pipeline.static_of(device) + one + rng.choice((Fraction(0), at_b))
+    limit = pipeline.static_of(device) + live + rng.choice((Fraction(0), at_b))
     if below:
-        return max(room - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
-    return room + one * rng.choice((0, Fraction(1, 2), 1, 2))
+        return max(limit - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
+    return limit + live * rng.choice((0, Fraction(1, 2), 1, 2))
 
 
 def mixed_cases(seed: int, count: int, *, ops: int = 15, **fixed: Any) -> Iterator[Pipeline]:
@@ -196,17 +196,17 @@ def at_speeds(cases: Iterator[Case], seed: int) -> Iterator[AtSpeeds]:
         choices = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2)]
         speeds = [rng.choice(choices) for _ in range(pipeline.num_devices)]
         costs, hosts = pipeline.costs, pipeline.hosts[0]
-        given: dict[str, Any] = {field: list(values) for field, values in costs.items()}
+        scaled: dict[str, Any] = {field: list(values) for field, values in costs.items()}
         for field in ("forward", "backward", "weight", "backward_input"):
-            pairs = zip(given[field], hosts, strict=True)
-            given[field] = [time / speeds[host] for time, host in pairs]
+            pairs = zip(scaled[field], hosts, strict=True)
+            scaled[field] = [time / speeds[host] for time, host in pairs]
         spelled_out = Pipeline(
             stages=pipeline.num_stages,
             batches=pipeline.batches,
             placement=hosts,
             p2p=pipeline.p2p,
             mem_limit=pipeline.limits,
-            **(given | {"overlap": None}),
+            **(scaled | {"overlap": None}),
         )
         yield AtSpeeds(replace(pipeline, device_speed=speeds), spelled_out, fused)
 

@@ -25,11 +25,11 @@ TINY = Model(
 
 
 @st.composite
-def models(draw: st.DrawFn, most: int = 8) -> Model:
+def models(draw: st.DrawFn, max_layers: int = 8) -> Model:
     """Models of up to `most` layers of any roles, times with a decimal."""
     numbers = st.integers(0, 40)
     layers = []
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(1, max_layers))):
         activation = draw(st.integers(0, 9))
         weight, rest = draw(numbers), draw(numbers)
         layers.append(

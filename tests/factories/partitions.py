@@ -16,8 +16,8 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
     """A space of few layers more than stages; times of 0, limits and both objectives are common."""
     hosts = rng.choice(PLACEMENTS)
     count = len(hosts) + rng.randint(1, most_layers)
-    least = rng.choice((0, 1, 1))
-    partial, weight = ([rng.randint(least, 5) for _ in range(count)] for _ in range(2))
+    shortest = rng.choice((0, 1, 1))
+    partial, weight = ([rng.randint(shortest, 5) for _ in range(count)] for _ in range(2))
     activation = [rng.randint(1, 4) for _ in range(count)]
     signed = rng.random() < 0.5
     layers = LayerTicks(

@@ -50,11 +50,11 @@ class Cluster(NamedTuple):
 
     def spelled_out(self, hosts: Hosts) -> Pipeline:
         """The same on devices of speed 1, the times of every stage divided by its speed."""
-        given: dict[str, Any] = dict(self.stages)
+        costs: dict[str, Any] = dict(self.stages)
         for field in ("forward", "backward_input", "weight", "backward"):
             times = zip(self.stages[field], hosts, strict=True)
-            given[field] = [time / self.speeds[host] for time, host in times]
-        return Pipeline(stages=len(hosts), placement=hosts, **self._rest, **given)
+            costs[field] = [time / self.speeds[host] for time, host in times]
+        return Pipeline(stages=len(hosts), placement=hosts, **self._rest, **costs)
 
     @property
     def _rest(self) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def clusters(seed: int, count: int, *, equal: bool = False) -> Iterator[Cluster]
             [0 if i == j else rng.randint(0, 3) for j in range(devices)] for i in range(devices)
         ]
         alike = [[0 if i == j else link for j in range(devices)] for i in range(devices)]
-        most = sum(taken) * 3
-        limits = [rng.randint(most // 4, most) for _ in range(devices)]
+        total = sum(taken) * 3
+        limits = [rng.randint(total // 4, total) for _ in range(devices)]
         choices = (Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2))
         yield Cluster(
             stages={

@@ -54,8 +54,8 @@ def pipelines(
     devices = draw(_integers(min_devices, max_devices))
     routes = draw(_one_of((1, 1, 2)))
     cut = draw(_one_of(tuple(slices)))
-    most = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
-    batches = routes * draw(_integers(min_batches, most))
+    max_batches = max(min_batches, 5 - routes if (cut or 1) == 1 else 2 - routes // 2)
+    batches = routes * draw(_integers(min_batches, max_batches))
     differ = draw(_one_of(different))
     factors = _one_or_all(_FACTORS, batches) if differ else st.none()
     stages = draw(_placements(devices))
@@ -76,8 +76,8 @@ def pipelines(
 
 
 @cache
-def _integers(least: int, most: int) -> st.SearchStrategy[int]:
-    return st.integers(least, most)
+def _integers(minimum: int, maximum: int) -> st.SearchStrategy[int]:
+    return st.integers(minimum, maximum)
 
 
 @cache
@@ -88,8 +88,8 @@ def _one_of(choices: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 @cache
 def _one_or_all(choices: tuple[Any, ...], entries: int) -> st.SearchStrategy[Any]:
     """One value for all, or a list with a value for each."""
-    one = _one_of(choices)
-    return one | st.lists(one, min_size=entries, max_size=entries)
+    choice = _one_of(choices)
+    return choice | st.lists(choice, min_size=entries, max_size=entries)
 
 
 @cache
@@ -181,9 +181,9 @@ def _values(
     entries: int, choices: tuple[int | Fraction, ...]
 ) -> st.SearchStrategy[list[int | Fraction]]:
     """A list with as many entries, all equal or each its own."""
-    one = _one_of(choices)
-    return one.map(lambda value: [value] * entries) | st.lists(
-        one, min_size=entries, max_size=entries
+    choice = _one_of(choices)
+    return choice.map(lambda value: [value] * entries) | st.lists(
+        choice, min_size=entries, max_size=entries
     )
 
 
@@ -192,8 +192,8 @@ def _maybe(
     entries: int, choices: tuple[int | Fraction, ...], *, rare: bool = False
 ) -> st.SearchStrategy[list[int | Fraction] | None]:
     """None, or such a list; None more often where it is rare."""
-    given = _values(entries, choices)
-    return st.none() | st.none() | given if rare else st.none() | given
+    drawn = _values(entries, choices)
+    return st.none() | st.none() | drawn if rare else st.none() | drawn
 
 
 @cache
@@ -209,9 +209,9 @@ def _p2p(draw: st.DrawFn, devices: int) -> Any:
 @st.composite
 def by_boundary(draw: st.DrawFn) -> Pipeline:
     """Draw a pipeline whose delays are given per boundary between stages, each way its own."""
-    given = draw(_ON_TWO_DEVICES)
-    there = _one_or_all(_DELAYS, given.num_stages - 1)
-    return replace(given, p2p=draw(there), backward_p2p=draw(st.none() | there))
+    pipeline = draw(_ON_TWO_DEVICES)
+    there = _one_or_all(_DELAYS, pipeline.num_stages - 1)
+    return replace(pipeline, p2p=draw(there), backward_p2p=draw(st.none() | there))
 
 
 _ON_TWO_DEVICES = pipelines(min_devices=2)
@@ -272,7 +272,10 @@ def build(
     def earliest(op: Op) -> int:
         """Start of an operation whose predecessors are done."""
         if op not in arrival:
-            ends = (rows[one][5] + lag_of(pipeline, one, op) for one in before[op])
+            ends = (
+                rows[predecessor][5] + lag_of(pipeline, predecessor, op)
+                for predecessor in before[op]
+            )
             arrival[op] = max(ends, default=0)
         return max(free[device_of[op]], arrival[op])
 
@@ -296,13 +299,16 @@ def build(
     return Schedule.from_rows(pipeline, rows.values())
 
 
-def may_pair(pipeline: Pipeline, one: Op, other: Op) -> bool:
+def may_pair(pipeline: Pipeline, first: Op, second: Op) -> bool:
     """Whether two operations may run as one."""
-    forward = (one.kind is F) + (other.kind is F)
-    devices = {pipeline.device(op.stage, op.microbatch) for op in (one, other)}
-    weights = W in (one.kind, other.kind)
+    forward = (first.kind is F) + (second.kind is F)
+    devices = {pipeline.device(op.stage, op.microbatch) for op in (first, second)}
+    weights = W in (first.kind, second.kind)
     return (
-        forward == 1 and not weights and len(devices) == 1 and (one.microbatch != other.microbatch)
+        forward == 1
+        and not weights
+        and len(devices) == 1
+        and (first.microbatch != second.microbatch)
     )
 
 
@@ -324,9 +330,10 @@ def time_at_1(pipeline: Pipeline, group: Sequence[Op]) -> int:
     costs = pipeline.costs
     per_unit = pipeline.ticks.per_unit / speed_of(pipeline, group[0])
     times = {F: costs.forward, B: costs.backward_input, W: costs.weight, BW: costs.backward}
-    again = {B: costs.recompute_time, BW: costs.recompute_time}
+    recompute_times = {B: costs.recompute_time, BW: costs.recompute_time}
     alone = [
-        times[op.kind][op.stage] + (again[op.kind][op.stage] if op.kind in again else 0)
+        times[op.kind][op.stage]
+        + (recompute_times[op.kind][op.stage] if op.kind in recompute_times else 0)
         for op in group
     ]
     if len(group) == 1:
@@ -334,25 +341,27 @@ def time_at_1(pipeline: Pipeline, group: Sequence[Op]) -> int:
     f, b = sorted(group, key=lambda op: op.kind)
     if b.kind is B and costs.overlap_input:
         with_b = pair_of(pipeline, costs.overlap_input, f.stage, B, b.stage)
-        return int((with_b + again[B][b.stage]) * per_unit)
-    whole = pair_of(pipeline, costs.overlap, f.stage, BW, b.stage) + again[b.kind][b.stage]
+        return int((with_b + recompute_times[B][b.stage]) * per_unit)
+    whole = (
+        pair_of(pipeline, costs.overlap, f.stage, BW, b.stage) + recompute_times[b.kind][b.stage]
+    )
     more = times[b.kind][b.stage] - costs.backward[b.stage]
     if more >= 0:
         return int((whole + more) * per_unit)
     return int(max(whole + more, min(whole, max(alone))) * per_unit)
 
 
-def pair_of(pipeline: Pipeline, given: Any, f: int, kind: OpKind, b: int) -> Fraction:
+def pair_of(pipeline: Pipeline, overlap: Any, f: int, kind: OpKind, b: int) -> Fraction:
     """Time at speed 1 of F and BW, or B, of two stages as one, without recompute: as given; or what
     both take less the smaller saving of the two stages, where F and BW of a stage save forward +
     backward - overlap; but no less than the least of both times given and of the longer part."""
     costs = pipeline.costs
-    if isinstance(given[f], tuple):
-        return Fraction(given[f][b])
+    if isinstance(overlap[f], tuple):
+        return Fraction(overlap[f][b])
     own = costs.backward if kind is BW else costs.backward_input
-    saved = [costs.forward[s] + own[s] - given[s] for s in (f, b)]
-    least: Fraction = min(given[f], given[b], max(costs.forward[f], own[b]))
-    return max(costs.forward[f] + own[b] - min(saved), least)
+    saved = [costs.forward[s] + own[s] - overlap[s] for s in (f, b)]
+    shortest: Fraction = min(overlap[f], overlap[b], max(costs.forward[f], own[b]))
+    return max(costs.forward[f] + own[b] - min(saved), shortest)
 
 
 def speed_of(pipeline: Pipeline, op: Op) -> Fraction:
@@ -391,7 +400,7 @@ def exists(pipeline: Pipeline, kind: OpKind, stage: int) -> bool:
 
 def lag_of(pipeline: Pipeline, before: Op, op: Op) -> int:
     """Delay in ticks from an operation to one that waits for it."""
-    here, there = (pipeline.device(one.stage, one.microbatch) for one in (before, op))
+    here, there = (pipeline.device(end.stage, end.microbatch) for end in (before, op))
     if here == there:
         return 0
     time = pipeline.p2p
@@ -421,7 +430,7 @@ def limited(schedule: Schedule, limits: Iterable[int] | None) -> Schedule:
     return replace(schedule, pipeline=replace(schedule.pipeline, mem_limit=read))
 
 
-def held(
+def live_memory(
     pipeline: Pipeline, rows: Iterable[TableRow], device: int, time: int, *, starts: bool
 ) -> int:
     """Ticks of memory on a device at an instant, after its ends and, if `starts`, its starts."""
@@ -431,34 +440,36 @@ def held(
         if row[3] != device:
             continue
         if start < time or (starts and start == time):
-            total += taken(pipeline, *row[:3])
+            total += allocated(pipeline, *row[:3])
         if end <= time:
-            total -= given(pipeline, *row[:3])
+            total -= freed(pipeline, *row[:3])
     return total
 
 
-def taken(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
+def allocated(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation takes at its start, in ticks: DESIGN section 3, rules 5, 13, 16."""
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
-    moved = factor * ticks.costs.offload_memory[stage]
+    offloaded = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
-        return int(bw_allocates(pipeline, stage, factor) + moved)
-    kept = factor * (ticks.kept[stage] + ticks.costs.offload_memory[stage])
-    missing = factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - kept
+        return int(bw_allocates(pipeline, stage, factor) + offloaded)
+    stashed = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
+    missing = (
+        factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - stashed
+    )
     workspace = ticks.workspace[kind][stage]
     if kind == OpKind.F:
-        return int(kept + workspace - ticks.costs.offload_memory[stage])
-    return int((missing + moved if kind == OpKind.B else 0) + workspace)
+        return int(stashed + workspace - ticks.costs.offload_memory[stage])
+    return int((missing + offloaded if kind == OpKind.B else 0) + workspace)
 
 
-def given(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
+def freed(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation gives at its end, in ticks."""
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     if kind == OpKind.BW:
-        return int(factor * ticks.kept[stage]) + taken(pipeline, kind, stage, microbatch)
-    by_b, moved = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
-    own = (moved, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
-    workspace = ticks.workspace[kind][stage] - (moved if kind == OpKind.F else 0)
+        return int(factor * ticks.retained[stage]) + allocated(pipeline, kind, stage, microbatch)
+    by_b, offloaded = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
+    own = (offloaded, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
+    workspace = ticks.workspace[kind][stage] - (offloaded if kind == OpKind.F else 0)
     return int(factor * own + workspace)
 
 
@@ -471,9 +482,11 @@ def factor_of_memory(pipeline: Pipeline, microbatch: int) -> Fraction:
 def peaks(schedule: Schedule) -> list[int]:
     """Largest memory in ticks on every device, by looking at every instant of a change."""
     pipeline, rows = schedule.pipeline, table(schedule)
-    found = []
+    peaks_of_devices = []
     for device in range(pipeline.num_devices):
         ours = [row for row in rows if row[3] == device]
         instants = {-1, *(time for row in ours for time in row[4:6])}
-        found.append(max(held(pipeline, ours, device, time, starts=True) for time in instants))
-    return found
+        peaks_of_devices.append(
+            max(live_memory(pipeline, ours, device, time, starts=True) for time in instants)
+        )
+    return peaks_of_devices

@@ -56,12 +56,12 @@ def linked_pipelines(
     mode = draw(st.sampled_from(modes))
     plain = mode is LinkMode.STREAMS
     slices = (None,) if plain else (None, None, 2)
-    given = draw(
+    pipeline = draw(
         pipelines(min_devices=2, max_devices=max_devices, min_batches=2, slices=slices).filter(
             lambda pipeline: pipeline.routes == 1 or not plain
         )
     )
-    return replace(given, link_mode=mode)
+    return replace(pipeline, link_mode=mode)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Built:
         for job in self.sequence:
             if isinstance(job[0], str):
                 kind, stage, microbatch, _ = job
-                other = stage + (1 if kind == "F" else -1)
-                for name, here in (("SEND", stage), ("RECV", other)):
+                neighbour = stage + (1 if kind == "F" else -1)
+                for name, here in (("SEND", stage), ("RECV", neighbour)):
                     post = Action(ActionKind(f"{name}_{kind}"), here, microbatch)
                     rows[pipeline.device(here, 0)].append((post,))
             else:
@@ -115,24 +115,24 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
     transfers: list[tuple[int, ...]] = []
     sequence: list[Job] = []
     while left:
-        ready = [job for job in left if all(one in ends for one in _needs(pipeline, split, job))]
+        ready = [job for job in left if all(need in ends for need in _needs(pipeline, split, job))]
         sends = [job for job in ready if isinstance(job[0], str)]
         job = random.choice(sends if sends and random.random() < link_first else ready)
         left.remove(job)
         if not isinstance(job[0], str) and random.random() < pairing:
             partners = [
-                one
-                for one in ready
-                if one in left
-                and not isinstance(one[0], str)
-                and may_pair(pipeline, job[0], one[0])
+                partner
+                for partner in ready
+                if partner in left
+                and not isinstance(partner[0], str)
+                and may_pair(pipeline, job[0], partner[0])
             ]
             if partners:
                 left.remove(partners[0])
                 job = (*job, *partners[0])
-        needs = [one for part in _parts(job) for one in _needs(pipeline, split, part)]
+        needs = [need for part in _parts(job) for need in _needs(pipeline, split, part)]
         machine = _machine(pipeline, job)
-        begin = max([free.get(machine, 0), *(ends[one] for one in needs)])
+        begin = max([free.get(machine, 0), *(ends[need] for need in needs)])
         end = free[machine] = begin + _length(pipeline, job)
         sequence.append(job)
         if isinstance(job[0], str):
@@ -144,8 +144,8 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
             ends[op] = end
             device = pipeline.device(op.stage, op.microbatch)
             rows.append((*op[:3], device, begin, end, op.slice, number))
-    made = joined(pipeline, rows, transfers=transfers)
-    return Built(made, tuple(sequence))
+    schedule = joined(pipeline, rows, transfers=transfers)
+    return Built(schedule, tuple(sequence))
 
 
 def places(pipeline: Pipeline) -> list[tuple[int, int, int]]:
@@ -157,16 +157,16 @@ def places(pipeline: Pipeline) -> list[tuple[int, int, int]]:
 
 def jobs(pipeline: Pipeline, split: Split) -> list[Job]:
     """All operations, then all transfers."""
-    found: list[Job] = [
+    work: list[Job] = [
         (op,) for place, halves in split.items() for op in operations(pipeline, place, halves)
     ]
-    return found + [
+    return work + [
         (kind, stage, microbatch, part)
         for stage, microbatch, part in split
-        for kind, other in (("F", stage + 1), ("B", stage - 1))
-        if (other, microbatch, part) in split
-        and pipeline.device(other, microbatch) != pipeline.device(stage, microbatch)
-        and (kind == "F" or exists(pipeline, B, other))
+        for kind, sender in (("F", stage + 1), ("B", stage - 1))
+        if (sender, microbatch, part) in split
+        and pipeline.device(sender, microbatch) != pipeline.device(stage, microbatch)
+        and (kind == "F" or exists(pipeline, B, sender))
     ]
 
 
@@ -183,8 +183,8 @@ def _machine(pipeline: Pipeline, job: Job) -> Any:
 def _ends(pipeline: Pipeline, job: Any) -> tuple[int, int]:
     """Devices that send and receive a transfer."""
     kind, stage, microbatch, _ = job
-    other = stage + (1 if kind == "F" else -1)
-    return pipeline.device(stage, microbatch), pipeline.device(other, microbatch)
+    neighbour = stage + (1 if kind == "F" else -1)
+    return pipeline.device(stage, microbatch), pipeline.device(neighbour, microbatch)
 
 
 def _length(pipeline: Pipeline, job: Job) -> int:
@@ -192,8 +192,8 @@ def _length(pipeline: Pipeline, job: Job) -> int:
         return duration_of(pipeline, job)
     kind, stage, microbatch, _ = job
     op = F if kind == "F" else BW
-    other = stage + (1 if kind == "F" else -1)
-    return lag_of(pipeline, Op(op, stage, microbatch), Op(op, other, microbatch))
+    neighbour = stage + (1 if kind == "F" else -1)
+    return lag_of(pipeline, Op(op, stage, microbatch), Op(op, neighbour, microbatch))
 
 
 def _row(pipeline: Pipeline, job: Any, begin: int, end: int) -> tuple[int, ...]:
@@ -222,9 +222,9 @@ def _needs(pipeline: Pipeline, split: Split, job: Job) -> list[Any]:
     earlier = part - 1 if forward else part + 1
     if 0 <= earlier < pipeline.num_slices:
         own.append(make(stage, microbatch, earlier))
-    other = stage - 1 if forward else stage + 1
-    if not 0 <= other < pipeline.num_stages:
+    neighbour = stage - 1 if forward else stage + 1
+    if not 0 <= neighbour < pipeline.num_stages:
         return own
-    if pipeline.device(other, microbatch) == pipeline.device(stage, microbatch):
-        return [*own, make(other, microbatch, part)]
-    return [*own, ("F" if forward else "B", other, microbatch, part)]
+    if pipeline.device(neighbour, microbatch) == pipeline.device(stage, microbatch):
+        return [*own, make(neighbour, microbatch, part)]
+    return [*own, ("F" if forward else "B", neighbour, microbatch, part)]

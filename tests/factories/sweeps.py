@@ -171,7 +171,7 @@ def complaints(path: Path, *, made_again: bool) -> Iterator[str]:
 def _is_one_line(err: str) -> bool:
     """Whether errors end with the one line of an error, behind notes."""
     *notes, line = err.splitlines() or [""]
-    return line.startswith("error: ") and all(one.startswith("note: ") for one in notes)
+    return line.startswith("error: ") and all(note.startswith("note: ") for note in notes)
 
 
 def _merge(url: str, target: Path) -> None:

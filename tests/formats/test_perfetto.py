@@ -19,7 +19,7 @@ from ppopt.problem.operation import OpKind, parse
 from ppopt.profiles.estimate import Record
 from ppopt.profiles.measured import measured
 from ppopt.schedule.schedule import Schedule
-from tests.factories.schedules import held, peaks, schedules, table
+from tests.factories.schedules import live_memory, peaks, schedules, table
 from tests.verifier.verify_fixtures import schedule_of, split_with_p2p
 
 Event = dict[str, Any]
@@ -234,7 +234,9 @@ def test_refused() -> None:
 def test_held_is_what_the_counter_shows() -> None:
     """The helper that finds peaks sees the static memory too."""
     made = split_with_p2p()
-    assert held(made.pipeline, table(made), 0, -1, starts=True) == made.pipeline.ticks.static[0]
+    assert (
+        live_memory(made.pipeline, table(made), 0, -1, starts=True) == made.pipeline.ticks.static[0]
+    )
 
 
 def test_a_measured_step() -> None:

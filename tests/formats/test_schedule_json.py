@@ -165,7 +165,7 @@ class TestRoundTrip:
     @given(pipelines(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3)))
     @settings(max_examples=80, deadline=None)
     def test_schedules(self, pipeline: Pipeline, extra: dict[str, Any]) -> None:
-        origin = Origin(strategy="hand", value=Fraction(3, 2), other={"note": extra})
+        origin = Origin(strategy="hand", value=Fraction(3, 2), unknown_members={"note": extra})
         schedule = one_after_another(pipeline, origin)
         loaded, claims = loads(dumps(schedule), "x")
         assert loaded == schedule

@@ -30,20 +30,20 @@ def main() -> int:
     parser.add_argument(
         "--failures", type=Path, default=Path("fuzz-failures"), help="folder for tests"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     print(heading("The adversary", "ortools"), flush=True)
-    names, seconds = given.only or list(CATEGORIES), 60 * given.minutes
-    seeds = [f"{given.seed}.{number}" for number in range(given.workers)]
+    names, seconds = options.only or list(CATEGORIES), 60 * options.minutes
+    seeds = [f"{options.seed}.{number}" for number in range(options.workers)]
     spawn = multiprocessing.get_context("spawn")
     tallies = {name: Tally() for name in names}
-    with ProcessPoolExecutor(given.workers, mp_context=spawn) as pool:
-        for found in pool.map(
+    with ProcessPoolExecutor(options.workers, mp_context=spawn) as pool:
+        for tallies_of_process in pool.map(
             campaign.campaign, [names] * len(seeds), seeds, [seconds] * len(seeds)
         ):
-            for name, tally in found.items():
+            for name, tally in tallies_of_process.items():
                 tallies[name].add(tally)
-    print(f"- processes: seeds {', '.join(seeds)}; {given.minutes:g} minutes each\n")
-    return report(tallies, given.failures)
+    print(f"- processes: seeds {', '.join(seeds)}; {options.minutes:g} minutes each\n")
+    return report(tallies, options.failures)
 
 
 def report(tallies: Mapping[str, Tally], failures: Path) -> int:
@@ -51,11 +51,11 @@ def report(tallies: Mapping[str, Tally], failures: Path) -> int:
     print(campaign.table(tallies))
     tiny = sum(tally.cases - tally.skipped for name, tally in tallies.items() if name in TINY)
     print(f"\nTiny instances beside exhaustive search: {tiny}")
-    found = list(campaign.listed(tallies))
-    print(f"\n{len(found)} kinds of finding", *found, sep="\n")
+    findings = list(campaign.listed(tallies))
+    print(f"\n{len(findings)} kinds of finding", *findings, sep="\n")
     for path in campaign.write_tests(tallies, failures):
         print(f"written: {path}")
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
 from tests.fuzz.streams import Streams
 
 CATEGORIES: Mapping[str, Category] = {
-    one.name: one
-    for one in (
+    category.name: category
+    for category in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(), Strategies(),
         Streams(), Compositions(), Interrupted(), Phases(), GroupSizes(), Plans(), Megatron(),
     )
@@ -48,13 +48,13 @@ class Tally:
     examples: dict[str, tuple[str, Case]] = field(default_factory=dict)
     """Words and case of the first finding of each kind, shrunk."""
 
-    def add(self, other: Tally) -> None:
+    def add(self, tally: Tally) -> None:
         """Take in the tally of another process."""
-        self.cases += other.cases
-        self.skipped += other.skipped
-        self.seconds += other.seconds
-        self.kinds += other.kinds
-        self.examples = other.examples | self.examples
+        self.cases += tally.cases
+        self.skipped += tally.skipped
+        self.seconds += tally.seconds
+        self.kinds += tally.kinds
+        self.examples = tally.examples | self.examples
 
 
 class HangError(Exception):
@@ -84,11 +84,11 @@ def findings(category: Category, case: Case) -> list[Finding]:
         raise
     except Exception as error:  # any crash of the product, whatever it raises
         frames = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, HangError) and any("/oracles/" in one.filename for one in frames):
+        if isinstance(error, HangError) and any("/oracles/" in frame.filename for frame in frames):
             raise SkippedError("the oracle was not done in time") from None
         where = frames[-1]
-        words = f"{error} ({Path(where.filename).name}:{where.lineno})"
-        return [Finding(f"crash-{type(error).__name__}", words)]
+        message = f"{error} ({Path(where.filename).name}:{where.lineno})"
+        return [Finding(f"crash-{type(error).__name__}", message)]
 
 
 def shrunk(category: Category, record: Record, kind: str) -> Case:
@@ -101,13 +101,13 @@ def shrunk(category: Category, record: Record, kind: str) -> Case:
             break
         draws = Draws("", repeated)
         with suppress(SkippedError):
-            other = category.draw(draws)
+            candidate = category.draw(draws)
             shorter = (len(draws.record), draws.record) < (len(record), record)
-            if not shorter or repr(other) in seen:
+            if not shorter or repr(candidate) in seen:
                 continue
-            seen.add(repr(other))
-            if any(finding.kind == kind for finding in findings(category, other)):
-                case, record, candidates = other, draws.record, simpler(draws.record)
+            seen.add(repr(candidate))
+            if any(finding.kind == kind for finding in findings(category, candidate)):
+                case, record, candidates = candidate, draws.record, simpler(draws.record)
     return case
 
 
@@ -118,16 +118,16 @@ def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
     case = category.draw(draws)
     tally.cases += 1
     try:
-        found = findings(category, case)
+        findings_ = findings(category, case)
     except SkippedError:
         tally.skipped += 1
-        found = []
-    for finding in found:
+        findings_ = []
+    for finding in findings_:
         tally.kinds[finding.kind] += 1
         if finding.kind not in tally.examples:
             smallest = shrunk(category, draws.record, finding.kind)
-            tally.examples[finding.kind] = finding.words, smallest
-            print(_line(category.name, finding.kind, 1, finding.words, smallest), flush=True)
+            tally.examples[finding.kind] = finding.description, smallest
+            print(_line(category.name, finding.kind, 1, finding.description, smallest), flush=True)
     tally.seconds += monotonic() - began
 
 
@@ -157,8 +157,8 @@ def listed(tallies: Mapping[str, Tally]) -> Iterator[str]:
             yield _line(name, kind, number, *tally.examples[kind])
 
 
-def _line(name: str, kind: str, number: int, words: str, case: Case) -> str:
-    return f"- {name}, {kind}, {number} times: {words}\n  {_short(case)}"
+def _line(name: str, kind: str, number: int, description: str, case: Case) -> str:
+    return f"- {name}, {kind}, {number} times: {description}\n  {_short(case)}"
 
 
 def _short(case: Case) -> str:
@@ -170,20 +170,20 @@ def write_tests(tallies: Mapping[str, Tally], folder: Path) -> list[Path]:
     """Write a test for the first case of every kind; returns the files."""
     written = []
     for name, tally in tallies.items():
-        for kind, (words, case) in sorted(tally.examples.items()):
+        for kind, (description, case) in sorted(tally.examples.items()):
             folder.mkdir(parents=True, exist_ok=True)
             stem = f"{name}_{kind}".replace("-", "_").lower()
             path = folder / f"test_fuzz_{stem}.py"
-            path.write_text(_test(name, kind, words, case), encoding="utf-8")
+            path.write_text(_test(name, kind, description, case), encoding="utf-8")
             written.append(path)
     return written
 
 
-def _test(name: str, kind: str, words: str, case: Case) -> str:
+def _test(name: str, kind: str, description: str, case: Case) -> str:
     function = f"{name}_{kind}".replace("-", "_").lower()
-    told = words.replace("\\", "/").replace('"', "'").splitlines() or [""]
+    lines = description.replace("\\", "/").replace('"', "'").splitlines() or [""]
     return (
-        f'"""Found by `python -m tests.fuzz`, and shrunk.\n\n{kind}: {told[0]}\n"""\n\n'
+        f'"""Found by `python -m tests.fuzz`, and shrunk.\n\n{kind}: {lines[0]}\n"""\n\n'
         "from tests.fuzz.campaign import CATEGORIES, findings\n\n"
         f"CASE = {pformat(case, width=96, sort_dicts=False)}\n\n\n"
         f"def test_{function}() -> None:\n"

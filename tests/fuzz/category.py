@@ -16,7 +16,7 @@ class Finding(NamedTuple):
 
     kind: str
     """A few words joined by hyphens; what has one cause has one kind."""
-    words: str
+    description: str
     """What happened, with figures."""
 
 

@@ -54,9 +54,13 @@ class Choice(Category):
 
     def expected(self, case: Case) -> Fraction | None:
         """Least value over all configurations, in the user's unit; None: none has a schedule."""
-        values = ((one, self.optimum(one, case)) for one in self.configurations(case))
-        found = [Fraction(best, one.ticks.per_unit) for one, best in values if best is not None]
-        return min(found, default=None)
+        optima = (
+            (pipeline, self.optimum(pipeline, case)) for pipeline in self.configurations(case)
+        )
+        values = [
+            Fraction(best, pipeline.ticks.per_unit) for pipeline, best in optima if best is not None
+        ]
+        return min(values, default=None)
 
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
         """Least value of a configuration in ticks; None if nothing keeps the limit."""
@@ -68,19 +72,19 @@ class Choice(Category):
 
     def searched(self, case: Case) -> Result:
         """What the product finds."""
-        return ppopt.solve(pipelines.made(case), workers=1, **case["options"])
+        return ppopt.solve(pipelines.pipeline_of(case), workers=1, **case["options"])
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, and compare with the least of all configurations."""
-        least = self.expected(case)
+        optimum = self.expected(case)
         began = time.process_time()
-        found = self.searched(case)
+        result = self.searched(case)
         used = time.process_time() - began
-        per_unit = found.pipeline.ticks.per_unit
+        per_unit = result.pipeline.ticks.per_unit
         yield from judge.result(
-            found, None if least is None else least * per_unit, proof=used > self.proved
+            result, None if optimum is None else optimum * per_unit, proof=used > self.proved
         )
-        yield from rechecked(found, case["more"])
+        yield from rechecked(result, case["more"])
 
 
 class Placements(Choice):
@@ -108,14 +112,16 @@ class Placements(Choice):
 
     def configurations(self, case: Case) -> Iterator[Pipeline]:
         """Every placement, within the limits of the one that is given."""
-        given = pipelines.made(case)
-        given = replace(given, mem_limit=given.limits)
-        for hosts in placements(given.num_devices, given.num_stages):
-            yield replace(given, placement=hosts)
+        pipeline = pipelines.pipeline_of(case)
+        pipeline = replace(pipeline, mem_limit=pipeline.limits)
+        for hosts in placements(pipeline.num_devices, pipeline.num_stages):
+            yield replace(pipeline, placement=hosts)
 
     def searched(self, case: Case) -> Result:
         """Search over placements."""
-        return ppopt.solve(pipelines.made(case), placement="search", workers=1, **case["options"])
+        return ppopt.solve(
+            pipelines.pipeline_of(case), placement="search", workers=1, **case["options"]
+        )
 
 
 class Layers(Choice):
@@ -176,9 +182,9 @@ class Layers(Choice):
             chosen = layers.recomputed(fields)
             own = layers.bottleneck(model, counts, chosen)
             every = partitions(len(model), stages)
-            least = min(layers.bottleneck(model, one, chosen) for one in every)
-            if own != least:
-                yield Finding("not-balanced", f"{counts}: largest {own}, least {least}")
+            shortest = min(layers.bottleneck(model, counts, chosen) for counts in every)
+            if own != shortest:
+                yield Finding("not-balanced", f"{counts}: largest {own}, least {shortest}")
 
 
 def _letters(stage: str) -> int:

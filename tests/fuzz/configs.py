@@ -20,17 +20,17 @@ from tests.fuzz import layers
 from tests.fuzz.category import Finding, SkippedError
 
 
-def answer(words: Sequence[str], fields: dict[str, Any]) -> Any:
+def answer(command: Sequence[str], fields: dict[str, Any]) -> Any:
     """The JSON that a command prints of the model, run in this process.
 
     Raises SkippedError if the command refuses what is asked; a bug of the product is raised.
     """
     keys = {"model": "layers", "p2p": "p2p_time"}
-    said = {keys.get(key, key): value for key, value in fields.items() if value is not None}
+    settings = {keys.get(key, key): value for key, value in fields.items() if value is not None}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
-        path.write_text(json.dumps(said), encoding="utf-8")
-        code, out, err = run("", *words, "--config", path, "--json")
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        code, out, err = run("", *command, "--config", path, "--json")
     if code == 2:
         raise SkippedError(err.strip().splitlines()[-1])
     return json.loads(out) | {"code": code}
@@ -56,21 +56,24 @@ def schedule(
     fields: dict[str, Any], strategy: str, counts: Any, which: layers.Chosen
 ) -> Schedule | None:
     """A hand strategy on a partition, where exactly these layers recompute; None: it has none."""
-    model = [layer | {"recompute": one} for layer, one in zip(fields["model"], which, strict=True)]
+    model = [
+        layer | {"recompute": recomputes}
+        for layer, recomputes in zip(fields["model"], which, strict=True)
+    ]
     try:
         return ppopt.evaluate(Pipeline(**fields | {"model": model, "partition": counts}), strategy)
     except PpoptError:
         return None
 
 
-def value(made: Schedule) -> Fraction:
+def value(schedule: Schedule) -> Fraction:
     """Makespan of a schedule in the user's unit."""
-    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
+    return schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
 
 
-def within(found: Iterator[Schedule | None]) -> Iterator[Schedule]:
+def within(schedules: Iterator[Schedule | None]) -> Iterator[Schedule]:
     """The schedules that keep their memory limits."""
-    return (made for made in found if made is not None and made.fits_limits)
+    return (schedule for schedule in schedules if schedule is not None and schedule.fits_limits)
 
 
 def ended(ran: Any, *, best: Fraction | None) -> Iterator[Finding]:

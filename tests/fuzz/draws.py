@@ -11,7 +11,7 @@ Record = list[int]
 """The numbers that a case was drawn from, as whole numbers of some bits."""
 BLOCKS = (32, 8, 4, 2, 1)
 """How many numbers are left out at a time."""
-MOST = 10_000
+MAX_DRAWS = 10_000
 """Numbers after which a record draws no case."""
 
 
@@ -29,7 +29,7 @@ class Draws(Random):
         place = len(self.record)
         if self._repeated is None:
             number = super().getrandbits(k)
-        elif place == MOST:
+        elif place == MAX_DRAWS:
             raise SkippedError("no case is drawn from this record")
         else:
             number = self._repeated[place] % 2**k if place < len(self._repeated) else 0

@@ -42,17 +42,17 @@ class GroupSizes(Category):
         devices, chunks, batches = case["devices"], case["chunks"], case["batches"]
         with TemporaryDirectory() as where:
             names = ("model.json", "made.json", "out.txt")
-            model, made, out = (Path(where) / name for name in names)
+            model, schedule, out = (Path(where) / name for name in names)
             layers = [{"forward": 1, "count": devices * chunks + case["more_layers"]}]
             fields = {"stages": devices, "batches": batches, "layers": layers}
             model.write_text(json.dumps(fields), encoding="utf-8")
-            words = ["interleaved", "--chunks", chunks, "--config", model, "-o", made]
+            command = ["interleaved", "--chunks", chunks, "--config", model, "-o", schedule]
             if case["group"] is not None:
-                words += ["--group-size", case["group"]]
-            if run("", "eval", *words, "--quiet").code:
+                command += ["--group-size", case["group"]]
+            if run("", "eval", *command, "--quiet").code:
                 raise SkippedError("the strategy refuses the group size")
-            rows = json.loads(made.read_text(encoding="utf-8"))
-            code, _, err = run("", "export", made, "--to", "megatron-arguments", "-o", out)
+            rows = json.loads(schedule.read_text(encoding="utf-8"))
+            code, _, err = run("", "export", schedule, "--to", "megatron-arguments", "-o", out)
             text = "" if code else out.read_text(encoding="utf-8")
         stated = re.search(r"--microbatch-group-size-per-virtual-pipeline-stage (\d+)", text)
         group = int(stated[1]) if stated else case["group"] if code else None

@@ -51,7 +51,7 @@ class Claims:
     """By what they are of."""
     points: dict[Fraction, Claim] = field(default_factory=dict)
     """Of a frontier, by limit: its points, and bounds within a limit."""
-    least: tuple[Fraction, ...] = ()
+    minimal: tuple[Fraction, ...] = ()
     """Limits below which every value is said to be larger."""
     complete: bool = False
     """Whether all points are said to be found and proved."""
@@ -66,43 +66,43 @@ def _solve(pipeline: Pipeline, _: str) -> Claims:
 
 
 def _best_choice(pipeline: Pipeline, strategy: str) -> Claims:
-    found = ppopt.best_choice(pipeline, strategy, time_limit=SECONDS)
-    fits = found.schedule.fits_limits
-    claim = Claim(found.value if fits else None, found.lower_bound, found.proved)
+    choice = ppopt.best_choice(pipeline, strategy, time_limit=SECONDS)
+    fits = choice.schedule.fits_limits
+    claim = Claim(choice.value if fits else None, choice.lower_bound, choice.proved)
     return Claims({strategy: claim})
 
 
 def _compare(pipeline: Pipeline, _: str) -> Claims:
-    found = ppopt.compare(pipeline, workers=1, time_limit=SECONDS)
-    return Claims({"compare": _of_result(found.optimum)})
+    comparison = ppopt.compare(pipeline, workers=1, time_limit=SECONDS)
+    return Claims({"compare": _of_result(comparison.optimum)})
 
 
 def _frontier(pipeline: Pipeline, _: str) -> Claims:
-    told: list[Fraction] = []
+    reported: list[Fraction] = []
 
     def follow(state: Progress) -> None:
-        told.extend([] if state.value is None else [state.value])
+        reported.extend([] if state.value is None else [state.value])
 
-    found = ppopt.frontier(pipeline, workers=1, time_limit=SECONDS, progress=follow)
-    points = {point.limit: _of_result(point.result) for point in found.points}
+    frontier = ppopt.frontier(pipeline, workers=1, time_limit=SECONDS, progress=follow)
+    points = {point.limit: _of_result(point.result) for point in frontier.points}
     values = [claim.value for claim in points.values() if claim.value is not None]
-    if told and min(values, default=max(told) + 1) > min(told):
+    if reported and min(values, default=max(reported) + 1) > min(reported):
         raise AssertionError("a report told a value that is lost")
-    if any(hand.ratio is not None for hand in found.baselines) and not points:
+    if any(baseline.ratio is not None for baseline in frontier.baselines) and not points:
         raise AssertionError("hand strategies are points of a frontier")
-    for limit, bound in found.bounds:
+    for limit, bound in frontier.bounds:
         points.setdefault(limit, Claim(None, bound, proved=False))
-    least = tuple(point.limit for point in found.points if point.least)
-    return Claims({}, points, least, found.status in PROVED)
+    minimal = tuple(point.limit for point in frontier.points if point.least)
+    return Claims({}, points, minimal, frontier.status in PROVED)
 
 
 def _plan(pipeline: Pipeline, strategy: str) -> Claims:
-    found = ppopt.plan(
+    plan = ppopt.plan(
         pipeline, chunks=1 if strategy in ONE_CHUNK else 2, strategies=f"optimal,{strategy}",
         workers=1, time_limit=SECONDS,
     )  # fmt: skip
-    claims = {"plan": Claim(found.value, found.lower_bound, found.status in PROVED)}
-    for row in found.rows:
+    claims = {"plan": Claim(plan.value, plan.lower_bound, plan.status in PROVED)}
+    for row in plan.rows:
         ended = row.status in (RowStatus.OPTIMAL, RowStatus.INFEASIBLE)
         claims[str(row.configuration)] = Claim(row.value, row.lower_bound, ended)
     return Claims(claims)
@@ -178,8 +178,8 @@ class Interrupted(Category):
                 yield Finding("interrupt-not-caught", f"{case['study']}, call {at} of {calls}")
                 return
             sent += reached >= at
-            for kind, words in _differences(cut, whole):
-                yield Finding(kind, f"{case['study']}, call {at} of {calls}: {words}")
+            for kind, difference in _differences(cut, whole):
+                yield Finding(kind, f"{case['study']}, call {at} of {calls}: {difference}")
         if not sent:
             raise SkippedError("every run ended before its signal")
 
@@ -191,7 +191,7 @@ def _differences(cut: Claims, whole: Claims) -> Iterator[Finding]:
             yield from _against(name, claim, whole.searches[name])
     for limit, claim in cut.points.items():
         yield from _against(f"within {limit}", claim, _within(limit, whole))
-    for limit in cut.least:
+    for limit in cut.minimal:
         value = cut.points[limit].value
         if any(_is_as_good(own, value) for at, own in whole.points.items() if at < limit):
             yield Finding("wrong-least-limit", f"less than {limit} is enough for {value}")
@@ -208,8 +208,8 @@ def _within(limit: Fraction, whole: Claims) -> Claim:
 
 def _values(claims: Claims) -> dict[Fraction, Fraction]:
     """Limit and value of every point of a frontier."""
-    found = {limit: claim.value for limit, claim in claims.points.items()}
-    return {limit: value for limit, value in found.items() if value is not None}
+    values = {limit: claim.value for limit, claim in claims.points.items()}
+    return {limit: value for limit, value in values.items() if value is not None}
 
 
 def _is_as_good(claim: Claim, value: Fraction | None) -> bool:
@@ -218,15 +218,15 @@ def _is_as_good(claim: Claim, value: Fraction | None) -> bool:
 
 def _against(name: str, claim: Claim, whole: Claim) -> Iterator[Finding]:
     """Compare a claim with that of the whole study, whose value has a schedule."""
-    words = f"{name}: {claim}, in the whole study {whole}"
+    message = f"{name}: {claim}, in the whole study {whole}"
     if whole.value is None:
         if whole.proved and claim.value is not None:
-            yield Finding("schedule-of-nothing", words)
+            yield Finding("schedule-of-nothing", message)
         return
     if claim.proved and (claim.value is None or claim.value > whole.value):
-        yield Finding("wrong-proof", words)
+        yield Finding("wrong-proof", message)
     if claim.bound is not None and claim.bound > whole.value:
-        yield Finding("wrong-bound", words)
-    least = whole.value if whole.proved else whole.bound
-    if claim.value is not None and least is not None and claim.value < least:
-        yield Finding("below-optimum", words)
+        yield Finding("wrong-bound", message)
+    bound = whole.value if whole.proved else whole.bound
+    if claim.value is not None and bound is not None and claim.value < bound:
+        yield Finding("below-optimum", message)

@@ -27,34 +27,34 @@ def broken(schedule: Schedule, *, limit: bool = True) -> Iterator[Finding]:
         naive |= broken_rules(schedule)
     if naive:
         yield Finding("invalid-schedule", f"it breaks {', '.join(sorted(naive))}")
-    found = {violation.rule for violation in verify(schedule)} - allowed
-    if found != naive:
-        yield Finding("verifier-differs", f"the verifier finds {sorted(found)}, the oracle {naive}")
+    rules = {violation.rule for violation in verify(schedule)} - allowed
+    if rules != naive:
+        yield Finding("verifier-differs", f"the verifier finds {sorted(rules)}, the oracle {naive}")
     busy, makespan, span = verify_naive.busy_and_span(schedule)
     figures = schedule.metrics
     spans = figures.makespan_ticks, figures.device_span_ticks
-    told = (list(figures.busy_ticks), *spans, list(figures.peak_memory_ticks))
+    stated = (list(figures.busy_ticks), *spans, list(figures.peak_memory_ticks))
     right = (busy, makespan, span, peaks(schedule))
-    if told != right:
-        yield Finding("wrong-figures", f"its figures are {told}, by the oracle {right}")
+    if stated != right:
+        yield Finding("wrong-figures", f"its figures are {stated}, by the oracle {right}")
 
 
-def result(found: Result, expected: Fraction | int | None, *, proof: bool) -> Iterator[Finding]:
+def result(result: Result, expected: Fraction | int | None, *, proof: bool) -> Iterator[Finding]:
     """Compare a result with the least value in ticks (None: infeasible).
 
     `proof` says whether the time used should have sufficed for a proof.
     """
-    if found.schedule is not None:
-        yield from broken(found.schedule)
-    per_unit = found.pipeline.ticks.per_unit
+    if result.schedule is not None:
+        yield from broken(result.schedule)
+    per_unit = result.pipeline.ticks.per_unit
     best = None if expected is None else Fraction(expected, per_unit)
-    yield from claimed(found.status, found.value, found.lower_bound, best)
-    if found.schedule is not None:
-        own = found.schedule.metrics.value_ticks(found.objective)
-        if found.value != Fraction(own, per_unit):
-            yield Finding("wrong-value", f"the value is {found.value}, that of the schedule {own}")
-    if proof and found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
-        yield Finding("no-proof", f"{found.status} after {found.solve_seconds:.1f} s")
+    yield from claimed(result.status, result.value, result.lower_bound, best)
+    if result.schedule is not None:
+        own = result.schedule.metrics.value_ticks(result.objective)
+        if result.value != Fraction(own, per_unit):
+            yield Finding("wrong-value", f"the value is {result.value}, that of the schedule {own}")
+    if proof and result.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        yield Finding("no-proof", f"{result.status} after {result.solve_seconds:.1f} s")
 
 
 def claimed(
@@ -76,18 +76,18 @@ def claimed(
 
 
 def rechecked(
-    found: Result, above: Fraction | None, *, seconds: float, decided: bool = True
+    result: Result, above: Fraction | None, *, seconds: float, decided: bool = True
 ) -> Iterator[Finding]:
     """The re-checker does not refute the bound, nor confirm one above the least value.
 
     `decided`: there is time enough to refute that one.
     """
-    if ppopt.recheck(found, time_limit=seconds, workers=1).verdict is Verdict.WRONG:
-        yield Finding("true-bound-refuted", f"the bound {found.lower_bound} is refuted")
+    if ppopt.recheck(result, time_limit=seconds, workers=1).verdict is Verdict.WRONG:
+        yield Finding("true-bound-refuted", f"the bound {result.lower_bound} is refuted")
     if above is None:
         return
-    again = ppopt.recheck(replace(found, lower_bound=above), time_limit=seconds, workers=1)
-    if again.verdict is Verdict.CONFIRMED or (decided and again.verdict is not Verdict.WRONG):
-        yield Finding(f"inflated-bound-{again.verdict}", f"the bound {above}: {again.reason}")
-    elif again.counterexample is not None:
-        yield from broken(again.counterexample)
+    verdict = ppopt.recheck(replace(result, lower_bound=above), time_limit=seconds, workers=1)
+    if verdict.verdict is Verdict.CONFIRMED or (decided and verdict.verdict is not Verdict.WRONG):
+        yield Finding(f"inflated-bound-{verdict.verdict}", f"the bound {above}: {verdict.reason}")
+    elif verdict.counterexample is not None:
+        yield from broken(verdict.counterexample)

@@ -159,9 +159,9 @@ def draw_stated(
 def _stated_layer(rng: Random, role: str) -> dict[str, Any]:
     """Draw a layer that may state what recompute costs it, and rarely that it recomputes."""
     layer = draw_layer(rng, role)
-    again = layer.pop("recompute", None)
-    if isinstance(again, dict):
-        layer |= {"recompute_time": again["time"], "kept": again["activation"]}
+    recompute = layer.pop("recompute", None)
+    if isinstance(recompute, dict):
+        layer |= {"recompute_time": recompute["time"], "kept": recompute["activation"]}
     return layer | ({"recompute": True} if rng.random() < 0.05 else {})
 
 
@@ -170,10 +170,10 @@ def with_phases(rng: Random, layer: dict[str, Any]) -> dict[str, Any]:
 
     One layer in four keeps its F and takes a backward of twice its time.
     """
-    kept = {name: value for name, value in layer.items() if name not in BACKWARDS}
+    plain = {name: value for name, value in layer.items() if name not in BACKWARDS}
     if rng.random() < 0.25:
-        return kept
-    del kept["forward"]
+        return plain
+    del plain["forward"]
     ahead = [_phase("compute", rng.randint(1, 2)), _phase("link", rng.randint(0, 3))]
     back = [
         _phase("link", rng.randint(0, 3)),
@@ -181,7 +181,7 @@ def with_phases(rng: Random, layer: dict[str, Any]) -> dict[str, Any]:
     ]
     for part in (ahead, back):
         rng.shuffle(part)
-    return kept | {"phases": {"F": ahead, "B": back}}
+    return plain | {"phases": {"F": ahead, "B": back}}
 
 
 def _phase(on: str, time: int) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def may_recompute(fields: dict[str, Any]) -> Chosen:
 def choices(fields: dict[str, Any]) -> Iterator[Chosen]:
     """Every choice of layers that recompute, if it is searched; else the one that is given."""
     if fields["recompute"] == "search":
-        yield from product(*((False, True) if one else (False,) for one in may_recompute(fields)))
+        yield from product(*((False, True) if may else (False,) for may in may_recompute(fields)))
     else:
         yield recomputed(fields)
 
@@ -337,7 +337,7 @@ def _pairs(model: list[dict[str, Any]], counts: Counts) -> dict[str, Any]:
             _chain(phase for layer in reversed(stage) for phase in _back(layer, whole))
             for stage in stages
         ]
-        return [[two_machines.least_time(f, b) for b in backwards] for f in forwards]
+        return [[two_machines.min_time(f, b) for b in backwards] for f in forwards]
 
     return {"overlap": times(True), "overlap_input": times(False)}
 
@@ -360,11 +360,11 @@ def _back(layer: dict[str, Any], whole: bool) -> list[dict[str, Any]]:
 
 def _chain(phases: Iterable[dict[str, Any]]) -> Chain:
     """A chain of the phases that take time, each with the W that it leaves."""
-    kept = [phase for phase in phases if phase["time"]]
+    present = [phase for phase in phases if phase["time"]]
     return Chain(
-        tuple(Machine(phase["on"]) for phase in kept),
-        tuple(phase["time"] for phase in kept),
-        (0, *(phase.get("weight", 0) for phase in kept)),
+        tuple(Machine(phase["on"]) for phase in present),
+        tuple(phase["time"] for phase in present),
+        (0, *(phase.get("weight", 0) for phase in present)),
     )
 
 
@@ -394,30 +394,30 @@ def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
     there = {key: value for key, value in fields["link"].items() if key != "backward"}
     back = there | fields["link"].get("backward", {})
     p2p, backward_p2p = (
-        [one["latency"] + Fraction(size, one["bandwidth"]) for size in outputs]
-        for one in (there, back)
+        [link["latency"] + Fraction(size, link["bandwidth"]) for size in outputs]
+        for link in (there, back)
     )
     return {"p2p": p2p, "backward_p2p": backward_p2p}
 
 
 def _all_costs(model: list[dict[str, Any]], chosen: Chosen) -> list[dict[str, Fraction]]:
     """Costs of every layer; `meanwhile`: what its F holds until it ends, and gives back."""
-    found, trained = [], False
-    for layer, one in zip(model, chosen, strict=True):
-        costs, frozen = _costs(layer, recomputes=one), layer.get("frozen", False)
+    costs_of_layers, trained = [], False
+    for layer, recomputes in zip(model, chosen, strict=True):
+        costs, frozen = _costs(layer, recomputes=recomputes), layer.get("frozen", False)
         trained |= not frozen
-        held = Fraction(0)
+        live = Fraction(0)
         if not trained:
-            held = costs["activation"]
-            kept = ("forward", "static", "forward_workspace")
-            costs = {name: costs[name] if name in kept else Fraction(0) for name in costs}
+            live = costs["activation"]
+            fixed = ("forward", "static", "forward_workspace")
+            costs = {name: costs[name] if name in fixed else Fraction(0) for name in costs}
         elif frozen:
             costs["weight"] = costs["weight_workspace"] = Fraction(0)
             costs["memory_b"] = -costs["activation"]
             costs["backward"] = costs["backward_input"]
             costs["backward_workspace"] = costs["input_workspace"]
-        found.append(costs | {"meanwhile": held})
-    return found
+        costs_of_layers.append(costs | {"meanwhile": live})
+    return costs_of_layers
 
 
 def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
@@ -427,9 +427,9 @@ def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
     forward, taken = Fraction(layer["forward"]), Fraction(layer["activation"])
     full = Fraction(layer.get("backward", 2 * forward))
     weight = Fraction(layer.get("weight", full / 2))
-    given, space = layer.get("recompute", False), layer.get("workspace", 0)
+    recompute, space = layer.get("recompute", False), layer.get("workspace", 0)
     stated = {"time": layer.get("recompute_time", forward), "activation": layer.get("kept", 0)}
-    again = given if isinstance(given, dict) else stated
+    recomputed = recompute if isinstance(recompute, dict) else stated
     if not isinstance(space, dict):
         space = dict.fromkeys(("F", "B", "BW"), space)
     return {
@@ -440,8 +440,8 @@ def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
         "activation": taken,
         "memory_b": Fraction(layer["memory_b"]),
         "static": Fraction(layer["static"]),
-        "recompute_time": Fraction(again["time"] if recomputes else 0),
-        "kept": Fraction(again["activation"]) if recomputes else taken,
+        "recompute_time": Fraction(recomputed["time"] if recomputes else 0),
+        "kept": Fraction(recomputed["activation"]) if recomputes else taken,
         **{name: Fraction(space.get(kind, 0)) for name, kind in KINDS.items()},
     }
 

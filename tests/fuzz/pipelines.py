@@ -45,14 +45,14 @@ def draw(
         count = rng.choice(devices)
         stages, placed = _placement(rng, count)
         ways, parts = rng.choice(routes), rng.choice(slices)
-        most = ops // (stages * kinds * parts * ways)
-        if most:
+        max_batches = ops // (stages * kinds * parts * ways)
+        if max_batches:
             break
     entries, cut = (count, placed["chunks"]) if "chunks" in placed else (stages, 1)
     cut *= parts
     fields = {
         "stages": entries,
-        "batches": ways * rng.randint(max(1, most - 2), most),
+        "batches": ways * rng.randint(max(1, max_batches - 2), max_batches),
         **placed,
         **_times(rng, entries, cut, instants=instants, overlap=overlap, free=free),
         **_memory(rng, entries, cut, count),
@@ -116,14 +116,14 @@ def _times(
     if rng.random() < 0.2:
         columns["recompute_time"] = [rng.randint(0, 2) for _ in range(entries)]
     values: dict[str, Any] = {
-        name: [_scaled(cut * one, scale) for one in row] for name, row in columns.items()
+        name: [_scaled(cut * time, scale) for time in row] for name, row in columns.items()
     }
     if overlap and rng.random() < 0.3:
         rows = [[rng.randint(1, f + b) for b in full] for f in forward]
-        values["overlap"] = [[_scaled(cut * one, scale) for one in row] for row in rows]
+        values["overlap"] = [[_scaled(cut * time, scale) for time in row] for row in rows]
     if overlap and rng.random() < 0.3:
         times = [rng.randint(1, f + b) for f, b in zip(forward, inputs, strict=True)]
-        values["overlap_input"] = [_scaled(cut * one, scale) for one in times]
+        values["overlap_input"] = [_scaled(cut * time, scale) for time in times]
     return {**values, "p2p": scale}
 
 
@@ -148,13 +148,13 @@ def _memory(rng: Random, entries: int, cut: int, devices: int) -> dict[str, Any]
     taken = [rng.randint(0, 3) for _ in range(entries)]
     change = [rng.choice((0, -rng.randint(0, much), rng.randint(0, 2))) for much in taken]
     static = [rng.randint(0, 3) for _ in range(entries)]
-    fields: dict[str, Any] = {"activation": [_scaled(cut * one, scale) for one in taken]}
+    fields: dict[str, Any] = {"activation": [_scaled(cut * memory, scale) for memory in taken]}
     if rng.random() < 0.5:
-        fields["memory_b"] = [_scaled(cut * one, scale) for one in change]
+        fields["memory_b"] = [_scaled(cut * memory, scale) for memory in change]
     if rng.random() < 0.3:
-        fields["static"] = [_scaled(one, scale) for one in static]
+        fields["static"] = [_scaled(memory, scale) for memory in static]
     if rng.random() < 0.2:
-        fields["kept"] = [_scaled(cut * rng.randint(0, one), scale) for one in taken]
+        fields["kept"] = [_scaled(cut * rng.randint(0, memory), scale) for memory in taken]
     for name in WORKSPACES:
         if rng.random() < 0.1:
             fields[name] = [_scaled(rng.choice((0, 0, 1, 2)), scale) for _ in range(entries)]
@@ -172,11 +172,11 @@ def _memory(rng: Random, entries: int, cut: int, devices: int) -> dict[str, Any]
 
 def _scaled(value: int, scale: int | Decimal) -> int | str:
     """Multiply a value; a decimal becomes text, which is read exactly."""
-    found = value * scale
-    return found if isinstance(found, int) else f"{found:f}"
+    scaled = value * scale
+    return scaled if isinstance(scaled, int) else f"{scaled:f}"
 
 
-def made(case: Case) -> Pipeline:
+def pipeline_of(case: Case) -> Pipeline:
     """The pipeline of a case."""
     return Pipeline(**case["pipeline"])
 
@@ -194,17 +194,17 @@ def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
         if (row := getattr(pipeline, name))
     }
     links = [link for link in (pipeline.p2p, pipeline.backward_p2p) if link is not None]
-    times = [time for one in (*columns.values(), *links) for time in _leaves(one) if time]
+    times = [time for row in (*columns.values(), *links) for time in _leaves(row) if time]
     whole = lcm(*(time.denominator for time in times))
     unit = Fraction(gcd(*(int(time * whole) for time in times)), whole * parts)
-    made = replace(
+    scaled = replace(
         pipeline,
         **{name: _divided(row, unit) for name, row in columns.items()},
         p2p=_divided(pipeline.p2p, unit),
         backward_p2p=_divided(pipeline.backward_p2p, unit),
         device_speed=1,
     )
-    return made, unit * pipeline.ticks.per_unit / made.ticks.per_unit
+    return scaled, unit * pipeline.ticks.per_unit / scaled.ticks.per_unit
 
 
 TIMES = (
@@ -223,8 +223,8 @@ def _speeds(pipeline: Pipeline) -> list[Fraction]:
 
 def _leaves(value: Any) -> Iterator[Fraction]:
     if isinstance(value, tuple):
-        for one in value:
-            yield from _leaves(one)
+        for entry in value:
+            yield from _leaves(entry)
     else:
         yield value
 
@@ -233,7 +233,7 @@ def _divided(value: Any, unit: Fraction) -> Any:
     if value is None:
         return None
     if isinstance(value, tuple):
-        return tuple(_divided(one, unit) for one in value)
+        return tuple(_divided(entry, unit) for entry in value)
     return value / unit
 
 

@@ -46,45 +46,45 @@ class Plans(Category):
         batches = rng.randint(1, 2) if chunks == "1" else 1
         stages = 2 if chunks == "1" else 4
         fields = layers.draw_stated(rng, devices=2, stages=stages, more_layers=1, batches=batches)
-        words = ["--chunks", chunks, "--backward", rng.choice(("split", "whole", "mixed"))]
+        options = ["--chunks", chunks, "--backward", rng.choice(("split", "whole", "mixed"))]
         recompute = rng.choice((None, "none", "full", "search", "none,full"))
-        words += [] if recompute is None else ["--recompute", recompute]
-        return {"pipeline": fields, "words": words}
+        options += [] if recompute is None else ["--recompute", recompute]
+        return {"pipeline": fields, "words": options}
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Plan, and compare every row and the whole with the least values."""
-        words = ["plan", "--runtime", self.runtime, "--time-limit", FULL_TIME, "--workers", "1"]
-        found = configs.answer([*words, *case["words"]], case["pipeline"])
+        command = ["plan", "--runtime", self.runtime, "--time-limit", FULL_TIME, "--workers", "1"]
+        plan = configs.answer([*command, *case["words"]], case["pipeline"])
         best = {
-            one: min(self.values(case, one), default=None)
-            for one in map(_configuration, found["rows"])
+            configuration: min(self.values(case, configuration), default=None)
+            for configuration in map(_configuration, plan["rows"])
         }
         known = [value for value in best.values() if value is not None]
-        yield from configs.ended(found, best=min(known, default=None))
-        for row in found["rows"]:
+        yield from configs.ended(plan, best=min(known, default=None))
+        for row in plan["rows"]:
             yield from self._row(row, best)
-        yield from self._loss(found, known)
-        yield from gain(case["pipeline"], found)
+        yield from self._loss(plan, known)
+        yield from gain(case["pipeline"], plan)
 
     def _row(self, row: Any, best: Best) -> Iterator[Finding]:
-        one = _configuration(row)
-        for kind, words in configs.ended(row, best=best[one]):
-            yield Finding(f"row-{kind}", f"{', '.join(map(str, one))}: {words}")
+        configuration = _configuration(row)
+        for kind, description in configs.ended(row, best=best[configuration]):
+            yield Finding(f"row-{kind}", f"{', '.join(map(str, configuration))}: {description}")
 
-    def _loss(self, found: Any, known: list[Fraction]) -> Iterator[Finding]:
-        value = configs.stated(found["value"])
-        if known and value is None and found["status"] != "infeasible":
-            yield Finding("nothing-found", f"{found['status']}, where {min(known)} is possible")
+    def _loss(self, plan: Any, known: list[Fraction]) -> Iterator[Finding]:
+        value = configs.stated(plan["value"])
+        if known and value is None and plan["status"] != "infeasible":
+            yield Finding("nothing-found", f"{plan['status']}, where {min(known)} is possible")
         if value is not None and known and value > (1 + LOSS) * min(known):
             yield Finding("slower", f"the plan takes {value}, another configuration {min(known)}")
 
-    def values(self, case: Case, one: Configuration) -> Iterator[Fraction]:
+    def values(self, case: Case, configuration: Configuration) -> Iterator[Fraction]:
         """The least value of every partition and choice of recompute of a configuration."""
-        fields = case["pipeline"] | {"placement": one.placement}
+        fields = case["pipeline"] | {"placement": configuration.placement}
         options = {"objective": "makespan", "backward_kind": case["words"][3]}
         stages = len(layers.hosts_of(fields))
         for counts in partitions(len(fields["model"]), stages):
-            for which in configs.chosen(fields, one.recompute):
+            for which in configs.chosen(fields, configuration.recompute):
                 pipeline = layers.spelled_out(fields, counts, which)
                 best = optimum(pipeline, {"options": options})
                 if best is not None:
@@ -108,54 +108,60 @@ class Megatron(Plans):
         )
         for layer in fields["model"]:
             layer.pop("recompute", None)
-        words = ["--placement", rng.choice(("linear", "interleaved", "linear,interleaved"))]
-        words += rng.choice(([], [], ["--recompute", rng.choice(("none", "full", "none,full"))]))
-        return {"pipeline": fields, "words": words}
+        options = ["--placement", rng.choice(("linear", "interleaved", "linear,interleaved"))]
+        options += rng.choice(([], [], ["--recompute", rng.choice(("none", "full", "none,full"))]))
+        return {"pipeline": fields, "words": options}
 
-    def values(self, case: Case, one: Configuration) -> Iterator[Fraction]:
+    def values(self, case: Case, configuration: Configuration) -> Iterator[Fraction]:
         """Values of the strategy within the limits on every partition."""
-        for made in configs.within(_every(case["pipeline"], one)):
-            yield configs.value(made)
+        for schedule in configs.within(_every(case["pipeline"], configuration)):
+            yield configs.value(schedule)
 
 
 def _configuration(row: Any) -> Configuration:
     return Configuration(*(row[name] for name in Configuration._fields))
 
 
-def _every(fields: dict[str, Any], one: Configuration) -> Iterator[Any]:
+def _every(fields: dict[str, Any], configuration: Configuration) -> Iterator[Any]:
     """A hand strategy on every partition, with every choice of recompute."""
-    for counts in partitions(len(fields["model"]), one.chunks * fields["stages"]):
-        for which in configs.chosen(fields, one.recompute):
-            yield configs.schedule(fields, one.strategy, list(counts), which)
+    for counts in partitions(len(fields["model"]), configuration.chunks * fields["stages"]):
+        for which in configs.chosen(fields, configuration.recompute):
+            yield configs.schedule(fields, configuration.strategy, list(counts), which)
 
 
-def gain(fields: dict[str, Any], found: Any) -> Iterator[Finding]:
+def gain(fields: dict[str, Any], plan: Any) -> Iterator[Finding]:
     """Hold the hand strategies that a plan states its gain over against what `eval` says of them.
 
     None may be slower than a row of the plan, or than the strategy within the limits on the
     balanced partition, with a recompute that the plan may choose.
     """
-    asked = set(found["space"]["recompute"])
+    asked = set(plan["space"]["recompute"])
     allowed = {"none", "full"} & asked if "search" not in asked else {"none", "full"}
-    value = configs.stated(found["value"])
-    for hand in found["hands"]:
-        one = _configuration(hand)
-        own, named = configs.exact(hand["value"]), ", ".join(map(str, one))
-        if value and abs(Fraction(hand["speedup"]) * value - own) > Fraction(1, 10**6):
-            yield Finding("wrong-speedup", f"{named}: {hand['speedup']} of {own} to {value}")
-        if hand["recompute"] in ("none", "full"):
-            (which,) = configs.chosen(fields, hand["recompute"])
-            made = configs.schedule(fields, one.strategy, hand["partition"], which)
-            if made is None or configs.value(made) != own or not made.fits_limits:
-                yield Finding("wrong-hand", f"{named}: it states {own}, eval gives {made}")
-        for row in found["rows"]:
-            same = _configuration(row)._replace(recompute="") == one._replace(recompute="")
+    value = configs.stated(plan["value"])
+    for baseline in plan["hands"]:
+        configuration = _configuration(baseline)
+        own, named = configs.exact(baseline["value"]), ", ".join(map(str, configuration))
+        if value and abs(Fraction(baseline["speedup"]) * value - own) > Fraction(1, 10**6):
+            yield Finding("wrong-speedup", f"{named}: {baseline['speedup']} of {own} to {value}")
+        if baseline["recompute"] in ("none", "full"):
+            (which,) = configs.chosen(fields, baseline["recompute"])
+            schedule = configs.schedule(
+                fields, configuration.strategy, baseline["partition"], which
+            )
+            if schedule is None or configs.value(schedule) != own or not schedule.fits_limits:
+                yield Finding("wrong-hand", f"{named}: it states {own}, eval gives {schedule}")
+        for row in plan["rows"]:
+            same = _configuration(row)._replace(recompute="") == configuration._replace(
+                recompute=""
+            )
             better = configs.stated(row["value"])
             if same and row["strategy"] != SEARCHED and better is not None and better < own:
                 yield Finding("hand-slower-than-row", f"{named}: {own}, a row has {better}")
         for recompute in sorted(allowed):
             (which,) = configs.chosen(fields, recompute)
-            made = configs.schedule(fields, one.strategy, "balanced", which)
-            if made is not None and made.fits_limits and configs.value(made) < own:
-                words = f"{named}: {own}, recompute {recompute}, balanced: {configs.value(made)}"
-                yield Finding("hand-slower-than-eval", words)
+            schedule = configs.schedule(fields, configuration.strategy, "balanced", which)
+            if schedule is not None and schedule.fits_limits and configs.value(schedule) < own:
+                message = (
+                    f"{named}: {own}, recompute {recompute}, balanced: {configs.value(schedule)}"
+                )
+                yield Finding("hand-slower-than-eval", message)

@@ -100,34 +100,34 @@ class Search(Category):
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, and compare with the oracle."""
-        pipeline, options = pipelines.made(case), case["options"]
+        pipeline, options = pipelines.pipeline_of(case), case["options"]
         expected, hint = self.optimum(pipeline, case), None
         if case["hint"] is not None:
             hint = self.hint(pipeline, case["hint"], options["backward_kind"])
         began = time.process_time()
-        found = ppopt.solve(pipeline, workers=1, hint=hint, params=self.params, **options)
+        result = ppopt.solve(pipeline, workers=1, hint=hint, params=self.params, **options)
         used = time.process_time() - began
-        yield from self.judged(found, expected, case, proof=used > self.proved)
+        yield from self.judged(result, expected, case, proof=used > self.proved)
         if hint is not None:
-            yield from _beside(found, hint)
+            yield from _beside(result, hint)
 
     def judged(
-        self, found: Result, expected: int | None, case: Case, *, proof: bool
+        self, result: Result, expected: int | None, case: Case, *, proof: bool
     ) -> Iterator[Finding]:
         """Say what is wrong with a result, and with what the re-checker says of it."""
-        yield from judge.result(found, expected, proof=proof)
-        yield from rechecked(found, case.get("more"))
+        yield from judge.result(result, expected, proof=proof)
+        yield from rechecked(result, case.get("more"))
 
 
-def _beside(found: Result, hint: Schedule) -> Iterator[Finding]:
+def _beside(result: Result, hint: Schedule) -> Iterator[Finding]:
     """A result is there, and no worse, where the schedule it starts from keeps the limit."""
     if not hint.fits_limits:
         return
-    own = hint.metrics.value_ticks(Objective(found.objective))
-    if found.value is None:
-        yield Finding("hint-lost", f"{found.status}, though the hint of {own} ticks fits")
-    elif judge.ticks(found.pipeline, found.value) > own:
-        yield Finding("worse-than-hint", f"value {found.value}, the hint takes {own} ticks")
+    own = hint.metrics.value_ticks(Objective(result.objective))
+    if result.value is None:
+        yield Finding("hint-lost", f"{result.status}, though the hint of {own} ticks fits")
+    elif judge.ticks(result.pipeline, result.value) > own:
+        yield Finding("worse-than-hint", f"value {result.value}, the hint takes {own} ticks")
 
 
 class Tiny(Search):
@@ -181,24 +181,24 @@ class Bounds(Category):
 
     def check(self, case: Case) -> Iterator[Finding]:
         """Search, state another bound, and re-check it."""
-        pipeline = pipelines.made(case)
-        found = ppopt.solve(pipeline, workers=1, **case["options"])
-        if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        pipeline = pipelines.pipeline_of(case)
+        result = ppopt.solve(pipeline, workers=1, **case["options"])
+        if result.status not in (Status.OPTIMAL, Status.INFEASIBLE):
             raise SkippedError("the search was not done in time")
-        yield from rechecked(found, case["more"])
+        yield from rechecked(result, case["more"])
 
 
-def rechecked(found: Result, more: int | None) -> Iterator[Finding]:
+def rechecked(result: Result, more: int | None) -> Iterator[Finding]:
     """Re-check the bound of a search that ended, and that bound raised by some ticks.
 
     `more` is None: neither is re-checked.
     """
-    if more is None or found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+    if more is None or result.status not in (Status.OPTIMAL, Status.INFEASIBLE):
         return
     above = None
-    if more and found.lower_bound is not None:
-        above = found.lower_bound + Fraction(more, found.pipeline.ticks.per_unit)
-    yield from judge.rechecked(found, above, seconds=FULL_TIME)
+    if more and result.lower_bound is not None:
+        above = result.lower_bound + Fraction(more, result.pipeline.ticks.per_unit)
+    yield from judge.rechecked(result, above, seconds=FULL_TIME)
 
 
 class Strategies(Category):
@@ -231,7 +231,7 @@ class Strategies(Category):
     def check(self, case: Case) -> Iterator[Finding]:
         """Evaluate it, and hold the schedule against the rules."""
         try:
-            pipeline = pipelines.made(case)
+            pipeline = pipelines.pipeline_of(case)
         except ConflictError as refused:  # delays of a placement that the draw left out
             raise SkippedError(str(refused)) from None
         try:

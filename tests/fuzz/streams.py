@@ -27,7 +27,7 @@ class Streams(Search):
     name = "streams"
     goal = 1500
     proved = inf
-    params = SolveParams(rounds=RoundParams(most=2))
+    params = SolveParams(rounds=RoundParams(max_rounds=2))
 
     def draw(self, rng: Random) -> Case:
         """Draw two to four stages, how they are searched, and perhaps a schedule to start from."""
@@ -72,17 +72,17 @@ class Streams(Search):
             raise SkippedError(str(many)) from None
 
     def judged(
-        self, found: Result, expected: int | None, case: Case, *, proof: bool
+        self, result: Result, expected: int | None, case: Case, *, proof: bool
     ) -> Iterator[Finding]:
         """Of device spans the oracle knows only that the least is at most the least makespan."""
-        per_unit, above = found.pipeline.ticks.per_unit, None
-        if found.objective is Objective.MAKESPAN or expected is None:
-            yield from judge.result(found, expected, proof=proof)
+        per_unit, above = result.pipeline.ticks.per_unit, None
+        if result.objective is Objective.MAKESPAN or expected is None:
+            yield from judge.result(result, expected, proof=proof)
             if case["more"] and expected is not None:
                 above = Fraction(expected + case["more"], per_unit)
         else:
-            if found.schedule is not None:
-                yield from judge.broken(found.schedule)
+            if result.schedule is not None:
+                yield from judge.broken(result.schedule)
             best = Fraction(expected, per_unit)
-            yield from judge.claimed("", None, found.lower_bound, best)
-        yield from judge.rechecked(found, above, seconds=10, decided=False)
+            yield from judge.claimed("", None, result.lower_bound, best)
+        yield from judge.rechecked(result, above, seconds=10, decided=False)

@@ -101,19 +101,22 @@ def test_pipelines_have_every_dimension() -> None:
 def test_models_in_layers_have_every_dimension() -> None:
     rng = Random(4)
     fields = [layers.draw(rng, ops=18, partitions=(*layers.FIXED, "search")) for _ in range(300)]
-    drawn = [Pipeline(**one) for one in fields]
-    models = [one["model"] for one in fields]
+    drawn = [Pipeline(**entry) for entry in fields]
+    models = [entry["model"] for entry in fields]
     for share in (
-        *([one["partition"] == name for one in fields] for name in ("even", "balanced", "search")),
-        [isinstance(one["partition"], list) for one in fields],
-        ["|" in one["partition"] for one in fields],
-        [one["recompute"] is None for one in fields],
+        *(
+            [entry["partition"] == name for entry in fields]
+            for name in ("even", "balanced", "search")
+        ),
+        [isinstance(entry["partition"], list) for entry in fields],
+        ["|" in entry["partition"] for entry in fields],
+        [entry["recompute"] is None for entry in fields],
         [pipe.num_stages > pipe.num_devices for pipe in drawn],
         [any(pipe.recomputed) for pipe in drawn],
         [pipe.mem_limit is None for pipe in drawn],
         [any("workspace" in layer for layer in model) for model in models],
-        ["link" in one for one in fields],
-        ["backward" in one.get("link", {}) for one in fields],
+        ["link" in entry for entry in fields],
+        ["backward" in entry.get("link", {}) for entry in fields],
         [pipe.first_backward == "weight" for pipe in drawn],
         *(
             [any(layer["role"] == role for layer in model) for model in models]
@@ -131,11 +134,11 @@ def test_layers_spelled_out_have_the_costs_by_hand() -> None:
          "backward": 5, "weight": 1, "workspace": 2, "recompute": {"time": 3, "activation": 1}},
     ]  # fmt: skip
     fields = {"stages": 1, "placement": None, "batches": 1, "model": model, "recompute": None}
-    (made,) = {layers.spelled_out(fields, (2,), layers.recomputed(fields))}
-    assert (made.forward, made.backward, made.weight) == ((3,), (9,), (3,))
-    assert (made.backward_input, made.activation, made.memory_b) == ((6,), (5,), (1,))
-    assert (made.static, made.recompute_time, made.kept) == ((3,), (3,), (2,))
-    assert (made.forward_workspace, made.weight_workspace) == ((2,), (0,))
+    (pipeline,) = {layers.spelled_out(fields, (2,), layers.recomputed(fields))}
+    assert (pipeline.forward, pipeline.backward, pipeline.weight) == ((3,), (9,), (3,))
+    assert (pipeline.backward_input, pipeline.activation, pipeline.memory_b) == ((6,), (5,), (1,))
+    assert (pipeline.static, pipeline.recompute_time, pipeline.kept) == ((3,), (3,), (2,))
+    assert (pipeline.forward_workspace, pipeline.weight_workspace) == ((2,), (0,))
 
 
 def test_reduced_pipelines_have_the_same_optimum() -> None:
@@ -145,17 +148,20 @@ def test_reduced_pipelines_have_the_same_optimum() -> None:
         pipeline = Pipeline(**fields)
         same, tick = pipelines.reduced(pipeline)
         own = exhaustive.best(pipeline, fused=True, objective="makespan")
-        found = exhaustive.best(same, fused=True, objective="makespan")
-        assert own == (None if found is None else found * tick)
+        optimum = exhaustive.best(same, fused=True, objective="makespan")
+        assert own == (None if optimum is None else optimum * tick)
 
 
 BELIEVED = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
 CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "bound": ("solve", lambda one: replace(one, lower_bound=one.value and one.lower_bound + 1)),
-    "value": ("solve", lambda one: replace(one, value=one.value and one.value + 1)),
+    "bound": (
+        "solve",
+        lambda result: replace(result, lower_bound=result.value and result.lower_bound + 1),
+    ),
+    "value": ("solve", lambda result: replace(result, value=result.value and result.value + 1)),
     "belief": ("recheck", lambda _: BELIEVED),
-    "points": ("frontier", lambda one: replace(one, points=())),
-    "claim": ("best_choice", lambda one: replace(one, lower_bound=one.value + 1)),
+    "points": ("frontier", lambda result: replace(result, points=())),
+    "claim": ("best_choice", lambda result: replace(result, lower_bound=result.value + 1)),
 }
 """A function of the product, and what is planted into what it returns."""
 
@@ -256,8 +262,8 @@ class Endless(Large):
 
 def test_an_oracle_that_does_not_end_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "HANGS", 1)
-    [found] = campaign.findings(Endless(), {"oracle": False})
-    assert found.kind == "crash-HangError"
+    [finding] = campaign.findings(Endless(), {"oracle": False})
+    assert finding.kind == "crash-HangError"
     with pytest.raises(SkippedError, match="the oracle was not done in time"):
         campaign.findings(Endless(), {"oracle": True})
 
@@ -274,9 +280,9 @@ def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) 
     assert (both.cases, both.kinds["large"]) == (24, 2 * tally.kinds["large"])
     (path,) = campaign.write_tests({"tiny": tally}, tmp_path / "deep")
     assert path.name == "test_fuzz_tiny_large.py"
-    made = runpy.run_path(str(path))
-    assert made["CASE"] == {"number": 11}
-    assert "test_tiny_large" in made
+    module = runpy.run_path(str(path))
+    assert module["CASE"] == {"number": 11}
+    assert "test_tiny_large" in module
     text = "\n".join(campaign.listed({"tiny": tally}))
     assert f"- tiny, large, {tally.kinds['large']} times:" in text
     assert f"| tiny | 12 | {tally.skipped} |" in campaign.table({"tiny": tally})
@@ -303,8 +309,8 @@ def test_the_smallest_case_has_what_is_wrong_and_little_else() -> None:
         drawn = Limited().draw(draws)
         if drawn["pipeline"].get("mem_limit") is None:
             continue
-        found = campaign.shrunk(Limited(), draws.record, "limited")["pipeline"]
-        pipeline = Pipeline(**found)
+        smallest = campaign.shrunk(Limited(), draws.record, "limited")["pipeline"]
+        pipeline = Pipeline(**smallest)
         assert pipeline.mem_limit is not None and pipeline.num_devices == 1
-        assert found.keys().isdisjoint({"frozen", "device_speed", "routes", "backward_p2p"})
+        assert smallest.keys().isdisjoint({"frozen", "device_speed", "routes", "backward_p2p"})
         assert Limited().draw(Draws("", draws.record)) == drawn

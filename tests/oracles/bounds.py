@@ -126,7 +126,7 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
         value = relaxation(case, objective, devices, horizon=3 * best + 7)
         yield sample(f"{len(devices)} of several devices", value)
         if is_supported(problem):
-            value = searches.ended(problem, devices, below=3 * best + 8).least
+            value = searches.ended(problem, devices, below=3 * best + 8).lower_bound
             yield sample(f"{len(devices)} of several devices, partial schedules", value)
 
 

@@ -226,9 +226,9 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     """What an operation takes and gives: F what it keeps, B what is missing, BW one layer of it."""
     if kind is OpKind.BW:
         allocated = bw_allocates(pipeline, stage) + pipeline.ticks.costs.offload_memory[stage]
-        return allocated, pipeline.ticks.kept[stage] + allocated
+        return allocated, pipeline.ticks.retained[stage] + allocated
     whole, at_b = pipeline.ticks.costs.activation[stage], pipeline.ticks.costs.memory_b[stage]
-    kept, own = pipeline.ticks.kept[stage], pipeline.ticks.workspace[kind][stage]
+    kept, own = pipeline.ticks.retained[stage], pipeline.ticks.workspace[kind][stage]
     takes, gives = {
         OpKind.F: (kept, 0),
         OpKind.B: (whole - kept + max(at_b, 0), max(-at_b, 0)),

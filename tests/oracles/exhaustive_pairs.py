@@ -20,7 +20,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from tests.factories.schedules import duration_of, given, lag_of, may_pair, operations, taken
+from tests.factories.schedules import allocated, duration_of, freed, lag_of, may_pair, operations
 
 F, B, W, BW = OpKind
 Slot = tuple[Op, ...]
@@ -93,10 +93,10 @@ def _orders(
     slots += [(f, b) for f in ready for b in ready if f.kind is F and may_pair(pipeline, f, b)]
     for slot in slots:
         limits = pipeline.ticks.limits
-        most = held + sum(taken(pipeline, *op[:3]) for op in slot)
+        most = held + sum(allocated(pipeline, *op[:3]) for op in slot)
         if limits and most > limits[device]:
             continue
-        after = most - sum(given(pipeline, *op[:3]) for op in slot)
+        after = most - sum(freed(pipeline, *op[:3]) for op in slot)
         rest = _orders(pipeline, device, left - set(slot), after)
         for later in rest:
             yield (slot, *later)

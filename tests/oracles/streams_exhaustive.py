@@ -11,7 +11,7 @@ from math import inf
 
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
-from tests.factories.schedules import given, taken
+from tests.factories.schedules import allocated, freed
 from tests.factories.streams import Job, Split, _length, _machine, _needs, jobs, places
 
 
@@ -48,7 +48,7 @@ def _fits(pipeline: Pipeline, op: Op, held: int) -> bool:
     """Whether its device has room for what an operation takes, beside what it holds."""
     limits = pipeline.ticks.limits
     device = pipeline.device(op.stage, op.microbatch)
-    return limits is None or held + taken(pipeline, *op[:3]) <= limits[device]
+    return limits is None or held + allocated(pipeline, *op[:3]) <= limits[device]
 
 
 def _least(pipeline: Pipeline, split: Split, most: float) -> int | None:
@@ -90,8 +90,8 @@ def _least(pipeline: Pipeline, split: Split, most: float) -> int | None:
                 op = job[0]
                 if not _fits(pipeline, op, held[where]):
                     continue
-                change = taken(pipeline, *op[:3])
-                change -= given(pipeline, *op[:3])
+                change = allocated(pipeline, *op[:3])
+                change -= freed(pipeline, *op[:3])
                 after[where] += change
             begin = max([free.get(where, 0), *(ends[one] for one in needs[job])])
             end = begin + length[job]

@@ -22,7 +22,7 @@ class State(NamedTuple):
     ready: int
 
 
-def least_time(forward: Chain, backward: Chain) -> int:
+def min_time(forward: Chain, backward: Chain) -> int:
     """Ticks until both chains and all W are done; the chains are to be short."""
     ends = sum(forward.times), sum(backward.times)
     weights = backward.weights or (0,) * (len(backward.times) + 1)

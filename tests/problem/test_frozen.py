@@ -47,9 +47,9 @@ def test_layers_that_run_no_backward_cost_f_alone() -> None:
     pipeline = MODEL.pipeline(devices=3, batches=4, partition=(2, 2, 2))
     ticks = pipeline.ticks
     assert [ticks.durations[kind][0] for kind in OpKind] == [4, 0, 0, 0]
-    assert (ticks.takes[OpKind.F][0], ticks.gives[OpKind.F][0]) == (12, 12)
+    assert (ticks.allocates[OpKind.F][0], ticks.frees[OpKind.F][0]) == (12, 12)
     rest = (OpKind.B, OpKind.W, OpKind.BW)
-    assert [(ticks.takes[kind][0], ticks.gives[kind][0]) for kind in rest] == [(0, 0)] * 3
+    assert [(ticks.allocates[kind][0], ticks.frees[kind][0]) for kind in rest] == [(0, 0)] * 3
     assert (ticks.costs.gradient_sync[0], ticks.costs.optimizer[0]) == (0, 0)
     assert (ticks.costs.unshard[0], ticks.costs.unshard_memory[0], ticks.static[0]) == (4, 2, 2)
     assert pipeline.frozen_stages == (True, False, False)
@@ -61,10 +61,10 @@ def test_other_frozen_layers_have_b_and_no_w() -> None:
     """B of 3 and recompute of 2; it takes what F did not keep, and gives all back."""
     ticks = MODEL.pipeline(devices=4, batches=4, partition=(2, 1, 2, 1)).ticks
     assert [ticks.durations[kind][2] for kind in OpKind] == [4, 10, 0, 10]
-    assert (ticks.takes[OpKind.F][2], ticks.gives[OpKind.F][2]) == (2 + 2, 2)
-    assert (ticks.takes[OpKind.B][2], ticks.gives[OpKind.B][2]) == (8 + 3, 10 + 3)
-    assert (ticks.takes[OpKind.BW][2], ticks.gives[OpKind.BW][2]) == (4 + 3, 2 + 4 + 3)
-    assert (ticks.takes[OpKind.W][2], ticks.gives[OpKind.W][2]) == (0, 0)
+    assert (ticks.allocates[OpKind.F][2], ticks.frees[OpKind.F][2]) == (2 + 2, 2)
+    assert (ticks.allocates[OpKind.B][2], ticks.frees[OpKind.B][2]) == (8 + 3, 10 + 3)
+    assert (ticks.allocates[OpKind.BW][2], ticks.frees[OpKind.BW][2]) == (4 + 3, 2 + 4 + 3)
+    assert (ticks.allocates[OpKind.W][2], ticks.frees[OpKind.W][2]) == (0, 0)
     assert (ticks.costs.gradient_sync[2], ticks.costs.optimizer[2]) == (0, 0)
 
 
@@ -72,7 +72,7 @@ def test_a_stage_of_both_is_not_frozen() -> None:
     """The activation of a frozen layer goes at the end of F, that of a trained one is kept."""
     ticks = MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).ticks
     assert [ticks.durations[kind][0] for kind in OpKind] == [5, 2, 1, 3]
-    assert (ticks.takes[OpKind.F][0], ticks.gives[OpKind.F][0]) == (2 + 10 + 2, 10 + 2)
+    assert (ticks.allocates[OpKind.F][0], ticks.frees[OpKind.F][0]) == (2 + 10 + 2, 10 + 2)
     assert MODEL.pipeline(devices=2, batches=4, partition=(3, 3)).has_all_operations
 
 
@@ -260,9 +260,9 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
         ]
         wanted = [*ticks.down[0], 0, *ticks.up[0], 0]
         assert links_there == [Fraction(delay, ticks.per_unit) for delay in wanted]
-        held = [ticks.held_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
+        held = [ticks.memory_amounts_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
         unit = ticks.memory_per_unit
-        assert [Fraction(int(m), costs.memory_per_unit) for m in table.takes[:, column]] == [
+        assert [Fraction(int(m), costs.memory_per_unit) for m in table.allocates[:, column]] == [
             Fraction(amount, unit) for amount in held
         ]
 
@@ -280,9 +280,9 @@ def test_stages_by_hand_have_the_memory_of_their_layers() -> None:
     for model, cut in ((FROZEN_B, [1, 1]), (last, [1, 2])):
         layered = Pipeline(stages=2, batches=1, model=model, partition=cut)
         by_hand = layered.without_model()
-        assert (by_hand.ticks.takes, by_hand.ticks.gives) == (
-            layered.ticks.takes,
-            layered.ticks.gives,
+        assert (by_hand.ticks.allocates, by_hand.ticks.frees) == (
+            layered.ticks.allocates,
+            layered.ticks.frees,
         )
 
 

@@ -44,13 +44,13 @@ def test_data_flow_of_two_stages() -> None:
 
 def test_a_backward_of_two_modes_is_split_or_whole() -> None:
     instance = Instance(TWO, BackwardKind.MIXED)
-    backward, weight = (instance.classes[number] for number in instance.numbers(1)[1:])
+    backward, weight = (instance.classes[number] for number in instance.class_ids(1)[1:])
     assert [mode and (mode.kind, mode.duration) for mode in backward.modes] == [
         (OpKind.B, 3),
         (OpKind.BW, 5),
     ]
     assert [mode and (mode.kind, mode.duration) for mode in weight.modes] == [(OpKind.W, 2), None]
-    number = instance.number(OpKind.W, 1)
+    number = instance.class_id(OpKind.W, 1)
     assert [str(TWO.op(code)) for code in instance.codes_in(number, SPLIT_MODE)] == ["1W0", "1W1"]
     assert set(instance.codes_in(number, WHOLE_MODE).tolist()) == {ABSENT}
 
@@ -67,8 +67,8 @@ def test_chosen_modes_that_are_all_alike_are_the_uniform_instance(seed: int) -> 
             zip(*map(np.ndarray.tolist, alone), strict=True)
         )
         option = SPLIT_MODE if split else WHOLE_MODE
-        amounts = [one.amounts for one in mixed.holdings_in(option)]
-        assert amounts == [one.amounts for one in Instance(pipeline, kind).holdings]
+        amounts = [one.amounts for one in mixed.live_memory_in(option)]
+        assert amounts == [one.amounts for one in Instance(pipeline, kind).live_memory]
 
 
 def test_transfers_of_streams_are_operations_of_links() -> None:

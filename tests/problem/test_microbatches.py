@@ -68,7 +68,7 @@ def test_memory_of_a_backward_that_recomputes_layer_by_layer(slices: int) -> Non
     every = pipeline.model.layers
     expected = [of_layers(every, factor=factor) / slices for factor in factors]
     per_unit = pipeline.ticks.memory_per_unit
-    backward = instance.number(OpKind.BW, 0)
+    backward = instance.class_id(OpKind.BW, 0)
     assert list(instance.allocated(backward)) == [amount * per_unit for amount in expected]
 
 

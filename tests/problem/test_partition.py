@@ -17,7 +17,7 @@ from tests.factories.models import TINY, models
 from tests.oracles.configurations import partitions
 
 
-@given(models(most=9), st.data())
+@given(models(max_layers=9), st.data())
 @settings(deadline=None)
 def test_balanced_is_the_best_of_all_partitions(model: Model, data: st.DataObject) -> None:
     """By enumeration: least largest F + BW, then least squares, then most layers in front."""

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from ppopt import Layer, Model
 from ppopt.errors import ConflictError
 from ppopt.problem import phase_pairs
-from ppopt.problem.phase_pairs import Chain, least_time, pair_times
+from ppopt.problem.phase_pairs import Chain, min_time, pair_times
 from ppopt.problem.phases import Machine
 from tests.oracles import two_machines
 from tests.tiers import first
@@ -62,8 +62,8 @@ def scaled(given: Chain, factor: int) -> Chain:
     ],
 )
 def test_by_hand(forward: Chain, backward: Chain, expected: int) -> None:
-    assert least_time(forward, backward) == expected
-    assert two_machines.least_time(forward, backward) == expected
+    assert min_time(forward, backward) == expected
+    assert two_machines.min_time(forward, backward) == expected
 
 
 @pytest.mark.parametrize("weights", [False, True])
@@ -73,7 +73,7 @@ def test_as_trying_every_tick_finds(seed: int, weights: bool) -> None:
     for _ in range(30):
         forward = drawn(rng, 1, 4, 4)
         backward = drawn(rng, 0, 4, 4, weights=weights)
-        assert least_time(forward, backward) == two_machines.least_time(forward, backward), (
+        assert min_time(forward, backward) == two_machines.min_time(forward, backward), (
             forward,
             backward,
         )
@@ -84,8 +84,8 @@ def test_parts_of_ticks_save_nothing() -> None:
     rng = Random(5)
     for _ in range(40):
         pair = drawn(rng, 1, 3, 3), drawn(rng, 1, 3, 3, weights=True)
-        halves = two_machines.least_time(*(scaled(one, 2) for one in pair))
-        assert halves == 2 * least_time(*pair)
+        halves = two_machines.min_time(*(scaled(one, 2) for one in pair))
+        assert halves == 2 * min_time(*pair)
 
 
 def by_cp_sat(forward: Chain, backward: Chain, *, pieces: bool) -> int:
@@ -130,9 +130,9 @@ def test_as_cp_sat_finds(seed: int) -> None:
     rng = Random(seed)
     for _ in range(4):
         forward, backward = drawn(rng, 5, 12, 20), drawn(rng, 5, 12, 20)
-        assert least_time(forward, backward) == by_cp_sat(forward, backward, pieces=False)
+        assert min_time(forward, backward) == by_cp_sat(forward, backward, pieces=False)
         forward, backward = drawn(rng, 3, 6, 5), drawn(rng, 3, 6, 5, weights=True)
-        found = least_time(forward, backward)
+        found = min_time(forward, backward)
         assert found == by_cp_sat(forward, backward, pieces=True)
         assert found <= by_cp_sat(forward, backward, pieces=False)
 
@@ -143,14 +143,14 @@ def test_bounds_of_every_pair(seed: int) -> None:
     rng = Random(seed)
     forward, backward = drawn(rng, 1, 30, 50), drawn(rng, 1, 30, 50, weights=True)
     alone = backward._replace(weights=())
-    with_b, with_bw = least_time(forward, alone), least_time(forward, backward)
+    with_b, with_bw = min_time(forward, alone), min_time(forward, backward)
     weight = sum(backward.weights)
     assert max(sum(forward.times), sum(backward.times)) <= with_b <= with_bw <= with_b + weight
     pairs = [*zip(forward.on, forward.times, strict=True)]
     pairs += zip(backward.on, backward.times, strict=True)
     for machine, more in ((COMPUTE, weight), (LINK, 0)):
         assert sum(time for on, time in pairs if on is machine) + more <= with_bw
-    assert least_time(alone, forward) == with_b
+    assert min_time(alone, forward) == with_b
 
 
 # A measured pair of DualPipe on NVIDIA H800, in microseconds: train.json of
@@ -210,7 +210,7 @@ def test_the_trace_of_dualpipe() -> None:
     forward, backward = traced()
     compute = sum(forward.times[::2]) + sum(backward.times[1::2]) + sum(backward.weights)
     assert (compute, one_order(forward, backward)) == (124258, 126256)
-    found = least_time(forward, backward)
+    found = min_time(forward, backward)
     assert compute < found < 126256
     # F computes 4306 while the backward sends for 4380: no compute is ready for 74 at the front
     assert found == compute + 4380 - 4306 == 124332
@@ -250,10 +250,10 @@ def test_the_trace_as_layers() -> None:
 
 
 def test_too_many_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase_pairs, "MOST_CORNERS", 11)
-    assert least_time(chain("c7 l7 c7"), chain("l7")) == 21
+    monkeypatch.setattr(phase_pairs, "MAX_CORNERS", 11)
+    assert min_time(chain("c7 l7 c7"), chain("l7")) == 21
     with pytest.raises(ConflictError, match="phases: a pair of stages has 3 and 2 phases, too"):
-        least_time(chain("c7 l7 c7"), chain("l7 c7"))
+        min_time(chain("c7 l7 c7"), chain("l7 c7"))
 
 
 def test_many_phases_are_quick() -> None:
@@ -263,4 +263,4 @@ def test_many_phases_are_quick() -> None:
     forward = Chain((COMPUTE, LINK) * 256, tuple(times))
     backward = Chain((LINK, COMPUTE) * 256, tuple(times[::-1]), (0, *(0, 5) * 256))
     bound = max(sum(times[::2]) + sum(times[-1::-2]) + 5 * 256, sum(times))
-    assert bound <= least_time(forward, backward) <= [*accumulate(times)][-1] * 2 + 5 * 256
+    assert bound <= min_time(forward, backward) <= [*accumulate(times)][-1] * 2 + 5 * 256

@@ -16,7 +16,7 @@ from ppopt import Layer, Model, Pipeline, evaluate, read_schedule, verify
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.config import canonical, pipeline_of, schema
 from ppopt.problem.operation import OpKind
-from ppopt.problem.phase_pairs import Chain, least_time
+from ppopt.problem.phase_pairs import Chain, min_time
 from ppopt.problem.phases import Machine, Phases
 from tests.cli.cli_run import run, shown
 
@@ -65,8 +65,8 @@ def test_pairs_of_stages_follow() -> None:
     weights = (0, 0, 2), (0, 0, 0, 2)
     for stage, other in product(range(2), repeat=2):
         whole = with_b[other]._replace(weights=weights[other])
-        assert pipe.overlap[stage][other] == least_time(forwards[stage], whole)
-        assert pipe.overlap_input[stage][other] == least_time(forwards[stage], with_b[other])
+        assert pipe.overlap[stage][other] == min_time(forwards[stage], whole)
+        assert pipe.overlap_input[stage][other] == min_time(forwards[stage], with_b[other])
         ticks = pipe.ticks
         assert ticks.pair_time(stage, BW, other) == pipe.overlap[stage][other]
         assert ticks.pair_time(stage, B, other) == pipe.overlap_input[stage][other]

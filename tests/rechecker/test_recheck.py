@@ -175,7 +175,7 @@ def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
 
 
 def test_without_time_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rechecker, "LEAST", 1e-9)
+    monkeypatch.setattr(rechecker, "MIN_TIME", 1e-9)
     result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=3)
     assert result.certificate.argument is not Argument.ENDS
     found = recheck(result, time_limit=1e-6)

@@ -17,7 +17,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import configurations, confirmed
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.partitions import left_to_search
+from ppopt.rechecker.partitions import open_partitions
 from tests.factories.partitions import draw_space
 from tests.solver.partitions.over_partitions import over_partitions
 from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline
@@ -59,7 +59,7 @@ def test_of_too_many_partitions_that_of_the_schedule_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """10 layers in 3 stages: 9 x 8 / 2 = 36 partitions, none of which is searched again."""
-    monkeypatch.setattr(configurations.partitions, "left_to_search", lambda *_: None)
+    monkeypatch.setattr(configurations.partitions, "open_partitions", lambda *_: None)
     found = searched()
     kept = ppopt.recheck(found, workers=1)
     assert kept.verdict is Verdict.UNDECIDED
@@ -77,7 +77,7 @@ def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
     found = ppopt.solve(layers(20).pipeline(devices=4, batches=32, partition="search"), workers=1)
     assert found.status is Status.OPTIMAL and found.schedule is not None
     assert found.claim is not None
-    assert left_to_search(found.claim, inf) == []
+    assert open_partitions(found.claim, inf) == []
     words = confirmed(found.schedule)
     assert words is not None and words.startswith("in every partition")
 
@@ -94,7 +94,7 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     pipe = pipeline(space, "search", **rng.choice(LINKS))
     bound = over_partitions(Problem(pipe, objective, kind)).bound
     claim = Claim(pipe, space.span, kind, None, partitions=True, bound_time=bound)
-    assert left_to_search(claim, inf) == []
+    assert open_partitions(claim, inf) == []
 
 
 def test_layers_are_needed() -> None:

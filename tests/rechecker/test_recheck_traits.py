@@ -14,10 +14,10 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import Verdict, confirmed, recheck
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, stated_by
-from ppopt.rechecker.idle_bound import least_idle
+from ppopt.rechecker.idle_bound import min_idle
 from ppopt.rechecker.mixed import of_one_kind
 from ppopt.rechecker.partial_schedules import refuted
-from ppopt.rechecker.partitions import left_to_search
+from ppopt.rechecker.partitions import open_partitions
 from ppopt.rechecker.refute import refute
 from tests.factories.traits import novel_trait
 
@@ -40,10 +40,10 @@ def arguments(**fields: Any) -> list[bool]:
     return [
         by_arithmetic(claim(**fields)) is not None,
         list(over_limit(tight)) != [],
-        least_idle(claim(batches=4, mem_limit=2, **fields), 0) > 0,
+        min_idle(claim(batches=4, mem_limit=2, **fields), 0) > 0,
         refuted(claim(**fields), inf, lambda _: None) is not None,
         of_one_kind(mixed) is not mixed,
-        left_to_search(layers, inf) is not None,
+        open_partitions(layers, inf) is not None,
     ]
 
 

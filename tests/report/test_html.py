@@ -30,7 +30,7 @@ from ppopt.schedule.idle import FREE, arrivals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from tests.factories.schedules import BW, B, F, W, held, peaks, schedules, table
+from tests.factories.schedules import BW, B, F, W, live_memory, peaks, schedules, table
 from tests.report.drawn import Content, Picture, data_of, embedded_plotly, picture
 
 SEARCH = Origin(
@@ -143,8 +143,8 @@ def test_a_bar_tells_the_memory_of_its_device(schedule: Schedule) -> None:
         if first == last or (device, last) in instants:
             continue
         levels = [
-            held(schedule.pipeline, rows, device, first, starts=True),
-            held(schedule.pipeline, rows, device, last, starts=False),
+            live_memory(schedule.pipeline, rows, device, first, starts=True),
+            live_memory(schedule.pipeline, rows, device, last, starts=False),
         ]
         assert [during, after] == pytest.approx([float(ticks.memory(level)) for level in levels])
 

@@ -14,7 +14,7 @@ from ppopt.report import colours
 from ppopt.report.html import page
 from ppopt.schedule.schedule import Schedule
 from tests.browser import View, rgb
-from tests.factories.schedules import held, peaks, table
+from tests.factories.schedules import live_memory, peaks, table
 from tests.report.test_page import hand
 
 pytestmark = pytest.mark.slow
@@ -207,8 +207,8 @@ def test_the_script_adds_up_the_memory_of_devices(view: View, shown: Schedule) -
     )
     assert drawn == [
         [
-            held(pipeline, rows, device, start, starts=True),
-            held(pipeline, rows, device, end, starts=False),
+            live_memory(pipeline, rows, device, start, starts=True),
+            live_memory(pipeline, rows, device, end, starts=False),
         ]
         for _, _, _, device, start, end, *_ in rows
     ]

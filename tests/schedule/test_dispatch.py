@@ -16,7 +16,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
-from ppopt.schedule.generation import Generation, class_orders
+from ppopt.schedule.generation import EventSimulation, class_orders
 from ppopt.schedule.link_queues import LinkQueues, receiving_stage
 from ppopt.schedule.orders import Orders
 from tests.factories.streams import LINK_MODES
@@ -37,7 +37,7 @@ def drawn(seed: int, link_mode: LinkMode) -> tuple[Pipeline, Orders]:
         placement=rng.choice(("linear", [k % 2 for k in range(stages)])),
         link_mode=link_mode,
     )
-    run = Generation(Instance(pipeline, BackwardKind.SPLIT))
+    run = EventSimulation(Instance(pipeline, BackwardKind.SPLIT))
     while not run.complete:
         classes = range(len(run.instance.classes))
         number = rng.choice([one for one in classes if run.arrival(one) is not None])
@@ -62,7 +62,7 @@ def needs(links: LinkQueues, orders: Orders) -> dict[int, int]:
 def generated(links: LinkQueues, orders: Orders, rule: DispatchRule) -> list[list[int]]:
     """The transfers of every link, by a generation whose devices follow their orders."""
     instance, need = links.instance, needs(links, orders)
-    run = Generation(instance)
+    run = EventSimulation(instance)
     class_of = {code: one for one, codes in enumerate(instance.codes) for code in codes.tolist()}
     devices = [[class_of[code] for code in order.tolist()] for order in orders]
 
@@ -116,8 +116,8 @@ def two_stages() -> Instance:
 
 def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
     instance = two_stages()
-    run = Generation(instance)
-    first, second = (instance.number(OpKind.F, stage) for stage in (0, 1))
+    run = EventSimulation(instance)
+    first, second = (instance.class_id(OpKind.F, stage) for stage in (0, 1))
     assert run.arrival(second) is None
     assert run.append(first, 0) == 1
     assert run.arrival(second) == 2
@@ -129,11 +129,11 @@ def test_an_operation_starts_when_device_and_inputs_are_ready() -> None:
 
 def test_idle_time_counts_from_the_first_start() -> None:
     instance = two_stages()
-    run = Generation(instance)
-    run.append(instance.number(OpKind.F, 1), 5)
-    run.append(instance.number(OpKind.F, 1), 9)
+    run = EventSimulation(instance)
+    run.append(instance.class_id(OpKind.F, 1), 5)
+    run.append(instance.class_id(OpKind.F, 1), 9)
     assert run.idle == [0, 3]
-    assert run.most_idle == 3
+    assert run.max_idle == 3
 
 
 @pytest.mark.parametrize("placement", ["linear", "v", "interleaved"])
@@ -143,7 +143,7 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
         stages=3, batches=5, placement=placement, p2p=2, forward=[1, 2, 3], weight=[1, 1, 2]
     )
     instance = Instance(pipeline, BackwardKind.SPLIT)
-    run = Generation(instance)
+    run = EventSimulation(instance)
 
     def choose(device: int, now: int) -> int | None:
         for number in reversed(instance.hosted[device]):
@@ -159,6 +159,6 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
 
 def test_microbatches_of_a_class_follow_in_order() -> None:
     instance = two_stages()
-    forward, backward = (instance.number(kind, 0) for kind in (OpKind.F, OpKind.BW))
+    forward, backward = (instance.class_id(kind, 0) for kind in (OpKind.F, OpKind.BW))
     (order,) = class_orders(instance, [[forward, backward, forward, backward]])
     assert [str(instance.pipeline.op(code)) for code in order] == ["0F0", "0BW0", "0F1", "0BW1"]

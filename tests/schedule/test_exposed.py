@@ -64,7 +64,7 @@ def test_in_the_units_of_the_user() -> None:
 def test_idle_before_the_first_operation_counts() -> None:
     """A file's own times stand on the one side, the earliest ones on the other."""
     made = ppopt.evaluate(replace(PLAIN, optimizer=1), "1f1b")
-    late = made.moved(made.operations.start + 5 * ~made.operations.computed)
+    late = made.with_starts(made.operations.start + 5 * ~made.operations.computed)
     assert ppopt.verify(late) == []
     assert exposed(late) == 6
 

@@ -210,8 +210,8 @@ def most_taken(schedule: Schedule, row: TableRow) -> int:
     """Memory that an operation takes; of one without length, no more than its net change."""
     kind, stage, _, _, start, end, *_ = row
     table = schedule.pipeline.ticks
-    gives = table.gives[kind][stage] if start == end else 0
-    return max(0, table.takes[kind][stage] - gives)
+    gives = table.frees[kind][stage] if start == end else 0
+    return max(0, table.allocates[kind][stage] - gives)
 
 
 def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: TableRow) -> bool:
@@ -324,7 +324,7 @@ class TestWorkAroundTheMicrobatches:
     def test_an_optimizer_that_could_start(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=1), "1f1b")
         later = 2 * (made.operations.kind == AuxiliaryKind.OPTIMIZER)
-        late = made.moved(made.operations.start + later)
+        late = made.with_starts(made.operations.start + later)
         assert told(late) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
 
     def test_gathered_weights_keep_a_forward_out(self) -> None:

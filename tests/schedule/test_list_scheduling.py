@@ -14,7 +14,7 @@ from ppopt.schedule.list_scheduling import (
     ListScheduler,
     PriorityRule,
     RuleStyle,
-    _RuleGeneration,
+    _RuleSimulation,
     one_at_a_time,
     uniform_rule,
 )
@@ -55,7 +55,7 @@ def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
         patience=tuple(rng.choice([0, 50, 99]) for _ in devices),
         reserve=tuple(rng.randint(0, 3) for _ in devices),
         forward_first=tuple(rng.random() < 0.4 for _ in devices),
-        room_first=tuple(rng.random() < 0.4 for _ in devices),
+        memory_first=tuple(rng.random() < 0.4 for _ in devices),
         prompt=tuple(rng.random() < 0.4 for _ in devices),
         shallow_first=tuple(rng.random() < 0.4 for _ in devices),
     )
@@ -71,7 +71,7 @@ def test_the_short_loop_is_the_long_one() -> None:
         assert scheduler.plain or number % 2
         if scheduler.plain:
             plain += number % 2
-            assert scheduler.build(rule) == _RuleGeneration(scheduler, rule).result()
+            assert scheduler.build(rule) == _RuleSimulation(scheduler, rule).result()
     assert plain > 50
 
 
@@ -135,7 +135,7 @@ def order(pipeline: Pipeline, device: int, style: RuleStyle) -> str:
 
 def test_w_goes_first_where_memory_stops_a_forward() -> None:
     pipeline = Pipeline(stages=3, batches=4, forward=1, backward_input=1, weight=2, mem_limit=2)
-    late, first = (order(pipeline, 0, RuleStyle(True, room_first=room)) for room in (False, True))
+    late, first = (order(pipeline, 0, RuleStyle(True, memory_first=room)) for room in (False, True))
     assert late == "F0 F1 B0 B1 W0 F2 W1 F3 B2 W2 B3 W3"
     assert first == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.bound import WHOLE_TICKS, common_divisor, least_possible_value
+from ppopt.solver.bound import WHOLE_TICKS, common_divisor, min_possible_value
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.cp_sat import cpsat
 from tests.fuzz import pipelines
@@ -42,7 +42,7 @@ def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
 )
 def test_next_value(objective: Objective, scale: int, bound: int, least: int) -> None:
     assert common_divisor(problem(scale, objective).pipeline) == scale
-    assert least_possible_value(problem(scale, objective), bound) == least
+    assert min_possible_value(problem(scale, objective), bound) == least
 
 
 def test_every_optimum_is_a_possible_value() -> None:
@@ -55,7 +55,7 @@ def test_every_optimum_is_a_possible_value() -> None:
             best = exhaustive.best(same, fused=True, objective=objective.value)
             if best is not None:
                 assert (
-                    least_possible_value(Problem(same, objective, BackwardKind.WHOLE), best) == best
+                    min_possible_value(Problem(same, objective, BackwardKind.WHOLE), best) == best
                 )
 
 

@@ -73,7 +73,9 @@ def test_an_anchor_is_searched_at_every_level(
     searched: list[tuple[int, int]] = []
 
     def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
-        searched.append((int(problem.pipeline.costs.forward[0]), options.params.rounds.most or 0))
+        searched.append(
+            (int(problem.pipeline.costs.forward[0]), options.params.rounds.max_rounds or 0)
+        )
         found = search_from(start, problem, options)
         value = 3 * (found.value or 0)  # far above all bounds, so that none is ruled out
         return replace(found, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
@@ -116,7 +118,7 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues(
     tried: list[tuple[Fraction, int | None]] = []
 
     def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
-        tried.append((problem.pipeline.forward[0], options.params.rounds.most))
+        tried.append((problem.pipeline.forward[0], options.params.rounds.max_rounds))
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)

@@ -66,12 +66,12 @@ def tail_too_long(patch: Patch) -> None:
 
 def memory_window_too_tight(patch: Patch) -> None:
     """One microbatch less than there is room for between F and W."""
-    right = Delays.most_until_w
+    right = Delays.max_until_w
 
     def wrong(delays: Delays) -> list[int | None]:
         return [None if most is None else max(1, most - 1) for most in right.func(delays)]
 
-    patch.setattr(Delays, "most_until_w", property(wrong))
+    patch.setattr(Delays, "max_until_w", property(wrong))
 
 
 def cut_too_large(patch: Patch) -> None:

@@ -90,7 +90,7 @@ def test_few_devices_never_need_more_than_all() -> None:
         best = ended(problem, tuple(devices), long_enough(problem)).best
         for size in range(1, len(devices)):
             for some in combinations(devices, size):
-                if not DeviceSubset(Delays(problem.instance), frozenset(some)).kept:
+                if not DeviceSubset(Delays(problem.instance), frozenset(some)).retained:
                     continue
                 found = ended(problem, some, best + 1).best
                 assert found is not None, (problem, some)
@@ -110,7 +110,7 @@ def test_the_work_that_remains_counts_the_wait_for_memory() -> None:
         pipeline = replace(pipe, mem_limit=mem_limit)
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=False))
         classes = Classes(DeviceSubset(Delays(problem.instance), frozenset(range(2))))
-        forward = classes.place[OpKind.F, 0]
+        forward = classes.index[OpKind.F, 0]
         assert classes.remaining[forward].tolist() == expected
 
 

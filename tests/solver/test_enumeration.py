@@ -19,8 +19,8 @@ from ppopt.solver.choices.enumeration import (
     Complete,
     Unlisted,
     bounds_of_all,
-    least_of,
     lower_bound_of,
+    min_rest,
 )
 from ppopt.solver.placements.placement_choice import PlacementChoice
 from ppopt.solver.result import Progress
@@ -91,9 +91,9 @@ MISTAKES = (
     ),
     Mistake(
         f"{PARTITIONS}/partition_choice.py",
-        "if isinstance(bounds, CompleteBounds) and bounds.least < FOREVER:\n"
+        "if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:\n"
         "            order = PartitionOrder(self._space, bounds)",
-        "if bounds.least < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
+        "if bounds.min_bound < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
     ),
     Mistake(
         "studies/plan_memory.py",
@@ -166,8 +166,8 @@ def test_the_bounds_of_all_have_that_of_the_unlisted() -> None:
     assert lower_bound_of(bounds_of_all([Fraction(3)], rest)) == 2
     assert lower_bound_of(bounds_of_all([Fraction(3)], NONE_LEFT)) == 3
     assert lower_bound_of(bounds_of_all([], NONE_LEFT)) is None
-    assert least_of([NONE_LEFT, rest, Unlisted(Fraction(1), (4,))]) == Unlisted(Fraction(1), (4,))
-    assert least_of([NONE_LEFT, NONE_LEFT]) is NONE_LEFT
+    assert min_rest([NONE_LEFT, rest, Unlisted(Fraction(1), (4,))]) == Unlisted(Fraction(1), (4,))
+    assert min_rest([NONE_LEFT, NONE_LEFT]) is NONE_LEFT
 
 
 def test_infeasible_takes_all_configurations() -> None:

@@ -111,9 +111,9 @@ def test_the_dynamic_program_of_any_devices_is_a_bound_and_of_all_the_optimum() 
     for pipeline, kind, best in cases(seed=3, count=40):
         problem = Problem(pipeline, Objective.MAKESPAN, kind)
         every = range(pipeline.num_devices)
-        assert searches.ended(problem, tuple(every), best + 1).least == best
+        assert searches.ended(problem, tuple(every), best + 1).lower_bound == best
         some = tuple(sorted(rng.sample(every, rng.randint(1, len(every)))))
-        assert searches.ended(problem, some, best + 1).least <= best
+        assert searches.ended(problem, some, best + 1).lower_bound <= best
         assert device_bound(problem.instance, Objective.MAKESPAN).value <= best
 
 

@@ -34,7 +34,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import OperationClass
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import ListScheduler, _RuleGeneration, one_at_a_time
+from ppopt.schedule.list_scheduling import ListScheduler, _RuleSimulation, one_at_a_time
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.dynamic_programming.applicability import is_supported
 from ppopt.solver.heuristics.moves import State
@@ -263,7 +263,7 @@ def test_list_scheduling_keeps_times_and_limits(fields: dict[str, Any], *, fused
         for rule in islice(priority_rules(instance), 5):
             built = scheduler.build(rule)
             if scheduler.plain:
-                assert built == _RuleGeneration(scheduler, rule).result()
+                assert built == _RuleSimulation(scheduler, rule).result()
             if built is not None:
                 schedule = timing.schedule(pipeline, built.arrays())
                 assert verify(schedule) == []
@@ -307,7 +307,7 @@ def test_bounds_of_devices_and_dynamic_programs_hold(
     every = range(pipeline.num_devices)
     some = tuple(sorted(rng.sample(every, rng.randint(1, len(every)))))
     if is_supported(problem):
-        assert searches.ended(problem, some, best + 1).least <= best
+        assert searches.ended(problem, some, best + 1).lower_bound <= best
 
 
 def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPa
         (pipeline, fused): next(priority_rules(Instance.uniform(pipeline, fused=fused)))
         for pipeline, fused in product(pipelines, (False, True))
     }
-    for field in ("duration", "takes", "gives", "change"):
+    for field in ("duration", "allocates", "frees", "change"):
         monkeypatch.setattr(OperationClass, field, property(lambda _: pytest.fail("of a class")))
     for name in names():
         pipeline = resolve(name).apply(Pipeline(**PLAIN), Options())

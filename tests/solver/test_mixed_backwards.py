@@ -219,7 +219,7 @@ def test_no_worse_than_one_kind_or_by_hand_before_any_improvement(objective: Obj
     """Construction alone: rules and hand strategies of both kinds are where a search begins. A
     search that is stopped at once has the better of both kinds, too."""
     rng, default = Random(81), SolveParams()
-    params = replace(default, rounds=default.rounds._replace(most=0))
+    params = replace(default, rounds=default.rounds._replace(max_rounds=0))
     chosen = 0
     for _ in range(12):
         pipeline = drawn(rng)

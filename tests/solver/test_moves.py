@@ -13,7 +13,7 @@ from ppopt import Objective, Pipeline, Schedule, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.heuristics.construction import HandStrategies, ListScheduling
+from ppopt.solver.heuristics.construction import Baselines, ListScheduling
 from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
 from ppopt.solver.heuristics.pool import Pool
@@ -105,7 +105,7 @@ def test_flips_improve_searches_that_windows_do_not_apply_to() -> None:
         mem_limit="1f1b",
     )
     known = SolveParams(
-        without=frozenset({"full model", "value questions"}), rounds=RoundParams(most=2)
+        without=frozenset({"full model", "feasibility checks"}), rounds=RoundParams(max_rounds=2)
     )
     values = [
         solve(
@@ -129,7 +129,7 @@ PARAMS = JustificationParams()
 def constructed(params: PoolParams) -> tuple[Pool, Begun]:
     """The pool and the search after construction."""
     pool, search = Pool(TIGHT, params), waiting(TIGHT)
-    for method in (ListScheduling(pool), HandStrategies(pool)):
+    for method in (ListScheduling(pool), Baselines(pool)):
         while not method.run(search.incumbent, search.budget()).exhausted:
             pass
     pool.end_construction()

@@ -22,7 +22,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.bounds.relaxation_bound import raise_by_subset
 from ppopt.solver.cp_sat.cpsat import SolverLimits
-from ppopt.solver.relaxation.pairs import most_saved
+from ppopt.solver.relaxation.pairs import max_saved
 from ppopt.solver.result import Result
 from tests.clock import work_clock
 from tests.oracles.rechecked import assert_like_every_order
@@ -136,7 +136,7 @@ def test_most_saved_by_hand() -> None:
     microbatches: F of stage 0 saves 1 each, F of stage 1 up to 3, less the first one's least."""
     given = Pipeline(stages=2, batches=4, placement=(0, 0), forward=3, backward=6, overlap=[8, 6])
     assert (
-        most_saved(Instance.uniform(given, fused=True), 0)
+        max_saved(Instance.uniform(given, fused=True), 0)
         == (4 * (1 + 3) - 1) * given.ticks.per_unit
     )
 

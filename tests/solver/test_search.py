@@ -271,7 +271,7 @@ def test_a_method_is_left_out_by_its_name() -> None:
     params = SolveParams(without=frozenset({"list scheduling", "full model"}))
     found = solve(pipe, workers=1, params=params, progress=lambda state: phases.add(state.phase))
     assert found.status is Status.OPTIMAL
-    assert "hand strategies" in phases
+    assert "baselines" in phases
     assert not phases & params.without
     with pytest.raises(InputError, match="no method is called 'luck'"):
         solve(pipe, params=SolveParams(without=frozenset({"luck"})))
@@ -317,7 +317,7 @@ def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> No
         for key, value in fields.items()
         if key in ("forward", "backward_input", "weight", "backward", "p2p")
     }
-    kept = {"list scheduling", "hand strategies", "double justification", "full model"}
+    kept = {"list scheduling", "baselines", "double justification", "full model"}
     params = SolveParams(without=frozenset(NAMES) - kept)
     pipeline = Pipeline(**(fields | million))
     found = solve(

@@ -17,7 +17,7 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.short_pairs import ShortPairs
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.pair_times import least_times
+from ppopt.rechecker.pair_times import min_times
 from ppopt.schedule.operations import ALONE
 from ppopt.solver.bounds.device_bounds import known_bound
 from tests.clock import work_clock
@@ -99,7 +99,7 @@ def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) ->
             assert 0 < two <= one
             least = min(ours.durations[each][stage] for each in kinds)
             assert theirs.durations[backward][stage] <= least
-            assert least_times(given)[F][stage] <= two
+            assert min_times(given)[F][stage] <= two
         for one, two in pairs.places:
             time = theirs.pair_time(one, backward, two)
             assert time >= max(theirs.durations[F][one], theirs.durations[backward][two])

@@ -190,4 +190,4 @@ def test_the_first_backward_starts_beside_all_of_them(limit: int, most: int) -> 
     """F keeps 1, and B takes 2: n microbatches and a B that starts need n + 2."""
     pipeline = Pipeline(stages=1, batches=4, activation=1, memory_b=2, mem_limit=limit)
     delays = Delays(Instance(pipeline, BackwardKind.SPLIT))
-    assert delays.most_until_b == [most]
+    assert delays.max_until_b == [most]

@@ -173,7 +173,7 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
     lengths = {
         one.schedule.pipeline.op(code): drawn[run.row[place], 0]
-        for code, place in zip(run.net.ops.tolist(), run.net.place.tolist(), strict=True)
+        for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
         if place < run.net.computed
     }
     carried = {

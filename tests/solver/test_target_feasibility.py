@@ -11,7 +11,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
-from ppopt.solver.parameters import QuestionParams
+from ppopt.solver.parameters import FeasibilityParams
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import Begun, begun
 from tests.oracles import exhaustive
@@ -19,7 +19,7 @@ from tests.oracles import exhaustive
 
 def asked(search: Begun, budget: Budget, turn: int) -> None:
     """Questions as in the first or the second turn."""
-    method = TargetFeasibility(search.incumbent.problem, QuestionParams())
+    method = TargetFeasibility(search.incumbent.problem, FeasibilityParams())
     for _ in range(turn):
         method.run(search.incumbent, search.budget(0.0))
     method.run(search.incumbent, budget)

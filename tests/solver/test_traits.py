@@ -21,7 +21,7 @@ from ppopt.solver.exact.full_model import FullModel
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FullModelParams
-from ppopt.solver.problem_views import compute_view, on, relaxed_for
+from ppopt.solver.problem_views import compute_view, relaxed_for, run_on_view
 from ppopt.solver.result import Status
 from ppopt.solver.search import Search
 from ppopt.solver.warm_start import WarmStart
@@ -108,7 +108,7 @@ def test_a_method_on_a_view_handles_what_the_view_removes() -> None:
     method = FullModel(problem, FullModelParams())
     view = compute_view(Incumbent(problem, known_bound(problem)))
     assert view.removed == {Trait.STEP_WORK}
-    assert on(view, method).handles == method.handles | {Trait.STEP_WORK}
+    assert run_on_view(view, method).handles == method.handles | {Trait.STEP_WORK}
 
 
 LAYERS = [{"name": str(number), "forward": 1, "activation": 1} for number in range(4)]

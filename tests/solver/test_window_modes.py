@@ -116,8 +116,8 @@ def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
     current = settled(evaluate(pipeline, "1f1b"))
     whole = TopologicalOrder(current)
     backward, weight = (row * current.network.choices + slot for row in (1, 2))
-    first = whole.place[backward]
-    assert whole.place[weight] == first + 1
+    first = whole.position[backward]
+    assert whole.position[weight] == first + 1
     found = reordered(Window(whole, first, first + 2))
     assert (found and found.value) == value
     assert found is None or timed(found).metrics.makespan_ticks == value
@@ -156,7 +156,7 @@ def test_the_search_is_better_than_either_kind_alone() -> None:
         memory_b=1,
         mem_limit="1f1b",
     )
-    params = SolveParams(without=frozenset({"full model"}), rounds=RoundParams(most=3))
+    params = SolveParams(without=frozenset({"full model"}), rounds=RoundParams(max_rounds=3))
     mixed, split, whole = (
         solve(pipeline, backward_kind=kind, workers=1, time_limit=120, params=params).value
         for kind in ("mixed", "split", "whole")

@@ -17,6 +17,6 @@ def test_a_forward_is_skipped_that_would_end_after_the_next_stage_hands_back(
     pipeline = Pipeline(stages=2, batches=9, forward=4, backward_input=3, weight=2, p2p=p2p)
     run = _Run(pipeline, Choices(False, True, False))
     run.done[:] = [[5, 3, 3], [3, 3, 3]]
-    run.pending[:], run.held[:] = [0, 0], [0, 0]
-    run.run.free[:], run.run.idle[:], run.run.most_idle = [20, 15], [0, 10], 10
+    run.pending[:], run.live[:] = [0, 0], [0, 0]
+    run.run.free[:], run.run.idle[:], run.run.max_idle = [20, 15], [0, 10], 10
     assert run._wants_forward(0) is wanted

@@ -83,7 +83,7 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     rule = base.resolve(name)
     problem = Problem(made.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
     unlimited = construction.with_explicit_placement(made.pipeline)
-    again = construction._hand_schedule(problem, rule, unlimited)
+    again = construction._baseline_schedule(problem, rule, unlimited)
     assert again is not None
     assert base._built.cache_info().misses == built
     assert rule.built(made.pipeline, Options()) is again.orders

@@ -17,7 +17,7 @@ from ppopt.solver.portfolio import NAMES
 from ppopt.strategies import registry
 from ppopt.studies.baselines import baseline, best_other_placement
 
-HAND_STRATEGIES_ALONE = SolveParams(without=frozenset(NAMES) - {"hand strategies"})
+HAND_STRATEGIES_ALONE = SolveParams(without=frozenset(NAMES) - {"baselines"})
 
 
 def own_orders(pipeline: Pipeline) -> dict[str, bytes]:

@@ -511,7 +511,7 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     solve_one = ConfigurationSearch._solve
 
     def late(self: ConfigurationSearch, one: Configuration, level: int, **more: Any) -> bool:
-        return "recompute search" not in self.choice.words(one.key) and solve_one(
+        return "recompute search" not in self.choice.describe(one.key) and solve_one(
             self, one, level, **more
         )
 

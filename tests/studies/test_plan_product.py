@@ -11,10 +11,10 @@ import ppopt
 from ppopt import Objective, PlanSpace
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.choices.enumeration import Key, Unlisted
-from ppopt.solver.choices.given import GivenPipeline
 from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
@@ -42,7 +42,7 @@ def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> 
     candidates = []
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
-        choice = choice_of(problem, Deadline.after(60)) or GivenPipeline(problem)
+        choice = choice_of(problem, Deadline.after(60)) or SinglePipeline(problem)
         given = PlanChoice(configuration, problem, choice)
         candidates.append(PlanCandidate(given, checked_options(60, 1)))
     return candidates
@@ -83,7 +83,7 @@ def test_one_configuration_is_told_from_the_others() -> None:
     for candidate in candidates:
         candidate.update(best)
         own = candidate.state
-        assert own.least >= best or own.value == best
+        assert own.open_bound >= best or own.value == best
         if own.value is not None:
             assert own.best is not None and own.best.result is not None
             pipeline = own.best.result.pipeline
@@ -116,9 +116,9 @@ def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
     candidates = candidates_of(space)
     product = PlanProduct(candidates)
     candidates[1].raise_floor(Fraction(1000))
-    assert product.least((0,)) < 1000
+    assert product.min_bound((0,)) < 1000
     product.bound(NO_DEADLINE)
-    assert product.least((0,)) == 1000
+    assert product.min_bound((0,)) == 1000
 
 
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
@@ -130,6 +130,6 @@ def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     assert list(product.first()) == []
     product.bound(NO_DEADLINE, least + Fraction(1, 1000))
     firsts = {key[:1] for key in product.first()}
-    assert firsts == {prefix for prefix in product.inner if product.least(prefix) == least}
+    assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == least}
     candidates[0].update(least)
     assert candidates[0].searches == 0

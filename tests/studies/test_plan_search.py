@@ -49,7 +49,7 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     made = schedule(pipeline, one_at_a_time(candidate.problem.instance))
     known = known_result(candidate.problem, made, checked_options(20, 1))
     inner = search._search
-    inner._take(inner._at((0, 2, 2, 2, 2)), known)
+    inner._keep_best(inner._at((0, 2, 2, 2, 2)), known)
     candidate.update(None)
     bound, before = candidate.bound, candidate.value
     halves.append(before / 2)
@@ -73,7 +73,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
     search._search_orders(Effort(0, 1), Deadline.after(20))
     inner, found = search._search, []
-    take = inner._take
+    take = inner._keep_best
 
     def pressed(configuration: Configuration, result: Result) -> None:
         take(configuration, result)

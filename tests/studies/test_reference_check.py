@@ -118,7 +118,7 @@ class TestCheck:
     def test_times_of_work_around_the_microbatches(self) -> None:
         made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")
         later = made.operations.kind == AuxiliaryKind.OPTIMIZER
-        (value, times) = differences(made, made.moved(made.operations.start + later))
+        (value, times) = differences(made, made.with_starts(made.operations.start + later))
         assert str(value) == "value: was 6, is 7"
         assert str(times) == "times: was 0OPTIMIZER on device 0 from 4 to 6, is " + (
             "0OPTIMIZER on device 0 from 5 to 7"

@@ -95,7 +95,7 @@ def test_any_times_agree_with_plain_python(made: Schedule, seed: int) -> None:
     for sample in range(3):
         duration = {
             made.pipeline.op(code): drawn[run.row[place], sample]
-            for code, place in zip(run.net.ops.tolist(), run.net.place.tolist(), strict=True)
+            for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
         }
         assert found[sample] == max(slowly(made, duration, made.metrics.first_ticks))
 

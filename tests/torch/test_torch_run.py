@@ -19,7 +19,7 @@ schedules = needed("torch.distributed.pipelining.schedules")
 from ppopt import Pipeline, evaluate, solve, verify
 from ppopt.errors import InputError, NotApplicableError, RunError, VerificationError
 from ppopt.formats import torch_csv
-from ppopt.formats.fields import shown
+from ppopt.formats.fields import abbreviated
 from ppopt.formats.loader_order import file_beside, read_beside
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import AuxiliaryKind, OpKind
@@ -536,4 +536,4 @@ def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) 
     assert read_schedule(tmp_path / "m.json")[0] == found
     assert found.metrics.first_ticks[0] == 0
     length = float(found.pipeline.ticks.time(found.metrics.makespan_ticks)) * 0.004
-    assert length == pytest.approx(sorted(ran.steps)[1], abs=1e-5), shown(ran.steps)
+    assert length == pytest.approx(sorted(ran.steps)[1], abs=1e-5), abbreviated(ran.steps)

@@ -127,7 +127,7 @@ def auxiliary_moved(schedule: Schedule, kind: AuxiliaryKind, stage: int, by: int
     given, unit = schedule.operations, schedule.pipeline.ticks.per_unit
     here = (given.kind == kind) & (given.stage == stage)
     assert here.sum() == 1
-    return schedule.moved(given.start + here * by * unit)
+    return schedule.with_starts(given.start + here * by * unit)
 
 
 def test_an_optimizer_waits_for_trained_stages_alone() -> None:

@@ -48,26 +48,26 @@ def pipeline(*layers: dict[str, Any], **more: Any) -> Pipeline:
 def test_bw_allocates(layers: list[dict[str, Any]], allocated: int) -> None:
     made = pipeline(*layers)
     assert allocated_by_whole_backward(made, Fraction(1)) == [allocated]
-    assert made.ticks.takes[OpKind.BW] == (allocated,)
-    assert made.ticks.gives[OpKind.BW] == (allocated + made.ticks.kept[0],)
+    assert made.ticks.allocates[OpKind.BW] == (allocated,)
+    assert made.ticks.frees[OpKind.BW] == (allocated + made.ticks.retained[0],)
 
 
 def test_whole_stages_recompute_at_once_if_the_model_says_so() -> None:
     made = pipeline(BLOCK, BLOCK | {"workspace": 7}, recompute_unit="stage")
     assert allocated_by_whole_backward(made, Fraction(1)) == [96 + 96 + 7]
-    assert made.ticks.takes[OpKind.BW] == (96 + 96 + 7,)
+    assert made.ticks.allocates[OpKind.BW] == (96 + 96 + 7,)
 
 
 def test_a_split_backward_recomputes_all_layers() -> None:
     made = pipeline(BLOCK, BLOCK | {"workspace": 7}, batches=2)
-    assert made.ticks.takes[OpKind.B] == (96 + 96 + 7,)
-    assert made.ticks.gives[OpKind.W] == (200,)
+    assert made.ticks.allocates[OpKind.B] == (96 + 96 + 7,)
+    assert made.ticks.frees[OpKind.W] == (200,)
 
 
 def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
     given = Pipeline(stages=1, batches=1, activation=100, kept=4, workspace=3)
     assert allocated_by_whole_backward(given, Fraction(1)) == [96 + 3]
-    assert given.ticks.takes[OpKind.BW] == (96 + 3,)
+    assert given.ticks.allocates[OpKind.BW] == (96 + 3,)
     stated = replace(given, recompute_memory=20)
     assert allocated_by_whole_backward(stated, Fraction(1)) == [20 + 3]
     assert ppopt.evaluate(stated, "1f1b").peak_memory == (4 + 20 + 3,)
@@ -77,24 +77,25 @@ Rule13 = Callable[[BackwardPeak, Fraction, Fraction, Fraction, int], BackwardPea
 
 
 def _grown(peak: BackwardPeak, held: Fraction, during: Fraction) -> BackwardPeak:
-    return BackwardPeak(peak.held + held, max(peak.peak, peak.held + held, during))
+    return BackwardPeak(peak.retained + held, max(peak.peak, peak.retained + held, during))
 
 
 WRONG: dict[str, Rule13] = {
     "nothing recomputed": lambda peak, held, _, work, n: _grown(
-        peak, n * held, peak.held + n * held + work
+        peak, n * held, peak.retained + n * held + work
     ),
     "no workspace": lambda peak, held, own, _, n: _grown(
-        peak, n * held, peak.held + (n - 1) * held + own
+        peak, n * held, peak.retained + (n - 1) * held + own
     ),
     "later layers not freed": lambda peak, held, own, work, n: BackwardPeak(
-        peak.held + n * held, max(peak.peak - peak.held, own - held + work) + peak.held + n * held
+        peak.retained + n * held,
+        max(peak.peak - peak.retained, own - held + work) + peak.retained + n * held,
     ),
     "all layers at once": lambda peak, held, own, work, n: BackwardPeak(
-        peak.held + n * held, peak.peak + n * (own + work)
+        peak.retained + n * held, peak.peak + n * (own + work)
     ),
     "only the last layer": lambda peak, held, own, work, n: BackwardPeak(
-        peak.held + n * held, peak.held + (n - 1) * held + own + work
+        peak.retained + n * held, peak.retained + (n - 1) * held + own + work
     ),
 }
 
@@ -182,7 +183,7 @@ WHOLE_IN_W = Pipeline(
 
 
 def test_a_weight_pass_that_runs_the_whole_backward_recomputes_in_it() -> None:
-    assert [row[0] for row in WHOLE_IN_W.ticks.takes] == [0, 0, 4, 4]
+    assert [row[0] for row in WHOLE_IN_W.ticks.allocates] == [0, 0, 4, 4]
     found = ppopt.solve(WHOLE_IN_W, backward_kind="split", workers=1)
     assert found.status == "infeasible"
     made = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")

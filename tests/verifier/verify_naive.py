@@ -19,8 +19,8 @@ from tests.factories.schedules import (
     W,
     duration_of,
     exists,
-    held,
     lag_of,
+    live_memory,
     op_of,
     table,
 )
@@ -217,7 +217,7 @@ def _memory(pipeline: Pipeline, rows: list[TableRow]) -> Iterator[Finding]:
         if pipeline.ticks.static[device] > limit:
             yield Rule.MEMORY, device, None, None
         for time in {time for row in rows for time in row[4:6]}:
-            after_ends = held(pipeline, rows, device, time, starts=False)
-            after_starts = held(pipeline, rows, device, time, starts=True)
+            after_ends = live_memory(pipeline, rows, device, time, starts=False)
+            after_starts = live_memory(pipeline, rows, device, time, starts=True)
             if after_ends <= limit < after_starts:
                 yield Rule.MEMORY, device, time, None

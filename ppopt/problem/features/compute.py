@@ -42,7 +42,7 @@ ROW_OF = {OpKind.F: FORWARD, OpKind.B: BACKWARD, OpKind.BW: BACKWARD, OpKind.W: 
 def add_compute(draft: InstanceDraft) -> None:
     """Add the classes of compute, their precedence and handovers."""
     pipeline, rows = draft.pipeline, ROWS[draft.backward]
-    places = list(
+    positions = list(
         product(range(pipeline.routes), range(pipeline.num_slices), range(pipeline.num_stages))
     )
     for kinds in rows:
@@ -53,15 +53,22 @@ def add_compute(draft: InstanceDraft) -> None:
         sizes = [draft.batches if any(own) else 0 for own in modes]
         draft.classes += [
             OperationClass(
-                *(stage, route, part, pipeline.hosts[route][stage], modes[stage], sizes[stage])
+                *(
+                    stage,
+                    route,
+                    slice_index,
+                    pipeline.hosts[route][stage],
+                    modes[stage],
+                    sizes[stage],
+                )
             )
-            for route, part, stage in places
+            for route, slice_index, stage in positions
         ]
-    keys = [(row, *place) for row in range(len(rows)) for place in places]
-    number = {key: place for place, key in enumerate(keys) if draft.classes[place].size}
-    for row, route, part, stage in number:
-        draft.precedence += _precedence(draft, number, row, (route, part, stage))
-        draft.handovers += _handovers(draft, number, row, (route, part, stage))
+    keys = [(row, *position) for row in range(len(rows)) for position in positions]
+    class_ids = {key: position for position, key in enumerate(keys) if draft.classes[position].size}
+    for row, route, slice_index, stage in class_ids:
+        draft.precedence += _precedence(draft, class_ids, row, (route, slice_index, stage))
+        draft.handovers += _handovers(draft, class_ids, row, (route, slice_index, stage))
 
 
 def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
@@ -72,9 +79,9 @@ def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
 
 def compute_mode(ticks: Ticks, kind: OpKind, stage: int, *, with_host: bool) -> Mode:
     """The mode of an operation of these costs, beside moves to the host (`with_host`) or alone."""
-    in_pair, _ = ticks.held(kind, stage, with_host=with_host)
-    takes, gives = ticks.held_alone(kind, stage, with_host=with_host)
-    return Mode(kind, ticks.durations[kind][stage], takes, gives, in_pair - takes)
+    in_pair, _ = ticks.memory_amounts(kind, stage, with_host=with_host)
+    allocates, frees = ticks.memory_amounts_alone(kind, stage, with_host=with_host)
+    return Mode(kind, ticks.durations[kind][stage], allocates, frees, in_pair - allocates)
 
 
 Numbers = dict[tuple[int, int, int, int], int]
@@ -84,25 +91,29 @@ Place = tuple[int, int, int]
 
 
 def _precedence(
-    draft: InstanceDraft, number: Numbers, row: int, place: Place
+    draft: InstanceDraft, class_ids: Numbers, row: int, position: Place
 ) -> Iterator[Precedence]:
     """What an operation waits for on its own device, whatever stage hands it data."""
-    route, part, stage = place
-    after = number[row, *place]
+    route, slice_index, stage = position
+    after = class_ids[row, *position]
     if row != FORWARD:
-        yield Precedence(number[row - 1, *place], after, 0)
-    earlier = part - 1 if row == FORWARD else part + 1
+        yield Precedence(class_ids[row - 1, *position], after, 0)
+    earlier = slice_index - 1 if row == FORWARD else slice_index + 1
     if row != WEIGHT and 0 <= earlier < draft.pipeline.num_slices:
-        yield Precedence(number[row, route, earlier, stage], after, 0)
+        yield Precedence(class_ids[row, route, earlier, stage], after, 0)
 
 
-def _handovers(draft: InstanceDraft, number: Numbers, row: int, place: Place) -> Iterator[Handover]:
+def _handovers(
+    draft: InstanceDraft, class_ids: Numbers, row: int, position: Place
+) -> Iterator[Handover]:
     """What an operation gets from the stage before it, or as a backward from the one after it."""
-    route, part, stage = place
+    route, slice_index, stage = position
     ticks = draft.pipeline.ticks
     source = stage - 1 if row == FORWARD else stage + 1
     if row == WEIGHT or not 0 <= source < draft.pipeline.num_stages:
         return
     kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
     delay = ticks.down[route][source] if row == FORWARD else ticks.up[route][stage]
-    yield Handover(number[row, route, part, source], number[row, *place], delay, kind)
+    yield Handover(
+        class_ids[row, route, slice_index, source], class_ids[row, *position], delay, kind
+    )

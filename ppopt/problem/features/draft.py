@@ -38,14 +38,14 @@ class InstanceDraft:
         resources = resources_of(self.pipeline)
         return resources if self.all_resources else resources[: self.pipeline.num_devices]
 
-    def numbers(self, kind: ResourceKind) -> dict[tuple[int, ...], int]:
+    def resource_ids(self, kind: ResourceKind) -> dict[tuple[int, ...], int]:
         """Numbers of the resources of a kind by their devices, the first of two; links by way."""
         numbers: dict[tuple[int, ...], int] = {}
-        for number, resource in enumerate(self.resources):
+        for resource_id, resource in enumerate(self.resources):
             if resource.kind is kind:
-                numbers.setdefault(resource.devices, number)
+                numbers.setdefault(resource.devices, resource_id)
                 if not resource.one_way:
-                    numbers.setdefault(resource.devices[::-1], number)
+                    numbers.setdefault(resource.devices[::-1], resource_id)
         return numbers
 
     @property

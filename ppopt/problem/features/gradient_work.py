@@ -35,7 +35,7 @@ from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
 
-MOST_IN_ORDER = 2
+MAX_STAGES_IN_ORDER = 2
 """Stages of a device whose unshards run in order whatever their memory."""
 Key = tuple[int, int]
 """Route and stage."""
@@ -46,18 +46,18 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     pipeline = draft.pipeline
     if not pipeline.has_gradient_work:
         return
-    costs, queues = pipeline.ticks.costs, draft.numbers(ResourceKind.COLLECTIVE)
+    costs, queues = pipeline.ticks.costs, draft.resource_ids(ResourceKind.COLLECTIVE)
     host = {
         (route, stage): device
         for route, hosts in enumerate(pipeline.hosts)
         for stage, device in enumerate(hosts)
     }
-    held, nothing = any(costs.unshard_memory), (0,) * pipeline.num_stages
+    has_gathered_weights, nothing = any(costs.unshard_memory), (0,) * pipeline.num_stages
     unshard, sync = (
         {
             key: _add(draft, key, queues[device,], Mode(kind, *(row[key[1]] for row in rows)))
             for key, device in host.items()
-            if held or any(rows[0])
+            if has_gathered_weights or any(rows[0])
         }
         for kind, *rows in (
             (AuxiliaryKind.UNSHARD, costs.unshard, costs.unshard_memory, nothing),
@@ -68,9 +68,11 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     optimizers = {}
     if any(costs.optimizer):
         for device in sorted({host[key] for key in trained}):
-            mine = [key for key in host if host[key] == device]
-            time = sum(costs.optimizer[stage] for _, stage in mine)
-            optimizers[device] = _add(draft, mine[0], device, Mode(AuxiliaryKind.OPTIMIZER, time))
+            own_keys = [key for key in host if host[key] == device]
+            time = sum(costs.optimizer[stage] for _, stage in own_keys)
+            optimizers[device] = _add(
+                draft, own_keys[0], device, Mode(AuxiliaryKind.OPTIMIZER, time)
+            )
     draft.precedence += _before_compute(draft, unshard, host)
     ends = {key: [sync[key]] if sync else _last_classes(draft, key) for key in host}
     draft.precedence += [
@@ -85,7 +87,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     ]
 
 
-def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
+def gathered_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     """Gathered weights that a device holds throughout, beside all it computes, in the user's unit.
 
     None if a stage of the device runs no backward: its weights go after its last F. Else those
@@ -98,10 +100,10 @@ def held_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
     """
     if not any(pipeline.costs.unshard_memory):
         return (Fraction(0),) * pipeline.num_devices
-    return tuple(_held_by(pipeline, device) for device in range(pipeline.num_devices))
+    return tuple(_gathered_by(pipeline, device) for device in range(pipeline.num_devices))
 
 
-def is_held_exact(pipeline: Pipeline) -> bool:
+def is_gathered_exact(pipeline: Pipeline) -> bool:
     """Whether every device holds all its gathered weights throughout, as far as limits can tell."""
     none = not any(pipeline.costs.unshard_memory)
     if not all(pipeline.has_operations[OpKind.B]):
@@ -121,7 +123,7 @@ def _holds_all(pipeline: Pipeline, device: int) -> bool:
     return len(stages) == 1 or (pipeline.routes == 1 and f_alone)
 
 
-def _held_by(pipeline: Pipeline, device: int) -> Fraction:
+def _gathered_by(pipeline: Pipeline, device: int) -> Fraction:
     amounts = pipeline.costs.unshard_memory
     per_route = [hosted[device] for hosted in pipeline.hosted]
     if any(stages and not pipeline.has_operations[OpKind.B][stages[0]] for stages in per_route):
@@ -141,14 +143,16 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     """
     if not pipeline.has_gradient_work:
         return pipeline
-    held, limits = held_throughout(pipeline), pipeline.limits
-    left = None
+    gathered, limits = gathered_throughout(pipeline), pipeline.limits
+    remaining = None
     if limits is not None:
-        left = [max(Fraction(0), limit - mine) for limit, mine in zip(limits, held, strict=True)]
+        remaining = [
+            max(Fraction(0), limit - amount) for limit, amount in zip(limits, gathered, strict=True)
+        ]
     model = pipeline.model
     fields = dict.fromkeys(STEP_FIELDS) if model is None else {"model": model.without(STEP_FIELDS)}
-    made = replace(pipeline, mem_limit=left, optimizer_barrier=False, **fields)
-    return made.in_ticks_of(pipeline)
+    relaxed = replace(pipeline, mem_limit=remaining, optimizer_barrier=False, **fields)
+    return relaxed.in_ticks_of(pipeline)
 
 
 def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:
@@ -162,16 +166,16 @@ def _before_compute(
     draft: InstanceDraft, unshard: dict[Key, int], host: dict[Key, int]
 ) -> Iterator[Precedence]:
     """F after the unshard of its stage, and unshards of a device and route in order of stages."""
-    for key, number in unshard.items():
-        for part in range(draft.pipeline.num_slices):
-            yield Precedence(number, _number(draft, 0, key, part), 0)
+    for key, class_id in unshard.items():
+        for slice_index in range(draft.pipeline.num_slices):
+            yield Precedence(class_id, _class_id(draft, 0, key, slice_index), 0)
     limits, memory = draft.pipeline.limits, draft.pipeline.costs.unshard_memory
     free = limits is None or not any(memory)
     for route in range(draft.pipeline.routes):
         for device in range(draft.pipeline.num_devices):
-            mine = sorted(key for key in unshard if key[0] == route and host[key] == device)
-            if free or (draft.pipeline.routes == 1 and len(mine) <= MOST_IN_ORDER):
-                for earlier, following in pairwise(mine):
+            own_keys = sorted(key for key in unshard if key[0] == route and host[key] == device)
+            if free or (draft.pipeline.routes == 1 and len(own_keys) <= MAX_STAGES_IN_ORDER):
+                for earlier, following in pairwise(own_keys):
                     yield Precedence(unshard[earlier], unshard[following], 0)
 
 
@@ -182,17 +186,17 @@ def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
     """
     slices = range(draft.pipeline.num_slices)
     rows = [
-        [_number(draft, row, key, part) for part in slices]
+        [_class_id(draft, row, key, slice_index) for slice_index in slices]
         for row in range(len(ROWS[draft.backward]))
-        if draft.classes[_number(draft, row, key, 0)].size
+        if draft.classes[_class_id(draft, row, key, 0)].size
     ]
     ends = rows[1:] if draft.backward is BackwardKind.MIXED else ()
-    return [number for numbers in ends or rows[-1:] for number in numbers]
+    return [class_id for numbers in ends or rows[-1:] for class_id in numbers]
 
 
-def _number(draft: InstanceDraft, row: int, key: Key, part: int) -> int:
+def _class_id(draft: InstanceDraft, row: int, key: Key, slice_index: int) -> int:
     """Number of a class of compute (`Instance.number`)."""
     pipeline, (route, stage) = draft.pipeline, key
-    return ((row * pipeline.routes + route) * pipeline.num_slices + part) * pipeline.num_stages + (
-        stage
-    )
+    return (
+        (row * pipeline.routes + route) * pipeline.num_slices + slice_index
+    ) * pipeline.num_stages + (stage)

@@ -29,12 +29,12 @@ def add_microbatches(draft: InstanceDraft) -> None:
         return
     differ, size = Trait.MICROBATCHES in pipeline.traits, draft.batches
     smallest = tuple(map(min, zip(*pipeline.factors, strict=True)))
-    for number, op_class in enumerate(draft.classes):
+    for class_id, op_class in enumerate(draft.classes):
         makers = [_maker(draft, op_class, mode) for mode in op_class.modes]
         if not any(makers):
             continue
         slice_factor = pipeline.slice_factor(op_class.slice)
-        least, *own = (
+        smallest_ticks, *own = (
             pipeline.ticks_at(times * slice_factor, memory)
             for times, memory in (
                 smallest,
@@ -42,8 +42,8 @@ def add_microbatches(draft: InstanceDraft) -> None:
             )
         )
         each = tuple(tuple(map(make, own)) if make else () for make in makers)
-        draft.classes[number] = op_class._replace(
-            modes=tuple(make and make(least) for make in makers),
+        draft.classes[class_id] = op_class._replace(
+            modes=tuple(make and make(smallest_ticks) for make in makers),
             by_microbatch=each if differ else (),
         )
 

@@ -28,29 +28,29 @@ def add_offload(draft: InstanceDraft) -> None:
     pipeline = draft.pipeline
     if not pipeline.has_offload:
         return
-    shared, hosts = pipeline.host_link is HostLink.SHARED, draft.numbers(ResourceKind.HOST)
-    places = pipeline.routes * pipeline.num_slices * pipeline.num_stages
-    for number in range(places):
-        forward = draft.classes[number]
+    shared, hosts = pipeline.host_link is HostLink.SHARED, draft.resource_ids(ResourceKind.HOST)
+    num_positions = pipeline.routes * pipeline.num_slices * pipeline.num_stages
+    for class_id in range(num_positions):
+        forward = draft.classes[class_id]
         if not pipeline.ticks.costs.offload_memory[forward.stage]:
             continue
         kinds = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
         modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
-        before = number
+        before = class_id
         for way, mode in enumerate(modes):
             resource = hosts[forward.device,] + (0 if shared else way)
-            place = (forward.stage, forward.route, forward.slice)
-            draft.classes.append(OperationClass(*place, resource, (mode,), forward.size))
+            position = (forward.stage, forward.route, forward.slice)
+            draft.classes.append(OperationClass(*position, resource, (mode,), forward.size))
             draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))
             before = len(draft.classes) - 1
-        draft.precedence.append(Precedence(before, number + places, 0))
+        draft.precedence.append(Precedence(before, class_id + num_positions, 0))
 
 
 def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
     """The mode of a move of these costs."""
-    time, moved = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
+    time, amount = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
     out = kind is AuxiliaryKind.OFFLOAD
-    return Mode(kind, time, takes=0 if out else moved, gives=moved if out else 0)
+    return Mode(kind, time, allocates=0 if out else amount, frees=amount if out else 0)
 
 
 def without_offload(pipeline: Pipeline) -> Pipeline:
@@ -61,13 +61,13 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     if not pipeline.has_offload:
         return pipeline
     costs = pipeline.costs
-    moved = costs.offload_memory
+    offloaded = costs.offload_memory
     smallest = min(memory for _, memory in pipeline.factors)
-    at_once = tuple(smallest * memory for memory in moved)
+    in_workspace = tuple(smallest * memory for memory in offloaded)
     changed = {
-        "kept": tuple(map(sub, costs.kept, moved)),
-        "recompute_memory": tuple(map(add, costs.recompute_memory, moved)),
-        "forward_workspace": tuple(map(add, costs.forward_workspace, at_once)),
+        "kept": tuple(map(sub, costs.kept, offloaded)),
+        "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
         **{cost.field: () for cost in OFFLOAD},
     }
     return pipeline.with_stage_costs(changed, host_link=HostLink.DUPLEX)

@@ -38,7 +38,7 @@ def add_transfers(draft: InstanceDraft) -> None:
     if not draft.pipeline.has_links:
         add_delays(draft)
         return
-    links = draft.numbers(ResourceKind.LINK)
+    links = draft.resource_ids(ResourceKind.LINK)
     draft.dispatch_rules = DISPATCH_RULES[draft.pipeline.link_mode]
     for before, after, delay, kind in draft.handovers:
         sender, carried = draft.classes[before], len(draft.classes)

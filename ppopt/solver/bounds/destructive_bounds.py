@@ -1,10 +1,10 @@
 """Target values for destructive bounds, and the CP-SAT feasibility model of a target.
 
-A feasibility model asks whether a schedule takes at most a target value. If there is none, CP-SAT
-often finds a contradiction at once, and the bound rises (Klein and Scholl, "Computing lower bounds
-by destructive improvement", European Journal of Operational Research 112, 1999). If there is one,
-CP-SAT often finds a schedule that minimisation does not find. `relaxation_bound` asks for subsets
-of devices, `ppopt.solver.exact.target_feasibility` for all devices.
+A feasibility model has a solution if a schedule of at most a target value exists. If none exists,
+CP-SAT often finds a contradiction at once, and the bound rises (Klein and Scholl, "Computing lower
+bounds by destructive improvement", European Journal of Operational Research 112, 1999). If one
+exists, CP-SAT often finds a schedule that minimisation does not find. `relaxation_bound` solves
+these models for subsets of devices, `ppopt.solver.exact.target_feasibility` for all devices.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ FIRST_STEPS = 64
 
 @dataclass
 class TargetSequence:
-    """The targets to ask about between a bound and a value.
+    """The sequence of target values between a bound and a value.
 
-    The least value is proved to be at least `low` and at most `high`, in ticks.
+    The minimum is proved to lie between `low` and `high`, in ticks.
     """
 
     low: int
     high: int
     unanswered: float = field(default=inf, init=False)
-    """Least target above the bound that was left without an answer."""
+    """Smallest target above the bound that was neither proved nor refuted."""
 
     def targets(self, known: Callable[[], int]) -> Iterator[int]:
         """Yield the bound itself, then targets above it by growing steps, then by bisection.
 
-        CP-SAT refutes targets near the bound soonest, and may never answer others. No target is
-        yielded twice. The caller records each answer (in `low`, `high` or by `skip`) before it
-        takes the next target. `known` gives the best bound, which the caller and other methods may
-        raise meanwhile.
+        CP-SAT refutes targets near the bound soonest, and may not decide others. No target is
+        yielded twice. The caller records each outcome (in `low`, `high` or by `skip`) before the
+        next target. `known` returns the best bound, which the caller and other methods may raise
+        in the meantime.
         """
         asked = set[int]()
         target, step = self.low, max(1, (self.high - self.low) // FIRST_STEPS)
@@ -58,7 +58,7 @@ class TargetSequence:
             self.unanswered = inf
 
     def skip(self, target: int) -> None:
-        """Record that a target was left without an answer."""
+        """Record that a target was neither proved nor refuted."""
         if target > self.low:
             self.unanswered = min(self.unanswered, target)
 

@@ -1,6 +1,6 @@
 """One-device bounds (head + work + forced idle time + tail) and memory feasibility checks.
 
-These take no search.
+They need no search.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.features.gradient_work import held_throughout, is_held_exact
+from ppopt.problem.features.gradient_work import gathered_throughout, is_gathered_exact
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -29,21 +29,21 @@ from ppopt.solver.relaxation.delays import Delays
 
 
 def minimum_memory(instance: Instance) -> list[int]:
-    """Memory without which no schedule can run, per device, in ticks of memory.
+    """Minimum memory limit of every device, below which no schedule exists, in ticks of memory.
 
-    Consider one microbatch on a device. When F of its k-th hosted stage starts, the device holds
-    what the F of the first k hosted stages keep, because their backwards come later. All slices of
-    a microbatch count, because all its F precede its first B. A B (or BW) of stage k that takes
-    time also holds what it takes itself (its workspace, and with recompute what F did not keep),
-    and a W that takes time also holds what its own stage keeps until then. What F and W hold only
-    while they run counts too. If backwards are mixed, the kind counts that holds less.
+    Consider one microbatch on a device. When F of its k-th hosted stage starts, the activations of
+    the first k hosted stages are live, because their backwards come later. All slices of a
+    microbatch count, because all its F precede its first B. While a B (or BW) of stage k with a
+    duration above 0 runs, its own allocation is live as well: its workspace and, with recompute,
+    what F did not keep. While such a W runs, what its own stage has allocated is live as well. The
+    workspaces of F and W count too. If backwards are mixed, the kind with less live memory counts.
 
-    A schedule of one microbatch at a time, with every W right after its B, needs no more. There are
-    two exceptions, in which the search decides whether a limit suffices. Operations of no length
-    that take memory may share an instant with releases of other stages. A W with a workspace, of a
-    device with several stages, may come before or after the backwards of the others.
+    A schedule of one microbatch at a time, with every W right after its B, needs no more. In two
+    cases the search must decide whether a limit suffices. Operations of duration 0 that allocate
+    memory may start when other stages free theirs. A W with a workspace, on a device with several
+    stages, may run before or after the backwards of the other stages.
 
-    Where microbatches differ, it is the memory of the largest of a route.
+    If microbatches differ, the largest one of each route counts.
     """
     routes, devices = range(instance.pipeline.routes), range(instance.pipeline.num_devices)
     if Trait.MICROBATCHES not in instance.traits:
@@ -64,84 +64,84 @@ def _of_largest(instance: Instance, route: int) -> list[int]:
 
 
 def _minimum_device_memory(routes: list[Delays], device: int) -> int:
-    """Minimum memory of one device; see `minimum_memory`. Static memory if that does not apply."""
+    """Minimum memory of one device (see `minimum_memory`); static memory if that does not apply."""
     pipeline = routes[0].instance.pipeline
     if not MINIMUM_MEMORY.applies(routes[0].instance.traits):
         return pipeline.ticks.static[device]
-    throughout = int(held_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
+    throughout = int(gathered_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
     need = 0
     for delays in routes:
-        held = 0
+        live = 0
         for stage in delays.hosted[device]:
             forward, *backwards = delays.operations[stage]
-            held += forward.change * pipeline.num_slices
-            need = max(need, held, held + (forward.gives if forward.duration else 0))
+            live += forward.change * pipeline.num_slices
+            need = max(need, live, live + (forward.frees if forward.duration else 0))
             ways = zip(*(op_class.modes_by_option for op_class in backwards), strict=True)
-            need = max(need, min(_held_by_backward(held, forward.change, way) for way in ways))
+            need = max(need, min(_live_during_backward(live, forward.change, way) for way in ways))
     return pipeline.ticks.static[device] + throughout + need
 
 
-def _held_by_backward(held: int, own: int, modes: Iterable[Mode | None]) -> int:
-    """Memory held while BW runs, or B and then W: `held` before it, of which `own` is its own."""
+def _live_during_backward(live: int, own: int, modes: Iterable[Mode | None]) -> int:
+    """Live memory while BW runs, or B and then W; `live` before it, `own` of it by this stage."""
     present = [mode for mode in modes if mode is not None]
     if not present:
-        return held
+        return live
     backward, *weight = present
     own += backward.change
-    during = [held + backward.takes if backward.duration else 0]
-    return max(during + [own + mode.takes for mode in weight if mode.duration])
+    during = [live + backward.allocates if backward.duration else 0]
+    return max(during + [own + mode.allocates for mode in weight if mode.duration])
 
 
 def infeasibility(instance: Instance) -> str | None:
-    """Why no schedule meets the memory limits, with the least limit; None if one may exist."""
+    """Why no schedule meets the memory limits, with the minimum limit; None if one may exist."""
     ticks = instance.pipeline.ticks
     limits = ticks.limits
     if limits is None:
         return None
-    least = minimum_memory(instance)
-    short = [device for device, need in enumerate(least) if need > limits[device]]
+    minima = minimum_memory(instance)
+    short = [device for device, need in enumerate(minima) if need > limits[device]]
     if not short:
         return None
-    device = max(short, key=lambda device: least[device] - limits[device])
-    shown = [instance.pipeline.memory_text(amount) for amount in (least[device], limits[device])]
-    everywhere = instance.pipeline.memory_text(max(least))
+    device = max(short, key=lambda device: minima[device] - limits[device])
+    amounts = [instance.pipeline.memory_text(amount) for amount in (minima[device], limits[device])]
+    everywhere = instance.pipeline.memory_text(max(minima))
     return (
-        f"device {device} needs {shown[0]} even for one microbatch at a time, its limit is "
-        f"{shown[1]}; {_minimum_words(instance)} {everywhere}"
-        f"{_whole_backwards_need_less(instance, max(least))}"
+        f"device {device} needs {amounts[0]} even for one microbatch at a time, its limit is "
+        f"{amounts[1]}; {_minimum_limit_text(instance)} {everywhere}"
+        f"{_whole_backwards_text(instance, max(minima))}"
     )
 
 
-def _minimum_words(instance: Instance) -> str:
-    """Text on the largest minimum memory of all devices, exact but for two cases."""
+def _minimum_limit_text(instance: Instance) -> str:
+    """Text for the largest minimum memory of all devices; exact except in two cases."""
     hosted = instance.pipeline.hosted
     at_once = (
-        mode.takes and (mode.kind is OpKind.W or not mode.duration)
+        mode.allocates and (mode.kind is OpKind.W or not mode.duration)
         for operation_class in instance.classes
         for mode in operation_class.modes
         if mode is not None
         and mode.kind is not OpKind.F
         and len(hosted[operation_class.route][operation_class.device]) > 1
     )
-    if any(at_once) or not is_held_exact(instance.pipeline):
+    if any(at_once) or not is_gathered_exact(instance.pipeline):
         return "one that works on every device is at least"
     return "the least limit that works on every device is"
 
 
-def _whole_backwards_need_less(instance: Instance, least: int) -> str:
+def _whole_backwards_text(instance: Instance, split_minimum: int) -> str:
     if instance.backward_kind is not BackwardKind.SPLIT:
         return ""
     need = max(minimum_memory(Instance.of(instance.pipeline, BackwardKind.WHOLE)))
-    if need >= least:
+    if need >= split_minimum:
         return ""
     amount = instance.pipeline.memory_text(need)
     return f" with every backward split, {amount} with every backward whole (--backward whole)"
 
 
 def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
-    """Bound known before the search: that of a device, perhaps of the relaxation.
+    """Bound that is known before the search: of one device, possibly of the relaxed problem.
 
-    With `any_order` it holds for every order of microbatches that differ.
+    With `any_order` it holds for every order of different microbatches.
     """
     around, objective = HeadsAndTails.around_compute(problem), problem.objective
     heads_tails = () if around is None else around.devices
@@ -153,13 +153,16 @@ def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
         device_bound(unlimited.instance, objective, heads_tails),
         microbatch_bound(unlimited, any_order=any_order),
     ]
-    kept = frozenset({Trait.MICROBATCHES})
-    bounds = [bound, *(of_relaxation(problem, other, kept) for other in differing)]
+    retained = frozenset({Trait.MICROBATCHES})
+    bounds = [
+        bound,
+        *(of_relaxation(problem, relaxed_bound, retained) for relaxed_bound in differing),
+    ]
     return max(bounds, key=lambda bound: bound.value)
 
 
 def device_infeasible(routes: list[Delays], device: int) -> bool:
-    """Whether a device has no memory for one microbatch at a time."""
+    """Whether the memory limit of a device is too small even for one microbatch at a time."""
     limits = routes[0].instance.pipeline.ticks.limits
     return limits is not None and _minimum_device_memory(routes, device) > limits[device]
 
@@ -169,12 +172,12 @@ def device_bound(
 ) -> Bound:
     """Largest one-device bound: head + work + forced idle time + tail.
 
-    `heads_tails` are heads and tails by other operations (`ppopt.solver.bounds.heads_and_tails`),
-    per device.
+    `heads_tails` are the heads and tails of every device that other operations add
+    (`ppopt.solver.bounds.heads_and_tails`).
 
-    Makespan >= head (least delay until the first input arrives) + work of the device + its forced
+    Makespan >= head (minimum delay until the first input arrives) + work of the device + its forced
     idle time (`ppopt.solver.bounds.idle_bounds`) + tail. Device span >= the same without head and
-    tail. The most that overlapped pairs can save is subtracted.
+    tail. The maximum savings of overlapped pairs are subtracted.
 
     The tail is 0 unless backwards are whole. Then every operation of the device is followed there
     by the BW of the lowest stage of its route, of the same microbatch. So one of these BW ends
@@ -197,15 +200,15 @@ def one_device_bound(
 ) -> Bound:
     """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`.
 
-    Where microbatches differ, idle time and savings of pairs hold if all are as short as the
-    shortest: the work counts without them, or is that of the shortest as well.
+    If microbatches differ, idle time and savings of pairs are those of the shortest microbatch. So
+    either the full work counts alone, or the work of the shortest one counts together with them.
     """
     instance, pipeline = routes[0].instance, routes[0].instance.pipeline
     if not WORK.applies(instance.traits):
         return TRIVIAL
     times = [row for row in map(instance.times, instance.hosted[device]) if row]
     work, shortest = sum(map(sum, times)), sum(len(row) * min(row) for row in times)
-    saved = pairs.most_saved(instance, device)
+    saved = pairs.max_saved(instance, device)
     idle = idle_bounds.forced_idle(routes[0], device)
     if saved or shortest + sum(idle) >= work:
         work = shortest
@@ -235,7 +238,7 @@ def one_device_bound(
 
 
 def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
-    """Text on where a device must idle."""
+    """Text that says when a device must idle."""
     parts = []
     if idle.first:
         parts.append(

@@ -1,8 +1,9 @@
 """Heads and tails that links, collectives and optimizer steps add to bounds on compute.
 
-The head of an operation class is the least time from 0 to its first start; the tail is the least
-time from any of its ends to the end of all: longest paths through the precedence of all operations.
-If only compute is scheduled, bounds lack what other operations add to both ends.
+The head of an operation class is the minimum time from 0 to its first start. Its tail is the
+minimum time from any of its ends to the end of the schedule. Both are longest paths in the
+precedence graph of all operations. Bounds on compute alone lack what other operations add at both
+ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ppopt.solver.arguments import HEADS_AND_TAILS
 
 
 class HeadTail(NamedTuple):
-    """Least head and tail of some compute, in ticks."""
+    """Minimum head and tail of some compute operations, in ticks."""
 
     head: int
     """Time before the first operation."""
@@ -36,15 +37,15 @@ class HeadsAndTails:
     def __init__(self, problem: Problem) -> None:
         self._instance: Instance = problem.full_instance
         self._spans = problem.objective is Objective.DEVICE_SPAN
-        count = len(self._instance.rows) * self._instance.places
+        count = len(self._instance.rows) * self._instance.num_positions
         self._compute: list[list[int]] = [
-            [number for number in hosted if number < count]
+            [class_id for class_id in hosted if class_id < count]
             for hosted in self._instance.hosted[: problem.pipeline.num_devices]
         ]
 
     @classmethod
     def around_compute(cls, problem: Problem) -> HeadsAndTails | None:
-        """Those of a problem's relaxation; None if nothing besides compute adds any."""
+        """Heads and tails of a relaxed problem; None if only compute operations exist."""
         adds = problem.traits & {Trait.STEP_WORK, Trait.OFFLOAD}
         relaxed = problem.relaxed
         return cls(relaxed) if adds and HEADS_AND_TAILS.applies(relaxed.traits) else None
@@ -53,7 +54,7 @@ class HeadsAndTails:
     def devices(self) -> list[HeadTail]:
         """Head and tail of the compute of every device.
 
-        For device span they are within the time from the first operation of the device to its last.
+        For device span they lie between the first and the last operation of the device.
         """
         return [self._of_device(device) for device in range(len(self._compute))]
 
@@ -61,8 +62,8 @@ class HeadsAndTails:
     def compute(self) -> int:
         """Ticks to add to any bound of a schedule of all compute.
 
-        All compute lies between the least head and the least tail. A device span has the head and
-        tail of its own device.
+        All compute runs after the minimum head and before the minimum tail. A device span has the
+        head and tail of its own device.
         """
         if self._spans:
             return min(head + tail for head, tail in self.devices)
@@ -71,46 +72,59 @@ class HeadsAndTails:
     def _of_device(self, device: int) -> HeadTail:
         if self._spans:
             resources = self._instance.resources
-            kept = {
-                number
-                for number, each in enumerate(self._instance.classes)
-                if resources[each.resource].devices == (device,)
+            class_ids = {
+                class_id
+                for class_id, op_class in enumerate(self._instance.classes)
+                if resources[op_class.resource].devices == (device,)
             }
-            heads, tails = self._paths(kept)
+            heads, tails = self._paths(class_ids)
         else:
             heads, tails = self._all
-        mine = self._compute[device]
+        compute_classes = self._compute[device]
         return HeadTail(
-            min(heads[number] for number in mine), min(tails[number] for number in mine)
+            min(heads[class_id] for class_id in compute_classes),
+            min(tails[class_id] for class_id in compute_classes),
         )
 
     @cached_property
     def _all(self) -> tuple[dict[int, int], dict[int, int]]:
         return self._paths(set(range(len(self._instance.classes))))
 
-    def _paths(self, kept: set[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Longest paths to the start, and from the end, of classes through the classes `kept`."""
+    def _paths(self, class_ids: set[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Longest paths to the start, and from the end, of classes, through `class_ids`."""
         instance = self._instance
         before = {
-            number: [(other, lag) for other, lag in instance.predecessors[number] if other in kept]
-            for number in kept
+            class_id: [
+                (predecessor, lag)
+                for predecessor, lag in instance.predecessors[class_id]
+                if predecessor in class_ids
+            ]
+            for class_id in class_ids
         }
         order = list(
             TopologicalSorter(
-                {number: [other for other, _ in rows] for number, rows in before.items()}
+                {
+                    class_id: [predecessor for predecessor, _ in rows]
+                    for class_id, rows in before.items()
+                }
             ).static_order()
         )
         heads: dict[int, int] = {}
-        for number in order:
-            waits = [heads[other] + self._least(other) + lag for other, lag in before[number]]
-            heads[number] = max(waits, default=0)
+        for class_id in order:
+            waits = [
+                heads[predecessor] + self._min_duration(predecessor) + lag
+                for predecessor, lag in before[class_id]
+            ]
+            heads[class_id] = max(waits, default=0)
         tails = dict.fromkeys(order, 0)
-        for number in reversed(order):
-            for other, lag in before[number]:
-                tails[other] = max(tails[other], lag + self._least(number) + tails[number])
+        for class_id in reversed(order):
+            for predecessor, lag in before[class_id]:
+                tails[predecessor] = max(
+                    tails[predecessor], lag + self._min_duration(class_id) + tails[class_id]
+                )
         return heads, tails
 
-    def _least(self, number: int) -> int:
-        """Least time of an operation; 0 if it may be absent."""
-        modes = self._instance.classes[number].modes
+    def _min_duration(self, class_id: int) -> int:
+        """Minimum duration of an operation; 0 if it may be absent."""
+        modes = self._instance.classes[class_id].modes
         return min(0 if mode is None else mode.duration for mode in modes)

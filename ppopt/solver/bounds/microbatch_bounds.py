@@ -1,14 +1,14 @@
-"""Lower bounds by one large microbatch, where all stages run all kinds in one common order.
+"""Lower bounds by one large microbatch, if all stages run all kinds in one common order.
 
-Take a stage and a microbatch j. Its device runs the forwards of all microbatches before j first. It
-then runs F of j and waits for j to come back: of the microbatches after j, it can run no backward
-before that of j. So it is done no earlier than
+Consider a stage and a microbatch j. The device first runs the forwards of all microbatches before
+j. It then runs F of j and waits for the round trip of j: it can run no backward of a later
+microbatch before that of j. So the schedule ends no earlier than
 
-    head + (F before j) + F(j) + way of j + BW(j) + (BW behind j) + tail
+    head + (F before j) + F(j) + round trip of j + BW(j) + (BW after j) + tail
 
-where BW may also be B and W. The head is that of the first microbatch, and the tail, if backwards
-are whole, that of the last one. In any order, every other microbatch comes before j or behind it,
-and the first and the last one are two.
+where BW may also be B and W. The head is that of the first microbatch. The tail is that of the last
+microbatch if backwards are whole. In any order, every other microbatch runs before or after j,
+and the first and the last microbatch are different.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Times = Any
 
 
 class MicrobatchTimes(NamedTuple):
-    """Least times of the microbatches at one stage, each an array by microbatch, in ticks.
+    """Minimum times of the microbatches at one stage, each an array by microbatch, in ticks.
 
-    Of the device they count this stage and those of it that are below.
+    They include this stage and the lower stages of its device.
     """
 
     device: int
@@ -46,7 +46,7 @@ class MicrobatchTimes(NamedTuple):
     backward: Times
     """With W."""
     tail: Times
-    """From the end of the last backward to the end of all, for a last microbatch."""
+    """From the end of the last backward to the end of the schedule, if the microbatch is last."""
 
     def in_order(self) -> list[tuple[float, int | None]]:
         """Bounds in the order of the arrays: by a microbatch, and by the work of the device."""
@@ -60,12 +60,12 @@ class MicrobatchTimes(NamedTuple):
         """The same bounds in any order: two microbatches come first and last."""
         if len(self.head) == 1:
             return self.in_order()
-        work = self.forward.sum() + self.backward.sum() + least_of_two(self.head, self.tail)
+        work = self.forward.sum() + self.backward.sum() + min_distinct_sum(self.head, self.tail)
         largest = int((self.forward + self.way + self.backward).argmax())
         return [(float(work), None), (self._around(largest), largest)]
 
     def _around(self, microbatch: int) -> float:
-        """Bound by one microbatch of several, at any place of the order."""
+        """Bound by one microbatch of several, at any position of the order."""
         forward, backward, head, tail = (
             np.delete(times, microbatch)
             for times in (self.forward, self.backward, self.head, self.tail)
@@ -77,17 +77,15 @@ class MicrobatchTimes(NamedTuple):
         ]
         if forward.size > 1:
             shorter = np.minimum(forward, backward)
-            ends = least_of_two(head + forward - shorter, tail + backward - shorter)
+            ends = min_distinct_sum(head + forward - shorter, tail + backward - shorter)
             ways.append(shorter.sum() + ends)
         return float(own + min(ways))
 
 
-def least_of_two(first: Times, second: Times) -> float:
-    """The least sum of an entry of one array and another entry of the second array."""
-    places = np.argsort(first, kind="stable")[:2], np.argsort(second, kind="stable")[:2]
-    return float(
-        min(first[one] + second[two] for one in places[0] for two in places[1] if one != two)
-    )
+def min_distinct_sum(first: Times, second: Times) -> float:
+    """Minimum sum of an entry of each array, at different indices."""
+    smallest = np.argsort(first, kind="stable")[:2], np.argsort(second, kind="stable")[:2]
+    return float(min(first[i] + second[j] for i in smallest[0] for j in smallest[1] if i != j))
 
 
 def microbatch_bound(problem: Problem, *, any_order: bool) -> Bound:
@@ -131,27 +129,27 @@ def rows_of(instance: Instance) -> Rows:
     return [
         [
             [
-                np.array(instance.times(number) or none, dtype=np.int64)
-                for number in instance.numbers(stage, 0, part)
+                np.array(instance.times(class_id) or none, dtype=np.int64)
+                for class_id in instance.class_ids(stage, 0, slice_index)
             ]
             for stage in range(pipeline.num_stages)
         ]
-        for part in range(pipeline.num_slices)
+        for slice_index in range(pipeline.num_slices)
     ]
 
 
 def times_of_stage(
     instance: Instance, objective: Objective, rows: Rows, stage: int
 ) -> MicrobatchTimes:
-    """Least times of the microbatches at a stage, whose operations have these times.
+    """Minimum times of the microbatches at a stage.
 
-    The first slice comes first, and its backward last; the last slice is the last to leave.
+    The first slice runs first, and its backward last. The last slice leaves the stage last.
     """
     delays = Delays(instance)
     none = np.zeros_like(rows[0][0][0])
     first, last, top = rows[0], rows[-1], len(delays.host) - 1
     device = delays.host[stage]
-    hosted = [other for other in delays.hosted[device] if other <= stage]
+    hosted = [lower for lower in delays.hosted[device] if lower <= stage]
     lowest = hosted[0]
     links = delays.head(top) - delays.head(stage) - sum(delays.forward[stage:top])
     links += delays.round_trip(top)
@@ -160,11 +158,13 @@ def times_of_stage(
     way = sum((row for numbers in last[stage + 1 :] for row in numbers[:2]), none) + links
     head = tail = none
     if objective is Objective.MAKESPAN:
-        head = sum((first[other][0] for other in range(lowest)), none)
+        head = sum((first[lower][0] for lower in range(lowest)), none)
         head = head + delays.head(lowest) - sum(delays.forward[:lowest])
         if instance.fused and lowest:
-            tail = sum((first[other][1] for other in range(lowest)), none)
+            tail = sum((first[lower][1] for lower in range(lowest)), none)
             tail = tail + delays.tail(lowest) - sum(delays.backward[:lowest])
-    forward = sum((part[other][0] for part in rows for other in hosted), none)
-    backward = sum((row for part in rows for other in hosted for row in part[other][1:]), none)
+    forward = sum((slice_times[lower][0] for slice_times in rows for lower in hosted), none)
+    backward = sum(
+        (row for slice_times in rows for lower in hosted for row in slice_times[lower][1:]), none
+    )
     return MicrobatchTimes(device, head, forward, way, backward, tail)

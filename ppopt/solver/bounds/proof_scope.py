@@ -55,9 +55,9 @@ REDUCED = {
 
 def searched(problem: Problem) -> str:
     """Text of a proof by search; the caller appends what was not found."""
-    further = "".join(text for trait, text in SEARCHED.items() if trait in problem.traits)
+    besides = "".join(text for trait, text in SEARCHED.items() if trait in problem.traits)
     return (
-        f"CP-SAT searched all orders of the {problem.operations} operations{further} and found none"
+        f"CP-SAT searched all orders of the {problem.operations} operations{besides} and found none"
     )
 
 
@@ -84,11 +84,11 @@ def bound_scope(problem: Problem, bound: Bound) -> str:
     return proof_scope(problem) + starts + ("" if over_links else delay_scope(problem))
 
 
-def of_relaxation(problem: Problem, bound: Bound, kept: Traits = frozenset()) -> Bound:
+def of_relaxation(problem: Problem, bound: Bound, retained: Traits = frozenset()) -> Bound:
     """Bound of `problem.relaxed`, with text that says so if that is another problem.
 
-    Or of another relaxation, which keeps some of the traits that `problem.relaxed` removes.
+    Also for another relaxation, with `retained` traits that `problem.relaxed` removes.
     """
-    removed = problem.traits - kept
+    removed = problem.traits - retained
     text = "".join(text for trait, text in RELAXED.items() if trait in removed)
     return bound._replace(proof=bound.proof + text) if text else bound

@@ -27,10 +27,9 @@ from ppopt.solver.parameters import CP_SAT, RelaxationParams
 class RelaxationBound(Method):
     """Relaxed models of subsets of devices, until each is solved to its end.
 
-    The first, third, ... turn minimises, the most promising subsets first. The second, fourth, ...
-    turn asks whether target values can be met (`destructive_bounds`): first the subsets that raised
-    the bound, last those that did not. Each subset gets a share of the time, and a solved subset is
-    not tried again.
+    Odd turns minimise, the most promising subsets first. Even turns solve feasibility models of
+    target values (`destructive_bounds`): first for the subsets that raised the bound, last for
+    those that did not. Each subset gets a share of the time. A solved subset is not tried again.
     """
 
     name = "relaxation bounds"
@@ -41,24 +40,24 @@ class RelaxationBound(Method):
         self._turn = 0
         self._problem = problem
         pipeline = problem.pipeline
-        first, *others = (
+        first, *larger = (
             single_devices(pipeline),
             *(evenly_spaced_subsets(pipeline, count) for count in params.subset_sizes),
         )
-        self._open = [*first[: params.first], *chain.from_iterable(others), *first[params.first :]]
+        self._open = [*first[: params.first], *chain.from_iterable(larger), *first[params.first :]]
         self._next = self._open
         """Open subsets, in the order in which feasibility models are solved."""
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Minimise the open subsets, or ask about target values.
+        """Minimise the open subsets, or solve feasibility models of target values.
 
-        Subsets whose models cannot be built in the time left are left out.
+        Subsets whose models cannot be built in the remaining time are skipped.
         """
         self._open = [
             devices for devices in self._open if budget.affords(self._building_seconds(devices))
         ]
-        kept = set(self._open)
-        self._next = [devices for devices in self._next if devices in kept]
+        affordable = set(self._open)
+        self._next = [devices for devices in self._next if devices in affordable]
         before = incumbent.bound.value
         asks = self._turn % 2
         raised, in_vain, settled = self._tried(
@@ -80,7 +79,7 @@ class RelaxationBound(Method):
     def _tried(
         self, sets: list[Devices], incumbent: Incumbent, budget: Budget
     ) -> tuple[list[Devices], ...]:
-        """Try subsets in turn; return those that raised the bound, did not, are solved."""
+        """Try subsets in turn; return those that raised the bound, did not raise it, are solved."""
         solve = self._ask if self._turn % 2 else self._minimize
         raised: list[Devices] = []
         in_vain: list[Devices] = []
@@ -102,11 +101,11 @@ class RelaxationBound(Method):
         problem, params = self._problem, self._params
         hosted = problem.pipeline.hosted
         stages = sum(len(route[device]) for route in hosted for device in devices)
-        kept = problem.operations * stages // sum(map(len, chain.from_iterable(hosted)))
-        return params.kept_seconds * kept + params.cut_seconds * problem.operations
+        operations = problem.operations * stages // sum(map(len, chain.from_iterable(hosted)))
+        return params.operation_seconds * operations + params.cut_seconds * problem.operations
 
     def _minimize(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Minimise a relaxed model; return whether its least value is proved."""
+        """Minimise a relaxed model; return whether its minimum is proved."""
         assert incumbent.value is not None
         focuses = self._params.focuses
         focus = focuses[self._turn // 2 % len(focuses)]
@@ -119,7 +118,7 @@ class RelaxationBound(Method):
         return outcome.complete
 
     def _ask(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Bisect the least value by feasibility models; return whether it is proved."""
+        """Bisect the minimum by feasibility models; return whether it is proved."""
         assert incumbent.value is not None
         share = self._params.share
         part = budget.part(share)
@@ -145,8 +144,8 @@ def raise_by_subset(
 ) -> tuple[Bound, cpsat.CpSatOutcome]:
     """Raise a known bound by the relaxation to `devices`, at most to the value of a schedule.
 
-    If the relaxed model is not solved to its end, its best bound counts, never its best solution.
-    Raises VerificationError if the relaxed model is infeasible: a bug.
+    If the relaxed model is not solved to optimality, its best bound counts, never its best
+    solution. Raises VerificationError if the relaxed model is infeasible: a bug.
     """
     relaxed = model.build_model(problem, horizon=value, bound=known.value, devices=devices)
     outcome = _solve_relaxed(relaxed, limits)

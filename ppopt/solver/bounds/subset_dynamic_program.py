@@ -2,8 +2,8 @@
 
 CP-SAT proves little about a device of several stages, or one whose memory is tight: each microbatch
 visits it several times and shares its memory. Few partial schedules of such a device are
-non-dominated: a few hundred per layer for the middle device of a V. Devices of tight memory delay
-each other: two or three of them often need nearly as long as all.
+non-dominated: a few hundred per layer for the middle device of a V. Devices with tight memory delay
+each other: two or three of them often need nearly as long as all devices.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class _OpenSubset:
 
     classes: Classes
     program: LayeredDP | None
-    """Layered DP for all values below the incumbent; None: given up as too long."""
+    """Layered DP for all values below the incumbent; None: abandoned, it would take too long."""
 
 
 class SubsetDP:
     """Dynamic programming over subsets of devices, one subset after the other.
 
-    The devices are those of several stages and, if memory is limited, all. Each subset gets a share
-    of the time. A solved subset does not come back; one that was given up comes last in the next
-    turn. When a solved subset gives the best bound, that subset joined with each other device is
-    added to the subsets to solve. If none of these raises the bound, a subset with an equal bound
-    is extended too.
+    It starts from single devices: those with several stages and, if memory is limited, all. Each
+    subset gets a share of the time. A solved subset is not tried again; an abandoned one is tried
+    last in the next turn. When a solved subset has the best bound, its union with each other device
+    is added to the subsets to solve. If none of these raises the bound, a subset with an equal
+    bound is extended too.
     """
 
     name = "subset dynamic program"
@@ -68,7 +68,7 @@ class SubsetDP:
         self._asked: dict[Devices, _OpenSubset] = {}
         self.base: Devices = ()
         """Last solved subset whose bound was above those of all others and the best known bound."""
-        self._most = 0
+        self._base_bound = 0
         """Bound of `base`, in ticks."""
         self._tie: Devices = ()
         """Solved superset of `base` with the same bound, which is extended next."""
@@ -112,10 +112,10 @@ class SubsetDP:
         return Outcome(budget.spent, exhausted=not self.open, fruitful=fruitful)
 
     def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Raise the bound by the subset; return whether nothing is left to find out about it.
+        """Raise the bound by the subset; return whether the subset is solved or excluded.
 
-        First a layered DP over all values below the incumbent, which solves the subset. If that
-        takes too long, layered DPs over target values nearer to the bound, which have fewer states.
+        First a layered DP over all values below the incumbent solves the subset. If that takes too
+        long, layered DPs over target values closer to the bound follow, which have fewer states.
         """
         if len(devices) > 1 and not {*self.base} < {*devices} and devices not in self._first:
             return True
@@ -168,7 +168,7 @@ class SubsetDP:
         """
         while not program.ended:
             seconds = layer_seconds(program)
-            if program.left * seconds > max_seconds or program.entries > self._params.most_entries:
+            if program.left * seconds > max_seconds or program.entries > self._params.max_entries:
                 return False
             if budget.over or 2 * seconds > budget.clock.left:
                 return False
@@ -179,13 +179,13 @@ class SubsetDP:
     def _settle(self, devices: Devices, program: LayeredDP, incumbent: Incumbent) -> None:
         """Record the bound of a subset; if it is the best one, extend the subset by a device."""
         known = incumbent.bound.value
-        incumbent.raise_bound(dp_subset_bound(devices, program.least))
+        incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))
         if devices in self._needs:
-            self._needs[devices] = program.least
-        if program.least < known or program.least < self._most:
+            self._needs[devices] = program.lower_bound
+        if program.lower_bound < known or program.lower_bound < self._base_bound:
             return
-        if program.least > self._most:
-            self._most = program.least
+        if program.lower_bound > self._base_bound:
+            self._base_bound = program.lower_bound
             self._extend(devices)
         elif {*self.base} < {*devices}:
             self._tie = devices
@@ -194,10 +194,10 @@ class SubsetDP:
         """Add the subset joined with each other device to those to solve.
 
         Devices with the largest bounds come first. From then on only supersets of this subset and
-        single devices are solved. All devices together are left to `DynamicProgram`.
+        single devices are solved. `DynamicProgram` solves all devices together.
         """
         self.base, self._tie = devices, ()
         if len(devices) + 1 < self._problem.pipeline.num_devices:
-            for (other,) in sorted(self._needs, key=lambda single: -self._needs[single]):
-                if other not in devices:
-                    self.open[tuple(sorted((*devices, other)))] = None
+            for (device,) in sorted(self._needs, key=lambda single: -self._needs[single]):
+                if device not in devices:
+                    self.open[tuple(sorted((*devices, device)))] = None

@@ -14,7 +14,10 @@ Devices = tuple[int, ...]
 def single_devices(pipeline: Pipeline) -> list[Devices]:
     """Every device alone: first the busiest, the first and the last one, then by work."""
     instance = Instance.of(pipeline, BackwardKind.WHOLE)
-    work = [sum(sum(instance.times(number)) for number in mine) for mine in instance.hosted]
+    work = [
+        sum(sum(instance.times(class_id)) for class_id in class_ids)
+        for class_ids in instance.hosted
+    ]
     ranked = sorted(range(pipeline.num_devices), key=lambda device: (-work[device], device))
     first = dict.fromkeys((ranked[0], 0, pipeline.num_devices - 1, *ranked))
     return [(device,) for device in first]
@@ -32,7 +35,7 @@ def evenly_spaced_subsets(pipeline: Pipeline, count: int) -> list[Devices]:
     step = devices / count
     return list(
         dict.fromkeys(
-            tuple(int(shift + step * place) % devices for place in range(count))
+            tuple(int(shift + step * index) % devices for index in range(count))
             for shift in (0, int(step) // 2)
         )
     )

@@ -42,7 +42,7 @@ class Choice(ABC):
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
         """Configurations of some keys, with their bounds."""
 
-    def bound(  # noqa: B027  most are bounded as they are made
+    def bound(  # noqa: B027  most choices bound configurations on creation
         self, deadline: Deadline, ceiling: Fraction | None = None
     ) -> None:
         """Bound all configurations before any is searched, until the deadline.
@@ -52,12 +52,12 @@ class Choice(ABC):
 
     @property
     def lower_bound(self) -> Fraction:
-        """Lower bound of all configurations, from bounds alone; 0 if unknown."""
+        """Lower bound of all configurations that is known without a search; 0 if unknown."""
         return Fraction(0)
 
     @abstractmethod
     def first(self) -> Iterable[Key]:
-        """Configurations to schedule before all others, generated lazily."""
+        """Configurations to schedule first, generated lazily."""
 
     def required_candidates(self) -> Sequence[Key]:
         """Baselines that the result must match.
@@ -79,8 +79,8 @@ class Choice(ABC):
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all, or behind infeasibility."""
 
-    def words(self, key: Key) -> str:
-        """Text that names a configuration."""
+    def describe(self, key: Key) -> str:
+        """Describe a configuration in a text."""
         return f"{self.name} {','.join(map(str, key))}"
 
     def certificate(self, search: SearchedConfigurations) -> Certificate:  # noqa: ARG002

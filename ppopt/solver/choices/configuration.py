@@ -1,8 +1,8 @@
-"""One configuration of a choice, and what a search knows of all of them.
+"""One configuration of a choice, and the state of a search over all configurations.
 
 A configuration is one way to set up a pipeline: a partition, a placement or recomputed layers.
-Bounds and values are in the user's unit; where numbers of microbatches are compared, they are per
-microbatch.
+Bounds and values are in the user's unit. If pipelines with different numbers of microbatches are
+compared, they are per microbatch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Configuration:
     impossible: bool = False
     """Whether the configuration is proved infeasible or is excluded."""
     batches: int = 1
-    """Number that divides its times: its microbatches, where numbers of them are compared."""
+    """Divisor of its times: its microbatches if different numbers of them are compared, else 1."""
     result: Result | None = None
     """Result of the best schedule."""
     evaluated: Fraction | None = None
-    """Value that an evaluator gives, without a schedule."""
+    """Value computed by an evaluator, without a schedule."""
     level: int = -1
-    """Effort of the last search: rounds of all methods; -1: not searched."""
+    """Effort of the last search, in rounds of all methods; -1: not searched."""
     refined: bool = False
     """Whether `bound` includes the one-device bounds of the pipeline."""
     bounding: SubsetBounding | None = None
@@ -60,64 +60,64 @@ class Configuration:
 
 @dataclass(eq=False)
 class SearchedConfigurations:
-    """What a search knows of the configurations of a choice."""
+    """State of a search over the configurations of a choice."""
 
-    least: Fraction
-    """Lower bound of all configurations while any may be better than the best."""
+    open_bound: Fraction
+    """Lower bound of the configurations that are not excluded."""
     known: dict[Key, Configuration] = field(default_factory=dict)
     """Configurations that are enumerated."""
     best: Configuration | None = None
     """Configuration of the best schedule."""
-    _none_better: bool = field(default=False, init=False)
+    _all_excluded: bool = field(default=False, init=False)
 
     @property
     def value(self) -> Fraction | None:
         """Best value found."""
         return None if self.best is None else self.best.value
 
-    def take(self, configuration: Configuration) -> None:
-        """Take a configuration as that of the best schedule."""
+    def set_best(self, configuration: Configuration) -> None:
+        """Record the configuration of the best schedule."""
         self.best = configuration
-        self.raise_least(self.least)
+        self.raise_open_bound(self.open_bound)
 
     @property
-    def none_better(self) -> bool:
-        """Whether it is proved that no configuration is better."""
-        return self._none_better
+    def all_excluded(self) -> bool:
+        """Whether every other configuration is proved to be no better."""
+        return self._all_excluded
 
     def bounds_with(self, rest: Rest) -> Complete[Fraction]:
         """Bounds that cover all configurations that may be better than the best."""
         return bounds_of_all((configuration.bound for configuration in self.open), rest)
 
     def raise_to(self, bounds: Complete[Fraction]) -> None:
-        """Raise the bound of all configurations to the least of the bounds that cover them."""
-        least = lower_bound_of(bounds)
-        if least is None:
-            self._none_better = True
+        """Raise the bound of all configurations to the minimum of the bounds that cover them."""
+        bound = lower_bound_of(bounds)
+        if bound is None:
+            self._all_excluded = True
         else:
-            self.raise_least(least)
+            self.raise_open_bound(bound)
 
-    def raise_least(self, bound: Fraction) -> None:
+    def raise_open_bound(self, bound: Fraction) -> None:
         """Raise the lower bound of all configurations that may be better."""
-        self.least = max(self.least, bound)
-        self._none_better |= self.value is not None and self.least >= self.value
+        self.open_bound = max(self.open_bound, bound)
+        self._all_excluded |= self.value is not None and self.open_bound >= self.value
 
     @property
     def lower_bound(self) -> Fraction:
         """Lower bound of the schedules of all configurations."""
         if self.value is None:
-            return self.least
-        return self.value if self.none_better else min(self.least, self.value)
+            return self.open_bound
+        return self.value if self.all_excluded else min(self.open_bound, self.value)
 
     @property
     def closed(self) -> bool:
         """Whether the best value is proved optimal, or infeasibility is proved."""
-        return self.none_better or self.value == self.lower_bound
+        return self.all_excluded or self.value == self.lower_bound
 
     @property
     def infeasible(self) -> bool:
         """Whether all configurations are proved infeasible."""
-        return self.none_better and self.value is None
+        return self.all_excluded and self.value is None
 
     def is_open(self, configuration: Configuration) -> bool:
         """Whether a configuration may have a better schedule than the best one."""

@@ -1,10 +1,11 @@
-"""Enumerations that ended, and enumerations that were cut: two types.
+"""Two types for complete and for interrupted enumerations.
 
-Time, Ctrl-C and limits of size cut an enumeration. A proof, "infeasible" and a lower bound over all
-need every member of a set, so a function that makes one has a parameter of type `Complete`. The
-members known before a cut are `Partial`: candidates to try, which prove nothing.
+The time limit, Ctrl-C and size limits interrupt an enumeration. A proof, "infeasible" and a lower
+bound over all configurations need every member of a set, so a function that returns one has a
+parameter of type `Complete`. The members of an interrupted enumeration are `Partial`: candidates to
+try, which prove nothing.
 
-`Complete` is made only where an enumeration ends by itself.
+`Complete` is created only where an enumeration ends by itself.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Member_co = TypeVar("Member_co", covariant=True)
 
 @dataclass(frozen=True)
 class Complete(Generic[Member_co]):
-    """All members of a set: none is left out."""
+    """All members of a set."""
 
     members: Collection[Member_co] = ()
 
 
 @dataclass(frozen=True)
 class Partial(Generic[Member_co]):
-    """Some members of a set: its enumeration was cut."""
+    """Some members of a set, whose enumeration was interrupted."""
 
     members: Collection[Member_co] = ()
 
@@ -38,27 +39,27 @@ Enumeration = Complete[Member_co] | Partial[Member_co]
 
 @dataclass(frozen=True)
 class Unlisted:
-    """Configurations that are left out of a list: they may be better than those in it."""
+    """Configurations that are not enumerated; they may be better than the enumerated ones."""
 
     bound: Fraction
     """Lower bound of their schedules."""
     key: Key | None = None
-    """Next configuration, which has this bound; None: they have no order."""
+    """Next configuration in the order of bounds, which has this bound; None: there is no order."""
 
 
 Rest = Complete[Key] | Unlisted
-"""Configurations beyond a list; complete: there are none below the ceiling."""
+"""Configurations that are not in a list; `Complete`: none of them is below the ceiling."""
 NONE_LEFT: Complete[Key] = Complete()
 
 
-def least_of(rests: Iterable[Rest]) -> Rest:
-    """Rest of several spaces together: the unlisted configurations of the least bound."""
+def min_rest(rests: Iterable[Rest]) -> Rest:
+    """Combine the rests of several spaces: the unlisted configurations with the minimum bound."""
     unlisted = [rest for rest in rests if isinstance(rest, Unlisted)]
     return min(unlisted, key=lambda rest: (rest.bound, rest.key is not None), default=NONE_LEFT)
 
 
 def bounds_of_all(listed: Iterable[Fraction], rest: Rest) -> Complete[Fraction]:
-    """Bounds that cover a space: those of the listed configurations, and that of the rest."""
+    """Bounds that cover a space: of the listed configurations, and of the rest."""
     bounds = list(listed)
     return Complete([*bounds, rest.bound] if isinstance(rest, Unlisted) else bounds)
 

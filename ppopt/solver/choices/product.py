@@ -1,8 +1,8 @@
 """Several choices in one search: a configuration of any of them, under a prefix of its key.
 
-The prefix says which choice: the device of every stage, or one configuration of a plan. The least
-bound of all is the least of all choices, and configurations come in the order of the bounds of all
-choices together.
+The prefix selects the choice: the device of every stage, or one configuration of a plan. The lower
+bound of the product is the minimum over its choices. Configurations are ordered by their bounds
+across all choices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ppopt.solver.choices.enumeration import (
     Partial,
     Rest,
     Unlisted,
-    least_of,
+    min_rest,
 )
 from ppopt.solver.deadline import Deadline
 
@@ -43,7 +43,7 @@ class ProductChoice(Choice):
         """Prefixes of the choices that may have a pipeline, the best first."""
 
     def _of(self, key: Key) -> tuple[Key, Choice, Key]:
-        """Prefix of a key, its choice, and the key there."""
+        """Prefix of a key, its choice, and the key within that choice."""
         prefix = key[: self._width]
         return prefix, self.inner[prefix], key[self._width :]
 
@@ -60,7 +60,7 @@ class ProductChoice(Choice):
                 return (*prefix, *own)
         return None
 
-    def least(self, prefix: Key) -> Fraction:
+    def min_bound(self, prefix: Key) -> Fraction:
         """Lower bound of the configurations of a choice."""
         return self.inner[prefix].lower_bound
 
@@ -74,13 +74,13 @@ class ProductChoice(Choice):
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound the configurations of every choice until the deadline."""
-        for place, choice in enumerate(self.inner.values()):
-            choice.bound(deadline.share(1 / (len(self.inner) - place)), ceiling)
+        for index, choice in enumerate(self.inner.values()):
+            choice.bound(deadline.share(1 / (len(self.inner) - index)), ceiling)
 
     @property
     def lower_bound(self) -> Fraction:
         """Lower bound of all choices."""
-        return min(map(self.least, self.inner), default=Fraction(0))
+        return min(map(self.min_bound, self.inner), default=Fraction(0))
 
     def listed(self) -> Enumeration[Key]:
         """Configurations of all choices; complete if every choice lists all of its own."""
@@ -102,8 +102,8 @@ class ProductChoice(Choice):
         yield from _keys(prefix, choice.moves(own))
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Unlisted configurations of the choice that has the least bound."""
-        return least_of(self._rest_of(prefix, known, ceiling) for prefix in self.inner)
+        """Unlisted configurations of the choice with the minimum bound."""
+        return min_rest(self._rest_of(prefix, known, ceiling) for prefix in self.inner)
 
     def _rest_of(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Unlisted configurations of one choice, with their prefix."""
@@ -123,7 +123,7 @@ def _keys(prefix: Key, own: Iterable[Key]) -> Iterator[Key]:
 
 
 class _Own:
-    """The known configurations of one choice."""
+    """The known configurations of one choice, by their own keys."""
 
     def __init__(self, prefix: Key, known: Container[Key]) -> None:
         self._prefix, self._known = prefix, known

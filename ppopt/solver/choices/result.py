@@ -50,7 +50,7 @@ def result_of(
 
 
 def known_result(problem: Problem, schedule: Schedule, options: SolveOptions) -> Result:
-    """Result of a schedule that is known without a search, and of which nothing is proved."""
+    """Result for a schedule that is known without a search; it proves nothing."""
     pipeline = schedule.pipeline
     return Result(
         pipeline=pipeline,

@@ -3,7 +3,7 @@
 Each configuration of a choice has its own bound. A configuration is closed when its bound, or the
 bound of its search, reaches the best value found in any; the best value is optimal when all are
 closed. The search gives every configuration a little effort first, and more in later rounds, so
-that an easy one does not wait for a hard one.
+that an easy configuration does not wait for a hard one.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class Effort(NamedTuple):
     """Effort limit of a run of the search; a later run with more effort resumes it."""
 
     level: float = inf
-    """Most rounds of all methods on one configuration; 0: heuristics alone, and no bounds by
+    """Maximum rounds of all methods on one configuration; 0: only heuristics, and no bounds by
     subsets of devices."""
     quick: float = inf
-    """Most searches of level 0 over all runs."""
+    """Maximum number of searches of level 0 over all runs."""
 
 
 ANY_EFFORT = Effort()
-"""No limit: until proof, or until the time is up."""
+"""No limit: until proof, or until the time limit."""
 
 
 class ConfigurationSearch:
-    """Search over configurations: keeps them, the best schedule and the bound over all."""
+    """Search over configurations, with the best schedule and the bound over all of them."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class ConfigurationSearch:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
-        configurations was proved earlier, in the user's unit. `ceiling` gives the cutoff: values at
-        or above it are useless. While nothing is found, the search goes on for `grace` seconds
+        configurations was proved earlier, in the user's unit. `ceiling` returns the cutoff: values
+        at or above it are useless. Without a schedule, the search continues for `grace` seconds
         after the deadline.
         """
         self.choice, self._problem, self._options = choice, problem, options
@@ -83,7 +83,7 @@ class ConfigurationSearch:
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.state = SearchedConfigurations(lower_bound)
-        """What is known of the configurations."""
+        """State of the configurations."""
         self.interrupted = False
         """Whether Ctrl-C ended a search."""
         self._strongest: tuple[tuple[int, ...], ...] = ()
@@ -104,17 +104,17 @@ class ConfigurationSearch:
         self._first: list[Configuration] = []
         """Configurations scheduled first."""
         self._begun = False
-        """Whether the deadline counts: once a configuration was searched, or none of the first
-        candidates can be."""
+        """Whether the deadline counts: after the first search of a configuration, or if none of the
+        first candidates can be searched."""
         self._list_added = False
-        """Whether the choice was asked for all configurations: before, any may be better."""
+        """Whether the configurations that the choice lists were added."""
         self._listed = False
-        """Whether the choice listed all configurations."""
+        """Whether that list was complete."""
         self._rest: Rest = Unlisted(lower_bound)
         """Configurations not enumerated that may be better."""
         self.exhausted = False
-        """Whether the last run stopped because no ordered candidate is left: a further run does
-        nothing, with any effort, before there are new bounds or hints."""
+        """Whether the last run stopped because no ordered candidate remains: another run, with any
+        effort, does nothing until there are new bounds or hints."""
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Choice.bound`."""
@@ -181,14 +181,14 @@ class ConfigurationSearch:
     # Which configurations, and how long.
 
     def enumerate_listed(self) -> None:
-        """Add the configurations that the choice lists, and bound those that it does not."""
+        """Add the configurations that the choice lists, and bound the unlisted ones."""
         listed = self.choice.listed()
         self._add(listed.members)
         self._listed, self._list_added = isinstance(listed, Complete), True
         self._raise_bound()
 
     def _begin(self) -> None:
-        """Schedule the first candidates quickly, then those of least bounds."""
+        """Schedule the first candidates quickly, then those with the smallest bounds."""
         try:
             self._schedule_first()
         finally:
@@ -225,7 +225,7 @@ class ConfigurationSearch:
                 self._solve(configuration, 0)
 
     def _deepen(self) -> None:
-        """Search with growing effort; between, raise the least bounds and try moves of the best."""
+        """Search with growing effort; in between, raise bounds and try moves of the best."""
         self.exhausted = not self.state.known
         while self.state.known and not self._over:
             self._climb()
@@ -241,19 +241,19 @@ class ConfigurationSearch:
 
     @property
     def _quick_spent(self) -> bool:
-        """Whether no further configuration may be searched at level 0."""
+        """Whether the limit on searches of level 0 is reached."""
         return self._quick >= self._effort.quick
 
     def _raise_at(self, level: int) -> None:
-        """Raise the least bounds by subsets of devices, once at every level of effort."""
+        """Raise the smallest bounds by subsets of devices, once at every level of effort."""
         if self._effort.level > 0 and level not in self._raised:
             self._raise_by_subsets(self._params.bounding * 2**level)
             self._raised.add(level)
 
     def _raise_by_subsets(self, work: float) -> None:
-        """Raise the least bound of all by subsets of devices, for `work` units of work.
+        """Raise the smallest bound by subsets of devices, for `work` units of work.
 
-        Stops when subsets cannot raise the bound of the configuration that has the least one: only
+        Stops when subsets cannot raise the bound of the configuration with the smallest bound: only
         its search can.
         """
         while work > 0 and self.state.value is not None and not self._over:
@@ -261,7 +261,7 @@ class ConfigurationSearch:
             configuration = next(iter(self._open()), None)
             if configuration is None:
                 return
-            work -= self._raise_one(configuration, self.state.value)
+            work -= self._raise_bound_of(configuration, self.state.value)
             if (
                 configuration.bounding is not None
                 and configuration.bounding.exhausted
@@ -269,13 +269,13 @@ class ConfigurationSearch:
             ):
                 return
 
-    def _raise_one(self, configuration: Configuration, value: Fraction) -> float:
+    def _raise_bound_of(self, configuration: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
         problem = self._problem_of(configuration).reduced
         self._refine(configuration, problem)
         if not self._is_open(configuration):
             self._raise_bound()
-            return self._params.least_work
+            return self._params.min_work
         done = configuration.bounding
         if done is None or (done.exhausted and not done.first.issuperset(self._strongest)):
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
@@ -297,7 +297,7 @@ class ConfigurationSearch:
             self._strongest = tuple(latest)[: self._params.subsets]
         configuration.raise_bound(ticks.time(bounding.bound))
         self._raise_bound()
-        return max(work, self._params.least_work)
+        return max(work, self._params.min_work)
 
     def _climb(self) -> None:
         """Hill climbing from the best configuration of every group, the best first.
@@ -305,14 +305,14 @@ class ConfigurationSearch:
         If no schedule is known yet: from the first configuration.
         """
         bests = self._best_of_groups()
-        for place, begin in enumerate(bests):
-            allowed = (self._effort.quick - self._quick) / (len(bests) - place)
+        for index, begin in enumerate(bests):
+            allowed = (self._effort.quick - self._quick) / (len(bests) - index)
             self._climb_from(begin, min(self._params.moves, allowed))
 
-    def _climb_from(self, begin: Configuration, most: float) -> None:
+    def _climb_from(self, begin: Configuration, max_searches: float) -> None:
         """Hill climbing: try the moves of a configuration, while one of them is better.
 
-        `most` is the largest number of searches.
+        `max_searches` is the largest number of searches.
         """
         tried, reserve = 0, (1 - self._params.climb_share) * self._left
         while not self._over and not self._quick_spent:
@@ -322,7 +322,7 @@ class ConfigurationSearch:
             known = (self.state.known[move] for move in moves if move in self.state.known)
             fresh = [move for move in known if not move.searched]
             for move in by_bound(fresh):
-                if self._over or tried >= most or self._left < reserve:
+                if self._over or tried >= max_searches or self._left < reserve:
                     return
                 tried += self._solve(move, 0)
             better = by_value([begin, *fresh])
@@ -340,9 +340,9 @@ class ConfigurationSearch:
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """Configurations to search at a level of effort.
 
-        The best one and the required candidates come first, then those of least bounds: all of them
-        if all are enumerated; else a few in bound order, after one of the first. If they have no
-        order, those of best values.
+        The best one and the required candidates come first, then those with the smallest bounds:
+        all of them if all are enumerated; else one of the first candidates and a few in bound
+        order. If there is no bound order, those with the best values.
         """
         if self.state.best is not None:
             yield self.state.best
@@ -357,17 +357,19 @@ class ConfigurationSearch:
         yield from islice((first for first in firsts if first.level < level), 1)
         for _ in range(self._params.together - 1):
             self._follow()
-            yield from islice((least for least in self._open() if least.level < level), 1)
+            yield from islice(
+                (configuration for configuration in self._open() if configuration.level < level), 1
+            )
 
     def _follow(self) -> None:
-        """Enumerate the next configuration, if no open one has a lower bound."""
+        """Enumerate the next configuration if no open configuration has a smaller bound."""
         if isinstance(self._rest, Unlisted) and self._rest.key is not None:
             self._add([self._rest.key])
 
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
         best = self.state.best or next(iter(self.state.known.values()))
-        for _ in range(self._params.kicks):
+        for _ in range(self._params.max_perturbations):
             key = self.choice.perturbed(best.key, self._random)
             if key is None:
                 return False
@@ -379,7 +381,7 @@ class ConfigurationSearch:
     # What is known.
 
     def _add(self, keys: Iterable[Key], until: Callable[[], bool] = lambda: False) -> None:
-        """Add configurations that are not enumerated yet, the first one and others until then."""
+        """Add configurations that are not enumerated yet: one, then more until `until()`."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.state.known]
         for configuration in self.choice.configurations(fresh):
             self.state.known[configuration.key] = configuration
@@ -420,15 +422,15 @@ class ConfigurationSearch:
         return self.state.is_open(configuration) and not self._is_beaten(configuration.bound)
 
     def _open(self) -> list[Configuration]:
-        """Open configurations, of least bounds first."""
+        """Open configurations, the smallest bounds first."""
         return by_bound(filter(self._is_open, self.state.known.values()))
 
     def _raise_bound(self) -> None:
-        """Raise the bound of all to the least of those that may be better than the best."""
+        """Raise the bound over all to the minimum over the configurations that may be better."""
         state, ends = self.state, [configuration.bound for configuration in self.state.open]
         if state.value is not None:
             ends.append(state.value)
-        self._rest = Unlisted(state.least)
+        self._rest = Unlisted(state.open_bound)
         if self._list_added:
             self._rest = self.choice.rest(state.known, min(ends, default=None))
         state.raise_to(state.bounds_with(self._rest))
@@ -442,10 +444,10 @@ class ConfigurationSearch:
     def _solve(
         self, configuration: Configuration, level: int, *, ignore_deadline: bool = False
     ) -> bool:
-        """Search an open configuration with `level` rounds of all methods, from what is known.
+        """Search an open configuration with `level` rounds of all methods, from the best schedules.
 
-        Returns False if it is not open, or was searched as long. `ignore_deadline`: also if time is
-        up.
+        Returns False if it is not open, or was searched with this effort. `ignore_deadline`: search
+        also after the deadline.
         """
         if configuration.level >= level or not self._is_open(configuration) or self.interrupted:
             return False
@@ -460,7 +462,7 @@ class ConfigurationSearch:
         self._refine(configuration, problem)
         if self._is_open(configuration):
             seconds = self._left * (1.0 if level else self._params.quick_share)
-            self._search(configuration, problem, self._options.rounds(level), seconds)
+            self._search(configuration, problem, self._options.with_max_rounds(level), seconds)
             configuration.level = level
         self._raise_bound()
         return True
@@ -481,22 +483,22 @@ class ConfigurationSearch:
     def _search(
         self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
     ) -> None:
-        """Search a configuration for at most `seconds`, from what is known."""
+        """Search a configuration for at most `seconds`, from the best schedules."""
         deadline = Deadline.after(
             max(seconds, 0.01),
             progress=lambda state: self._report(configuration, state),
             stop=lambda state: self._ends(configuration, state),
         )
         start = self._warm_start(configuration, problem)
-        result = search_from(start, problem, options.by(deadline))
+        result = search_from(start, problem, options.with_deadline(deadline))
         configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
             configuration.raise_bound(result.lower_bound)
-        self._take(configuration, result)
+        self._keep_best(configuration, result)
         self.interrupted |= result.interrupted
 
-    def _take(self, configuration: Configuration, result: Result) -> None:
-        """Take the schedule of a result if it is the best of its configuration, or of all."""
+    def _keep_best(self, configuration: Configuration, result: Result) -> None:
+        """Keep the schedule of a result if it is the best of its configuration, or of all."""
         own = None if configuration.result is None else configuration.result.value
         if result.value is None or (own is not None and result.value > own):
             return
@@ -506,24 +508,24 @@ class ConfigurationSearch:
             self.state.best = configuration
 
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
-        """Warm start of a search: the bound, and the schedule or the order of the best one."""
+        """Warm start of a search: the bound, its own schedule, and the best order of all."""
         bound = Bound(
             ceil(configuration.bound * configuration.batches * problem.pipeline.ticks.per_unit),
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
         own = None if configuration.result is None else configuration.result.schedule
-        given, best = self._start_from.pop(configuration.key, []), self.state.best
+        schedules, best = self._start_from.pop(configuration.key, []), self.state.best
         if best is not None and best is not configuration and best.result is not None:
-            given = [*given, *filter(None, (best.result.schedule,))]
-        carried = (self._timed(schedule, problem) for schedule in given)
+            schedules = [*schedules, *filter(None, (best.result.schedule,))]
+        carried = (self._timed(schedule, problem) for schedule in schedules)
         return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
 
     @staticmethod
     def _timed(schedule: Schedule, problem: Problem) -> Schedule | None:
         """Time the order of a schedule for another configuration of the same placement."""
-        own, other = problem.pipeline, schedule.pipeline
-        if (other.hosts, other.batches) != (own.hosts, own.batches):
+        own, source = problem.pipeline, schedule.pipeline
+        if (source.hosts, source.batches) != (own.hosts, own.batches):
             return None
         orders = of_kind(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
         return timing.schedule(problem.pipeline, orders, problem.objective)
@@ -531,21 +533,23 @@ class ConfigurationSearch:
     # What is reported.
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
-        found = [known for known in (value, self.state.value) if known is not None]
+        values = [known for known in (value, self.state.value) if known is not None]
         spent = self._options.deadline.spent
-        return Progress(spent, phase, min(found, default=None), self.state.lower_bound)
+        return Progress(spent, phase, min(values, default=None), self.state.lower_bound)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         progress = self._options.deadline.progress
         if progress is not None:
             value = None if state.value is None else state.value / configuration.batches
-            progress(self._state(f"{self.choice.words(configuration.key)}, {state.phase}", value))
+            progress(
+                self._state(f"{self.choice.describe(configuration.key)}, {state.phase}", value)
+            )
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
-        """Whether a configuration cannot be better any more, or the caller ends the search."""
+        """Whether a configuration can no longer be better, or the caller ends the search."""
         own = None if state.value is None else state.value / configuration.batches
-        found = [value for value in (own, self.state.value) if value is not None]
+        values = [value for value in (own, self.state.value) if value is not None]
         bound = max(state.lower_bound / configuration.batches, configuration.bound)
-        if (found and bound >= min(found)) or self._is_beaten(bound):
+        if (values and bound >= min(values)) or self._is_beaten(bound):
             return True
-        return self._stopped(self.choice.words(configuration.key), own)
+        return self._stopped(self.choice.describe(configuration.key), own)

@@ -13,11 +13,11 @@ class ChoiceSpace(NamedTuple):
     """A space of configurations of a pipeline, with bounds over them."""
 
     name: str
-    """Field of the pipeline that is left open."""
+    """Field of the pipeline whose value is open."""
     instead: str
-    """What to give in place of `search`."""
+    """Values that the user can set instead of `search`."""
     handles: Traits
-    """Traits that configurations may have: its bounds hold with them."""
+    """Traits with which the bounds of configurations hold."""
     of_layers: bool = False
     """Whether layers have options, of which those that save no memory are left out."""
 
@@ -61,11 +61,11 @@ ORDERS = ChoiceSpace(
 
 
 def traits_of_any(problem: Problem) -> Traits:
-    """Traits that some configuration of what a problem leaves open may have."""
+    """Traits that some configuration of a problem may have."""
     pipeline = problem.pipeline
-    found = set(problem.traits)
+    traits = set(problem.traits)
     if pipeline.overlap is not None:
-        found |= {Trait.PAIRS, Trait.SHORT_PAIRS}
+        traits |= {Trait.PAIRS, Trait.SHORT_PAIRS}
     if pipeline.model is not None and any(layer.frozen for layer in pipeline.model.layers):
-        found.add(Trait.FROZEN)
-    return frozenset(found)
+        traits.add(Trait.FROZEN)
+    return frozenset(traits)

@@ -1,4 +1,4 @@
-"""Runs CP-SAT on a model: reports progress, handles Ctrl-C, returns what is found and proved."""
+"""Runs CP-SAT on a model: reports progress, handles Ctrl-C, returns solution and bound."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class CpSatOutcome:
     work: float
     """Deterministic units spent."""
     ended: bool
-    """Whether the search reached its end: no solution is better by a step of the model."""
+    """Whether CP-SAT proved that no solution is better by a step of the model."""
     complete: bool
-    """Whether the best solution is proved best."""
+    """Whether the best solution is proved optimal."""
     infeasible: bool
     """Whether infeasibility within the horizon is proved."""
     interrupted: bool
@@ -87,10 +87,10 @@ def search(
     status, interrupted = run(solving, model.cp, watch, limits.enough, poll)
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    has_solution = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return CpSatOutcome(
-        schedule=_schedule(model, solving) if found else None,
-        bound=model.low(solving.best_objective_bound) if found else max(bounds),
+        schedule=_schedule(model, solving) if has_solution else None,
+        bound=model.low(solving.best_objective_bound) if has_solution else max(bounds),
         ended=status == cp_model.OPTIMAL,
         complete=status == cp_model.OPTIMAL and model.step == 1,
         work=solving.response_proto.deterministic_time,
@@ -104,22 +104,22 @@ def solver(
     limits: SolverLimits, params: CpSatParams = CP_SAT, *, instants: bool = False
 ) -> cp_model.CpSolver:
     """CP-SAT with its parameters set; `instants`: for a model with operations of no length."""
-    made = cp_model.CpSolver()
-    made.parameters.max_time_in_seconds = max(0.0, limits.seconds)
-    made.parameters.max_deterministic_time = limits.work
-    made.parameters.num_workers = limits.workers
-    made.parameters.random_seed = limits.seed
-    made.parameters.catch_sigint_signal = False
-    made.parameters.cp_model_presolve = limits.presolve
+    cp_solver = cp_model.CpSolver()
+    cp_solver.parameters.max_time_in_seconds = max(0.0, limits.seconds)
+    cp_solver.parameters.max_deterministic_time = limits.work
+    cp_solver.parameters.num_workers = limits.workers
+    cp_solver.parameters.random_seed = limits.seed
+    cp_solver.parameters.catch_sigint_signal = False
+    cp_solver.parameters.cp_model_presolve = limits.presolve
     if instants:
-        _merge(made, _INSTANTS)
+        _merge(cp_solver, _INSTANTS)
         limits = replace(limits, focus=tuple(name for name in limits.focus if name not in _OWN))
-    _focus(made, limits, params)
-    return made
+    _focus(cp_solver, limits, params)
+    return cp_solver
 
 
 def _focus(solver: cp_model.CpSolver, limits: SolverLimits, params: CpSatParams) -> None:
-    """Choose subsolvers; a single worker takes the parameters of the first one defined here."""
+    """Choose subsolvers; a single worker uses the parameters of the first one defined here."""
     plain = f"linearization_level: {params.linearization_level}"
     own = [name for name in limits.focus if name in _OWN]
     if limits.workers == 1:
@@ -175,21 +175,21 @@ def run(
 @interrupts.deferred()
 def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
     pipeline, variables = model.pipeline, model.variables
-    there = [
+    present = [
         code
-        for code, literal in variables.there.items()
+        for code, literal in variables.present.items()
         if literal is None or solver.boolean_value(literal)
     ]
-    numbers = np.array(there, dtype=np.int64)
+    numbers = np.array(present, dtype=np.int64)
     begins, ends = (
-        np.array([solver.value(times[code]) for code in there], dtype=np.int64)
+        np.array([solver.value(times[code]) for code in present], dtype=np.int64)
         for times in (variables.start, variables.end)
     )
     pair = np.full(len(numbers), ALONE)
     chosen = [pair for pair, literal in variables.pairs.items() if solver.value(literal)]
-    row = {code: place for place, code in enumerate(there)}
-    for number, both in enumerate(chosen):
-        pair[[row[both.forward], row[both.backward]]] = number
+    row = {code: index for index, code in enumerate(present)}
+    for pair_id, both in enumerate(chosen):
+        pair[[row[both.forward], row[both.backward]]] = pair_id
     return Schedule(
         pipeline, Operations.of_numbers(pipeline, numbers, begins, ends, pair).ordered()
     )

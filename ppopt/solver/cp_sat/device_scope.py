@@ -1,8 +1,8 @@
 """Selects the operations and constraints of a CP-SAT model of some or all devices.
 
-If some devices are left out, precedence constraints and objective cuts include what those devices
-and the memory limits imply (`ppopt.solver.relaxation.device_relaxation`). That needs backwards that
-are all split or all whole, and no slices; otherwise all devices are kept.
+If some devices are dropped, precedence constraints and objective cuts include what those devices
+and the memory limits imply (`ppopt.solver.relaxation.device_relaxation`). This requires that
+backwards are all split or all whole, and that there are no slices; otherwise no device is dropped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ppopt.solver.arguments import SUBSETS
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
-    Held,
     Memory,
+    MemoryInterval,
     MicrobatchOrder,
     ObjectiveCuts,
     Origin,
@@ -44,7 +44,7 @@ OPTIONS = {
     BackwardKind.WHOLE: (WHOLE_MODE,),
     BackwardKind.MIXED: (SPLIT_MODE, WHOLE_MODE),
 }
-"""Modes to choose from at a stage of a mixed problem."""
+"""Modes that a stage of a mixed problem may have."""
 CLOSING = (OpKind.W, OpKind.BW)
 """Kinds that come last for a stage and microbatch."""
 
@@ -61,7 +61,7 @@ class DeviceScope:
 
     @property
     def instance(self) -> Instance:
-        """Instance of the problem; with links, if all devices are kept."""
+        """Instance of the problem; it includes links only if all devices are kept."""
         every = len(self.devices) == self.pipeline.num_devices
         return self.problem.full_instance if every else self.problem.instance
 
@@ -78,12 +78,12 @@ class DeviceScope:
     def latest(self) -> int:
         """Last instant, in ticks.
 
-        For device span the starts reach to twice the horizon. The first forward of a later stage
-        follows the first forward of an earlier stage and precedes its last backward, so the spans
+        For device span the starts go up to twice the horizon. The first forward of a later stage
+        follows the first forward of an earlier stage and precedes its last backward. So the spans
         of two devices always overlap, and no device starts a whole span after another.
 
-        Not so if stages have no backward. If no device is between its first operation and its
-        last, delays alone are left, and a time in which there are none can be cut out.
+        This does not hold if stages have no backward. Then the spans and all delays add up: a time
+        in which no device is active and nothing is delayed can be removed from a schedule.
         """
         if not self._spans:
             return self.horizon
@@ -95,84 +95,87 @@ class DeviceScope:
 
     @property
     def _links(self) -> range:
-        """Resources that are no devices."""
+        """Resources other than devices."""
         return range(self.pipeline.num_devices, len(self.instance.resources))
 
     @property
     def _computing(self) -> int:
-        """Number of classes of compute; they come first."""
-        return len(self.instance.rows) * self.instance.places
+        """Number of compute classes, which are the first ones."""
+        return len(self.instance.rows) * self.instance.num_positions
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Classes of the kept resources: of devices by route, as they can run; then of links."""
-        places, classes = self.instance.places, self.instance.classes
+        """Classes of the kept resources: of devices by route, in feasible order; then of links."""
+        size, classes = self.instance.num_positions, self.instance.classes
 
-        def key(number: int) -> tuple[int, ...]:
-            op_class = classes[number]
+        def key(class_id: int) -> tuple[int, ...]:
+            op_class = classes[class_id]
             return (
                 op_class.resource in self._links,
                 op_class.route,
-                number // places,
+                class_id // size,
                 op_class.stage,
                 op_class.slice,
             )
 
-        return sorted(filter(self._is_kept, range(len(classes))), key=key)
+        return sorted(filter(self._is_retained, range(len(classes))), key=key)
 
-    def _is_kept(self, number: int) -> bool:
-        """Whether a class is of a kept resource, and not absent in all modes of its stage."""
-        op_class = self.instance.classes[number]
+    def _is_retained(self, class_id: int) -> bool:
+        """Whether a class is on a kept resource, and present in some mode of its stage."""
+        op_class = self.instance.classes[class_id]
         modes = (op_class.modes_by_option[option] for option in self._options(op_class.stage))
-        kept = op_class.resource in self.devices or op_class.resource in self._links
-        return kept and any(mode is not None for mode in modes)
+        on_retained_resource = op_class.resource in self.devices or op_class.resource in self._links
+        return on_retained_resource and any(mode is not None for mode in modes)
 
     @cached_property
     def tasks(self) -> list[Task]:
         """Operations of these classes, as tasks."""
         return list(chain.from_iterable(map(self._tasks, self.numbers)))
 
-    def _tasks(self, number: int) -> Iterator[Task]:
-        op_class = self.instance.classes[number]
+    def _tasks(self, class_id: int) -> Iterator[Task]:
+        op_class = self.instance.classes[class_id]
         options = self._options(op_class.stage)[: len(op_class.modes)]
-        modes = [self._modes(number, option) for option in options]
-        choices = self._choices(number) if len(options) > 1 else [None] * op_class.size
-        part = f"s{op_class.slice}" if op_class.slice else ""
+        modes = [self._modes(class_id, option) for option in options]
+        choices = self._choices(class_id) if len(options) > 1 else [None] * op_class.size
+        slice_suffix = f"s{op_class.slice}" if op_class.slice else ""
         kind = "" if op_class.kind is None else op_class.kind.name
-        codes, first = self.instance.codes[number].tolist(), op_class.route * self.instance.batches
+        codes, first = (
+            self.instance.codes[class_id].tolist(),
+            op_class.route * self.instance.batches,
+        )
         rows = zip(codes, choices, *modes, strict=True)
         for microbatch, (code, choice, *ways) in enumerate(rows, first):
-            name = f"{op_class.stage}{kind}{microbatch}{part}"
-            latest = self.latest - min(map(self._least, ways))
+            name = f"{op_class.stage}{kind}{microbatch}{slice_suffix}"
+            latest = self.latest - min(map(self._min_duration, ways))
             yield Task(code, op_class.resource, 0, latest, tuple(ways), choice, name)
 
-    def _least(self, mode: TaskMode) -> int:
-        """Least time of an operation: alone, or in a pair."""
+    def _min_duration(self, mode: TaskMode) -> int:
+        """Minimum time of an operation: alone, or in a pair."""
         return min(mode.duration, self._shortest_pairs.get(mode.code, mode.duration))
 
     @cached_property
     def _shortest_pairs(self) -> dict[int, int]:
-        """Least time of the pairs that an operation may be in."""
-        found: dict[int, int] = {}
+        """Minimum time of the pairs that an operation may be in."""
+        shortest: dict[int, int] = {}
         for pair in self._candidates:
             for code in (pair.forward, pair.backward):
-                found[code] = min(pair.time, found.get(code, pair.time))
-        return found
+                shortest[code] = min(pair.time, shortest.get(code, pair.time))
+        return shortest
 
     def _options(self, stage: int) -> tuple[int, ...]:
-        """Modes to choose from at a stage: not one that is never better than the other."""
+        """Modes that a stage may have; a mode that is never better than the other is excluded."""
         if not self.problem.mixed:
             return (SPLIT_MODE,)
         return OPTIONS[self.problem.choice.kinds[stage]]
 
-    def _modes(self, number: int, option: int) -> list[TaskMode]:
-        codes = self.instance.codes_in(number, option).tolist()
-        times = self.instance.times(number, option) or (0,) * len(codes)
+    def _modes(self, class_id: int, option: int) -> list[TaskMode]:
+        codes = self.instance.codes_in(class_id, option).tolist()
+        times = self.instance.times(class_id, option) or (0,) * len(codes)
         return list(map(TaskMode, codes, times))
 
-    def _choices(self, number: int) -> list[int]:
+    def _choices(self, class_id: int) -> list[int]:
         """Mode choices of the operations of a class: the numbers of their F."""
-        forward = self.instance.number(OpKind.F, *self.instance.classes[number][:3])
+        forward = self.instance.class_id(OpKind.F, *self.instance.classes[class_id][:3])
         choices: list[int] = self.instance.codes[forward].tolist()
         return choices
 
@@ -191,28 +194,28 @@ class DeviceScope:
         if SUBSETS.applies(self.problem.traits):
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
-            plain = [number for number in plain if number >= self._computing]
+            plain = [class_id for class_id in plain if class_id >= self._computing]
         yield from self._plain(plain)
         if self._spans:
             yield self._origin()
         if self.problem.mixed:
             yield from self._work()
-        yield Memory(self._held(), self._room)
+        yield Memory(self._memory_intervals(), self._headroom)
         ordered = self.problem.instance if self._moving else self.instance
-        yield OrderLiterals(ordered, self._room, self.horizon)
+        yield OrderLiterals(ordered, self._headroom, self.horizon)
 
     @cached_property
     def _pairs(self) -> list[Pair]:
-        return [pair for pair in self._candidates if pair.backward in self._there]
+        return [pair for pair in self._candidates if pair.backward in self._possible_codes]
 
     @cached_property
     def _candidates(self) -> list[Pair]:
-        """Pairs that save time, of backwards that may not be there too."""
+        """Pairs that save time, including backwards that may be absent."""
         instances = (restriction.instance for restriction in self.problem.restrictions)
         return [pair for instance in instances for pair in candidate_pairs(instance, self.devices)]
 
     @cached_property
-    def _there(self) -> set[int]:
+    def _possible_codes(self) -> set[int]:
         """Operations that may be in a schedule."""
         return {mode.code for task in self.tasks for mode in task.modes}
 
@@ -224,11 +227,11 @@ class DeviceScope:
         return [DeviceSubset(Delays(instance, route), self.devices) for route in routes]
 
     def _with_bounds(self, subset: DeviceSubset) -> Iterator[ModelPart]:
-        """Precedence and objective of one route, with what the devices left out imply.
+        """Precedence and objective of one route, with the constraints that dropped devices imply.
 
-        With two routes the first operation of a device may be of either route. So the span of a
-        device is also at least an end on one route minus the first start on the other. Operations
-        before all compute of a route begin the span, too.
+        With two routes the first operation of a device may be on either route. So the span of a
+        device is also at least an end on one route minus the first start on the other. An operation
+        before the compute of a route also starts the span.
         """
         yield Precedence(_rows(device_relaxation.implied_precedence(subset)))
         if not self._spans:
@@ -236,7 +239,7 @@ class DeviceScope:
         yield ObjectiveCuts(device_relaxation.objective_cuts(subset, self.problem.objective))
         if not self._spans:
             return
-        own = len(self.instance.further_classes) > 0
+        own = len(self.instance.auxiliary_classes) > 0
         routes = [
             route for route in range(self.pipeline.routes) if own or route != subset.delays.route
         ]
@@ -247,18 +250,18 @@ class DeviceScope:
                 yield ObjectiveCuts([ObjectiveCut(first, last, 0) for first in firsts])
 
     def _plain(self, numbers: list[int]) -> Iterator[ModelPart]:
-        """Data flow, the order of microbatches and the objective, without bounds, of some classes.
+        """Data flow, microbatch order and objective of some classes, without implied bounds.
 
         Order holds class by class: of one kind, stage, route and slice.
         """
-        instance, there = self.instance, {task.code for task in self.tasks}
-        wanted = {code for number in numbers for code in instance.codes[number].tolist()}
+        instance, present = self.instance, {task.code for task in self.tasks}
+        wanted = {code for class_id in numbers for code in instance.codes[class_id].tolist()}
         flow = _rows(instance.operation_flow) if wanted else ()
-        rows = (row for row in flow if there.issuperset(row[:2]))
-        yield Precedence((row for row in rows if not wanted.isdisjoint(row[:2])), if_there=True)
-        for number in numbers:
-            codes = instance.codes[number].tolist()
-            firsts = self._firsts(instance.device(number)) if self._is_last(number) else []
+        rows = (row for row in flow if present.issuperset(row[:2]))
+        yield Precedence((row for row in rows if not wanted.isdisjoint(row[:2])), if_present=True)
+        for class_id in numbers:
+            codes = instance.codes[class_id].tolist()
+            firsts = self._firsts(instance.device(class_id)) if self._is_last(class_id) else []
             yield MicrobatchOrder(None, codes[0])
             for code, following in zip(codes, [*codes[1:], None], strict=True):
                 if following is not None:
@@ -269,12 +272,12 @@ class DeviceScope:
     def _is_last(self, number: int) -> bool:
         """Whether operations of a class may end last on their device."""
         op_class = self.instance.classes[number]
-        if number in self.instance.further_classes:
+        if number in self.instance.auxiliary_classes:
             return not self.instance.successors[number]
         *_, last = (
-            other
-            for other in self.instance.numbers(op_class.stage, op_class.route, op_class.slice)
-            if self.instance.classes[other].size
+            class_id
+            for class_id in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
+            if self.instance.classes[class_id].size
         )
         closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
         return closes or number == last
@@ -288,22 +291,24 @@ class DeviceScope:
     def _first(self, devices: Collection[int], route: int) -> int:
         """First operation of devices on a route: F of microbatch 0 of their lowest stage.
 
-        Or the operation that this F waits for on its device, if that waits for nothing itself.
+        If that F waits for another operation on its device that waits for nothing, it is that one.
         """
         instance, hosts = self.instance, self.pipeline.hosts[route]
         lowest = next(stage for stage, host in enumerate(hosts) if host in devices)
-        number = instance.number(OpKind.F, lowest, route)
-        further = instance.further_classes
-        waits = (before for before, _ in instance.predecessors[number] if before in further)
-        return int(instance.codes[next(waits, number)][0])
+        class_id = instance.class_id(OpKind.F, lowest, route)
+        beside_compute = instance.auxiliary_classes
+        waits = (
+            before for before, _ in instance.predecessors[class_id] if before in beside_compute
+        )
+        return int(instance.codes[next(waits, class_id)][0])
 
     def _origin(self) -> Origin:
         """The first forward of the lowest stage kept, on one of the routes.
 
-        It precedes everything else of its route, but for what runs before the compute of others.
+        It precedes everything else on its route, except operations before the compute of others.
         """
         opened = [self.devices]
-        if len(self.instance.further_classes):
+        if len(self.instance.auxiliary_classes):
             opened = [frozenset((device,)) for device in sorted(self.devices)]
         routes = range(self.pipeline.routes)
         return Origin([self._first(devices, route) for devices in opened for route in routes])
@@ -313,19 +318,19 @@ class DeviceScope:
         if self._pairs:
             return
         for device in sorted(self.devices):
-            mine = [task for task in self.tasks if task.resource == device]
+            tasks = [task for task in self.tasks if task.resource == device]
             routes = [subset.delays for subset in self._subsets]
             head = min(delays.head(delays.hosted[device][0]) for delays in routes)
-            yield Work(0 if self._spans else head, mine)
+            yield Work(0 if self._spans else head, tasks)
 
     @cached_property
-    def _room(self) -> dict[int, int]:
-        """Room of the devices whose memory limit needs more than precedence."""
-        rooms = {device: self.instance.room(device) for device in sorted(self.devices)}
+    def _headroom(self) -> dict[int, int]:
+        """Headroom of the devices whose memory limit is not implied by precedence."""
+        headrooms = {device: self.instance.headroom(device) for device in sorted(self.devices)}
         return {
-            device: room
-            for device, room in rooms.items()
-            if room is not None
+            device: headroom
+            for device, headroom in headrooms.items()
+            if headroom is not None
             and (
                 device in self._lasting
                 or device in self._moving
@@ -335,38 +340,48 @@ class DeviceScope:
 
     @cached_property
     def _moving(self) -> set[int]:
-        """Devices whose memory moves to the host and back."""
+        """Devices with offload to the host."""
         instance = self.instance
-        moves = (n for n in instance.further_classes if instance.classes[n].per_microbatch)
-        return {instance.device(number) for number in moves}
+        moves = (n for n in instance.auxiliary_classes if instance.classes[n].per_microbatch)
+        return {instance.device(class_id) for class_id in moves}
 
     @cached_property
-    def _lasting(self) -> dict[int, list[Held]]:
-        """Memory that every device holds once, from one operation to another."""
-        instance, found = self.instance, defaultdict(list)
-        for taker, giver, amount in instance.lasting:
-            first, last = (int(instance.codes[number][0]) for number in (taker, giver))
-            found[instance.device(taker)].append(Held(instance.device(taker), first, last, amount))
-        return found
+    def _lasting(self) -> dict[int, list[MemoryInterval]]:
+        """Memory that is allocated once in a step, by device."""
+        instance, intervals = self.instance, defaultdict(list)
+        for allocating, freeing, amount in instance.step_long_allocations:
+            first, last = (int(instance.codes[class_id][0]) for class_id in (allocating, freeing))
+            intervals[instance.device(allocating)].append(
+                MemoryInterval(instance.device(allocating), first, last, amount)
+            )
+        return intervals
 
-    def _held(self) -> list[Held]:
-        """Memory that the devices of limits hold, in order of stage and microbatch."""
-        found = []
+    def _memory_intervals(self) -> list[MemoryInterval]:
+        """Memory intervals of the limited devices, in order of stage and microbatch."""
+        intervals = []
         for option in (SPLIT_MODE, WHOLE_MODE):
-            for taker, giver, amounts in self.instance.holdings_in(option):
-                op_class, device = self.instance.classes[taker], self.instance.device(taker)
+            for allocating, freeing, amounts in self.instance.live_memory_in(option):
+                op_class, device = (
+                    self.instance.classes[allocating],
+                    self.instance.device(allocating),
+                )
                 options = self._options(op_class.stage)
-                if device not in self._room or option not in options:
+                if device not in self._headroom or option not in options:
                     continue
-                columns = (self.instance.codes[number].tolist() for number in (taker, giver))
-                rows = zip(*columns, amounts, self._choices(taker), strict=True)
+                columns = (
+                    self.instance.codes[class_id].tolist() for class_id in (allocating, freeing)
+                )
+                rows = zip(*columns, amounts, self._choices(allocating), strict=True)
                 for first, last, amount, choice in rows:
                     when = (choice, option == SPLIT_MODE) if len(options) > 1 else None
                     if amount:
-                        found.append(Held(device, first, last, amount, when))
-        places = self.pipeline.num_codes // NUM_KINDS
-        found.sort(key=lambda held: held.taker % places)
-        return [*found, *(held for device in self._room for held in self._lasting[device])]
+                        intervals.append(MemoryInterval(device, first, last, amount, when))
+        size = self.pipeline.num_codes // NUM_KINDS
+        intervals.sort(key=lambda interval: interval.first % size)
+        return [
+            *intervals,
+            *(interval for device in self._headroom for interval in self._lasting[device]),
+        ]
 
 
 def _rows(flow: Constraints) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from ppopt.solver.relaxation.pairs import Pair
 
 
 class Pairs(NamedTuple):
-    """Two operations that run as one start at once: pair => start(forward) = start(backward)."""
+    """Two operations of a pair start together: pair => start(forward) = start(backward)."""
 
     candidates: Iterable[Pair]
 
@@ -37,9 +37,9 @@ class Partner(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """end = start + the duration of the mode, or of the pair that the operation is in.
+    """end = start + the duration of the mode, or of the pair of the operation.
 
-    A pair uses the interval of its F, and its backward then has none.
+    A pair uses the interval of its F; its backward has no interval.
     """
 
     tasks: Sequence[Task]
@@ -66,23 +66,23 @@ def _with_modes(
     """Intervals of a task that has modes or may be in a pair; partners by mode."""
     cp, begin, base = variables.cp, variables.start[task.code], task.modes[-1].duration
     end = cp.new_int_var(0, variables.latest, "")
-    more = [
+    extra_times = [
         (partner.chosen, partner.time - mode.duration)
-        for mode, mine in zip(task.modes, partners, strict=True)
-        for partner in mine
+        for mode, mode_partners in zip(task.modes, partners, strict=True)
+        for partner in mode_partners
     ]
     if task.choice is not None:
-        more.append((variables.choices[task.choice], task.modes[0].duration - base))
-    cp.add(end == begin + base + sum(chosen * ticks for chosen, ticks in more))
+        extra_times.append((variables.choices[task.choice], task.modes[0].duration - base))
+    cp.add(end == begin + base + sum(chosen * ticks for chosen, ticks in extra_times))
     variables.set_end(task, end)
     if partners[0] and partners[0][0].leads:
         cp.add_at_most_one(partner.chosen for partner in partners[0])
-        changes = [0, *(ticks for _, ticks in more)]
+        changes = [0, *(ticks for _, ticks in extra_times)]
         size = cp.new_int_var(base + min(changes), base + max(changes), "")
         return [cp.new_interval_var(begin, size, end, "")]
     return [
-        _alone(variables, begin, mode, mine)
-        for mode, mine in zip(task.modes, partners, strict=True)
+        _alone(variables, begin, mode, mode_partners)
+        for mode, mode_partners in zip(task.modes, partners, strict=True)
         if mode.code != ABSENT
     ]
 
@@ -91,12 +91,12 @@ def _alone(
     variables: Variables, begin: cp_model.IntVar, mode: TaskMode, partners: list[Partner]
 ) -> cp_model.IntervalVar:
     """Interval of an operation in one mode, if it is in no pair."""
-    cp, there = variables.cp, variables.there[mode.code]
+    cp, presence = variables.cp, variables.present[mode.code]
     if not partners:
-        assert there is not None
-        return cp.new_optional_fixed_size_interval_var(begin, mode.duration, there, "")
+        assert presence is not None
+        return cp.new_optional_fixed_size_interval_var(begin, mode.duration, presence, "")
     by_itself = cp.new_bool_var("")
-    absent = [] if there is None else [there.negated()]
+    absent = [] if presence is None else [presence.negated()]
     cp.add_exactly_one(by_itself, *(partner.chosen for partner in partners), *absent)
     return cp.new_optional_fixed_size_interval_var(begin, mode.duration, by_itself, "")
 

@@ -17,14 +17,14 @@ class Precedence(NamedTuple):
 
     rows: Iterable[tuple[int, int, int]]
     """Before, after, and lag in ticks."""
-    if_there: bool = False
-    """Whether the constraint holds only if `after` is there; else also for the instant in its
-    place."""
+    if_present: bool = False
+    """Whether the constraint holds only if `after` is present; else also for the instant that
+    replaces it."""
 
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
         cp, start, end = variables.cp, variables.start, variables.end
-        absent = variables.absent if self.if_there else {}
+        absent = variables.absent if self.if_present else {}
         for before, after, lag in self.rows:
             row = cp.add(start[after] >= end[before] + lag)
             if after in absent:
@@ -32,9 +32,9 @@ class Precedence(NamedTuple):
 
 
 class MicrobatchOrder(NamedTuple):
-    """start(after) >= end(before), for the next microbatch; if `after` is absent they are equal.
+    """start(after) >= end(before), for the next microbatch; equality if `after` is absent.
 
-    The end of an absent operation is then that of the last operation of its class so far.
+    The end of an absent operation is then the end of the previous operation of its class.
     """
 
     before: int | None
@@ -64,7 +64,7 @@ class Releases(NamedTuple):
 
 
 class ObjectiveCuts(NamedTuple):
-    """objective >= end(last) - start(first) + rest; without a first one, its start is 0."""
+    """objective >= end(last) - start(first) + rest; without `first`, its start counts as 0."""
 
     cuts: Iterable[ObjectiveCut]
 
@@ -77,10 +77,10 @@ class ObjectiveCuts(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The least start of some operations is 0: time counts from there.
+    """The earliest start of some operations is 0: the origin of time.
 
-    Without an origin CP-SAT may refute a cycle of waits only by shifting all starts, tick by tick,
-    to the end of the model.
+    Without an origin CP-SAT may refute a cycle of waits only by shifting all starts tick by tick to
+    the end of the model.
     """
 
     firsts: Sequence[int]
@@ -108,44 +108,44 @@ class Work(NamedTuple):
         variables.cp.add(variables.objective >= self.head + work + saved)
 
 
-class Held(NamedTuple):
-    """Memory held from the start of one operation to the end of another."""
+class MemoryInterval(NamedTuple):
+    """Memory that is live from the start of one operation to the end of another."""
 
     resource: int
-    """Resource that holds the memory."""
-    taker: int
-    """Operation that takes it; ABSENT: it is held from the beginning."""
-    giver: int
-    """Operation that gives it back; ABSENT: it is held until the end."""
+    """Resource on which the memory is live."""
+    first: int
+    """Operation that allocates it; ABSENT: it is live from the beginning."""
+    last: int
+    """Operation that frees it; ABSENT: it is live until the end."""
     amount: int
     """Amount in ticks of memory."""
     when: tuple[int, bool] | None = None
-    """Choice, and whether memory is held in the first modes of its tasks, or in the second."""
+    """Choice, and whether the memory is live in the first modes of its tasks, or in the second."""
 
 
 class Memory(NamedTuple):
-    """At no time does a resource hold more than its room: cumulative intervals."""
+    """The live memory of a resource never exceeds its headroom: cumulative intervals."""
 
-    held: Iterable[Held]
-    room: Mapping[int, int]
-    """Room of every limited resource, in ticks of memory."""
+    intervals: Iterable[MemoryInterval]
+    headroom: Mapping[int, int]
+    """Headroom of every limited resource, in ticks of memory."""
 
     def build(self, variables: Variables) -> None:
-        """Add an interval for every holding, and a constraint for every resource."""
+        """Add an interval for every memory interval, and a constraint for every resource."""
         cp, latest = variables.cp, variables.latest
         groups: dict[int, tuple[list[cp_model.IntervalVar], list[int]]]
-        groups = {resource: ([], []) for resource in self.room}
-        for resource, taker, giver, amount, when in self.held:
-            begin = 0 if taker == ABSENT else variables.start[taker]
-            end = latest if giver == ABSENT else variables.end[giver]
+        groups = {resource: ([], []) for resource in self.headroom}
+        for resource, first, last, amount, when in self.intervals:
+            begin = 0 if first == ABSENT else variables.start[first]
+            end = latest if last == ABSENT else variables.end[last]
             size = cp.new_int_var(0, latest, "")
             items, amounts = groups[resource]
             if when is None:
                 items.append(cp.new_interval_var(begin, size, end, ""))
             else:
-                choice, first = when
-                there = variables.chosen(choice, first=first)
-                items.append(cp.new_optional_interval_var(begin, size, end, there, ""))
+                choice, in_first_mode = when
+                presence = variables.chosen(choice, first=in_first_mode)
+                items.append(cp.new_optional_interval_var(begin, size, end, presence, ""))
             amounts.append(amount)
         for resource, (items, amounts) in groups.items():
-            cp.add_cumulative(items, amounts, self.room[resource])
+            cp.add_cumulative(items, amounts, self.headroom[resource])

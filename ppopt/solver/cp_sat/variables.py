@@ -1,8 +1,8 @@
 """Variables of a CP-SAT model of operations, and the parts that constrain them.
 
-A model is a list of parts. A part is a small record: its data, and the constraint on them, which
-its docstring states. The scope of a model (all devices, a subset, a time window) only decides which
-parts it has, and with which data: `ppopt.solver.cp_sat.model`, `ppopt.solver.heuristics.window`.
+A model is a list of parts. A part is a small record of data with a constraint, which its docstring
+states. The scope of a model (all devices, a subset, a time window) selects its parts and their
+data: `ppopt.solver.cp_sat.model`, `ppopt.solver.heuristics.window`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ class TaskMode(NamedTuple):
     """One way to run an operation."""
 
     code: int
-    """Number of the operation in this mode; ABSENT: the operation is then an instant without
-    effect."""
+    """Number of the operation in this mode; ABSENT: it is an instant without effect."""
     duration: int
     """Duration in ticks."""
 
@@ -39,14 +38,14 @@ class Task(NamedTuple):
     latest: int
     """Latest start, in ticks."""
     modes: tuple[TaskMode, ...]
-    """One mode, or two to choose from."""
+    """One mode, or two alternatives."""
     choice: int | None = None
     """Choice that selects the mode of all of its tasks; None: there is one mode."""
     name: str = ""
 
     @property
     def names(self) -> tuple[int, ...]:
-        """Numbers by which parts know the operation, some of them twice."""
+        """Numbers by which parts name the operation; some may occur twice."""
         if self.choice is None:
             return self.code, self.modes[0].code
         return self.code, *(mode.code for mode in self.modes if mode.code != ABSENT)
@@ -64,41 +63,41 @@ class Variables:
     end: dict[int, cp_model.LinearExpr] = field(default_factory=dict)
     choices: dict[int, cp_model.IntVar] = field(default_factory=dict)
     """Literal that the tasks of a choice run in their first modes."""
-    there: dict[int, Literal | None] = field(default_factory=dict)
+    present: dict[int, Literal | None] = field(default_factory=dict)
     """Literal that an optional operation is in the schedule; None: it always is."""
     absent: dict[int, Literal] = field(default_factory=dict)
-    """Literal that the chosen mode leaves an operation out."""
+    """Literal that an operation is absent in the chosen mode."""
     pairs: dict[Pair, cp_model.IntVar] = field(default_factory=dict)
     """Literal that two operations run as one."""
     intervals: dict[int, list[cp_model.IntervalVar]] = field(default_factory=dict)
-    """Intervals of a resource, of which one runs at a time."""
+    """Intervals of a resource, which must not overlap."""
 
     @classmethod
     def create(
         cls, tasks: Collection[Task], latest: int, objective: tuple[int, int], name: str = ""
     ) -> Variables:
-        """Make a model with starts and choices of tasks; `objective`: its least and most ticks."""
+        """Create a model with starts and choices of tasks; `objective`: its minimum and maximum."""
         cp = cp_model.CpModel()
         begins = [cp.new_int_var(task.earliest, task.latest, task.name) for task in tasks]
-        made = cls(cp, latest, cp.new_int_var(*objective, name))
+        variables = cls(cp, latest, cp.new_int_var(*objective, name))
         for task, begin in zip(tasks, begins, strict=True):
-            made.start.update(dict.fromkeys(task.names, begin))
-            made.set_end(task, begin + task.modes[0].duration)
+            variables.start.update(dict.fromkeys(task.names, begin))
+            variables.set_end(task, begin + task.modes[0].duration)
             if task.choice is None:
-                made.there[task.modes[0].code] = None
+                variables.present[task.modes[0].code] = None
             else:
-                made._add_choice(task, task.choice)
-        return made
+                variables._add_choice(task, task.choice)
+        return variables
 
     def _add_choice(self, task: Task, choice: int) -> None:
-        """Add the literals of a task, and of its choice if the task is its first."""
+        """Add the literals of a task, and of its choice if no other task has added them."""
         if choice not in self.choices:
             self.choices[choice] = self.cp.new_bool_var("")
         for mode, first in zip(task.modes, (True, False), strict=True):
             if mode.code == ABSENT:
                 self.absent[task.code] = self.chosen(choice, first=first)
             else:
-                self.there[mode.code] = self.chosen(choice, first=first)
+                self.present[mode.code] = self.chosen(choice, first=first)
 
     def set_end(self, task: Task, end: cp_model.LinearExpr) -> None:
         """Record the end of a task."""

@@ -11,14 +11,14 @@ from ppopt.solver.parameters import DynamicProgramParams
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 HANDLES = BESIDE_COMPUTE | {Trait.FROZEN}
-"""Traits that the dynamic program handles; of operations beside compute it finds a bound."""
+"""Traits that the dynamic program handles; with operations beside compute it proves a bound."""
 
 
 def is_supported(problem: Problem) -> bool:
     """Whether the assumptions of the dynamic program hold for this problem.
 
-    It handles all traits, and no operation of no length takes memory: such an operation may share
-    its instant with a release of memory.
+    All traits must be handled, and no operation of duration 0 may allocate memory: such an
+    operation may start when another one frees memory.
     """
     pipeline, fused = problem.pipeline, problem.fused
     if unhandled(problem.traits, HANDLES):
@@ -26,26 +26,26 @@ def is_supported(problem: Problem) -> bool:
     ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
     return not any(
-        ticks.takes_at_one_instant(kind, stage)
+        ticks.allocates_at_an_instant(kind, stage)
         for kind in kinds
         for stage in range(pipeline.num_stages)
     )
 
 
 def small_classes(subset: DeviceSubset, params: DynamicProgramParams) -> Classes | None:
-    """Classes of a subset; None if a state has too many numbers or flags.
+    """Classes of a subset; None if a state has too many rows or flags.
 
-    Very many classes are counted first: making them takes time in proportion to their square.
+    The number of classes is checked first: constructing them takes time quadratic in it.
     """
-    if len(subset.instance.kinds) * len(subset.kept) > params.most_rows:
+    if len(subset.instance.kinds) * len(subset.retained) > params.max_rows:
         return None
     classes = Classes(subset)
     return classes if state_is_small(classes, params) else None
 
 
 def state_is_small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
-    """Whether a state has few enough numbers and flags."""
-    return classes.rows <= params.most_rows and len(classes.sharing) <= params.most_flags
+    """Whether a state has few enough rows and flags."""
+    return classes.rows <= params.max_rows and len(classes.sharing) <= params.max_flags
 
 
 def preparing_seconds(

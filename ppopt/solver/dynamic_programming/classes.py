@@ -29,26 +29,26 @@ class ClassPrecedence(NamedTuple):
     lag: int
     """Ticks from an end to a start."""
     width: int
-    """Largest number of microbatches that are done in `before` and not in `after`."""
+    """Maximum number of microbatches that have finished `before` but not `after`."""
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of one device, in a unit that divides every amount."""
+    """Memory of one device, in a unit that divides all amounts."""
 
-    takes: Ints
-    """Memory taken by an operation of every class at its start; 0 for classes of other devices."""
+    allocates: Ints
+    """Allocation of an operation of every class at its start; 0 for classes of other devices."""
     change: Ints
     """Net change by an operation of every class; 0 for classes of other devices."""
-    room: int | None
+    headroom: int | None
     """Memory limit; None: unlimited."""
 
 
 class Classes:
     """The classes of the kept devices of a subset, and their constraints.
 
-    Without dropped devices this is the whole pipeline. With dropped devices, those constraints of
-    `ppopt.solver.relaxation.device_relaxation` that join different microbatches are left out: the
-    least makespan under the other constraints is still a lower bound.
+    Without dropped devices this is the whole pipeline. With dropped devices, the constraints of
+    `ppopt.solver.relaxation.device_relaxation` between different microbatches are omitted: the
+    minimum makespan under the other constraints is still a lower bound.
     """
 
     def __init__(self, subset: DeviceSubset) -> None:
@@ -57,28 +57,28 @@ class Classes:
         keys = [
             (kind, stage)
             for kind in instance.kinds
-            for stage in subset.kept
+            for stage in subset.retained
             if len(subset.codes(kind, stage))
         ]
-        self.numbers = [instance.number(kind, stage, delays.route) for kind, stage in keys]
-        self.place = {key: place for place, key in enumerate(keys)}
+        self.numbers = [instance.class_id(kind, stage, delays.route) for kind, stage in keys]
+        self.index = {key: index for index, key in enumerate(keys)}
         """Index of a class, by kind and stage."""
-        self.of = [instance.classes[number] for number in self.numbers]
-        self.codes = np.array([instance.codes[number] for number in self.numbers])
+        self.of = [instance.classes[class_id] for class_id in self.numbers]
+        self.codes = np.array([instance.codes[class_id] for class_id in self.numbers])
         """Operation numbers, [class, microbatch]."""
         self.hosts = sorted({op_class.device for op_class in self.of})
         self.device = [self.hosts.index(op_class.device) for op_class in self.of]
         self.duration = [op_class.duration for op_class in self.of]
         self.batches = delays.batches
-        by_number = {number: place for place, number in enumerate(self.numbers)}
+        by_number = {class_id: index for index, class_id in enumerate(self.numbers)}
         self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
         """Per class: (class that waits for it, lag in ticks)."""
         for before, after, lag in subset.flow:
             self._after[by_number[before]].append((by_number[after], lag))
         self.needs: list[list[int]] = [[] for _ in keys]
-        """Per class: the classes that it waits for, if their order on the device is enough."""
+        """Per class: the classes that it waits for on its own device, where order suffices."""
         self.precedences: list[ClassPrecedence] = []
-        """Precedence from device to device, or with a lag; dropped stages are lags."""
+        """Precedence between devices, or with a lag; dropped stages are lags."""
         self.into: list[list[int]] = [[] for _ in keys]
         """Per class: the precedences by which it waits for other classes."""
         self.out: list[list[int]] = [[] for _ in keys]
@@ -94,25 +94,25 @@ class Classes:
         if self.device[before] == self.device[after] and not lag:
             self.needs[after].append(before)
             return
-        for places in (self.into[after], self.out[before]):
-            places.append(len(self.precedences))
+        for precedence_ids in (self.into[after], self.out[before]):
+            precedence_ids.append(len(self.precedences))
         width = self._width(before, after)
         self.precedences.append(ClassPrecedence(before, after, lag, width))
 
     def _width(self, before: int, after: int) -> int:
-        """Largest number of microbatches that are done in `before` and not in `after`.
+        """Maximum number of microbatches that have finished `before` but not `after`.
 
-        They are between F and W on every stage whose F comes before both and whose W after both.
+        They are between F and W on every stage whose F precedes both and whose W follows both.
         """
         subset, width = self.subset, self.batches
         closing = subset.instance.closing
-        for stage in subset.kept:
-            most = subset.delays.most_until_w[stage]
-            if most is None:
+        for stage in subset.retained:
+            max_live = subset.delays.max_until_w[stage]
+            if max_live is None:
                 continue
-            first, last = self.place[OpKind.F, stage], self.place[closing, stage]
+            first, last = self.index[OpKind.F, stage], self.index[closing, stage]
             if self._leads(first, before) and self._leads(after, last):
-                width = min(width, most)
+                width = min(width, max_live)
         return width
 
     def _leads(self, first: int, then: int) -> bool:
@@ -121,12 +121,12 @@ class Classes:
 
     @cached_property
     def _led(self) -> dict[int, int]:
-        """Per class: itself and all classes to which paths lead from it, as a set of bits."""
+        """Per class: the class itself and all classes reachable from it, as a bit set."""
         led: dict[int, int] = {}
-        for place in reversed(self._sorted):
-            led[place] = 1 << place
-            for after, _ in self._after[place]:
-                led[place] |= led[after]
+        for index in reversed(self._sorted):
+            led[index] = 1 << index
+            for after, _ in self._after[index]:
+                led[index] |= led[after]
         return led
 
     @property
@@ -139,91 +139,95 @@ class Classes:
     def orders(self, path: list[int]) -> Orders:
         """The operations of every device in order, from the classes of all operations in order."""
         sequences: list[list[int]] = [[] for _ in self.hosts]
-        for place in path:
-            sequences[self.device[place]].append(self.numbers[place])
+        for index in path:
+            sequences[self.device[index]].append(self.numbers[index])
         return class_orders(self.subset.instance, sequences)
 
     @cached_property
     def memory(self) -> list[DeviceMemory]:
         """Memory of every device."""
-        found = []
+        memories = []
         for host in self.hosts:
-            takes = [op_class.takes if op_class.device == host else 0 for op_class in self.of]
+            allocates = [
+                op_class.allocates if op_class.device == host else 0 for op_class in self.of
+            ]
             change = [op_class.change if op_class.device == host else 0 for op_class in self.of]
-            unit, room = gcd(*takes, *change) or 1, self.subset.instance.room(host)
-            room = None if room is None else room // unit
-            found.append(DeviceMemory(np.array(takes) // unit, np.array(change) // unit, room))
-        return found
+            unit, headroom = gcd(*allocates, *change) or 1, self.subset.instance.headroom(host)
+            headroom = None if headroom is None else headroom // unit
+            memories.append(
+                DeviceMemory(np.array(allocates) // unit, np.array(change) // unit, headroom)
+            )
+        return memories
 
     @cached_property
     def sharing(self) -> list[int]:
-        """Classes that keep memory which another class of their device takes too."""
-        found = []
-        for takes, change, room in self.memory:
-            if room is not None and np.count_nonzero(takes) > 1:
-                found += np.flatnonzero(change > 0).tolist()
-        return found
+        """Classes that retain memory on a device where another class allocates too."""
+        indices = []
+        for allocates, change, headroom in self.memory:
+            if headroom is not None and np.count_nonzero(allocates) > 1:
+                indices += np.flatnonzero(change > 0).tolist()
+        return indices
 
     @cached_property
     def first(self) -> list[int]:
         """Earliest start on every device."""
         earliest = dict(releases(self.subset))
-        first = self.place[OpKind.F, self.subset.kept[0]]
-        found = [0] * len(self.hosts)
-        found[self.device[first]] = earliest.get(int(self.codes[first, 0]), 0)
-        return found
+        first = self.index[OpKind.F, self.subset.retained[0]]
+        starts = [0] * len(self.hosts)
+        starts[self.device[first]] = earliest.get(int(self.codes[first, 0]), 0)
+        return starts
 
     @cached_property
     def tail(self) -> Ints:
-        """Least ticks from the end of an operation, [class, microbatch], to the end of all.
+        """Minimum ticks from the end of an operation, [class, microbatch], to the end.
 
-        By the objective cuts: dropped devices have work left after the kept operations.
+        These are the objective cuts: dropped devices still have work after the kept operations.
         """
-        found = np.zeros((len(self), self.batches), dtype=np.int64)
+        tails = np.zeros((len(self), self.batches), dtype=np.int64)
         codes = self.codes.ravel().tolist()
-        places = {code: divmod(place, self.batches) for place, code in enumerate(codes)}
+        positions = {code: divmod(position, self.batches) for position, code in enumerate(codes)}
         for cut in objective_cuts(self.subset, Objective.MAKESPAN):
-            place = places[cut.last]
-            found[place] = max(found[place], cut.rest)
-        return found
+            position = positions[cut.last]
+            tails[position] = max(tails[position], cut.rest)
+        return tails
 
     @cached_property
     def remaining(self) -> Ints:
-        """Least ticks from the start of an operation, [class, microbatch], to the end of all.
+        """Minimum ticks from the start of an operation, [class, microbatch], to the end.
 
-        The longest of: the later operations of its class, one after the other; the classes that
-        wait for this one; and the later operation of this class that must wait for this microbatch
-        to release memory.
+        The maximum of three paths: the later operations of its class, one after the other; the
+        classes that wait for this one; and the later operation of this class that waits until this
+        microbatch frees memory.
         """
-        found = np.zeros((len(self), self.batches + 1), dtype=np.int64)
+        ticks = np.zeros((len(self), self.batches + 1), dtype=np.int64)
         tails: dict[int, int] = {}
-        for place in reversed(self._sorted):
+        for index in reversed(self._sorted):
             tail = max(
-                (lag + self.duration[after] + tails[after] for after, lag in self._after[place]),
+                (lag + self.duration[after] + tails[after] for after, lag in self._after[index]),
                 default=0,
             )
-            tails[place] = tail
-            lasts = self.duration[place] + np.maximum(self.tail[place], tail)
-            ahead, life = self._most_ahead(place)
+            tails[index] = tail
+            lasts = self.duration[index] + np.maximum(self.tail[index], tail)
+            ahead, life = self._max_ahead(index)
             for microbatch in reversed(range(self.batches)):
-                least = lasts[microbatch]
+                minimum = lasts[microbatch]
                 if microbatch + 1 < self.batches:
-                    least = max(least, found[place, microbatch + 1] + self.duration[place])
+                    minimum = max(minimum, ticks[index, microbatch + 1] + self.duration[index])
                 if ahead is not None and microbatch + ahead < self.batches:
-                    least = max(least, found[place, microbatch + ahead] + life)
-                found[place, microbatch] = least
-        return found
+                    minimum = max(minimum, ticks[index, microbatch + ahead] + life)
+                ticks[index, microbatch] = minimum
+        return ticks
 
     @cached_property
     def _sorted(self) -> list[int]:
         """The classes in topological order."""
-        waiting = {place: [after for after, _ in links] for place, links in enumerate(self._after)}
+        waiting = {index: [after for after, _ in links] for index, links in enumerate(self._after)}
         return [*TopologicalSorter(waiting).static_order()][::-1]
 
-    def _most_ahead(self, place: int) -> tuple[int | None, int]:
-        """Number of F of its stage after which an F waits for the W of this one, and the lag."""
-        if self.of[place].kind is not OpKind.F:
+    def _max_ahead(self, index: int) -> tuple[int | None, int]:
+        """Number of F of its stage after which an F waits for the W of this F, and the lag."""
+        if self.of[index].kind is not OpKind.F:
             return None, 0
-        stage, delays = self.of[place].stage, self.subset.delays
+        stage, delays = self.of[index].stage, self.subset.delays
         life = delays.forward[stage] + delays.round_trip(stage) + delays.backward[stage]
-        return delays.most_until_w[stage], life + delays.closing[stage]
+        return delays.max_until_w[stage], life + delays.closing[stage]

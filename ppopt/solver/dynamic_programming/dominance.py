@@ -1,7 +1,7 @@
 """Dominance between states with the same counts.
 
-A state dominates another state if none of its times is later and each of its flags is set in the
-other state too. Every extension of the other state is then an extension of the dominating one.
+A state dominates another state if none of its times is later and each of its flags is also set in
+the other state. Then every extension of the dominated state is an extension of the dominating one.
 """
 
 from __future__ import annotations
@@ -9,52 +9,52 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.solver.dynamic_programming.states import Mask, Matrix, Places
+from ppopt.solver.dynamic_programming.states import Indices, Mask, Matrix
 
 MAX_COMPARISONS = 16
-"""Largest number of states that one state is compared with."""
+"""Maximum number of states that a state is compared with."""
 _SUM_BITS = 24
-"""Number of the lowest bits of a key, which hold the sum of the times."""
+"""Number of low bits of a key that contain the sum of the times."""
 Hashes = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
-def non_dominated(counts: Matrix, flags: Matrix, times: Matrix) -> Places:
+def non_dominated(counts: Matrix, flags: Matrix, times: Matrix) -> Indices:
     """Indices of the columns to keep: every other column is dominated by one of them.
 
     Columns with equal counts form a group, by a hash. In each group all columns are compared with
-    the first one, that of least sum of times, which no column of larger sum can dominate. Columns
-    that it dominates are left out, and the rest forms a group again. After `MAX_COMPARISONS`
-    rounds all remaining columns are kept. The counts are compared too, so that columns with
-    different counts and the same hash are kept.
+    the first one, which has the smallest sum of times: no column with a larger sum dominates it.
+    The columns that it dominates are removed, and the others form a group again. After
+    `MAX_COMPARISONS` rounds all remaining columns are kept. The counts are compared as well, so
+    that columns with different counts and the same hash are kept.
     """
     keys = _keys(counts, times)
     order = np.argsort(keys)
     group = (keys >> np.uint64(_SUM_BITS))[order]
     rows = [row[order] for row in times if row.any()]
     flags = flags[order]
-    found: list[Places] = []
-    left = np.arange(order.size)
+    undominated: list[Indices] = []
+    remaining = np.arange(order.size)
     for _ in range(MAX_COMPARISONS):
-        mine = group[left]
-        leads = np.ones(left.size, dtype=bool)
-        leads[1:] = mine[1:] != mine[:-1]
-        leaders = left[leads]
-        found.append(leaders)
+        groups = group[remaining]
+        leads = np.ones(remaining.size, dtype=bool)
+        leads[1:] = groups[1:] != groups[:-1]
+        leaders = remaining[leads]
+        undominated.append(leaders)
         which = np.cumsum(leads) - 1
         followers = ~leads
-        left, against = left[followers], leaders[which[followers]]
-        if not left.size:
+        remaining, against = remaining[followers], leaders[which[followers]]
+        if not remaining.size:
             break
-        out = _dominated_by(rows, flags, left, against)
-        out[out] = (counts[:, order[left[out]]] == counts[:, order[against[out]]]).all(axis=0)
-        left = left[~out]
-        if not left.size:
+        out = _dominated_by(rows, flags, remaining, against)
+        out[out] = (counts[:, order[remaining[out]]] == counts[:, order[against[out]]]).all(axis=0)
+        remaining = remaining[~out]
+        if not remaining.size:
             break
     else:
-        found.append(left)
-    return order[np.concatenate(found)]
+        undominated.append(remaining)
+    return order[np.concatenate(undominated)]
 
 
 def _keys(counts: Matrix, times: Matrix) -> Hashes:
@@ -69,25 +69,23 @@ def _keys(counts: Matrix, times: Matrix) -> Hashes:
 
 def hashed(counts: Matrix) -> Hashes:
     """Hash of every column."""
-    found = np.zeros(counts.shape[1], dtype=np.uint64)
+    hashes = np.zeros(counts.shape[1], dtype=np.uint64)
     for row in counts:
-        found += row.astype(np.uint64)
-        found *= _ODD
-        found ^= found >> np.uint64(32)
-    found *= _MIX
-    return found
+        hashes += row.astype(np.uint64)
+        hashes *= _ODD
+        hashes ^= hashes >> np.uint64(32)
+    hashes *= _MIX
+    return hashes
 
 
-def _dominated_by(
-    rows: list[Matrix], flags: Matrix, columns: Places, other_columns: Places
-) -> Mask:
+def _dominated_by(rows: list[Matrix], flags: Matrix, columns: Indices, leaders: Indices) -> Mask:
     """Whether each column has no earlier time than the other column, and all of its flags."""
-    found = np.zeros(columns.size, dtype=bool)
-    left = np.arange(columns.size)
+    dominated = np.zeros(columns.size, dtype=bool)
+    indices = np.arange(columns.size)
     for row in rows:
-        fits = row[columns] >= row[other_columns]
-        left, columns, other_columns = left[fits], columns[fits], other_columns[fits]
-        if not left.size:
-            return found
-    found[left[flags[other_columns] & ~flags[columns] == 0]] = True
-    return found
+        fits = row[columns] >= row[leaders]
+        indices, columns, leaders = indices[fits], columns[fits], leaders[fits]
+        if not indices.size:
+            return dominated
+    dominated[indices[flags[leaders] & ~flags[columns] == 0]] = True
+    return dominated

@@ -1,6 +1,6 @@
-"""Dynamic programming layer by layer: all states of n operations, then those of n + 1.
+"""Dynamic programming layer by layer: all states with n operations, then those with n + 1.
 
-With a beam, each layer is restricted to its most promising states, after Malandraki and Dial ("A
+A beam restricts each layer to its most promising states, after Malandraki and Dial ("A
 restricted dynamic programming heuristic algorithm for the time dependent traveling salesman
 problem", European Journal of Operational Research 90, 1996). A beam finds good schedules and proves
 nothing.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.states import Matrix, Places, States
+from ppopt.solver.dynamic_programming.states import Indices, Matrix, States
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,19 @@ class Beam:
     """A restriction of every layer to its most promising states."""
 
     width: int
-    """Most states of a layer."""
+    """Maximum number of states of a layer."""
     bounds_first: bool
     """Whether states are ranked by lower bound, then load; else by load alone. The load of a state
     is the sum over all devices of idle time and work."""
 
-    def select(self, space: States, states: Matrix, bounds: Matrix, places: Places) -> Places:
+    def select(self, space: States, states: Matrix, bounds: Matrix, columns: Indices) -> Indices:
         """Select the most promising states among these columns of `states`."""
-        if places.size <= self.width:
-            return places
-        keys = [np.sum(list(space.loads(states.take(places, axis=1))), axis=0)]
+        if columns.size <= self.width:
+            return columns
+        keys = [np.sum(list(space.loads(states.take(columns, axis=1))), axis=0)]
         if self.bounds_first:
-            keys.append(bounds[places])
-        return places[np.lexsort(keys)[: self.width]]
+            keys.append(bounds[columns])
+        return columns[np.lexsort(keys)[: self.width]]
 
 
 class StateLayer(NamedTuple):
@@ -48,7 +48,7 @@ class StateLayer(NamedTuple):
 
 
 class LayeredDP:
-    """A resumable search for the schedule of least makespan below a given value."""
+    """A resumable search for the schedule of minimum makespan below a given value."""
 
     def __init__(self, classes: Classes, below: int) -> None:
         self.classes = classes
@@ -58,8 +58,8 @@ class LayeredDP:
         self._layers: list[StateLayer] = []
         self._length = len(classes) * classes.batches
         self.below = below
-        """Only schedules shorter than this number of ticks are searched; it may be lowered between
-        layers."""
+        """Only schedules shorter than this number of ticks are searched. Callers may lower it
+        between layers."""
 
     @property
     def width(self) -> int:
@@ -68,12 +68,12 @@ class LayeredDP:
 
     @property
     def left(self) -> int:
-        """Number of layers left until states are whole schedules."""
+        """Number of layers until states are complete schedules."""
         return self._length - len(self._layers)
 
     @property
     def ended(self) -> bool:
-        """Whether the last layer is reached, or no state is left."""
+        """Whether the last layer is reached, or no state remains."""
         return not self.width or not self.left
 
     @property
@@ -82,9 +82,9 @@ class LayeredDP:
         return self._states.size
 
     def advance(self, beam: Beam | None = None) -> None:
-        """Add one operation to every state; keep the non-dominated ones that may end in time.
+        """Add one operation to every state; keep non-dominated states with a bound below `below`.
 
-        With a beam only the most promising of these are kept: then nothing is proved.
+        With a beam only the most promising of these are kept, and nothing is proved.
         """
         space = self._space
         states, parent, added = space.extend(self._states, self._starts)
@@ -94,31 +94,31 @@ class LayeredDP:
         hopeful = np.flatnonzero(bounds < self.below)
         if hopeful.size < states.shape[1]:
             states = states.take(hopeful, axis=1)
-        kept = dominance.non_dominated(
+        selected = dominance.non_dominated(
             states[space.counts], states[space.flags], states[space.times]
         )
         if beam is not None:
-            kept = beam.select(space, states, bounds[hopeful], kept)
-        self._states = states.take(kept, axis=1)
-        kept = hopeful[kept]
-        self._starts = starts.take(kept, axis=1)
-        self._layers.append(StateLayer(parent[kept].astype(np.int32), added[kept]))
+            selected = beam.select(space, states, bounds[hopeful], selected)
+        self._states = states.take(selected, axis=1)
+        selected = hopeful[selected]
+        self._starts = starts.take(selected, axis=1)
+        self._layers.append(StateLayer(parent[selected].astype(np.int32), added[selected]))
 
     @property
     def best(self) -> int | None:
-        """Least makespan, if it is less than `below`, else None; the search must have ended."""
-        ends = self._states[self._space.least]
+        """Minimum makespan if it is less than `below`, else None; the search must have ended."""
+        ends = self._states[self._space.bound_row]
         return min((int(end) for end in ends if end < self.below), default=None)
 
     @property
-    def least(self) -> int:
+    def lower_bound(self) -> int:
         """Lower bound on the makespan; the search must have ended."""
         return self.below if self.best is None else self.best
 
     def path(self) -> list[int]:
-        """Class of every operation of the schedule of least makespan, in topological order."""
-        place, found = int(self._states[self._space.least].argmin()), []
+        """Class of every operation of the shortest schedule, in topological order."""
+        column, classes = int(self._states[self._space.bound_row].argmin()), []
         for layer in reversed(self._layers):
-            found.append(int(layer.added[place]))
-            place = int(layer.parent[place])
-        return found[::-1]
+            classes.append(int(layer.added[column]))
+            column = int(layer.parent[column])
+        return classes[::-1]

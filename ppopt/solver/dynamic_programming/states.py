@@ -2,16 +2,16 @@
 
 A state is a partial schedule. Its rows are: the count of every class; one row of flags; per device,
 the earliest start of its next operation; per precedence, the earliest starts of the operations that
-it allows; and a lower bound on the makespan.
+it enables; and a lower bound on the makespan.
 
 Active schedules suffice (Giffler and Thompson, "Algorithms for solving production-scheduling
-problems", Operations Research 8, 1960): take the eligible operation that ends first; one of the
-operations of its device that can start before that end comes next on the device.
+problems", Operations Research 8, 1960): consider the eligible operation that ends first. The next
+operation of its device is one that can start before that end.
 
-Memory needs an extra branch. If several classes of a device take memory, an operation that runs
-early may take the memory of another one. If the operation that ends first retains memory, branch:
-run it next, or flag that it must not be next. If it retains none, running it next loses nothing,
-even if it holds memory while it runs: the others find as much memory as before.
+Memory needs an additional branch. If several classes of a device allocate memory, an operation that
+runs early may use the memory that another one needs. If the operation that ends first retains
+memory, branch: run it next, or set a flag that it must not be next. If it retains none, running it
+next loses nothing, even with a workspace: the other operations have the same headroom as before.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ppopt.solver.dynamic_programming.classes import Classes
 
 Matrix = npt.NDArray[np.signedinteger]
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
+Indices = npt.NDArray[np.intp]
 
 
 class Extensions(NamedTuple):
     """States extended by one operation."""
 
     states: Matrix
-    parent: Places
+    parent: Indices
     """Column of the state that each extends."""
     added: npt.NDArray[np.int16]
     """Class of the added operation."""
@@ -44,7 +44,7 @@ class States:
     """Layout of the matrices of a dynamic program, and operations on them."""
 
     def __init__(self, classes: Classes, below: int) -> None:
-        """Lay out the rows, for schedules of less than `below` ticks."""
+        """Lay out the rows for schedules of less than `below` ticks."""
         self.classes = classes
         reach = below + int(classes.remaining.max(initial=0)) + max(classes.first)
         narrow = 4 * reach < 2**31
@@ -59,38 +59,40 @@ class States:
         for precedence in classes.precedences:
             self.base.append(row)
             row += precedence.width
-        self.least = row
+        self.bound_row = row
         self.rows = row + 1
         self.times = slice(self.free, self.rows)
         self.duration = np.array(classes.duration, dtype=self.dtype)
         self.host = np.array(classes.device)
         self.remaining = np.minimum(classes.remaining, self.never // 2).astype(self.dtype)
         self.tail = classes.tail.astype(self.dtype)
-        self.changes = [change * (room is not None) for _, change, room in classes.memory]
-        self.on = [np.flatnonzero(self.host == place) for place in range(len(classes.hosts))]
-        self.here = [(self.host == place).astype(np.int64) for place in range(len(classes.hosts))]
-        self.work = [self.duration[mine].sum() * classes.batches for mine in self.on]
-        self.bit = {number: place for place, number in enumerate(classes.sharing)}
+        self.changes = [change * (headroom is not None) for _, change, headroom in classes.memory]
+        self.on = [np.flatnonzero(self.host == host) for host in range(len(classes.hosts))]
+        self.here = [(self.host == host).astype(np.int64) for host in range(len(classes.hosts))]
+        self.work = [
+            self.duration[device_classes].sum() * classes.batches for device_classes in self.on
+        ]
+        self.bit = {number: host for host, number in enumerate(classes.sharing)}
         """Index of the flag of every class that has one."""
 
     def root(self) -> Matrix:
         """State in which no operation is scheduled."""
-        made = np.zeros((self.rows, 1), dtype=self.dtype)
+        state = np.zeros((self.rows, 1), dtype=self.dtype)
         for device, first in enumerate(self.classes.first):
-            made[self.free + device] = first
-        return made
+            state[self.free + device] = first
+        return state
 
     def _sum(self, states: Matrix, weights: Ints) -> Matrix:
         """Sum over the classes of count times weight, per state."""
-        found = np.zeros(states.shape[1], dtype=np.int64)
+        total = np.zeros(states.shape[1], dtype=np.int64)
         for number in np.flatnonzero(weights).tolist():
-            found += weights[number] * states[number]
-        return found
+            total += weights[number] * states[number]
+        return total
 
     def starts(self, states: Matrix) -> Matrix:
         """Earliest start of the next operation of every class; `never` if it is not eligible."""
         classes = self.classes
-        found = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
+        starts = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
         used = [self._sum(states, change) for change in self.changes]
         for number, device in enumerate(classes.device):
             done = states[number]
@@ -101,13 +103,13 @@ class States:
             for place in classes.into[number]:
                 may &= states[classes.precedences[place].before] > done
                 start = np.maximum(start, states[self.base[place]])
-            takes, _, room = classes.memory[device]
-            if room is not None and takes[number] > 0:
-                may &= used[device] + takes[number] <= room
+            allocates, _, headroom = classes.memory[device]
+            if headroom is not None and allocates[number] > 0:
+                may &= used[device] + allocates[number] <= headroom
             if number in self.bit:
                 may &= states[self.flags] >> self.bit[number] & 1 == 0
-            found[number] = np.where(may, start, self.never)
-        return found
+            starts[number] = np.where(may, start, self.never)
+        return starts
 
     def normalise(self, states: Matrix, starts: Matrix) -> None:
         """Raise times to implied bounds, so that equivalent states become equal.
@@ -115,12 +117,14 @@ class States:
         An ineligible operation cannot start before some eligible operation ends.
         """
         ends = (starts + self.duration[:, None]).min(axis=0)
-        for device, mine in enumerate(self.on):
+        for device, device_classes in enumerate(self.on):
             row = states[self.free + device]
-            left = self._sum(states, self.here[device]) < len(mine) * self.classes.batches
-            next_here = np.minimum(starts[mine].min(axis=0), ends)
-            np.maximum(states[self.least], row, out=states[self.least])
-            states[self.free + device] = np.where(left, np.maximum(row, next_here), 0)
+            unfinished = (
+                self._sum(states, self.here[device]) < len(device_classes) * self.classes.batches
+            )
+            next_here = np.minimum(starts[device_classes].min(axis=0), ends)
+            np.maximum(states[self.bound_row], row, out=states[self.bound_row])
+            states[self.free + device] = np.where(unfinished, np.maximum(row, next_here), 0)
         for precedence, base in zip(self.classes.precedences, self.base, strict=True):
             under_way = states[precedence.before] - states[precedence.after]
             earliest = states[self.free + self.classes.device[precedence.after]]
@@ -132,18 +136,20 @@ class States:
 
     def bound(self, states: Matrix, starts: Matrix) -> Matrix:
         """Lower bound on the end of every schedule that extends a state."""
-        found: Matrix = states[self.least].astype(np.int64)
-        for device, (mine, load) in enumerate(zip(self.on, self.loads(states), strict=True)):
-            np.maximum(found, load, out=found)
+        bounds: Matrix = states[self.bound_row].astype(np.int64)
+        for device, (device_classes, load) in enumerate(
+            zip(self.on, self.loads(states), strict=True)
+        ):
+            np.maximum(bounds, load, out=bounds)
             free = states[self.free + device]
-            for number in mine:
+            for number in device_classes:
                 start = np.where(starts[number] < self.never, starts[number], free)
                 start += self.remaining[number][states[number]]
-                np.maximum(found, start, out=found)
-        return found
+                np.maximum(bounds, start, out=bounds)
+        return bounds
 
     def loads(self, states: Matrix) -> Iterator[Matrix]:
-        """Per device: its end if it never idles again."""
+        """Per device: its end if it has no further idle time."""
         for device, total in enumerate(self.work):
             done = self._sum(states, self.here[device] * self.duration)
             yield states[self.free + device] + (total - done)
@@ -162,17 +168,22 @@ class States:
             device = self.host[chosen]
             alone = shares[chosen]
             for number in range(len(self.classes)):
-                here = (device == self.host[number]) & (starts[number] < self.never)
-                mine = here & ((chosen == number) | (~alone & (starts[number] < first)))
-                taken = np.flatnonzero(mine)
-                if taken.size:
-                    made = self._added(states.take(taken, axis=1), number, starts[number, taken])
-                    added = np.full(taken.size, number, dtype=np.int16)
-                    parts.append(Extensions(made, parent[taken], added))
-            again = np.flatnonzero(alone & (first < self.never))
-            if not again.size:
+                eligible = (device == self.host[number]) & (starts[number] < self.never)
+                selected = eligible & ((chosen == number) | (~alone & (starts[number] < first)))
+                columns = np.flatnonzero(selected)
+                if columns.size:
+                    extended = self._added(
+                        states.take(columns, axis=1), number, starts[number, columns]
+                    )
+                    added = np.full(columns.size, number, dtype=np.int16)
+                    parts.append(Extensions(extended, parent[columns], added))
+            flagged = np.flatnonzero(alone & (first < self.never))
+            if not flagged.size:
                 break
-            states, parent = self._flagged(states.take(again, axis=1), chosen[again]), parent[again]
+            states, parent = (
+                self._flagged(states.take(flagged, axis=1), chosen[flagged]),
+                parent[flagged],
+            )
             starts = self.starts(states)
         if not parts:
             empty = np.empty(0, dtype=np.intp)
@@ -183,7 +194,7 @@ class States:
             np.concatenate([part.added for part in parts]),
         )
 
-    def _flagged(self, states: Matrix, chosen: Places) -> Matrix:
+    def _flagged(self, states: Matrix, chosen: Indices) -> Matrix:
         """Flag states: the chosen operation must not be next on its device."""
         bits = np.zeros(len(self.classes), dtype=self.dtype)
         for number, place in self.bit.items():
@@ -196,19 +207,19 @@ class States:
         classes = self.classes
         device, microbatch = classes.device[number], states[number].copy()
         end = start + self.duration[number]
-        for place in classes.into[number]:
-            base, width = self.base[place], classes.precedences[place].width
+        for index in classes.into[number]:
+            base, width = self.base[index], classes.precedences[index].width
             states[base : base + width - 1] = states[base + 1 : base + width]
             states[base + width - 1] = 0
-        for place in classes.out[number]:
-            precedence = classes.precedences[place]
-            slot = self.base[place] + microbatch - states[precedence.after]
+        for index in classes.out[number]:
+            precedence = classes.precedences[index]
+            slot = self.base[index] + microbatch - states[precedence.after]
             states[slot, np.arange(states.shape[1])] = end + precedence.lag
         states[number] += 1
         states[self.free + device] = end
-        least = end + self.tail[number][microbatch]
-        np.maximum(states[self.least], least, out=states[self.least])
-        for other, place in self.bit.items():
-            if classes.device[other] == device:
-                states[self.flags] &= ~(1 << place)
+        end_bound = end + self.tail[number][microbatch]
+        np.maximum(states[self.bound_row], end_bound, out=states[self.bound_row])
+        for sharing, index in self.bit.items():
+            if classes.device[sharing] == device:
+                states[self.flags] &= ~(1 << index)
         return states

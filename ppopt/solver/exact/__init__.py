@@ -1,1 +1,1 @@
-"""Methods on all devices, most of which can prove optimality: CP-SAT, dynamic programming."""
+"""Methods on all devices that can prove optimality, CP-SAT and dynamic programming; beam search."""

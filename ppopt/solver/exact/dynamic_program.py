@@ -1,4 +1,4 @@
-"""Methods by layered DP on all devices and on subsets, resumed in every round; and beam search."""
+"""Layered DP on all devices and on subsets of devices, resumed in every round; beam search."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DynamicProgram:
     """Dynamic programming over all devices, and over evenly spaced subsets.
 
     Each turn resumes the layered DP of every subset for a share of the time, all devices first. A
-    DP that would take longer than the search is given up.
+    DP that would take longer than the search is abandoned.
     """
 
     name = "dynamic program"
@@ -62,7 +62,7 @@ class DynamicProgram:
         return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
 
     def _goes_on(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Resume one layered DP or give it up; return whether it has reached its end."""
+        """Resume one layered DP or abandon it; return whether it has ended."""
         assert incumbent.value is not None
         if devices not in self._begun:
             if not budget.affords(preparing_seconds(self._problem, self._params)):
@@ -73,13 +73,13 @@ class DynamicProgram:
         program.below = incumbent.value
         reach = params.reach if self._turn > 1 else params.first_reach
         while not program.ended and not budget.search_over:
-            part = self._part(program, budget)
-            if part > 1:
+            share = self._part(program, budget)
+            if share > 1:
                 self._close(devices)
                 return False
             if 2 * params.state_seconds * program.width > budget.clock.left:
                 return False
-            if budget.over and not (self._whole(devices) and part < reach):
+            if budget.over and not (self._whole(devices) and share < reach):
                 return False
             program.advance()
             budget.pay(layer_seconds(program, params))
@@ -87,19 +87,19 @@ class DynamicProgram:
 
     def _part(self, program: LayeredDP, budget: Budget) -> float:
         """Time of the remaining layers at the present width, as a share of the whole search."""
-        if program.entries > self._params.most_entries:
+        if program.entries > self._params.max_entries:
             return inf
         return program.left * layer_seconds(program, self._params) / budget.clock.seconds
 
     def _note(self, devices: Devices, incumbent: Incumbent) -> None:
-        """Submit the schedule and the bound of a layered DP that has reached its end."""
+        """Submit the schedule and the bound of a layered DP that has ended."""
         program = self._begun[devices]
         if self._whole(devices):
             if program.best is not None:
                 incumbent.submit_orders(program.classes.orders(program.path()))
-            incumbent.raise_bound(_none_below(self._problem, program.least))
+            incumbent.raise_bound(_none_below(self._problem, program.lower_bound))
         else:
-            incumbent.raise_bound(dp_subset_bound(devices, program.least))
+            incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))
         self._close(devices)
 
     def _whole(self, devices: Devices) -> bool:
@@ -123,7 +123,7 @@ class BeamSearch:
             delays = Delays(problem.instance)
             every = frozenset(range(problem.pipeline.num_devices))
             classes = small_classes(DeviceSubset(delays, every), params)
-            if classes is not None and len(classes) <= params.most_classes:
+            if classes is not None and len(classes) <= params.max_classes:
                 self._classes = classes
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
@@ -138,27 +138,27 @@ class BeamSearch:
             return Outcome(exhausted=True)
         if incumbent.value is None:
             return Outcome()
-        program, least = LayeredDP(self._classes, incumbent.value), self._params.least_beam
-        if self._affordable(program, budget) < least:
+        program, min_width = LayeredDP(self._classes, incumbent.value), self._params.min_beam
+        if self._affordable(program, budget) < min_width:
             return Outcome()
         while not program.ended and not budget.search_over:
-            most = max(least, self._affordable(program, budget))
-            program.advance(Beam(most, bounds_first=self._turn % 2 == 1))
+            width = max(min_width, self._affordable(program, budget))
+            program.advance(Beam(width, bounds_first=self._turn % 2 == 1))
             budget.pay(self._params.layer_overhead_seconds + self._chosen * program.width)
-        found = program.ended and program.best is not None
-        if found:
+        solved = program.ended and program.best is not None
+        if solved:
             incumbent.submit_orders(self._classes.orders(program.path()))
-        return Outcome(budget.spent, fruitful=found)
+        return Outcome(budget.spent, fruitful=solved)
 
     @property
     def _chosen(self) -> float:
-        """Seconds per kept state: about as many again are generated and dropped."""
+        """Seconds per kept state; about as many other states are generated and removed."""
         return 2 * self._params.state_seconds
 
     def _affordable(self, program: LayeredDP, budget: Budget) -> int:
         """Number of states per layer with which all remaining layers fit into a budget."""
         each = budget.left / program.left - self._params.layer_overhead_seconds
-        return int(min(each / self._chosen, self._params.most_entries))
+        return int(min(each / self._chosen, self._params.max_entries))
 
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
@@ -174,8 +174,8 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
-    words = (
+    proof = (
         f"all orders of the {problem.operations} operations were followed, dominated partial "
         "schedules left out, and none ends below"
     )
-    return Bound(value, words, Certificate(Argument.SEARCH))
+    return Bound(value, proof, Certificate(Argument.SEARCH))

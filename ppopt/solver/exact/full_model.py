@@ -23,13 +23,13 @@ from ppopt.solver.relaxation.delays import Delays
 
 
 def can_prove(problem: Problem) -> bool:
-    """Whether the re-checker can confirm what the model proves; else it finds schedules."""
+    """Whether the re-checker can confirm proofs by the model; else it only finds schedules."""
     over_links = Trait.LINKS in problem.traits
     return not over_links or problem.traits.isdisjoint({Trait.MIXED, Trait.SPAN})
 
 
 class FullModel:
-    """Search for values below the incumbent by the model of all devices, until proof."""
+    """Search below the incumbent by the CP-SAT model of all devices, until proof."""
 
     name = "full model"
     handles = frozenset(SEARCHED)
@@ -39,16 +39,16 @@ class FullModel:
         self._params = params
         self._proves = can_prove(problem)
         self._exhausted = False
-        """Whether it has searched all, and proves nothing."""
+        """Whether it has searched everything, without the right to prove."""
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:
         """Whether a problem is small, or larger and has slices or overlapped pairs."""
         small = problem.operations <= self._params.operations or not is_plain(problem)
-        return small and problem.operations <= self._params.most_operations
+        return small and problem.operations <= self._params.max_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search with ordering subsolvers, another list of them in each turn."""
+        """Search with ordering subsolvers, with a different list in each turn."""
         focuses, turn = self._params.focuses, self._turn
         self._turn += 1
         limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
@@ -67,10 +67,10 @@ class FullModel:
         return replace(limits, presolve=False)
 
     def _searched(self, incumbent: Incumbent, budget: Budget, limits: SolverLimits) -> bool:
-        """Search below the best value until proof, time limit or Ctrl-C; submit what is found.
+        """Search below the best value until proof, time limit or Ctrl-C; submit schedule and bound.
 
-        Returns whether no schedule is better by a whole step, so that a search with finer steps may
-        follow.
+        Returns whether it proved that no schedule is better by a whole step: a search with finer
+        steps may follow.
         """
         problem, params = incumbent.problem, self._params
         built = model.build_model(
@@ -83,9 +83,9 @@ class FullModel:
             model.hint(built, incumbent.best)
         value = incumbent.value
 
-        def follow(found: int | None, bound: int) -> None:
+        def follow(new_value: int | None, bound: int) -> None:
             nonlocal value
-            value = value if found is None else found
+            value = value if new_value is None else new_value
             incumbent.announce(value, bound if self._proves else incumbent.bound.value)
 
         def enough() -> bool:
@@ -109,9 +109,9 @@ class FullModel:
             incumbent.value is not None and outcome.bound >= incumbent.value
         )
         cut = "CP-SAT proved on the whole model that none is below this bound"
-        words = f"{searched(problem)} below" if ended else cut
+        proof = f"{searched(problem)} below" if ended else cut
         argument = Argument.TRANSFERS if Trait.LINKS in problem.traits else Argument.SEARCH
-        incumbent.raise_bound(Bound(outcome.bound, words, Certificate(argument)))
+        incumbent.raise_bound(Bound(outcome.bound, proof, Certificate(argument)))
         return outcome.ended
 
 
@@ -123,11 +123,11 @@ def _step(state: Incumbent, steps: int) -> int:
 
 
 def _horizon(state: Incumbent) -> int:
-    """Best value; without one, more than the best schedule needs if there is any.
+    """Best value; without a schedule, an upper bound on the optimum.
 
-    A time in which no operation and no transfer runs can be cut out of a schedule. So the best
+    A time in which no operation and no transfer runs can be removed from a schedule. So the best
     schedule takes at most the sum of all operations and delays. The horizon is one tick more,
-    because a bound that reaches the horizon ends a search.
+    because a bound that reaches the horizon ends the search.
     """
     if state.value is not None:
         return state.value
@@ -141,15 +141,15 @@ def _horizon(state: Incumbent) -> int:
         for stage in range(len(d.host))
     ) + max(sum(d.weight) for d in routes)
     full = state.problem.full_instance
-    further = sum(sum(full.times(number)) for number in full.further_classes)
-    further += sum(_differences(problem.instance) for problem in kinds)
-    return pipeline.batches * pipeline.num_slices * each + further + 1
+    extra = sum(sum(full.times(number)) for number in full.auxiliary_classes)
+    extra += sum(_differences(problem.instance) for problem in kinds)
+    return pipeline.batches * pipeline.num_slices * each + extra + 1
 
 
 def _differences(instance: Instance) -> int:
-    """Ticks by which all compute is longer than if it were that of one short microbatch.
+    """Ticks by which all compute exceeds that of equal microbatches as short as the shortest.
 
-    Its slices are as long as the first.
+    All slices of such a microbatch are as long as the first.
     """
     total = 0
     for number, op_class in enumerate(instance.classes):
@@ -159,7 +159,10 @@ def _differences(instance: Instance) -> int:
 
 
 def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) -> None:
-    """Record infeasibility, unless a schedule is known or the re-checker finds one."""
+    """Record infeasibility.
+
+    Raises VerificationError if a schedule is known, or if the re-checker finds one.
+    """
     problem = state.problem
     span = problem.objective is Objective.DEVICE_SPAN
     claim = Claim(problem.pipeline, span, problem.backward_kind, bound=None)
@@ -176,5 +179,5 @@ def _close_infeasible(state: Incumbent, seconds: float, limits: SolverLimits) ->
 
 
 def _is_wrong(claim: Claim, seconds: float, workers: int) -> bool:
-    found = check(claim, seconds, workers, SEED, lambda _: None)
-    return found.verdict is Verdict.WRONG
+    recheck = check(claim, seconds, workers, SEED, lambda _: None)
+    return recheck.verdict is Verdict.WRONG

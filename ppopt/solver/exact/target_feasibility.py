@@ -1,12 +1,12 @@
-"""Asks CP-SAT whether a schedule of all devices with a given objective value exists.
+"""Feasibility checks by CP-SAT: whether a schedule of all devices with a given value exists.
 
-For many microbatches, one feasibility question is about a pipeline with fewer microbatches and a
-periodic middle: the operations of every microbatch in the middle start one period after those of
-the microbatch before. A period is the work of the busiest device per microbatch, because that
-device never idles in the steady state of a schedule that meets the bound. The number of free
-operations in this model does not depend on the number of microbatches. A schedule that it finds is
-unrolled to all microbatches (`ppopt.solver.heuristics.steady_state`). If it finds none, nothing is
-proved about all microbatches.
+For many microbatches, one check is on a pipeline with fewer microbatches and a periodic middle: the
+operations of every microbatch in the middle start one period after those of the microbatch before.
+A period is the work of the busiest device per microbatch, because that device never idles in the
+steady state of a schedule that meets the bound. The number of free operations in this model does
+not depend on the number of microbatches. A schedule that it finds is unrolled to all microbatches
+(`ppopt.solver.heuristics.steady_state`). If it finds none, nothing is proved about all
+microbatches.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.heuristics.steady_state import UNROLLED, Section, SteadyStatePattern
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
-from ppopt.solver.parameters import CP_SAT, QuestionParams
+from ppopt.solver.parameters import CP_SAT, FeasibilityParams
 
 
 class TargetFeasibility:
-    """Feasibility questions for larger problems: on values, or on fewer microbatches."""
+    """Feasibility checks for larger problems: of target values, or with fewer microbatches."""
 
-    name = "value questions"
+    name = "feasibility checks"
     handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
 
-    def __init__(self, problem: Problem, params: QuestionParams) -> None:
+    def __init__(self, problem: Problem, params: FeasibilityParams) -> None:
         self._params = params
         self._turn = 0
         self._shorter = shorter(problem, params.per_device)
@@ -46,10 +46,10 @@ class TargetFeasibility:
         """Whether a problem is too large for the full model, but not for a feasibility model."""
         asked = self._shorter or problem
         large = problem.operations > self._params.operations
-        return large and asked.operations <= self._params.most_operations
+        return large and asked.operations <= self._params.max_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Ask while the budget lasts; submit schedules and bounds to the incumbent."""
+        """Solve checks while the budget lasts; submit schedules and bounds to the incumbent."""
         turn, before = self._turn, (incumbent.value, incumbent.bound.value)
         self._turn += 1
         if budget.over or incumbent.value is None:
@@ -67,7 +67,7 @@ class TargetFeasibility:
         return self._params.close * (incumbent.value - incumbent.bound.value) <= incumbent.value
 
     def _bisect(self, incumbent: Incumbent, budget: Budget, turn: int) -> None:
-        """Ask about targets between bound and value."""
+        """Check targets between bound and value."""
         assert incumbent.value is not None
         problem = incumbent.problem
         sequence = TargetSequence(incumbent.bound.value, incumbent.value)
@@ -88,21 +88,21 @@ class TargetFeasibility:
     def _ask_shorter(
         self, incumbent: Incumbent, problem: Problem, budget: Budget, turn: int
     ) -> None:
-        """Ask for a schedule that meets the bound, by fewer microbatches with a periodic middle."""
+        """Check whether a schedule meets the bound: fewer microbatches and a periodic middle."""
         fewer = incumbent.problem.pipeline.batches - problem.pipeline.batches
-        value = incumbent.bound.value - fewer * least_period(problem)
-        least = device_bounds.device_bound(problem.instance, problem.objective)
-        if value < least.value:
+        value = incumbent.bound.value - fewer * min_period(problem)
+        bound = device_bounds.device_bound(problem.instance, problem.objective)
+        if value < bound.value:
             return
         built = feasibility_model(problem, value)
-        _repeat(built, least_period(problem))
+        _repeat(built, min_period(problem))
         outcome = _solve_feasibility(built, budget, 1, 2 * turn + 1)
         if outcome.schedule is not None:
             incumbent.submit(_stretched(incumbent, problem, outcome.schedule))
 
 
 def shorter(problem: Problem, per_device: int) -> Problem | None:
-    """The problem with `per_device` microbatches per device; None: it has no more, or no period."""
+    """The problem with `per_device` microbatches per device; None if that does not apply."""
     pipeline = problem.pipeline
     short = per_device * pipeline.num_devices
     if pipeline.batches <= short or unhandled(problem.traits, UNROLLED):
@@ -110,10 +110,12 @@ def shorter(problem: Problem, per_device: int) -> Problem | None:
     return replace(problem, pipeline=replace(pipeline, batches=short))
 
 
-def least_period(problem: Problem) -> int:
+def min_period(problem: Problem) -> int:
     """Largest work of a device for one microbatch, in ticks."""
     times = problem.instance.times
-    return max(sum(max(times(i)) for i in mine) for mine in problem.instance.hosted)
+    return max(
+        sum(max(times(class_id)) for class_id in class_ids) for class_ids in problem.instance.hosted
+    )
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
@@ -144,5 +146,5 @@ def _repeat(built: CpSatModel, apart: int) -> None:
 
 
 def _stretched(incumbent: Incumbent, problem: Problem, short: Schedule) -> Schedule:
-    middle = Section(problem.pipeline.num_devices, 1, 1, float(least_period(problem)))
+    middle = Section(problem.pipeline.num_devices, 1, 1, float(min_period(problem)))
     return SteadyStatePattern(short, problem).unroll(incumbent.problem.pipeline, middle)

@@ -33,7 +33,7 @@ class RuleAnnealing(Method):
         self._steps = pool.params.steps(pool.problem.operations)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search for a number of steps around each rule; the next turn takes twice as many."""
+        """Search for a number of steps around each rule; the next turn has twice as many."""
         pool, objective = self._pool, self._pool.problem.objective
         if pool.out_of_time(budget):
             return Outcome(exhausted=True)
@@ -59,7 +59,7 @@ class RuleAnnealing(Method):
         return Outcome(budget.spent)
 
     def _pays(self, budget: Budget) -> bool:
-        """Pay for a step; return whether there is no time for it."""
+        """Charge a step to the budget; return whether the budget is used up."""
         budget.pay(self._params.step_seconds * self._pool.problem.operations)
         return budget.over
 
@@ -76,9 +76,9 @@ def anneal(
     stop: Callable[[], bool],
     params: AnnealingParams = AnnealingParams(),
 ) -> tuple[int, PriorityRule]:
-    """Search from a rule of this value in ticks; return the best value found and its rule.
+    """Search from a rule with this value in ticks; return the best value and its rule.
 
-    `report` is called with every schedule that is better than all before.
+    `report` is called with every new best schedule.
     """
     best, best_value = start, value
     current, current_value = start, value

@@ -1,7 +1,7 @@
-"""Construction heuristics: list scheduling and hand strategies, one schedule per turn.
+"""Construction heuristics: list scheduling and baselines, one schedule per turn.
 
-The two alternate, because each may reach the bound: a priority rule takes less time than most
-strategies, and on some pipelines no rule is as good as a strategy.
+The two alternate, because each may reach the bound. A priority rule is faster than most strategies,
+but on some pipelines a strategy is better than every rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ListScheduling(Method):
         self._seconds = building * pool.problem.operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Build the schedule of the next rule, unless that would overrun the time limit."""
+        """Build the schedule of the next rule, unless that would exceed the time limit."""
         params, left = self._params, inf
         if incumbent.value is not None:
             submitting = params.submitting * self._pool.problem.operations
@@ -71,10 +71,10 @@ class ListScheduling(Method):
         return Outcome()
 
 
-class HandStrategies(Method):
-    """The hand strategies of this placement, one per turn, repaired if over the limits."""
+class Baselines(Method):
+    """The published strategies of this placement, one per turn, repaired if over the limits."""
 
-    name = "hand strategies"
+    name = "baselines"
     handles = ListScheduling.handles | {Trait.SLICES}
 
     def __init__(self, pool: Pool) -> None:
@@ -108,20 +108,20 @@ class HandStrategies(Method):
         self._pool.constructed.append((value, False, orders))
 
 
-class MixedHandStrategies:
-    """The hand strategies of this placement that have whole and split backwards at once."""
+class MixedBaselines:
+    """The published strategies of this placement that mix whole and split backwards."""
 
-    name = HandStrategies.name
-    handles = HandStrategies.handles | {Trait.MIXED}
+    name = Baselines.name
+    handles = Baselines.handles | {Trait.MIXED}
 
     def supports(self, problem: Problem) -> bool:
-        """Whether backwards are mixed; else `HandStrategies` converts these strategies."""
+        """Whether backwards are mixed; else `Baselines` converts these strategies."""
         return Trait.MIXED in problem.traits
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Submit the schedules of all such strategies as they are."""
+        """Submit the schedules of all such strategies unchanged."""
         pipeline = incumbent.problem.pipeline
-        for initial in _hand_schedules(incumbent.problem, budget.clock.deadline):
+        for initial in _baseline_schedules(incumbent.problem, budget.clock.deadline):
             if initial is not None and not _of_one_kind(pipeline, initial.orders):
                 incumbent.submit(initial.schedule)
         return Outcome(exhausted=True)
@@ -135,38 +135,38 @@ def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
 
 
 class OrderedSchedule(NamedTuple):
-    """A schedule, and the orders by which it was timed."""
+    """A schedule, and the orders from which it was timed."""
 
     orders: Orders
     schedule: Schedule
 
 
 def initial_schedules(problem: Problem, deadline: float = inf) -> Iterator[OrderedSchedule | None]:
-    """One microbatch at a time, then the hand strategies; None if a strategy does not apply.
+    """One microbatch at a time, then the baselines; None if a strategy does not apply.
 
-    All backwards are of the kind of the problem: a strategy that has others is converted.
-    Strategies that may run beyond `deadline`, an instant of `time.monotonic`, are left out.
+    All backwards are of the kind of the problem: other strategies are converted. Strategies that
+    may run beyond `deadline`, an instant of `time.monotonic`, are skipped.
     """
     orders = list_scheduling.one_at_a_time(problem.instance)
     yield None if orders is None else _timed(problem, orders)
-    yield from _hand_schedules(problem, deadline)
+    yield from _baseline_schedules(problem, deadline)
 
 
-def _hand_schedules(problem: Problem, deadline: float) -> Iterator[OrderedSchedule | None]:
+def _baseline_schedules(problem: Problem, deadline: float) -> Iterator[OrderedSchedule | None]:
     pipeline = problem.pipeline
     unlimited = with_explicit_placement(pipeline)
     for strategy in registry().values():
         if time.monotonic() + strategy.seconds(pipeline) < deadline:
             try:
-                yield _hand_schedule(problem, strategy, unlimited)
+                yield _baseline_schedule(problem, strategy, unlimited)
             except NotApplicableError:
                 yield None
 
 
-def _hand_schedule(
+def _baseline_schedule(
     problem: Problem, strategy: Strategy, unlimited: Pipeline
 ) -> OrderedSchedule | None:
-    """Schedule of a strategy on exactly this pipeline; None if its placement is another one.
+    """Schedule of a strategy on exactly this pipeline; None if its placement differs.
 
     Raises NotApplicableError if the strategy does not apply.
     """
@@ -188,8 +188,8 @@ def _timed(problem: Problem, orders: Orders) -> OrderedSchedule:
 def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
     """Pipeline with explicit chunks and placement, and without limits.
 
-    Strategies that do not apply reject it at once. The others use it as it is, which saves the time
-    to check another pipeline.
+    Strategies that do not apply reject it at once. The others use it unchanged, which saves the
+    checks of another pipeline.
     """
     if not pipeline.named_placement or pipeline.num_devices == 1:
         return replace(pipeline, mem_limit=None)

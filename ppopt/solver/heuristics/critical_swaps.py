@@ -1,7 +1,7 @@
 """Local search over orders and modes, by moves on a critical path.
 
-A step makes one of the moves of `ppopt.solver.heuristics.moves`. A worse schedule is accepted now
-and then; after a number of steps without improvement the search continues from the best one.
+Every step makes one of the moves of `ppopt.solver.heuristics.moves`. A worse schedule is sometimes
+accepted. After a number of steps without improvement the search continues from the best schedule.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ORDERS = BESIDE_COMPUTE.union(
 class CriticalSwaps:
     """Local search from the best schedule over the orders of devices and links.
 
-    It shortens the makespan. If the objective is the device span, the orders that it ends with are
-    kept if they are better by that.
+    It shortens the makespan. If the objective is the device span, the final orders are kept only if
+    their device span is better.
     """
 
     name = "critical swaps"
@@ -41,11 +41,11 @@ class CriticalSwaps:
         self._steps = params.first_steps
 
     def supports(self, problem: Problem) -> bool:
-        """Whether a problem is one for which `IteratedLocalSearch` is not as good."""
+        """Whether `IteratedLocalSearch` does not handle the problem."""
         return bool(unhandled(problem.traits, IteratedLocalSearch.handles))
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Take a number of steps; the next turn takes twice as many."""
+        """Make a number of steps; the next turn makes twice as many."""
         if incumbent.best is None:
             return Outcome()
         problem, before, left = incumbent.problem, incumbent.value, self._steps
@@ -72,24 +72,25 @@ def improve(
     bound: int,
     over: Callable[[int], bool],
 ) -> State:
-    """Search for a state of less makespan, until it is `bound` (ticks) or `over(value)` is true.
+    """Search for a state with a smaller makespan.
 
-    `flips` is the share of the steps that flip a mode. `over` is asked before every step, with the
-    best makespan in ticks.
+    The search ends when the makespan is `bound` (ticks) or `over(value)` holds. `flips` is the
+    share of the steps that flip a mode. `over` is called before every step, with the best makespan
+    in ticks.
     """
     present = best = start
-    value = least = start.value
+    value = best_value = start.value
     since = 0
-    while least > bound and not over(least):
+    while best_value > bound and not over(best_value):
         since += 1
         move: Move = Flip() if flips and random.random() < flips else Swap()
-        moved = move.propose(present, random)
-        if moved is not None:
-            length = moved.value
-            if length <= value + params.temperature * least * random.random() ** 3:
-                present, value = moved, length
-        if value < least:
-            best, least, since = present, value, 0
+        neighbour = move.propose(present, random)
+        if neighbour is not None:
+            length = neighbour.value
+            if length <= value + params.temperature * best_value * random.random() ** 3:
+                present, value = neighbour, length
+        if value < best_value:
+            best, best_value, since = present, value, 0
         elif since >= params.patience:
-            present, value, since = best, least, 0
+            present, value, since = best, best_value, 0
     return best

@@ -23,11 +23,11 @@ class DoubleJustification(Method):
         self._params = params
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Justify a share of the schedules by the budget; with an empty budget, `params.first`."""
+        """Justify a share of the schedules by the budget; if that is empty, `params.first`."""
         pool, params = self._pool, self._params
-        part = min(1.0, budget.seconds / params.seconds_for_all)
-        most = ceil(part * pool.to_justify) if part else params.first
-        for _ in range(most):
+        share = min(1.0, budget.seconds / params.seconds_for_all)
+        count = ceil(share * pool.to_justify) if share else params.first
+        for _ in range(count):
             if not pool.constructed:
                 return Outcome(exhausted=True)
             if pool.out_of_time(budget):

@@ -1,7 +1,7 @@
-"""Iterated local search over schedules: perturb, justify, accept what is not much worse.
+"""Iterated local search over schedules: perturb, justify, accept if not much worse.
 
-Each step moves the operations of a time interval, on all devices or on some, by random amounts (one
-per operation, or one per kind and device). Double justification then makes a schedule of that order
+Each step shifts the operations of a time interval, on all or some devices, by random amounts (one
+per operation, or one per kind and device). Double justification then times a schedule in that order
 (`ppopt.solver.heuristics.operation_network`). A turn is a number of steps, not a time, so that the
 search is deterministic with one worker.
 
@@ -41,7 +41,7 @@ class IteratedLocalSearch(Method):
         self._steps = pool.params.steps(pool.problem.operations)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search for a number of steps from each schedule; the next turn takes twice as many."""
+        """Search for a number of steps from each schedule; the next turn has twice as many."""
         pool = self._pool
         if pool.out_of_time(budget):
             return Outcome(exhausted=True)
@@ -61,7 +61,7 @@ class IteratedLocalSearch(Method):
         return budget.over or self._pool.out_of_time(budget)
 
     def search(self, start: Starts, incumbent: Incumbent, budget: Budget) -> Starts:
-        """Search from these starts; submit every improvement and return the best starts found."""
+        """Search from these starts; submit every improvement and return the best starts."""
         rng, network, params = self._rng, self._pool.network, self._params
         best, best_start = network.value(start), start
         value, since = best, 0
@@ -69,25 +69,25 @@ class IteratedLocalSearch(Method):
             if self._stops(budget):
                 break
             budget.pay(params.step_seconds * network.size)
-            moved = self._moved(start, value)
-            reached = network.value(moved)
+            neighbour = self._neighbour(start, value)
+            reached = network.value(neighbour)
             if reached < value:
-                reached, moved = self._pool.justify(moved, incumbent, budget)
+                reached, neighbour = self._pool.justify(neighbour, incumbent, budget)
             since += 1
             if reached <= value + params.temperature * best * rng.random() ** 3:
-                start, value = moved, reached
+                start, value = neighbour, reached
             if reached < best:
-                best, best_start, since = reached, moved, 0
+                best, best_start, since = reached, neighbour, 0
                 self._pool.submit(best, best_start, incumbent)
             elif since >= params.patience:
                 start, value, since = best_start, best, 0
         return best_start
 
-    def _moved(self, start: Starts, value: int) -> Starts:
+    def _neighbour(self, start: Starts, value: int) -> Starts:
         """Perturbed and justified starts.
 
-        On devices whose memory limit is not a number of microbatches, justification keeps the order
-        of allocations and releases. Repair by list scheduling can change that order.
+        On devices whose memory limit is not a number of microbatches, justification preserves the
+        order of allocations and frees. Repair by list scheduling can change that order.
         """
         network = self._pool.network
         keys = self._disturbed(start, value)
@@ -97,11 +97,11 @@ class IteratedLocalSearch(Method):
         orders = repair(network.schedule([int(key) for key in keys]), problem.instance)
         if orders is None:
             return start
-        made = timing.schedule(problem.pipeline, orders, problem.objective)
-        return network.double_justified(network.starts(made))
+        schedule = timing.schedule(problem.pipeline, orders, problem.objective)
+        return network.double_justified(network.starts(schedule))
 
     def _disturbed(self, start: Starts, value: int) -> list[float]:
-        """Ends of the operations, some moved at random: the keys of the backward pass."""
+        """Ends of the operations, some shifted at random: the keys of the backward pass."""
         network, params = self._pool.network, self._params
         rng, begins = self._rng, np.array(start, dtype=np.int64)
         times: Ints = np.array(network.time, dtype=np.int64)

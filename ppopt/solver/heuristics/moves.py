@@ -27,17 +27,17 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, network: OperationNetwork, sequences: Sequences) -> State | None:
-        """Make the state of these orders; None if they wait in a circle."""
+        """Create the state of these orders; None if their precedence has a cycle."""
         start = network.earliest(sequences)
         return None if start is None else cls(network, sequences, start)
 
     @classmethod
     def of_schedule(cls, problem: Problem, schedule: Schedule) -> State:
-        """Make the state of the orders of a schedule."""
+        """Create the state of the orders of a schedule."""
         network = OperationNetwork.of(problem, schedule)
-        found = cls.of(network, network.sequences(network.starts(schedule)))
-        assert found is not None, "a schedule has no circle"
-        return found
+        state = cls.of(network, network.sequences(network.starts(schedule)))
+        assert state is not None, "a schedule has no cycle"
+        return state
 
     @property
     def value(self) -> int:
@@ -55,21 +55,21 @@ class State(NamedTuple):
         return self.network.schedule(self.start)
 
     def changed(self, resource: int, sequence: list[int]) -> State | None:
-        """Return the state with another order of a resource; None: in a circle or over a limit."""
+        """Return the state with another order of a resource; None: cyclic or over a limit."""
         sequences = [*self.sequences[:resource], sequence, *self.sequences[resource + 1 :]]
-        found = State.of(self.network, sequences)
-        return found if found is not None and self.network.fits(found.start, resource) else None
+        state = State.of(self.network, sequences)
+        return state if state is not None and self.network.fits(state.start, resource) else None
 
 
 class Move(Protocol):
     """A way to change a state."""
 
     def propose(self, state: State, random: Random) -> State | None:
-        """Draw a neighbour of a state; None: the one drawn breaks a limit, or there is none."""
+        """Draw a neighbour of a state; None if it violates a limit, or if there is none."""
 
 
 class Swap:
-    """Moves an operation in front of the one that it waits for, or of earlier ones."""
+    """Moves an operation before the one that it waits for, or before earlier ones."""
 
     def propose(self, state: State, random: Random) -> State | None:
         """Draw from the operations of a critical path."""
@@ -114,12 +114,12 @@ class CriticalNode(NamedTuple):
     position: int
     """Index in the order of the resource."""
     waits: bool
-    """Whether the operation starts when the one before it on the resource ends, and waits for it by
-    order alone."""
+    """Whether the operation starts when its predecessor on the resource ends, and only their order
+    makes it wait."""
 
 
 def critical_path(state: State, random: Random) -> list[CriticalNode]:
-    """A critical path, from its last operation to its first; drawn if there are several."""
+    """A critical path, from its last operation to its first; random if there are several."""
     network, sequences, start = state
     ends = state.ends
     where = {
@@ -133,11 +133,13 @@ def critical_path(state: State, random: Random) -> list[CriticalNode]:
     while True:
         resource, position = where[op]
         before = network.table.before[op]
-        present = [(other, lag) for other, lag in before if other in where]
-        causes = [other for other, lag in present if ends[other] + lag == start[op]]
+        present = [(predecessor, lag) for predecessor, lag in before if predecessor in where]
+        causes = [
+            predecessor for predecessor, lag in present if ends[predecessor] + lag == start[op]
+        ]
         ahead = sequences[resource][position - 1] if position else None
         follows = ahead is not None and ends[ahead] == start[op]
-        free = follows and all(ahead != other for other, _ in before)
+        free = follows and all(ahead != predecessor for predecessor, _ in before)
         path.append(CriticalNode(resource, position, free))
         if follows and ahead is not None:
             causes.append(ahead)

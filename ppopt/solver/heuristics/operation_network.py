@@ -1,15 +1,15 @@
 """The job-shop network of a pipeline in fixed modes, and double justification on it.
 
-Devices run one operation at a time, and everything else is precedence with a delay, memory too. If
-a memory limit is a number of microbatches, its precedence is the same for all schedules
-(`ppopt.solver.relaxation.device_relaxation`). Otherwise the order of allocations and releases of a
-given schedule is kept: the i-th allocation waits for the release that made room for it.
+Devices run one operation at a time. Everything else is precedence with a delay, including memory.
+If a memory limit is a number of microbatches, its precedence is the same for all schedules
+(`ppopt.solver.relaxation.device_relaxation`). Otherwise the order of allocations and frees of a
+given schedule is preserved: the i-th allocation waits for the free that makes headroom for it.
 
 Double justification moves every operation as late as possible, then as early as possible
 (forward-backward improvement: Li, Willis, EJOR 56, 1992; Valls, Ballestin, Quintanilla,
 "Justification and RCPSP: a technique that pays", EJOR 165, 2005). Each pass is a serial schedule
-generation: it takes the operations in the order of the given schedule and gives each the first gap
-of its device that is long enough. No pass makes a schedule longer, and most make it shorter.
+generation: it places the operations, in the order of the given schedule, into the first gap of
+their device that is long enough. No pass makes a schedule longer, and most make it shorter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation_classes import Constraints, Holding
+from ppopt.problem.operation_classes import Allocation, Constraints
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
@@ -41,7 +41,7 @@ from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
 BUSY_SHARE = 0.97
-"""Least work of a busy device, as a share of the largest work of all devices. Windows are drawn
+"""Minimum work of a busy device, as a share of the largest work of all devices. Windows are drawn
 around the idle gaps of busy devices. Tuned on the core suite."""
 
 
@@ -49,18 +49,18 @@ class Precedence(NamedTuple):
     """Precedence between operations, for passes forwards and backwards in time."""
 
     predecessors: Links
-    """Per operation: (one that it waits for, least distance of their starts), in ticks."""
+    """Per operation: (predecessor, minimum distance of the starts in ticks)."""
     mirrored: Links
-    """Precedence with time reversed: (one that waits for it, least distance of their ends)."""
+    """Precedence with time reversed: (successor, minimum distance of the ends in ticks)."""
 
 
 class OperationNetwork:
     """The operations of a problem in one mode each, on all resources.
 
-    The operations of a stage, microbatch and slice choose their modes (split or whole backwards)
-    together. An operation that its mode leaves out (the W of a whole backward) is an instant that
-    holds nothing. So all modes have the same operations and the same precedence; only times and
-    memory differ.
+    The operations of a stage, microbatch and slice have a common mode choice (split or whole
+    backward). An operation that is absent in its mode (the W of a whole backward) is an instant
+    without memory. So all modes have the same operations and precedence; only times and memory
+    differ.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class OperationNetwork:
         self.instance = self.table.instance
         self.size, self.choices = self.table.size, self.table.choices
         self.modes: Ints = np.zeros(self.choices, dtype=np.int64) if modes is None else modes
-        self.kind, time, self._takes, self._gives = self.table.columns(self.modes)
+        self.kind, time, self._allocates, self._frees = self.table.columns(self.modes)
         self.time: list[int] = time.tolist()
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> OperationNetwork:
-        """Make the network of the modes and the pairs of a schedule."""
+        """Create the network with the modes and pairs of a schedule."""
         table = OperationTable.of(problem, schedule)
         return cls(problem, modes=table.modes_of(table.starts(schedule)), table=table)
 
     @cached_property
     def resource(self) -> list[int]:
         """Resource of every operation."""
-        found: list[int] = self.table.resource.tolist()
-        return found
+        resources: list[int] = self.table.resource.tolist()
+        return resources
 
     @cached_property
     def tight(self) -> list[int]:
-        """Devices whose memory limit the fixed precedence does not ensure."""
+        """Devices whose memory limit is not implied by the fixed precedence."""
         return [
             device
             for device in range(self.problem.pipeline.num_devices)
-            if self.instance.room(device) is not None
+            if self.instance.headroom(device) is not None
             and not (
                 self._uniform and not device_relaxation.needs_cumulative(self.instance, device)
             )
@@ -115,12 +115,14 @@ class OperationNetwork:
         return links
 
     def _constraints(self) -> Iterator[Constraints]:
-        """Data flow, the order of microbatches, and what memory limits of plain devices imply."""
+        """Data flow, microbatch order, and the precedence that memory limits imply."""
         pipeline, instance = self.problem.pipeline, self.instance
         if not self._uniform:
             return iter((instance.operation_flow, instance.microbatch_order))
-        kept = frozenset(range(pipeline.num_devices))
-        subsets = (DeviceSubset(Delays(instance, route), kept) for route in range(pipeline.routes))
+        devices = frozenset(range(pipeline.num_devices))
+        subsets = (
+            DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)
+        )
         return map(device_relaxation.implied_precedence, subsets)
 
     @property
@@ -150,67 +152,73 @@ class OperationNetwork:
 
     @cached_property
     def present(self) -> list[int]:
-        """Operations that run: neither their modes nor a pair leave them out."""
+        """Operations that run: not absent in their mode, and not the second of a pair."""
         alone = self.table.node == np.arange(self.size)
-        found: list[int] = np.flatnonzero((self.kind != ABSENT) & alone).tolist()
-        return found
+        operations: list[int] = np.flatnonzero((self.kind != ABSENT) & alone).tolist()
+        return operations
 
     @cached_property
     def absent(self) -> list[int]:
-        """Operations that these modes leave out."""
-        found: list[int] = np.flatnonzero(self.kind == ABSENT).tolist()
-        return found
+        """Operations that are absent in these modes."""
+        operations: list[int] = np.flatnonzero(self.kind == ABSENT).tolist()
+        return operations
 
     @cached_property
     def successors(self) -> Links:
-        """Per operation: (one that waits for it, least distance of their starts), in ticks."""
+        """Per operation: (successor, minimum distance of the starts in ticks)."""
         links: Links = [[] for _ in self.time]
         for op, before in enumerate(self.precedence.predecessors):
-            for other, apart in before:
-                links[other].append((op, apart))
+            for predecessor, apart in before:
+                links[predecessor].append((op, apart))
         return links
 
     @cached_property
-    def _holdings(self) -> dict[int, list[tuple[int, int, Holding]]]:
+    def _holdings(self) -> dict[int, list[tuple[int, int, Allocation]]]:
         """(choice, mode, holding) on every device of `tight`, in all modes."""
         instance, choice = self.instance, self.table.choice.tolist()
-        place = [np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes]
+        rows_of_class = [
+            np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes
+        ]
         home = self.table.home.tolist()
-        found: dict[int, list[tuple[int, int, Holding]]] = {device: [] for device in self.tight}
+        holdings: dict[int, list[tuple[int, int, Allocation]]] = {
+            device: [] for device in self.tight
+        }
         for mode in range(max(map(len, instance.rows))):
-            for taker, giver, amounts in instance.holdings_in(mode):
-                mine = found.get(home[place[taker][0]])
-                if mine is not None:
-                    rows = zip(place[taker], place[giver], amounts, strict=True)
-                    mine += (
-                        (choice[first], mode, Holding(first, last, amount))
+            for allocating, freeing, amounts in instance.live_memory_in(mode):
+                device_holdings = holdings.get(home[rows_of_class[allocating][0]])
+                if device_holdings is not None:
+                    rows = zip(
+                        rows_of_class[allocating], rows_of_class[freeing], amounts, strict=True
+                    )
+                    device_holdings += (
+                        (choice[first], mode, Allocation(first, last, amount))
                         for first, last, amount in rows
                         if amount
                     )
-        for mine in found.values():
-            mine.sort()
-        return found
+        for device_holdings in holdings.values():
+            device_holdings.sort()
+        return holdings
 
     def open_choices(self, inside: Sequence[int]) -> dict[int, int]:
         """Mode choices of some operations, if all operations of the choice are among them.
 
-        There is none if every operation has one mode.
+        Empty if every operation has one mode.
         """
         choices = self.table.choice
         choice = {op: int(choices[op]) for op in inside if len(self.table.times(op)) > 1}
-        there, each = Counter(choice.values()), sum(len(row) > 1 for row in self.instance.rows)
-        return {op: found for op, found in choice.items() if there[found] == each}
+        counts, each = Counter(choice.values()), sum(len(row) > 1 for row in self.instance.rows)
+        return {op: choice_id for op, choice_id in choice.items() if counts[choice_id] == each}
 
     def in_first_mode(self, choice: int) -> bool:
         """Whether the operations of a choice are in their first modes."""
         return bool(self.modes[choice] == SPLIT_MODE)
 
-    def held(
+    def holdings(
         self, device: int, choices: Collection[int]
-    ) -> Iterator[tuple[Holding, tuple[int, bool] | None]]:
-        """Holdings of operations on a device of `tight`, and their modes if these are open.
+    ) -> Iterator[tuple[Allocation, tuple[int, bool] | None]]:
+        """Live-memory intervals on a device of `tight`, with their modes if these are open.
 
-        In the modes of these choices that is (choice, whether they are the first).
+        For these choices the mode is (choice, whether it is the first mode).
         """
         open_choices, modes = set(choices), self.modes.tolist()
         for choice, mode, holding in self._holdings[device]:
@@ -221,35 +229,38 @@ class OperationNetwork:
 
     @cached_property
     def _instant(self) -> bool:
-        """Whether some operation has no length: starts then do not determine the order."""
+        """Whether some operation has duration 0: starts then do not determine the order."""
         return not all(self.time)
 
     def precedence_of(self, start: list[int]) -> Precedence:
         """All precedence in a schedule, including the order of its memory allocations."""
         if not self.tight:
             return self.precedence
-        links = Precedence(*([list(links) for links in part] for part in self.precedence))
+        links = Precedence(*([list(links) for links in lists] for lists in self.precedence))
         starts = np.array(start, dtype=np.int64)
         for device in self.tight:
             self._keep_memory(links, device, starts)
         return links
 
     def _keep_memory(self, links: Precedence, device: int, start: Ints) -> None:
-        room = self.instance.room(device)
-        assert room is not None
-        mine = np.flatnonzero(self.table.home == device)
-        takes, gives = mine[self._takes[mine] > 0], mine[self._gives[mine] > 0]
+        headroom = self.instance.headroom(device)
+        assert headroom is not None
+        operations = np.flatnonzero(self.table.home == device)
+        allocations, frees = (
+            operations[self._allocates[operations] > 0],
+            operations[self._frees[operations] > 0],
+        )
         ends = start + np.array(self.time, dtype=np.int64)
-        takes = takes[np.lexsort((ends[takes], start[takes]))]
-        gives = gives[np.lexsort((start[gives], ends[gives]))]
-        given = np.concatenate([[0], np.cumsum(self._gives[gives])])
-        needed = np.searchsorted(given, np.cumsum(self._takes[takes]) - room)
-        for chain in (takes.tolist(), gives.tolist()):
+        allocations = allocations[np.lexsort((ends[allocations], start[allocations]))]
+        frees = frees[np.lexsort((start[frees], ends[frees]))]
+        freed = np.concatenate([[0], np.cumsum(self._frees[frees])])
+        needed = np.searchsorted(freed, np.cumsum(self._allocates[allocations]) - headroom)
+        for chain in (allocations.tolist(), frees.tolist()):
             for first, second in pairwise(chain):
                 self._link(links, first, second, 0)
-        for taker, count in zip(takes.tolist(), needed.tolist(), strict=True):
+        for allocation, count in zip(allocations.tolist(), needed.tolist(), strict=True):
             if count > 0:
-                self._link(links, int(gives[count - 1]), taker, 0)
+                self._link(links, int(frees[count - 1]), allocation, 0)
 
     @cached_property
     def _work(self) -> Ints:
@@ -261,8 +272,8 @@ class OperationNetwork:
     @cached_property
     def busy(self) -> list[int]:
         """Resources with about the largest work."""
-        least = BUSY_SHARE * self._work.max()
-        busy: list[int] = np.flatnonzero(self._work >= least).tolist()
+        threshold = BUSY_SHARE * self._work.max()
+        busy: list[int] = np.flatnonzero(self._work >= threshold).tolist()
         return busy
 
     def double_justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
@@ -287,10 +298,10 @@ class OperationNetwork:
 
     def by_resource(self, order: list[int]) -> Sequences:
         """Operations of every resource, in this order."""
-        found: Sequences = [[] for _ in self.instance.resources]
+        sequences: Sequences = [[] for _ in self.instance.resources]
         for op in order:
-            found[self.resource[op]].append(op)
-        return found
+            sequences[self.resource[op]].append(op)
+        return sequences
 
     def _backwards(
         self, start: list[int], links: Precedence, keys: list[float] | None
@@ -308,7 +319,7 @@ class OperationNetwork:
         latest = max(firsts)
         mirrored = self._place(order, links.mirrored, [latest - first for first in firsts])
         length = max(map(add, mirrored, time))
-        return [length - begin - taken for begin, taken in zip(mirrored, time, strict=True)]
+        return [length - begin - duration for begin, duration in zip(mirrored, time, strict=True)]
 
     def _forwards(
         self, start: list[int], links: Precedence, keys: list[int] | None = None
@@ -322,7 +333,7 @@ class OperationNetwork:
         return self._place(order, links.predecessors, self._firsts(start))
 
     def _firsts(self, start: list[int]) -> list[int]:
-        """Origin of the clock of every device: its first operation; for makespan always 0."""
+        """Origin of time of every device: its first operation; for makespan always 0."""
         if self.problem.objective is Objective.MAKESPAN:
             return [0] * len(self._devices)
         firsts = self._spans(start, start)[0]
@@ -333,16 +344,16 @@ class OperationNetwork:
     def _place(self, order: list[int], links: Links, release: list[int]) -> list[int]:
         """Place each operation, in order, into the first gap of its resource that is long enough.
 
-        `release` has the first instant of every device; other resources are free from 0 on.
+        `release` is the first instant of every device; other resources are free from 0 on.
         """
         start, time, resource = [0] * self.size, self.time, self.resource
-        others = len(self.instance.resources) - len(release)
-        opens = [[first] for first in (*release, *[0] * others)]
+        num_links = len(self.instance.resources) - len(release)
+        opens = [[first] for first in (*release, *[0] * num_links)]
         shuts = [[NEVER] for _ in opens]
         for op in order:
             ready = 0
-            for other, apart in links[op]:
-                reached = start[other] + apart
+            for predecessor, apart in links[op]:
+                reached = start[predecessor] + apart
                 if reached > ready:  # noqa: PLR1730  max() costs a tenth of the whole pass
                     ready = reached
             begins, ends, length = opens[resource[op]], shuts[resource[op]], time[op]
@@ -393,23 +404,23 @@ class OperationNetwork:
         return self.by_resource(order.tolist())
 
     def earliest(self, sequences: Sequences) -> list[int] | None:
-        """Earliest starts of all operations in these orders; None if they wait in a circle.
+        """Earliest starts of all operations in these orders; None if they are cyclic.
 
-        Memory, and the order of microbatches, are ignored.
+        Memory and the order of microbatches are ignored.
         """
         after, time = self.table.after, self.time
         missing = list(self.table.waits)
         following = [-1] * self.size
         for sequence in sequences:
-            for op, other in pairwise(sequence):
-                following[op] = other
-                missing[other] += 1
+            for op, successor in pairwise(sequence):
+                following[op] = successor
+                missing[successor] += 1
         start = [0] * self.size
         ready = [op for op in range(self.size) if not missing[op]]
-        left = self.size
+        num_waiting = self.size
         while ready:
             op = ready.pop()
-            left -= 1
+            num_waiting -= 1
             end, then = start[op] + time[op], following[op]
             if then >= 0:
                 if start[then] < end:  # noqa: PLR1730  max() takes as long as all the rest
@@ -417,60 +428,60 @@ class OperationNetwork:
                 missing[then] -= 1
                 if not missing[then]:
                     ready.append(then)
-            for other, lag in after[op]:
-                start[other] = max(start[other], end + lag)
-                missing[other] -= 1
-                if not missing[other]:
-                    ready.append(other)
-        return None if left else start
+            for successor, lag in after[op]:
+                start[successor] = max(start[successor], end + lag)
+                missing[successor] -= 1
+                if not missing[successor]:
+                    ready.append(successor)
+        return None if num_waiting else start
 
     def fits(self, start: list[int], resource: int) -> bool:
-        """Whether these starts meet the limits of the devices whose memory a resource takes.
+        """Whether these starts meet the limits of the devices whose memory a resource uses.
 
-        Devices whose memory several resources take are checked, too.
+        Devices whose memory several resources use are checked as well.
         """
         return all(
-            self._keeps_limit(start, device)
+            self._is_within_limit(start, device)
             for device, users in self.table.memory_users.items()
             if resource in users or len(users) > 1
         )
 
-    def _keeps_limit(self, start: list[int], device: int) -> bool:
-        """Whether a device is within its limit; at one instant it first gives back."""
-        events = [(start[op], takes) for op, takes, _ in self._changes[device]]
-        events += [(start[op] + self.time[op], -gives) for op, _, gives in self._changes[device]]
-        room = self.instance.room(device)
-        most = max(accumulate(amount for _, amount in sorted(events)), default=0)
-        return room is None or most <= room
+    def _is_within_limit(self, start: list[int], device: int) -> bool:
+        """Whether a device is within its limit; simultaneous frees precede allocations."""
+        events = [(start[op], allocated) for op, allocated, _ in self._changes[device]]
+        events += [(start[op] + self.time[op], -freed) for op, _, freed in self._changes[device]]
+        headroom = self.instance.headroom(device)
+        peak = max(accumulate(amount for _, amount in sorted(events)), default=0)
+        return headroom is None or peak <= headroom
 
     @cached_property
     def _changes(self) -> dict[int, list[tuple[int, int, int]]]:
-        """Operations that take or give memory of devices that have a limit, with the amounts."""
-        found: dict[int, list[tuple[int, int, int]]] = {
+        """Operations that allocate or free memory of limited devices, with the amounts."""
+        changes: dict[int, list[tuple[int, int, int]]] = {
             resource: [] for resource in self.table.memory_users
         }
-        columns = (column.tolist() for column in (self.table.home, self._takes, self._gives))
-        for op, (home, takes, gives) in enumerate(zip(*columns, strict=True)):
-            if home in found and (takes or gives):
-                found[home].append((op, takes, gives))
-        return found
+        columns = (column.tolist() for column in (self.table.home, self._allocates, self._frees))
+        for op, (home, allocated, freed) in enumerate(zip(*columns, strict=True)):
+            if home in changes and (allocated or freed):
+                changes[home].append((op, allocated, freed))
+        return changes
 
     def starts(self, schedule: Schedule) -> list[int]:
         """Starts of a schedule of this problem; see `OperationTable.starts`."""
         return self.table.starts(schedule)
 
     def with_absent(self, start: list[int]) -> list[int]:
-        """Add the starts of absent operations: each when it has to wait no longer."""
-        found = list(start)
+        """Add the earliest starts of absent operations."""
+        starts = list(start)
         for op in self.absent:
             before = self.precedence.predecessors[op]
-            found[op] = max(found[other] + apart for other, apart in before)
-        return found
+            starts[op] = max(starts[predecessor] + apart for predecessor, apart in before)
+        return starts
 
     def without_absent(self, start: list[int]) -> list[int]:
         """Set the starts of absent operations to ABSENT."""
-        found: list[int] = np.where(self.kind == ABSENT, ABSENT, start).tolist()
-        return found
+        starts: list[int] = np.where(self.kind == ABSENT, ABSENT, start).tolist()
+        return starts
 
     def schedule(self, start: list[int]) -> Schedule:
         """Schedule of these starts, the earliest at 0."""
@@ -482,7 +493,7 @@ class OperationNetwork:
 def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:
     """Topological order of the operations by key; operations in a cycle are left out.
 
-    Memory causes cycles if operations of no length take and release memory at one instant.
+    Memory causes cycles if operations of duration 0 allocate and free memory at the same instant.
     """
     missing = [len(links) for links in before]
     heap = [(key, op) for op, key in enumerate(keys) if not missing[op]]
@@ -491,8 +502,8 @@ def _topological_order(keys: list[int] | list[float], before: Links, after: Link
     while heap:
         op = heapq.heappop(heap)[1]
         order.append(op)
-        for other, _ in after[op]:
-            missing[other] -= 1
-            if not missing[other]:
-                heapq.heappush(heap, (keys[other], other))
+        for successor, _ in after[op]:
+            missing[successor] -= 1
+            if not missing[successor]:
+                heapq.heappush(heap, (keys[successor], successor))
     return order

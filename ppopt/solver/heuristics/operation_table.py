@@ -1,8 +1,8 @@
 """Mode-independent arrays of the operations of a problem on all its resources.
 
-If links are resources, what they carry are operations. Operations are numbered 0, 1, ... in the
-order of their operation numbers. The two operations of an overlapped pair run as one, in place of
-the F: the backward is left out, and what waits for it waits for the F.
+If links are resources, transfers are operations. Operations are numbered 0, 1, ... in the order of
+their operation numbers. The F of an overlapped pair represents the pair: its backward is absent,
+and the successors of the backward wait for the F.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 Links = list[list[tuple[int, int]]]
-"""Per operation: (another one, ticks between the two)."""
+"""Per operation: (related operation, ticks between the two)."""
 LEFT_OUT = (ABSENT, 0, 0, 0)
-"""Kind, duration and memory of an operation that its mode leaves out."""
+"""Kind, duration and memory of an operation that is absent in its mode."""
 NO_PAIRS: Ints = np.empty((0, 2), dtype=np.int64)
 
 
@@ -52,7 +52,7 @@ class OperationTable:
             self.number
         ]
         self.home: Ints = np.array([resource.devices[0] for resource in resources])[self.resource]
-        """Device whose memory the modes of an operation take and give."""
+        """Device whose memory an operation allocates and frees."""
         self.choices = problem.pipeline.num_codes // NUM_KINDS
         self.choice: Ints = self.codes % self.choices
         """Mode choice of every operation: a stage, microbatch and slice."""
@@ -64,7 +64,9 @@ class OperationTable:
         """Kind, duration, and memory allocated and freed, of every operation in these modes."""
         instance = self.instance
         classes = range(len(instance.classes))
-        codes = np.concatenate([instance.codes_in(number, option) for number in classes])[by_code]
+        codes = np.concatenate([instance.codes_in(class_id, option) for class_id in classes])[
+            by_code
+        ]
         amounts = (instance.durations, instance.allocations, instance.frees)
         columns = np.stack([codes // self.choices, *(column[codes] for column in amounts)], axis=1)
         columns[codes == ABSENT] = LEFT_OUT
@@ -72,26 +74,29 @@ class OperationTable:
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> OperationTable:
-        """Make the table with the pairs of a schedule."""
+        """Create the table with the pairs of a schedule."""
         second = np.flatnonzero(schedule.seconds)
         if not len(second):
             return cls(problem)
-        ops = cls(problem)._place[canonical(schedule)]
+        ops = cls(problem)._operation_of[canonical(schedule)]
         return cls(problem, np.sort(np.stack([ops[second - 1], ops[second]], axis=1), axis=1))
 
     def columns(self, modes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Kind, duration, and memory taken and given, in the modes of every choice."""
+        """Kind, duration, and memory allocated and freed, in the modes of every choice."""
         rows = self._columns[np.arange(self.size), modes[self.choice]]
-        kind, time, takes, gives = rows.T.copy()
+        kind, time, allocated, freed = rows.T.copy()
         instance = self.instance
         for first, second in self.pairs.tolist():
             both = [first, second]
             codes = kind[both] * self.choices + self.choice[both]
             time[first], time[second] = instance.pair_time(*codes.tolist()), 0
-            more = instance.pair_workspaces[codes].sum()
-            takes[first], gives[first] = takes[both].sum() + more, gives[both].sum() + more
-            takes[second] = gives[second] = 0
-        return kind, time, takes, gives
+            workspace = instance.pair_workspaces[codes].sum()
+            allocated[first], freed[first] = (
+                allocated[both].sum() + workspace,
+                freed[both].sum() + workspace,
+            )
+            allocated[second] = freed[second] = 0
+        return kind, time, allocated, freed
 
     @cached_property
     def flips(self) -> list[int]:
@@ -106,26 +111,26 @@ class OperationTable:
         ]
         choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
         choice[self.pairs[:, 0]] = choice[self.pairs[:, 1]]
-        found: list[int] = choice.tolist()
-        return found
+        choices: list[int] = choice.tolist()
+        return choices
 
     def weights(self, choice: int) -> list[int]:
-        """Operations that some mode of a choice leaves out: the W of a whole backward."""
+        """Operations that are absent in a mode of a choice: the W of a whole backward."""
         left_out = np.array([None in op_class.modes for op_class in self.instance.classes])[
             self.number
         ]
-        found: list[int] = np.flatnonzero(left_out & (self.choice == choice)).tolist()
-        return found
+        operations: list[int] = np.flatnonzero(left_out & (self.choice == choice)).tolist()
+        return operations
 
     @cached_property
     def memory_users(self) -> dict[int, set[int]]:
-        """Per device that has a limit: the resources whose operations take or give its memory."""
+        """Per limited device: the resources whose operations allocate or free its memory."""
         used = self._columns[:, :, 2:].any(axis=(1, 2))
-        found: dict[int, set[int]] = {}
+        users: dict[int, set[int]] = {}
         for home, resource in np.unique([self.home[used], self.resource[used]], axis=1).T.tolist():
-            if self.instance.room(home) is not None:
-                found.setdefault(home, set()).add(resource)
-        return found
+            if self.instance.headroom(home) is not None:
+                users.setdefault(home, set()).add(resource)
+        return users
 
     def times(self, op: int) -> tuple[int | None, ...]:
         """Durations of an operation in the modes of its class, in ticks; None: it is absent."""
@@ -135,42 +140,45 @@ class OperationTable:
 
     @cached_property
     def node(self) -> Ints:
-        """Operation in whose place every operation runs: itself, or the F of its pair."""
+        """Operation that represents every operation: itself, or the F of its pair."""
         node = np.arange(self.size)
         node[self.pairs[:, 1]] = self.pairs[:, 0]
         return node
 
     @cached_property
     def after(self) -> Links:
-        """Per operation: (one that waits for it by data flow, lag).
+        """Per operation: (successor by data flow, lag).
 
-        If microbatches differ, also the next one of its class: they keep their order.
+        If microbatches differ, also the next operation of its class, because their order is fixed.
         """
         return self._flow(0)
 
     @cached_property
     def before(self) -> Links:
-        """Per operation: (one that it waits for by data flow, lag)."""
+        """Per operation: (predecessor by data flow, lag)."""
         return self._flow(1)
 
     @cached_property
     def waits(self) -> list[int]:
-        """Per operation: number of operations that it waits for."""
+        """Per operation: number of predecessors."""
         return [len(links) for links in self.before]
 
     def _flow(self, end: int) -> Links:
         instance = self.instance
-        flows = [instance.operation_flow, *([] if instance.alike else [instance.microbatch_order])]
+        flows = [
+            instance.operation_flow,
+            *([] if instance.has_uniform_classes else [instance.microbatch_order]),
+        ]
         flow = Constraints(*map(np.concatenate, zip(*flows, strict=True)))
         ends = [self.node[np.searchsorted(self.codes, codes)] for codes in flow[:2]]
         links: Links = [[] for _ in range(self.size)]
         rows = (ends[end], ends[1 - end], flow.lag)
-        for here, there, lag in zip(*(row.tolist() for row in rows), strict=True):
-            links[here].append((there, lag))
+        for operation, neighbour, lag in zip(*(row.tolist() for row in rows), strict=True):
+            links[operation].append((neighbour, lag))
         return links
 
     def in_order(self, ops: Ints, start: Ints, end: Ints) -> Ints:
-        """Operations by start; those of no length that share an instant by their data flow."""
+        """Operations by start; simultaneous operations of duration 0 by data flow."""
         keys = self.microbatch[ops], self._depth[self.number[ops]], end[ops], start[ops]
         return ops[np.lexsort(keys)]
 
@@ -179,37 +187,37 @@ class OperationTable:
         """Position of every class in a topological order."""
         waits = enumerate(self.instance.predecessors)
         sorter = TopologicalSorter(
-            {number: [before for before, _ in links] for number, links in waits}
+            {class_id: [before for before, _ in links] for class_id, links in waits}
         )
         return np.argsort(list(sorter.static_order()))
 
     @cached_property
-    def _place(self) -> Ints:
+    def _operation_of(self) -> Ints:
         """Operation of every operation number, in any mode."""
-        found = np.full(self.instance.num_codes, ABSENT)
-        found[self.codes] = np.arange(self.size)
-        for number, op_class in enumerate(self.instance.classes):
+        operations = np.full(self.instance.num_codes, ABSENT)
+        operations[self.codes] = np.arange(self.size)
+        for class_id, op_class in enumerate(self.instance.classes):
             if len(op_class.modes) > 1 and None not in op_class.modes:
-                whole = self.instance.codes_in(number, WHOLE_MODE)
-                found[whole] = found[self.instance.codes[number]]
-        return found
+                whole = self.instance.codes_in(class_id, WHOLE_MODE)
+                operations[whole] = operations[self.instance.codes[class_id]]
+        return operations
 
     def starts(self, schedule: Schedule) -> list[int]:
         """Starts of a schedule of this problem, its microbatches in canonical order.
 
-        ABSENT for an operation that it lacks.
+        ABSENT for an operation that the schedule lacks.
         """
         start = np.full(self.size, ABSENT, dtype=np.int64)
-        start[self._place[canonical(schedule)]] = schedule.start
+        start[self._operation_of[canonical(schedule)]] = schedule.start
         besides = schedule.operations.where(~schedule.operations.computed)
-        start[self._place[canonical_besides(besides)]] = besides.start
-        found: list[int] = start.tolist()
-        return found
+        start[self._operation_of[canonical_besides(besides)]] = besides.start
+        starts: list[int] = start.tolist()
+        return starts
 
     def modes_of(self, start: list[int]) -> Ints:
         """Mode of every choice, from starts of which some are ABSENT.
 
-        That of a frozen stage is the one that is never worse: B and BW take as long.
+        A frozen stage has the mode that is never worse: its B and BW are equally long.
         """
         modes = np.full(self.choices, SPLIT_MODE, dtype=np.int64)
         modes[self.choice[np.array(start, dtype=np.int64) == ABSENT]] = WHOLE_MODE
@@ -220,11 +228,11 @@ class OperationTable:
         return modes
 
     def schedule(self, kind: Ints, start: Ints, end: Ints) -> Schedule:
-        """Schedule of these times, in ticks; kind ABSENT: left out."""
+        """Schedule with these times in ticks, without operations of kind ABSENT."""
         start, end = start[self.node], end[self.node]
         pair = np.full(self.size, ALONE, dtype=np.int64)
         pair[self.pairs] = np.arange(len(self.pairs))[:, None]
-        pipeline, there = self.problem.pipeline, kind != ABSENT
+        pipeline, present = self.problem.pipeline, kind != ABSENT
         numbers = np.asarray(pipeline.code(kind, self.stage, self.microbatch, self.slice))
-        columns = (column[there] for column in (numbers, start, end, pair))
+        columns = (column[present] for column in (numbers, start, end, pair))
         return Schedule(pipeline, Operations.of_numbers(pipeline, *columns).ordered())

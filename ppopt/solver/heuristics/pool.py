@@ -16,11 +16,11 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import PoolParams
 
 Starts = list[int]
-"""Start of every operation of the network, in ticks; ABSENT: its mode leaves it out."""
+"""Start of every operation of the network, in ticks; ABSENT: it is absent in its mode."""
 
 
 class Pool:
-    """Schedules and rules of one search; each heuristic may start from those of the others."""
+    """Schedules and rules of one search, from which all of its heuristics start."""
 
     def __init__(self, problem: Problem, params: PoolParams) -> None:
         self.problem = problem
@@ -54,8 +54,8 @@ class Pool:
         del self.constructed[self.to_justify :]
 
     def add(self, value: int, start: Starts) -> None:
-        """Add a schedule, unless there is one of its value or there are enough better ones."""
-        if all(value != other for other, _ in self.schedules):
+        """Add a schedule, unless another one has its value or there are enough better ones."""
+        if all(value != known_value for known_value, _ in self.schedules):
             self.schedules = sorted([*self.schedules, (value, start)])[: self.params.schedules]
 
     def add_best(self, incumbent: Incumbent) -> None:
@@ -78,11 +78,11 @@ class Pool:
         for _ in range(self.params.passes):
             if self.out_of_time(budget):
                 break
-            moved = network.double_justified(start)
-            reached = network.value(moved)
+            justified = network.double_justified(start)
+            reached = network.value(justified)
             if reached > value:
                 break
-            start, better, value = moved, reached < value, reached
+            start, better, value = justified, reached < value, reached
             if not better:
                 break
         self.submit(value, start, incumbent)

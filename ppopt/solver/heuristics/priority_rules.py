@@ -1,10 +1,10 @@
-"""Priority rules of list scheduling that give good schedules on most pipelines.
+"""Priority rules of list scheduling that produce good schedules on most pipelines.
 
 There are three families of rules, which differ in their caps. The first has caps by the round trip
-until the first backward: with forwards first they give the best schedule most often. Caps of the
-second divide the memory of a device among its chunks. Those of the third fall along the stages, as
-in 1F1B.
-`ppopt.solver.parameters.PriorityRuleParams` holds the styles of each family.
+until the first backward: with forwards first, these rules are most often the best. Caps of the
+second family divide the memory of a device among its chunks. Caps of the third family decrease
+along the stages, as in 1F1B. `ppopt.solver.parameters.PriorityRuleParams` holds the styles of each
+family.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def priority_rules(
 
 
 def _without_idle_fields(rule: PriorityRule, instance: Instance) -> PriorityRule:
-    """Reset ineffective fields of a rule: those on W without W, on memory without limits."""
+    """Reset fields of a rule that have no effect: on W if there is no W, on memory if unlimited."""
     devices = len(rule.reserve)
     none, never = (0,) * devices, (False,) * devices
     if instance.fused:
-        return rule._replace(patience=none, reserve=none, prompt=never, room_first=never)
-    limited = instance.room(0) is not None
-    return rule if limited else rule._replace(room_first=never)
+        return rule._replace(patience=none, reserve=none, prompt=never, memory_first=never)
+    limited = instance.headroom(0) is not None
+    return rule if limited else rule._replace(memory_first=never)
 
 
 def _families(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
     pipeline = instance.pipeline
     yield from _round_trip_caps(Delays(instance), params)
-    if pipeline.num_chunks > 1 and pipeline.routes == 1 and instance.room(0) is not None:
+    if pipeline.num_chunks > 1 and pipeline.routes == 1 and instance.headroom(0) is not None:
         yield from _shared_memory_caps(instance, params)
     yield from _falling_caps(pipeline, params)
 
@@ -61,9 +61,9 @@ def _round_trip_caps(delays: Delays, params: PriorityRuleParams) -> Iterator[Pri
     trips = [time + delays.round_trip(stage) for stage, time in enumerate(forward)]
     stages = accumulate(forward, max)
     devices = accumulate((work[host] for host in delays.host), max)
-    fewest = [trip // slowest for trip, slowest in zip(trips, stages, strict=True)]
-    others = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
-    for style, caps in product(params.round_trip_styles, (fewest, others)):
+    caps_by_stage = [trip // slowest for trip, slowest in zip(trips, stages, strict=True)]
+    caps_by_device = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
+    for style, caps in product(params.round_trip_styles, (caps_by_stage, caps_by_device)):
         yield uniform_rule(pipeline, caps, style)
 
 
@@ -77,21 +77,23 @@ def _falling_caps(pipeline: Pipeline, params: PriorityRuleParams) -> Iterator[Pr
 
 
 def _shared_memory_caps(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
-    """Caps that divide the memory of a device among its chunks, with most for the first chunk.
+    """Caps that divide the memory of a device among its chunks, the largest for the first chunk.
 
-    A forward of the first chunk wastes memory if its successors find no room.
+    A forward of the first chunk wastes memory if its successors do not fit.
     """
     pipeline = instance.pipeline
     devices, chunks = pipeline.num_devices, pipeline.num_chunks
-    rooms = [_activations_that_fit(instance, device) for device in range(devices)]
-    most = min(max(rooms), pipeline.batches * chunks)
-    place = [pipeline.hosted[0][host].index(stage) for stage, host in enumerate(pipeline.hosts[0])]
-    for first in _spread(-(-most // chunks), most, params.max_share_steps):
-        for total in (most, most + 1):
+    activations = [_activations_that_fit(instance, device) for device in range(devices)]
+    max_activations = min(max(activations), pipeline.batches * chunks)
+    chunk_of_stage = [
+        pipeline.hosted[0][host].index(stage) for stage, host in enumerate(pipeline.hosts[0])
+    ]
+    for first in _spread(-(-max_activations // chunks), max_activations, params.max_share_steps):
+        for total in (max_activations, max_activations + 1):
             last = max(1, 2 * total // chunks - first)
-            caps = [first + (last - first) * chunk // (chunks - 1) for chunk in place]
+            caps = [first + (last - first) * chunk // (chunks - 1) for chunk in chunk_of_stage]
             shares = [
-                cap * rooms[host] // max(rooms)
+                cap * activations[host] // max(activations)
                 for cap, host in zip(caps, pipeline.hosts[0], strict=True)
             ]
             for style in params.shared_memory_styles:
@@ -102,16 +104,16 @@ def _activations_that_fit(instance: Instance, device: int) -> int:
     """Activations of a stage that fit on a device, on average; at least 1."""
     forwards = [
         amount
-        for number in instance.hosted[device]
-        if instance.classes[number].kind is OpKind.F
-        for amount in instance.allocated(number)
+        for class_id in instance.hosted[device]
+        if instance.classes[class_id].kind is OpKind.F
+        for amount in instance.allocated(class_id)
     ]
-    room, total, everything = instance.room(device), sum(forwards), len(forwards)
-    assert room is not None
-    return max(1, min(room * everything // total, everything) if total else everything)
+    headroom, total, everything = instance.headroom(device), sum(forwards), len(forwards)
+    assert headroom is not None
+    return max(1, min(headroom * everything // total, everything) if total else everything)
 
 
-def _spread(low: int, high: int, most_steps: int) -> list[int]:
-    """Whole numbers from low to high, inclusive, in at most `most_steps` even steps."""
-    steps = min(high - low, most_steps)
+def _spread(low: int, high: int, max_steps: int) -> list[int]:
+    """Whole numbers from low to high, inclusive, in at most `max_steps` even steps."""
+    steps = min(high - low, max_steps)
     return sorted({low + (high - low) * step // max(1, steps) for step in range(steps + 1)})

@@ -1,11 +1,11 @@
 """Repair: orders within the memory limits, as close to a given schedule as the limits allow.
 
-Serial schedule generation by the starts of the given schedule, with deadlock avoidance. Of the
-operations that have arrived or are on their way, every device takes the one that comes first in the
-given schedule, and waits for it if necessary. An operation that does not fit into memory is
-postponed, and ready ones overtake it. No operation starts after which the microbatches could not
-finish on its device one after another, the oldest first. So every microbatch is completed if one at
-a time can be (the banker's algorithm of Dijkstra, EWD 123, section 6, for microbatches).
+Serial schedule generation by the starts of the given schedule, with deadlock avoidance. Among the
+operations that have arrived or are in transfer, every device selects the first one in the given
+schedule, and waits for it if necessary. An operation that does not fit into memory is postponed,
+and ready operations overtake it. An operation starts only if afterwards the microbatches can still
+finish on its device one after another, the oldest first. So every microbatch is completed if one
+microbatch at a time fits (Dijkstra's banker's algorithm, EWD 123, section 6, for microbatches).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
-from ppopt.schedule.generation import Generation, pop_until
+from ppopt.schedule.generation import EventSimulation, pop_until
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
@@ -30,24 +30,24 @@ HANDLES = BESIDE_COMPUTE | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.
 
 @dataclass
 class _Device:
-    """State of one device: its operations so far, and the memory it holds."""
+    """State of one device: its classes, headroom and oldest microbatch."""
 
     classes: tuple[int, ...]
     """Classes in the order in which one microbatch alone runs them."""
-    room: float
+    headroom: float
     enough: float
-    """Free memory with which every microbatch can finish."""
+    """Free memory that suffices for every microbatch to finish."""
     oldest: int = 0
-    """Index, in the order of microbatches, of the first one that is not completed on the device."""
+    """Index, in the order of microbatches, of the first incomplete one on the device."""
 
 
 def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Orders | None:
     """Orders within the limits of an instance that follow a schedule of the same operations.
 
     The limits of the pipeline of the schedule are ignored. Returns None if no order is found by
-    `deadline`, an instant of `time.monotonic`. Without a deadline this happens only if a B of no
-    length takes memory, if one microbatch alone does not fit, or with a trait that is not handled,
-    such as slices, whose order within a microbatch is not supported here.
+    `deadline`, an instant of `time.monotonic`. Without a deadline this happens only if a B of
+    duration 0 allocates memory, if one microbatch alone does not fit, or with a trait that is not
+    handled, such as slices.
     """
     if unhandled(instance.traits, HANDLES):
         return None
@@ -63,31 +63,31 @@ class _Repair:
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
         self.classes, self.total = instance.classes, instance.batches
         numbers = range(len(self.classes))
-        self.takes = [instance.allocated(number) for number in numbers]
+        self.allocates = [instance.allocated(number) for number in numbers]
         self.change = [instance.changes(number) for number in numbers]
         self.priority = _priorities(schedule, instance)
-        self.run = Generation(instance)
+        self.run = EventSimulation(instance)
         self.done = self.run.done
-        rooms = map(instance.room, range(len(instance.hosted)))
+        headrooms = map(instance.headroom, range(len(instance.hosted)))
         self.devices = [
-            self._device(hosted, inf if room is None else room)
-            for hosted, room in zip(instance.hosted, rooms, strict=True)
+            self._device(hosted, inf if headroom is None else headroom)
+            for hosted, headroom in zip(instance.hosted, headrooms, strict=True)
         ]
         self.by_age = self._by_age()
 
-    def _device(self, hosted: tuple[int, ...], room: float) -> _Device:
-        most = sum(max(self.takes[number], default=0) for number in hosted)
-        return _Device(self._one_after_another(hosted), room, min(room, most))
+    def _device(self, hosted: tuple[int, ...], headroom: float) -> _Device:
+        demand = sum(max(self.allocates[number], default=0) for number in hosted)
+        return _Device(self._sequential_order(hosted), headroom, min(headroom, demand))
 
-    def _one_after_another(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
+    def _sequential_order(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
         """Classes in the order of one microbatch alone: F by stage, B and W by stage reversed."""
 
-        def place(number: int) -> tuple[bool, int, int]:
+        def key(number: int) -> tuple[bool, int, int]:
             op_class = self.classes[number]
             forward = op_class.kind is OpKind.F
             return not forward, op_class.stage if forward else -op_class.stage, number
 
-        return tuple(sorted(hosted, key=place))
+        return tuple(sorted(hosted, key=key))
 
     def _by_age(self) -> list[tuple[int, int]]:
         """Route and number of every microbatch, by the start of its first operation."""
@@ -113,12 +113,12 @@ class _Repair:
         return self.run.orders() if self.run.complete else None
 
     def _choose(self, number: int, now: int) -> int | None:
-        """First operation by priority that has arrived and fits; None: wait for it.
+        """First operation by priority that has arrived and fits; None: wait.
 
         A device does not wait after it has postponed an operation, because only other operations
-        release memory for that one.
+        free memory for it.
         """
-        device, held = self.devices[number], self.run.held[number]
+        device, live = self.devices[number], self.run.live[number]
         while device.oldest < len(self.by_age) and self._finished(device):
             device.oldest += 1
         blocked = False
@@ -126,7 +126,7 @@ class _Repair:
             arrival = self.run.arrival(following)
             if arrival is None:
                 continue
-            if not self._fits(device, held, following):
+            if not self._fits(device, live, following):
                 blocked = True
             elif arrival <= now:
                 return following
@@ -135,48 +135,48 @@ class _Repair:
         return None
 
     def _next(self, device: _Device) -> list[tuple[int, int]]:
-        """Priority and class of the next operation of every class that has one left."""
+        """Priority and class of the next operation of every incomplete class."""
         return [
             (self.priority[number][self.done[number]], number)
             for number in device.classes
             if self.done[number] < self.total
         ]
 
-    def _fits(self, device: _Device, held: int, number: int) -> bool:
+    def _fits(self, device: _Device, live: int, number: int) -> bool:
         """Whether an operation fits, and leaves a safe state."""
         microbatch = self.done[number]
-        takes = self.takes[number][microbatch]
-        if not takes:
+        allocated = self.allocates[number][microbatch]
+        if not allocated:
             return True
-        if held + takes > device.room:
+        if live + allocated > device.headroom:
             return False
         self.done[number] += 1
-        safe = self._is_safe(device, device.room - held - self.change[number][microbatch])
+        safe = self._is_safe(device, device.headroom - live - self.change[number][microbatch])
         self.done[number] -= 1
         return safe
 
     def _is_safe(self, device: _Device, free: float) -> bool:
-        """Whether every microbatch, the oldest first, can finish on a device after those before."""
+        """Whether the microbatches can finish on a device one after another, the oldest first."""
         for route, microbatch in islice(self.by_age, device.oldest, None):
             if free >= device.enough:
                 return True
-            needed, kept = self._rest(device, route, microbatch)
+            needed, retained = self._rest(device, route, microbatch)
             if needed > free:
                 return False
-            free -= kept
+            free -= retained
         return True
 
     def _rest(self, device: _Device, route: int, microbatch: int) -> tuple[int, int]:
-        """Memory that a microbatch needs on a device to finish alone, and what it then keeps.
+        """Memory that a microbatch needs on a device to finish alone, and its net change then.
 
-        What it keeps is below 0 if it gives back what it holds now.
+        The net change is below 0 if the microbatch frees memory that is live now.
         """
-        kept = most = 0
+        retained = needed = 0
         for number in device.classes:
             if self.classes[number].route == route and self.done[number] <= microbatch:
-                most = max(most, kept + self.takes[number][microbatch])
-                kept += self.change[number][microbatch]
-        return most, kept
+                needed = max(needed, retained + self.allocates[number][microbatch])
+                retained += self.change[number][microbatch]
+        return needed, retained
 
     def _finished(self, device: _Device) -> bool:
         """Whether a device has completed its oldest microbatch."""
@@ -191,6 +191,6 @@ class _Repair:
 def _priorities(schedule: Schedule, instance: Instance) -> list[list[int]]:
     """Starts of the operations in ticks, [class][microbatch], microbatches in order."""
     row = np.argsort(canonical(schedule))
-    place = np.argsort(np.argsort(np.concatenate(instance.codes)))
+    position = np.argsort(np.argsort(np.concatenate(instance.codes)))
     ends = np.cumsum([op_class.size for op_class in instance.classes])
-    return [starts.tolist() for starts in np.split(schedule.start[row][place], ends[:-1])]
+    return [starts.tolist() for starts in np.split(schedule.start[row][position], ends[:-1])]

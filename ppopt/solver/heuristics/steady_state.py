@@ -2,10 +2,10 @@
 
 Warm-up and cool-down are those of the short schedule. Between them its microbatches first to first
 + size - 1 are repeated, each time a period later. So every microbatch runs like one of the short
-schedule, shifted in time as a whole. Precedence joins only operations of the same microbatch, so
-the order of all operations by these times has no cycle, whatever section is repeated. Only its
-memory must be checked, and its makespan after it is timed. Steady states of pipelines that repeat
-are those of cyclic scheduling (Hanen and Munier, "A study of the cyclic scheduling problem on
+schedule, shifted in time as a whole. Precedence relates only operations of the same microbatch, so
+the order of all operations by these times has no cycle, whatever section is repeated. Only memory
+must be checked, and the makespan after timing. Repeating steady states of pipelines are those of
+cyclic scheduling (Hanen and Munier, "A study of the cyclic scheduling problem on
 parallel processors", 1995) and of the repeating building blocks of arXiv 2405.15362, section 2.
 """
 
@@ -38,13 +38,13 @@ UNROLLED = frozenset({Trait.FROZEN, Trait.SPAN})
 
 
 class Section(NamedTuple):
-    """Microbatches of the short run that are repeated, perhaps as the mean of several periods."""
+    """Microbatches of the short run that are repeated, possibly as the mean of several periods."""
 
     first: int
     size: int
     """Number of microbatches of one period."""
     repeats: int
-    """Number of periods of the short run that are averaged; the mean meets precedence, too."""
+    """Number of periods of the short run that are averaged; the mean satisfies precedence."""
     period: float
     """Ticks from one period to the next."""
 
@@ -55,12 +55,12 @@ class Section(NamedTuple):
 
 
 class RatedSection(NamedTuple):
-    """A section and its rating; in sorted order the best one comes first."""
+    """A section and its rating; sorted, the best section comes first."""
 
     over: bool
-    """Whether the section exceeds the memory limits, so that its order has to be repaired."""
+    """Whether the section exceeds the memory limits, so that its order must be repaired."""
     rate: float
-    """Ticks per further microbatch."""
+    """Ticks per additional microbatch."""
     section: Section
 
 
@@ -69,9 +69,9 @@ def short_problem(
 ) -> Problem | None:
     """Return the pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
-    least, most = (times * pipeline.num_devices for times in params.per_device)
+    min_batches, max_batches = (times * pipeline.num_devices for times in params.per_device)
     each = problem.operations // pipeline.batches
-    short = min(max(params.operations // each, least), most)
+    short = min(max(params.operations // each, min_batches), max_batches)
     if params.longer * short > pipeline.batches:
         return None
     return replace(problem, pipeline=replace(pipeline, batches=short))
@@ -99,35 +99,35 @@ class ShortRunUnrolling:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve the short run and unroll its steady state, once.
 
-        If there is no schedule yet, one microbatch at a time is submitted first, so that there is
-        one to return. Raises KeyboardInterrupt if the short search was interrupted.
+        If there is no schedule yet, one microbatch at a time is submitted first, as a result in any
+        case. Raises KeyboardInterrupt if the short search was interrupted.
         """
         problem = short_problem(incumbent.problem, self._params)
         assert problem is not None
         if incumbent.value is None:
             incumbent.submit_orders(one_at_a_time(incumbent.problem.instance))
         share = self._params.share
-        found = self._solve(problem, share * budget.clock.left)
-        if found.interrupted:
+        result = self._solve(problem, share * budget.clock.left)
+        if result.interrupted:
             raise KeyboardInterrupt
-        closed = found.status is Status.OPTIMAL
-        if found.schedule is not None and (closed or found.provenance.workers > 1):
+        closed = result.status is Status.OPTIMAL
+        if result.schedule is not None and (closed or result.provenance.workers > 1):
             part = Budget(incumbent, budget.clock, 2, 0, share * budget.clock.left)
-            _unroll(incumbent, SteadyStatePattern(found.schedule, problem, self._params), part)
+            _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), part)
         return Outcome(exhausted=True)
 
 
 def _unroll(incumbent: Incumbent, steady: SteadyStatePattern, budget: Budget) -> None:
-    """Submit the unrolled schedules of the best sections, as far as the time allows."""
+    """Submit the unrolled schedules of the best sections, until the time limit."""
     problem = incumbent.problem
     for rated in steady.ranked(lambda: budget.over)[: steady.params.unrolled]:
         if budget.search_over:
             return
-        made = steady.unroll(problem.pipeline, rated.section)
-        if made.fits_limits:
-            incumbent.submit(made)
+        schedule = steady.unroll(problem.pipeline, rated.section)
+        if schedule.fits_limits:
+            incumbent.submit(schedule)
         else:
-            incumbent.submit_orders(repair(made, problem.instance, budget.clock.deadline))
+            incumbent.submit_orders(repair(schedule, problem.instance, budget.clock.deadline))
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,12 @@ class SteadyStatePattern:
     def starts(self) -> Ints:
         """Starts in ticks, [class, microbatch], microbatches in order within each class.
 
-        The k-th operation of a kind and stage is given to microbatch k. This breaks no constraint:
+        The k-th operation of a kind and stage goes to microbatch k. This violates no constraint:
         see the docstring of `ppopt.solver.cp_sat.model`.
         """
         schedule = self.short
-        place = np.lexsort((schedule.start, schedule.stage, schedule.kind))
-        return schedule.start[place].reshape(-1, schedule.pipeline.batches)
+        order = np.lexsort((schedule.start, schedule.stage, schedule.kind))
+        return schedule.start[order].reshape(-1, schedule.pipeline.batches)
 
     def ranked(self, stop: Callable[[], bool]) -> list[RatedSection]:
         """Sections by rate, those within the memory limits first."""
@@ -158,10 +158,10 @@ class SteadyStatePattern:
         for section in self._sections():
             if stop():
                 break
-            more = max(3, self.params.trial // section.size) * section.size
-            made = self.unroll(replace(self.short.pipeline, batches=batches + more), section)
-            rate = (made.metrics.value_ticks(self.problem.objective) - value) / more
-            rated.append(RatedSection(not made.fits_limits, rate, section))
+            extra = max(3, self.params.trial // section.size) * section.size
+            trial = self.unroll(replace(self.short.pipeline, batches=batches + extra), section)
+            rate = (trial.metrics.value_ticks(self.problem.objective) - value) / extra
+            rated.append(RatedSection(not trial.fits_limits, rate, section))
         return sorted(rated)
 
     def _sections(self) -> Iterator[Section]:
@@ -179,14 +179,14 @@ class SteadyStatePattern:
 
     def _regular(self, quarter: int, sizes: Sequence[int]) -> list[Section]:
         """Single periods whose operations repeat at the most equal distances."""
-        found = []
+        candidates = []
         for size in sizes:
             first = np.arange(quarter, 3 * quarter - size)
             apart = self.starts[:, first + size] - self.starts[:, first]
             spread = np.ptp(apart, axis=0)
-            found += [(far / size, size, at) for far, at in zip(spread, first, strict=True)]
-        most = self.params.regular
-        return [self._section(int(at), size, 1) for _, size, at in sorted(found)[:most]]
+            candidates += [(far / size, size, at) for far, at in zip(spread, first, strict=True)]
+        count = self.params.regular
+        return [self._section(int(at), size, 1) for _, size, at in sorted(candidates)[:count]]
 
     def unroll(self, longer: Pipeline, section: Section) -> Schedule:
         """Schedule of `orders` on a pipeline of more microbatches; it may exceed the limits."""

@@ -1,11 +1,11 @@
 """Windows: CP-SAT reorders the operations of a time interval and keeps the rest.
 
 Large neighbourhood search (Shaw, CP 1998, LNCS 1520; of time windows for scheduling: Godard,
-Laborie, Nuijten, ICAPS 2005). All times before the window are kept, and after it the order on every
-resource. Each operation of the window has a tail: the longest path from its start to the end of the
-schedule. Memory depends only on the order on each device, so only memory held in the window
-matters. Such a model has some dozen operations per device, however long the schedule is, and CP-SAT
-solves most of them to optimality within a tenth of a second.
+Laborie, Nuijten, ICAPS 2005). All times before the window are fixed, and so is the order on every
+resource after it. Each operation of the window has a tail: the longest path from its start to the
+end of the schedule. Memory depends only on the order on each device, so only memory that is live in
+the window matters. Such a model has some dozen operations per device, however long the schedule is,
+and CP-SAT solves most of them to optimality within a tenth of a second.
 
 A window is cut from the topological order of the operations by start: it is a stretch of time.
 """
@@ -28,7 +28,7 @@ from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations
-from ppopt.solver.cp_sat.parts import Held, Memory, ObjectiveCuts, Precedence
+from ppopt.solver.cp_sat.parts import Memory, MemoryInterval, ObjectiveCuts, Precedence
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode, Variables
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.relaxation.device_relaxation import ObjectiveCut
@@ -38,7 +38,7 @@ class WindowResult(NamedTuple):
     """Result of the optimisation of a window."""
 
     order: list[int] | None
-    """Operations of the window in a better order; None if none was found."""
+    """Operations of the window in a better order; None: no better order is known."""
     complete: bool
     """Whether the window is proved to have no better order."""
     work: float
@@ -61,10 +61,10 @@ class SemiActiveSchedule:
 
     @classmethod
     def of(cls, network: OperationNetwork, start: list[int]) -> SemiActiveSchedule:
-        """Make the schedule in the order and the modes of starts (`OperationNetwork.starts`)."""
+        """Create the schedule in the order and modes of starts (`OperationNetwork.starts`)."""
         chosen = network.in_modes(network.table.modes_of(start))
-        given = cls(chosen, chosen.with_absent(start))
-        return given.changed(given.order, ())
+        schedule = cls(chosen, chosen.with_absent(start))
+        return schedule.changed(schedule.order, ())
 
     def changed(self, order: list[int], flips: Collection[int]) -> SemiActiveSchedule:
         """Return the schedule in another order, with other modes of some choices."""
@@ -94,8 +94,8 @@ class SemiActiveSchedule:
         following = [0] * len(self.by_resource)
         for op in reversed(self.order):
             longest = network.time[op] + following[network.resource[op]]
-            for other, apart in network.successors[op]:
-                longest = max(longest, apart + tails[other])
+            for successor, apart in network.successors[op]:
+                longest = max(longest, apart + tails[successor])
             tails[op] = following[network.resource[op]] = longest
         return tails
 
@@ -107,35 +107,35 @@ class SemiActiveSchedule:
         """
         network, value = self.network, self.value
         ways = [
-            (op, other, apart)
+            (op, successor, apart)
             for op, links in enumerate(network.successors)
-            for other, apart in links
+            for successor, apart in links
         ]
-        for mine in self.by_resource:
-            ways += [(op, other, network.time[op]) for op, other in pairwise(mine)]
+        for sequence in self.by_resource:
+            ways += [(op, successor, network.time[op]) for op, successor in pairwise(sequence)]
         ways += [(op, network.size, network.time[op]) for op in self.order]
         tails = [*self.tails, 0]
-        found = [
-            (op, other)
-            for op, other, apart in ways
-            if self.start[op] + apart + tails[other] == value
+        pairs = [
+            (op, successor)
+            for op, successor, apart in ways
+            if self.start[op] + apart + tails[successor] == value
         ]
-        return found + [(-1, op) for op in self.order if not self.start[op] and tails[op] == value]
+        return pairs + [(-1, op) for op in self.order if not self.start[op] and tails[op] == value]
 
     @cached_property
     def bottleneck_gaps(self) -> list[list[int | None]]:
-        """Operations before which a busy resource is idle, per busy resource with idle gaps.
+        """Operations after idle gaps, per busy resource that has idle gaps.
 
-        Idle time before the first operation does not count; None is the end of the schedule.
+        Idle time before the first operation does not count. None is the end of the schedule.
         """
-        network, found = self.network, []
+        network, gaps = self.network, []
         for resource in network.busy:
-            mine = self.by_resource[resource]
-            ends = (self.start[op] + network.time[op] for op in mine)
-            begins = [*(self.start[op] for op in mine[1:]), self.value]
-            nexts = zip([*mine[1:], None], begins, ends, strict=True)
-            found.append([op for op, begin, end in nexts if begin > end])
-        return [ops for ops in found if ops]
+            sequence = self.by_resource[resource]
+            ends = (self.start[op] + network.time[op] for op in sequence)
+            begins = [*(self.start[op] for op in sequence[1:]), self.value]
+            nexts = zip([*sequence[1:], None], begins, ends, strict=True)
+            gaps.append([op for op, begin, end in nexts if begin > end])
+        return [ops for ops in gaps if ops]
 
 
 @dataclass(frozen=True)
@@ -150,24 +150,24 @@ class TopologicalOrder:
         return self.schedule.order
 
     @cached_property
-    def place(self) -> list[int]:
+    def position(self) -> list[int]:
         """Index of every operation in the order."""
-        found = [0] * len(self.order)
-        for place, op in enumerate(self.order):
-            found[op] = place
-        return found
+        positions = [0] * len(self.order)
+        for index, op in enumerate(self.order):
+            positions[op] = index
+        return positions
 
     @cached_property
     def critical(self) -> tuple[Ints, Ints]:
         """Indices of the first and of the second operation of every critical pair."""
-        places = np.array([*self.place, len(self.order), -1], dtype=np.int64)
-        first, second = places[np.array(self.schedule.critical, dtype=np.int64).T]
+        positions = np.array([*self.position, len(self.order), -1], dtype=np.int64)
+        first, second = positions[np.array(self.schedule.critical, dtype=np.int64).T]
         return first, second
 
     @cached_property
     def rows(self) -> list[list[int]]:
         """Indices of every resource's operations, ascending."""
-        return [[self.place[op] for op in mine] for mine in self.schedule.by_resource]
+        return [[self.position[op] for op in sequence] for sequence in self.schedule.by_resource]
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Window:
     def by_resource(self) -> list[list[int]]:
         """Operations of the window on every resource, in order."""
         rows = zip(self.whole.schedule.by_resource, self._ends, strict=True)
-        return [mine[low:high] for mine, (low, high) in rows]
+        return [sequence[low:high] for sequence, (low, high) in rows]
 
     @cached_property
     def _ends(self) -> list[tuple[int, int]]:
@@ -203,8 +203,8 @@ class Window:
         """Time at which every resource has ended the operations before the window."""
         schedule = self.whole.schedule
         lasts = [
-            mine[low - 1] if low else None
-            for mine, (low, _) in zip(schedule.by_resource, self._ends, strict=True)
+            sequence[low - 1] if low else None
+            for sequence, (low, _) in zip(schedule.by_resource, self._ends, strict=True)
         ]
         return [0 if op is None else schedule.start[op] + schedule.network.time[op] for op in lasts]
 
@@ -213,17 +213,17 @@ class Window:
         """Longest path to the end from every resource's first operation after the window."""
         schedule = self.whole.schedule
         return [
-            schedule.tails[mine[high]] if high < len(mine) else 0
-            for mine, (_, high) in zip(schedule.by_resource, self._ends, strict=True)
+            schedule.tails[sequence[high]] if high < len(sequence) else 0
+            for sequence, (_, high) in zip(schedule.by_resource, self._ends, strict=True)
         ]
 
     def begun(self, op: int) -> bool:
         """Whether an operation lies before the window."""
-        return self.whole.place[op] < self.first
+        return self.whole.position[op] < self.first
 
     def later(self, op: int) -> bool:
         """Whether an operation lies after the window."""
-        return self.whole.place[op] >= self.after
+        return self.whole.position[op] >= self.after
 
     @cached_property
     def choices(self) -> dict[int, int]:
@@ -236,7 +236,7 @@ class Window:
         return {op: self._task(op) for op in self.inside}
 
     def _task(self, op: int) -> Task:
-        network, most = self.whole.schedule.network, self.whole.schedule.value - 1
+        network, max_value = self.whole.schedule.network, self.whole.schedule.value - 1
         choice = self.choices.get(op)
         modes: tuple[TaskMode, ...] = (TaskMode(op, network.time[op]),)
         if choice is not None:
@@ -244,12 +244,12 @@ class Window:
                 TaskMode(ABSENT if time is None else op + option * network.size, time or 0)
                 for option, time in enumerate(network.table.times(op))
             )
-        latest = most - self.tails[op]
+        latest = max_value - self.tails[op]
         return Task(op, network.resource[op], self.heads[op], latest, modes, choice)
 
     @cached_property
-    def least(self) -> dict[int, int]:
-        """Least time of every operation, in any mode that it may have."""
+    def min_times(self) -> dict[int, int]:
+        """Minimum time of every operation, over the modes that it may have."""
         network, choices = self.whole.schedule.network, self.choices
         return {
             op: min(time or 0 for time in network.table.times(op))
@@ -261,29 +261,39 @@ class Window:
     @cached_property
     def heads(self) -> dict[int, int]:
         """Earliest starts by operations before the window and by precedence."""
-        schedule, place, least = self.whole.schedule, self.whole.place, self.least
+        schedule, position, min_times = self.whole.schedule, self.whole.position, self.min_times
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
             begin = self.free[network.resource[op]]
-            for other, apart in network.precedence.predecessors[op]:
-                if place[other] < self.first:
-                    begin = max(begin, schedule.start[other] + apart)
+            for predecessor, apart in network.precedence.predecessors[op]:
+                if position[predecessor] < self.first:
+                    begin = max(begin, schedule.start[predecessor] + apart)
                 else:
-                    begin = max(begin, heads[other] + apart - network.time[other] + least[other])
+                    begin = max(
+                        begin,
+                        heads[predecessor]
+                        + apart
+                        - network.time[predecessor]
+                        + min_times[predecessor],
+                    )
             heads[op] = begin
         return heads
 
     @cached_property
     def tails(self) -> dict[int, int]:
-        """Least times from the starts to the end, by precedence and by later operations."""
-        schedule, place = self.whole.schedule, self.whole.place
+        """Minimum times from the starts to the end, by precedence and by later operations."""
+        schedule, position = self.whole.schedule, self.whole.position
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
             longest = network.time[op] + self.following[network.resource[op]]
-            for other, apart in network.successors[op]:
-                behind = schedule.tails[other] if place[other] >= self.after else tails[other]
+            for successor, apart in network.successors[op]:
+                behind = (
+                    schedule.tails[successor]
+                    if position[successor] >= self.after
+                    else tails[successor]
+                )
                 longest = max(longest, apart + behind)
-            tails[op] = longest - network.time[op] + self.least[op]
+            tails[op] = longest - network.time[op] + self.min_times[op]
         return tails
 
     @cached_property
@@ -293,25 +303,25 @@ class Window:
         Head, work and tail of one machine (Carlier, "The one-machine sequencing problem", EJOR 11,
         1982, section 2).
         """
-        time, heads, tails = self.least, self.heads, self.tails
+        time, heads, tails = self.min_times, self.heads, self.tails
         ways = [heads[op] + tails[op] for op in self.inside]
-        for mine in self.by_resource:
-            if mine:
-                work = sum(time[op] for op in mine)
-                rest = min(tails[op] - time[op] for op in mine)
-                ways.append(min(heads[op] for op in mine) + work + rest)
+        for sequence in self.by_resource:
+            if sequence:
+                work = sum(time[op] for op in sequence)
+                rest = min(tails[op] - time[op] for op in sequence)
+                ways.append(min(heads[op] for op in sequence) + work + rest)
         return max(ways, default=0)
 
     @cached_property
     def cannot_improve(self) -> bool:
-        """Whether some critical path has neither two operations in the window nor one to flip."""
+        """Whether some critical path has at most one operation in the window, and none to flip."""
         first, second = self.whole.critical
         enters, leaves = first < self.first, second >= self.after
         entered, left = (
             second[enters & (second < self.after)],
             first[leaves & (first >= self.first)],
         )
-        fixed = ~np.isin(entered, [self.whole.place[op] for op in self.choices])
+        fixed = ~np.isin(entered, [self.whole.position[op] for op in self.choices])
         return bool((enters & leaves).any() or np.isin(entered[fixed], left).any())
 
     @interrupts.deferred()
@@ -321,10 +331,10 @@ class Window:
         Raises KeyboardInterrupt on Ctrl-C.
         """
         schedule = self.whole.schedule
-        network, most = schedule.network, schedule.value - 1
-        if self.cannot_improve or self.lower_bound > most:
+        network, max_value = schedule.network, schedule.value - 1
+        if self.cannot_improve or self.lower_bound > max_value:
             return NO_BETTER_ORDER
-        variables = Variables.create(self.tasks.values(), most, (self.lower_bound, most))
+        variables = Variables.create(self.tasks.values(), max_value, (self.lower_bound, max_value))
         for part in self.parts():
             part.build(variables)
         for op in self.inside:
@@ -333,9 +343,9 @@ class Window:
             variables.cp.add_hint(first, network.in_first_mode(choice))
         variables.cp.minimize(variables.objective)
         solver, result = _run(variables.cp, limits)
-        return result if solver is None else self._found(variables, solver, result)
+        return result if solver is None else self._solution(variables, solver, result)
 
-    def _found(
+    def _solution(
         self, variables: Variables, solver: cp_model.CpSolver, result: WindowResult
     ) -> WindowResult:
         """Result with the order and the modes of a solution; instants come first."""
@@ -355,31 +365,31 @@ class Window:
         network, tasks = self.whole.schedule.network, self.tasks
         yield Operations([task for task in tasks.values() if task.choice is not None])
         for op in self.inside:
-            yield ObjectiveCuts([ObjectiveCut(None, op, self.tails[op] - self.least[op])])
-            for other, apart in network.successors[op]:
-                if other in tasks:
-                    yield Precedence([(op, other, apart - network.time[op])])
-        for resource, mine in enumerate(self.by_resource):
-            fixed = (op for op in mine if op not in self.choices and network.time[op])
+            yield ObjectiveCuts([ObjectiveCut(None, op, self.tails[op] - self.min_times[op])])
+            for successor, apart in network.successors[op]:
+                if successor in tasks:
+                    yield Precedence([(op, successor, apart - network.time[op])])
+        for resource, sequence in enumerate(self.by_resource):
+            fixed = (op for op in sequence if op not in self.choices and network.time[op])
             yield Operations([tasks[op] for op in fixed])
             yield NoOverlap(resource)
         yield from map(self._memory, network.tight)
 
     def _memory(self, device: int) -> Memory:
-        """Memory limit of a device, reduced by what is held across the whole window."""
+        """Headroom of a device, minus the memory that is live during the whole window."""
         network = self.whole.schedule.network
-        room = network.instance.room(device)
-        assert room is not None
-        held = []
-        for (taker, giver, amount), when in network.held(device, self.choices.values()):
-            if self.later(taker) or self.begun(giver):
+        headroom = network.instance.headroom(device)
+        assert headroom is not None
+        intervals = []
+        for (allocating, freeing, amount), when in network.holdings(device, self.choices.values()):
+            if self.later(allocating) or self.begun(freeing):
                 continue
-            if self.begun(taker) and self.later(giver):
-                room -= amount
+            if self.begun(allocating) and self.later(freeing):
+                headroom -= amount
                 continue
-            begin, end = (op if op in self.tasks else ABSENT for op in (taker, giver))
-            held.append(Held(device, begin, end, amount, when))
-        return Memory(held, {device: room})
+            begin, end = (op if op in self.tasks else ABSENT for op in (allocating, freeing))
+            intervals.append(MemoryInterval(device, begin, end, amount, when))
+        return Memory(intervals, {device: headroom})
 
 
 def _run(

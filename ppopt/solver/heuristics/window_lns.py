@@ -1,11 +1,11 @@
 """Large neighbourhood search by windows of time, at random positions.
 
 Most windows lie around an operation that a busy device waits for, because only these can make that
-device end sooner.
+device end earlier.
 
-The size of the windows adapts to CP-SAT: it grows after windows that are solved to the end, and
-shrinks after windows that are not and bring no improvement. Each window is solved by one worker: a
-second worker rarely helps, and a second window elsewhere does.
+The size of the windows adapts to CP-SAT: it grows after windows that are solved to optimality, and
+shrinks after windows that are neither solved nor improved. Each window is solved by one worker: a
+second worker rarely helps, but a second window elsewhere does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ppopt.solver.parameters import WindowParams
 class WindowLNS:
     """Large neighbourhood search by windows: from the best schedule, and from those of views.
 
-    After turns without improvement, the next turns start from the next best schedules, and leave
-    part of their budget to the full model if that is more effective.
+    After turns without improvement, the next turns start from the next best schedules, and use only
+    part of their budget if the full model is more effective.
     """
 
     name = "window LNS"
@@ -47,7 +47,7 @@ class WindowLNS:
     def __init__(
         self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
     ) -> None:
-        """`views` have further schedules of the problem: turns start from their best ones."""
+        """`views` have other schedules of the problem: turns also start from their best ones."""
         self._pool = pool
         self._views = deque(views)
         self._neighbourhood: WindowSearch | None = None
@@ -90,7 +90,7 @@ class WindowLNS:
 
     def _share(self, problem: Problem) -> float:
         small = problem.operations <= self._params.full_model_operations
-        return max(self._params.least_share if small else 1.0, 0.5**self._in_vain)
+        return max(self._params.min_share if small else 1.0, 0.5**self._in_vain)
 
     def _searched(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
         network = self._pool.network
@@ -138,9 +138,9 @@ class WindowSearch:
         Raises KeyboardInterrupt on Ctrl-C.
         """
         whole = TopologicalOrder(current)
-        with _side_by_side(min(budget.workers, self._params.most_at_once)) as do_all:
+        with _side_by_side(min(budget.workers, self._params.max_at_once)) as do_all:
             while not budget.over:
-                windows = self._windows(whole, min(budget.workers, self._params.most_at_once))
+                windows = self._windows(whole, min(budget.workers, self._params.max_at_once))
                 jobs = [
                     (
                         window,
@@ -156,27 +156,28 @@ class WindowSearch:
                 )
                 for window, outcome in zip(windows, outcomes, strict=True):
                     self._adapt(len(window.inside), outcome)
-                made = self._joined(current, windows, outcomes)
-                if made.value < current.value:
-                    current = made
+                joined = self._joined(current, windows, outcomes)
+                if joined.value < current.value:
+                    current = joined
                     whole = TopologicalOrder(current)
                     report(current)
         return current
 
     def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
-        """Windows that may shorten the run and do not overlap each other."""
-        made: list[Window] = []
+        """Disjoint windows that may shorten the schedule."""
+        windows: list[Window] = []
         for _ in range(count * self._params.draws):
             window = self._window(whole)
             if window.cannot_improve:
                 self._adapt(len(window.inside), NO_BETTER_ORDER)
             elif all(
-                earlier.after <= window.first or window.after <= earlier.first for earlier in made
+                earlier.after <= window.first or window.after <= earlier.first
+                for earlier in windows
             ):
-                made.append(window)
-            if len(made) == count:
+                windows.append(window)
+            if len(windows) == count:
                 break
-        return made
+        return windows
 
     def _window(self, whole: TopologicalOrder) -> Window:
         """Draw one window, around an operation that a busy device waits for, or anywhere."""
@@ -185,14 +186,14 @@ class WindowSearch:
         first = rng.randrange(-size // 2, total - size // 2)
         if late and rng.random() < self._params.guided:
             op = self._rarest(rng.choice(late))
-            first = (total if op is None else whole.place[op]) - rng.randrange(size)
+            first = (total if op is None else whole.position[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
         return Window(whole, first, first + size)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
-        """One of the operations with the fewest windows drawn around them; counts one more."""
-        least = min(self._drawn[op] for op in ops)
-        op = self._rng.choice([op for op in ops if self._drawn[op] == least])
+        """One of the operations with the fewest windows drawn around them; counts this window."""
+        min_count = min(self._drawn[op] for op in ops)
+        op = self._rng.choice([op for op in ops if self._drawn[op] == min_count])
         self._drawn[op] += 1
         return op
 
@@ -200,7 +201,7 @@ class WindowSearch:
         if outcome.complete:
             self._size = max(self._size, min(size * self._params.growth, self._network.size))
         elif outcome.order is None:
-            self._size = max(self._params.least_size, self._size / self._params.shrinkage)
+            self._size = max(self._params.min_size, self._size / self._params.shrinkage)
 
     def _joined(
         self,
@@ -208,21 +209,21 @@ class WindowSearch:
         windows: list[Window],
         outcomes: list[WindowResult],
     ) -> SemiActiveSchedule:
-        """Best schedule after all improvements together or after each alone.
+        """Best schedule after all improvements together, or after one of them.
 
-        Each window improved the schedule alone; together the changes may make it worse.
+        Each window alone improves the schedule; together the changes may make it worse.
         """
-        made = [current]
+        candidates = [current]
         better = [pair for pair in zip(windows, outcomes, strict=True) if pair[1].order is not None]
-        for part in (*([pair] for pair in better), better if len(better) > 1 else []):
-            if part:
-                order = list(part[0][0].whole.order)
-                for window, outcome in part:
+        for improvements in (*([pair] for pair in better), better if len(better) > 1 else []):
+            if improvements:
+                order = list(improvements[0][0].whole.order)
+                for window, outcome in improvements:
                     assert outcome.order is not None
                     order[window.first : window.after] = outcome.order
-                flips = [slot for _, outcome in part for slot in outcome.flips]
-                made.append(current.changed(order, flips))
-        return min(made, key=attrgetter("value"))
+                flips = [slot for _, outcome in improvements for slot in outcome.flips]
+                candidates.append(current.changed(order, flips))
+        return min(candidates, key=attrgetter("value"))
 
 
 Job = tuple[Window, SolverLimits]

@@ -1,4 +1,4 @@
-"""Orders of microbatches that differ: local search with exact timing, and bounds over all orders.
+"""Orders of different microbatches: local search with exact timing, and bounds over all orders.
 
 Every stage runs every kind of operation in one common order of the microbatches.
 """

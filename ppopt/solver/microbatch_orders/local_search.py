@@ -1,4 +1,4 @@
-"""Local search over the orders of microbatches: exchanges and moves, many timed at once."""
+"""Local search over the orders of microbatches, by exchanges and moves timed in batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ppopt.schedule.reordered_timing import ReorderedTiming
 from ppopt.schedule.schedule import Schedule
 
 TOGETHER = 64
-"""Orders that are timed together: their times fit the caches of a processor."""
-MOST_STEPS = 2**20
-"""Most neighbours of an order, about."""
-MOST_NEAR = 16
-"""Most batches of neighbours of which the best are named."""
+"""Orders that are timed together: their times fit into the caches of a processor."""
+MAX_STEPS = 2**20
+"""Approximate maximum number of neighbours of an order."""
+MAX_NEAR_BATCHES = 16
+"""Maximum number of batches of neighbours that `near` times."""
 KICK = 3
-"""Exchanges away from the best order where no neighbour is better."""
+"""Random exchanges from the best order when no neighbour is better."""
 Order = tuple[int, ...]
 """Microbatch that runs k-th, by k."""
 
@@ -36,7 +36,7 @@ class ValuedOrder(NamedTuple):
 
 
 def rule_orders(factors: Floats) -> dict[str, Order]:
-    """Orders that follow a rule: by factor, or large and small ones by turns."""
+    """Orders that follow a rule: sorted by factor, or large and small microbatches alternating."""
     ascending = sorted(range(len(factors)), key=lambda microbatch: factors[microbatch])
     half = (len(ascending) + 1) // 2
     small, large = ascending[:half], ascending[: half - 1 : -1]
@@ -54,8 +54,9 @@ def rule_orders(factors: Floats) -> dict[str, Order]:
 class OrderSearch:
     """Local search from the orders that follow a rule; every call to `run` resumes it.
 
-    Devices keep the order of a schedule, and other microbatches run at its places. `factors`:
-    factor on the times of every microbatch. The search ends early when `stop` holds.
+    Devices keep the order of operations of a schedule; only the microbatches are permuted.
+    `factors` has the factor on the times of every microbatch. The search ends early when `stop`
+    holds.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class OrderSearch:
         self.evaluated = 0
         """Number of orders timed."""
         self.by_rule = self._timed(np.array(list(rule_orders(factors).values())))
-        """The orders that follow a rule, that of the list first."""
+        """The orders that follow a rule, the listed order first."""
         self.best = min(self.by_rule)
 
     @classmethod
@@ -85,11 +86,11 @@ class OrderSearch:
         return cls(ReorderedTiming.of(schedule), factors, objective, stop)
 
     def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
-        """Search until so many more orders are timed, or one is as good as the bound."""
-        end, here = self.evaluated + evaluations, self.best
+        """Search until `evaluations` more orders are timed, or an order reaches the bound."""
+        end, current = self.evaluated + evaluations, self.best
         while self.evaluated < end and self.best.value > bound and not self._stop():
-            self.best = min(self.best, self._descend(here, end))
-            here = self._kicked(self.best.order, KICK)
+            self.best = min(self.best, self._descend(current, end))
+            current = self._kicked(self.best.order, KICK)
         return self.best
 
     def local_optimum(self, order: Order, kicks: int) -> Order:
@@ -97,8 +98,8 @@ class OrderSearch:
         return self._descend(self._kicked(order, kicks), inf).order
 
     def near(self, order: Order, count: int) -> list[Order]:
-        """The best neighbours of an order, of as many as are looked at."""
-        steps = islice(self._shuffled(), min(MOST_NEAR, self._batches))
+        """The best neighbours of an order, among those that are timed."""
+        steps = islice(self._shuffled(), min(MAX_NEAR_BATCHES, self._batches))
         timed = [
             valued
             for batch in steps
@@ -107,21 +108,21 @@ class OrderSearch:
         ]
         return [valued.order for valued in nsmallest(count, timed)]
 
-    def _descend(self, here: ValuedOrder, end: float) -> ValuedOrder:
-        """Take the best of every few neighbours that is better, until none is.
+    def _descend(self, current: ValuedOrder, end: float) -> ValuedOrder:
+        """Move to the best neighbour of each batch if it is better, until no neighbour is better.
 
-        It ends once `end` orders are timed in all.
+        It also ends when `evaluated` reaches `end`.
         """
         failed, steps = 0, self._shuffled()
         while failed < self._batches and self.evaluated < end and not self._stop():
-            tried = min(self._timed(self._neighbours(here.order, next(steps))))
-            failed = 0 if tried.value < here.value else failed + 1
-            here = min(here, tried)
-        return here
+            tried = min(self._timed(self._neighbours(current.order, next(steps))))
+            failed = 0 if tried.value < current.value else failed + 1
+            current = min(current, tried)
+        return current
 
     @property
     def _batches(self) -> int:
-        """Number of batches that all neighbours make."""
+        """Number of batches of all neighbours."""
         return -(-len(self._steps) // TOGETHER)
 
     def _shuffled(self) -> Iterator[Ints]:
@@ -160,12 +161,12 @@ class OrderSearch:
 
 @lru_cache(maxsize=4)
 def _steps(size: int) -> Ints:
-    """Every exchange of two places, and every move of one to a place that is not beside it.
+    """Exchanges of two positions, and moves of a microbatch to a position that is not adjacent.
 
-    A row has the two places, and whether it is a move. Of many microbatches only those of places
-    that are near each other, about `MOST_STEPS` in all.
+    A row has the two positions, and whether it is a move. With many microbatches only positions
+    that are near each other count, about `MAX_STEPS` rows in total.
     """
-    reach = min(size - 1, max(1, MOST_STEPS // (3 * size)))
+    reach = min(size - 1, max(1, MAX_STEPS // (3 * size)))
     rows = [np.zeros((0, 3), dtype=np.int64)]
     for apart in range(1, reach + 1):
         low = np.arange(size - apart)

@@ -1,9 +1,9 @@
-"""Orders of microbatches that differ, with what else a pipeline leaves open.
+"""Orders of different microbatches, combined with the other open decisions of a pipeline.
 
-All stages run all kinds of operation in one order. A configuration is one of the inner choice, such
-as a partition, with an order. Bounds of the inner choice hold in any order. A few orders are
-enumerated. Of more, those are searched whose baselines are best: the order of every device in a
-baseline stays as it is, and local search exchanges the microbatches.
+All stages run all kinds of operation in one order of the microbatches. A configuration combines an
+inner configuration, such as a partition, with an order. Bounds of inner configurations hold in any
+order. A small number of orders is enumerated. Otherwise local search improves the best baselines:
+the order of operations on every device stays fixed, and the microbatches are exchanged.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from ppopt.solver.choices.enumeration import (
     Rest,
     Unlisted,
 )
-from ppopt.solver.choices.given import GivenPipeline
+from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import ORDERS
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
-MOST_LISTED = 1000
-"""Most configurations that are enumerated, and most orders of one of the inner choice."""
+MAX_LISTED = 1000
+"""Maximum number of configurations that are enumerated, and of orders of one of them."""
 EVALUATIONS = 2000
-"""Most orders that a local search times before the next search of schedules."""
+"""Maximum number of orders that a local search times before the next search of schedules."""
 TIMES_EACH = 4
-"""How often it may time each of a few orders."""
-MOST_BASELINES = 4
+"""Maximum number of times that it times each order, on average."""
+MAX_BASELINES = 4
 """Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
 BASELINE_SHARE = 0.2
 """Share of the time after which no further baseline is begun."""
-MOST_FIRST, MOST_INNER = 3, 8
-"""Most configurations of the inner choice whose baselines are timed, at first and in all."""
+MAX_FIRST, MAX_INNER = 3, 8
+"""Maximum number of inner configurations whose baselines are timed, at first and in total."""
 INNER_SHARE = 0.5
-"""Share of perturbations that change the configuration of the inner choice, not the order."""
-MOST_RAISED = 4
-"""Most configurations of the inner choice that are bounded between two searches."""
+"""Share of perturbations that change the inner configuration, not the order."""
+MAX_RAISED = 4
+"""Maximum number of inner bounds that are raised between two searches."""
 NEAR = 8
 """Neighbours of an order that are tried."""
 KICKS = 2
@@ -63,39 +63,41 @@ class OrderChoice(Choice):
     """The orders of the microbatches, for every configuration of an inner choice."""
 
     def __init__(self, problem: Problem, inner: Choice, deadline: Deadline) -> None:
-        """`inner` chooses for the order of the list. Its bounds hold in every order.
+        """The bounds of `inner`, a choice for the listed order, must hold in every order.
 
         Raises NotApplicableError if orders cannot be searched.
         """
         ORDERS.check(problem)
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
         self._problem, self.inner, self._deadline = problem, inner, deadline
-        self._alone = isinstance(inner, GivenPipeline)
+        self._alone = isinstance(inner, SinglePipeline)
         self.name = "order" if self._alone else f"{inner.name} with order"
         self.argument = Argument.ORDERS if self._alone else Argument.SEARCH
-        self._given: Order = tuple(range(self._base.batches))
+        self._listed_order: Order = tuple(range(self._base.batches))
         self._alike = {
-            factors: [place for place, other in enumerate(self._base.factors) if other == factors]
+            factors: [
+                index for index, candidate in enumerate(self._base.factors) if candidate == factors
+            ]
             for factors in self._base.factors
         }
         self._bounded: dict[Key, Configuration] = {}
-        """Configurations of the inner choice, with bounds in any order."""
+        """Inner configurations, with bounds that hold in any order."""
         self._num_listed: dict[Key, int] = {}
-        """Number of orders of these that are known, from the first on."""
+        """Number of leading orders that are known, per inner configuration."""
         self._listed_all: set[Key] = set()
-        """Those of which all orders are known."""
+        """Inner configurations all orders of which are known."""
         self._searches: dict[Key, list[OrderSearch]] = {}
-        """Searches over orders by configuration of the inner choice, the best first."""
+        """Local searches over orders per inner configuration, the best first."""
 
     def pipeline(self, key: Key) -> Pipeline:
-        """Pipeline of the inner choice, whose microbatches run in this order."""
+        """Pipeline of the inner configuration, with the microbatches in this order."""
         own, order = self._split(key)
         return self.inner.pipeline(own).reordered(order)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Key of a pipeline of these microbatches; None if it has others, or none of the rest."""
-        order = pipeline.order if isinstance(pipeline.order, tuple) else self._given
-        if len(order) != len(self._given) or (
+        """Key of a pipeline with these microbatches; None if it is no configuration."""
+        order = pipeline.order if isinstance(pipeline.order, tuple) else self._listed_order
+        if len(order) != len(self._listed_order) or (
             self._base.reordered(order).factors != pipeline.factors
         ):
             return None
@@ -103,40 +105,40 @@ class OrderChoice(Choice):
         return None if own is None else (*own, *self._representative(order))
 
     def _split(self, key: Key) -> tuple[Key, Order]:
-        """Key of the inner choice, and order."""
-        width = len(key) - len(self._given)
+        """Key of the inner configuration, and order."""
+        width = len(key) - len(self._listed_order)
         return key[:width], key[width:]
 
     def _representative(self, order: Sequence[int]) -> Order:
-        """The order in which microbatches that are alike keep the order of the list."""
-        alike = {factors: iter(places) for factors, places in self._alike.items()}
-        return tuple(next(alike[self._base.factors[place]]) for place in order)
+        """The equivalent order in which equal microbatches keep the listed order."""
+        interchangeable = {factors: iter(places) for factors, places in self._alike.items()}
+        return tuple(next(interchangeable[self._base.factors[place]]) for place in order)
 
     @property
     def num_orders(self) -> int:
-        """Number of orders, microbatches that are alike exchanged."""
+        """Number of orders, up to exchanges of equal microbatches."""
         alike = (factorial(len(places)) for places in self._alike.values())
         return factorial(self._base.batches) // prod(alike)
 
     # Bounds.
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound all configurations of the inner choice."""
+        """Bound all inner configurations."""
         self.inner.bound(deadline, ceiling)
 
     @property
     def lower_bound(self) -> Fraction:
-        """Lower bound of the inner choice, in any order."""
+        """Lower bound of all inner configurations, in any order."""
         return self.inner.lower_bound
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations with the bound of the inner one."""
+        """Configurations with the bounds of their inner configurations."""
         for key in keys:
             inner = self._of([self._split(key)[0]])[0]
             yield Configuration(key, inner.bound, inner.impossible)
 
     def _of(self, keys: Sequence[Key]) -> list[Configuration]:
-        """Configurations of the inner choice, which are remembered."""
+        """Inner configurations with these keys, which are stored."""
         fresh = [key for key in keys if key not in self._bounded]
         self._bounded |= {inner.key: inner for inner in self.inner.configurations(fresh)}
         return [self._bounded[key] for key in keys]
@@ -149,7 +151,7 @@ class OrderChoice(Choice):
     def _listed(self) -> Enumeration[Key]:
         inner = self.inner.listed()
         self._of(list(inner.members))
-        if isinstance(inner, Partial) or len(inner.members) * self.num_orders > MOST_LISTED:
+        if isinstance(inner, Partial) or len(inner.members) * self.num_orders > MAX_LISTED:
             return Partial()
         return Complete([(*key, *order) for key in inner.members for order in self._orders])
 
@@ -162,16 +164,16 @@ class OrderChoice(Choice):
         return orders
 
     def _next(self, order: Order) -> list[int]:
-        """Microbatches that may run next, of those that are alike the first one that is left."""
-        left = (
+        """Microbatches that may run next: the first remaining one of each group of equal ones."""
+        remaining = (
             [place for place in places if place not in order] for places in self._alike.values()
         )
-        return [places[0] for places in left if places]
+        return [places[0] for places in remaining if places]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Orders that are not listed, of the configuration of the inner choice of least bound.
+        """Unlisted orders of the inner configuration with the minimum bound.
 
-        A few of the least are bounded in any order at every call.
+        Every call raises the bounds of a few inner configurations, which hold in any order.
         """
         if isinstance(self._listed, Complete):
             return super().rest(known, ceiling)
@@ -185,13 +187,13 @@ class OrderChoice(Choice):
                 (least,) = self._of([unlisted.key])
             if least is None:
                 return NONE_LEFT
-            if least.refined or raised == MOST_RAISED or self._deadline.over:
+            if least.refined or raised == MAX_RAISED or self._deadline.over:
                 return Unlisted(least.bound, self._next_key(least.key, known))
             self._refine(least)
             raised += 1
 
     def _least_open(self, known: Container[Key], ceiling: Fraction | None) -> Configuration | None:
-        """Configuration of the inner choice of least bound that has orders not in `known`."""
+        """Inner configuration with the minimum bound that has orders not in `known`."""
         while True:
             below = (
                 inner
@@ -202,15 +204,15 @@ class OrderChoice(Choice):
             least = min(below, key=lambda inner: (inner.bound, inner.key), default=None)
             if (
                 least is None
-                or self.num_orders > MOST_LISTED
+                or self.num_orders > MAX_LISTED
                 or self._next_key(least.key, known) is not None
             ):
                 return least
             self._listed_all.add(least.key)
 
     def _next_key(self, own: Key, known: Container[Key]) -> Key | None:
-        """Next configuration of one of the inner choice; None if there is none, or too many."""
-        if self.num_orders > MOST_LISTED:
+        """Next order of an inner configuration; None if all are known, or if there are too many."""
+        if self.num_orders > MAX_LISTED:
             return None
         number = self._num_listed.get(own, 0)
         while number < len(self._orders) and (*own, *self._orders[number]) in known:
@@ -219,7 +221,7 @@ class OrderChoice(Choice):
         return (*own, *self._orders[number]) if number < len(self._orders) else None
 
     def _refine(self, inner: Configuration) -> None:
-        """Include the one-device bounds in any order in a bound of the inner choice."""
+        """Raise the bound of an inner configuration to its one-device bounds in any order."""
         inner.refined = True
         problem = self._problem_of(inner.key).reduced
         inner.impossible = device_bounds.infeasibility(problem.instance) is not None
@@ -227,24 +229,24 @@ class OrderChoice(Choice):
         inner.raise_bound(problem.pipeline.ticks.time(bound))
 
     def _problem_of(self, own: Key) -> Problem:
-        """Problem of a configuration of the inner choice, in the order of the list."""
+        """Problem of an inner configuration in the listed order."""
         return replace(self._problem, pipeline=self.inner.pipeline(own))
 
     # Candidates.
 
     def required_candidates(self) -> list[Key]:
-        """Required candidates of the inner choice, in the order of the list."""
-        return [(*own, *self._given) for own in self.inner.required_candidates()]
+        """Required inner configurations in the listed order."""
+        return [(*own, *self._listed_order) for own in self.inner.required_candidates()]
 
     def first(self) -> Iterator[Key]:
-        """First configurations of the inner choice: in the order of the list, then in better ones.
+        """First inner configurations, each in the listed order and then in better orders.
 
-        These are local optima for its first configurations, for further ones the best of them.
+        The better orders are local optima for a few inner configurations, then the last of these.
         """
-        best, evaluations = self._given, min(EVALUATIONS, TIMES_EACH * self.num_orders)
+        best, evaluations = self._listed_order, min(EVALUATIONS, TIMES_EACH * self.num_orders)
         for number, own in enumerate(self.inner.first()):
-            yield (*own, *self._given)
-            searches = self._searches_of(own) if number < MOST_FIRST else []
+            yield (*own, *self._listed_order)
+            searches = self._searches_of(own) if number < MAX_FIRST else []
             if searches:
                 bound = floor(self._of([own])[0].bound * self.inner.pipeline(own).ticks.per_unit)
                 for search in searches:
@@ -254,11 +256,11 @@ class OrderChoice(Choice):
             yield (*own, *best)
 
     def _searches_of(self, own: Key) -> list[OrderSearch]:
-        """Local searches over orders, from the best baselines of a configuration.
+        """Local searches over orders from the best baselines of an inner configuration.
 
-        Those of another one if enough were begun.
+        There are none if enough inner configurations have some.
         """
-        if own not in self._searches and len(self._searches) < MOST_INNER:
+        if own not in self._searches and len(self._searches) < MAX_INNER:
             self._searches[own] = self._baselines(self._problem_of(own))
         return self._searches.get(own, [])
 
@@ -271,10 +273,10 @@ class OrderChoice(Choice):
             if baseline is not None:
                 objective, stop = problem.objective, lambda: self._deadline.over
                 searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
-        return sorted(searches, key=lambda search: search.best)[:MOST_BASELINES]
+        return sorted(searches, key=lambda search: search.best)[:MAX_BASELINES]
 
     def moves(self, key: Key) -> Iterator[Key]:
-        """Moves of the inner choice, and the best neighbours of the order for a baseline."""
+        """Moves of the inner configuration, and the best neighbours of the order for a baseline."""
         own, order = self._split(key)
         yield from ((*moved, *order) for moved in self.inner.moves(own))
         for search in self._nearest_searches(own)[:1]:
@@ -282,11 +284,11 @@ class OrderChoice(Choice):
                 yield (*own, *self._representative(near))
 
     def _nearest_searches(self, own: Key) -> list[OrderSearch]:
-        """Searches over orders of a configuration of the inner choice, or else of the last one."""
+        """Local searches of an inner configuration, or else the latest ones."""
         return self._searches_of(own) or next(reversed(self._searches.values()), [])
 
     def perturbed(self, key: Key, random: Random) -> Key | None:
-        """A neighbour of the inner choice, or a local optimum some random exchanges away.
+        """A random inner neighbour, or a local optimum of the order after random exchanges.
 
         None if all configurations are enumerated.
         """
@@ -331,7 +333,7 @@ class OrderChoice(Choice):
 
     @property
     def _none_fits(self) -> bool:
-        """Whether no configuration of the inner choice fits the memory limits in any order."""
+        """Whether no inner configuration is within the memory limits, in any order."""
         rest = self.inner.rest(self._bounded, None)
         return isinstance(rest, Complete) and all(
             inner.impossible for inner in self._bounded.values()

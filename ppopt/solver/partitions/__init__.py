@@ -1,4 +1,4 @@
-"""The search over partitions: which layers every stage holds, chosen with the schedule.
+"""The search over partitions: the layers of every stage are chosen with the schedule.
 
 Contains the bounds over all partitions at once, and the choice among them.
 """

@@ -1,8 +1,8 @@
 """Runs of consecutive layers that a device may host in the partition program, with bounds.
 
-A choice is one or two runs of layers: the positions of the program before the device, where they
-begin, and their lengths. Choices are sorted by these, so that those of one state of the program are
-adjacent.
+A choice is one or two runs of layers, given by the positions at which they begin (the state of the
+program before the device) and their lengths. Choices are sorted by these, so that the choices of
+one state are adjacent.
 """
 
 from __future__ import annotations
@@ -20,40 +20,42 @@ from ppopt.solver.partitions.space import FOREVER
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
-"""Whole or other numbers."""
+"""Integers or floats."""
 TOGETHER = 2**14
 """Choices whose paths are computed at once."""
 
 
 class Runs(NamedTuple):
-    """Runs of one device: `first` layers at the first position, `second` at the second."""
+    """Runs of one device: `first` layers at the first position, `second` layers at the second."""
 
     first: int
     second: int
 
 
-class Places(NamedTuple):
-    """Positions and lengths of runs, one entry per choice; second: 0 if there is one run."""
+class RunPositions(NamedTuple):
+    """Positions and lengths of runs, one entry per choice; `second` is 0 if there is one run."""
 
     first: Ints
     second: Ints
     first_run: Ints
     second_run: Ints
 
-    def at(self, kept: Ints | Bools | slice) -> Places:
+    def at(self, selected: Ints | Bools | slice) -> RunPositions:
         """Select choices."""
-        return Places(*(row[kept] for row in self))
+        return RunPositions(*(row[selected] for row in self))
 
 
 class DeviceRuns(NamedTuple):
     """The choices of a device, sorted by positions and lengths."""
 
-    places: Places
+    places: RunPositions
     bound: DeviceBound
 
-    def at(self, kept: Ints | Bools | slice) -> DeviceRuns:
+    def at(self, selected: Ints | Bools | slice) -> DeviceRuns:
         """Select choices, in their order."""
-        return DeviceRuns(self.places.at(kept), DeviceBound(*(row[kept] for row in self.bound)))
+        return DeviceRuns(
+            self.places.at(selected), DeviceBound(*(row[selected] for row in self.bound))
+        )
 
     def beginning_at(self, position: tuple[int, int]) -> DeviceRuns:
         """Select the choices whose runs begin at these positions."""
@@ -68,41 +70,41 @@ class DeviceRuns(NamedTuple):
         return (Runs(*length) for length in lengths)
 
 
-def joined(parts: Sequence[Places]) -> Places:
+def joined(parts: Sequence[RunPositions]) -> RunPositions:
     """Concatenate and sort choices."""
     if not parts:
-        return Places(*np.zeros((4, 0), np.int64))
-    rows = Places(*map(np.concatenate, zip(*parts, strict=True)))
+        return RunPositions(*np.zeros((4, 0), np.int64))
+    rows = RunPositions(*map(np.concatenate, zip(*parts, strict=True)))
     return rows.at(np.lexsort(rows[::-1]))
 
 
-def least_by_position(
-    places: Places,
+def min_by_position(
+    places: RunPositions,
     own: Numbers,
     rest: Numbers,
     ends: tuple[Ints, Ints],
     join: np.ufunc,
     look: Callable[[], None] = lambda: None,
 ) -> Numbers:
-    """Least over the choices of every position, of their own value joined to that of the rest.
+    """Minimum over the choices of every position of their own value combined with the rest.
 
-    `rest` is the least of what follows, by positions [first][second] and rows that do not change;
-    it is read at the `ends` of the runs. Its largest value means that nothing follows. The result
-    is of the same shape, by the positions at which the runs begin. `look` is called between parts
-    of the choices.
+    `rest` is the minimum over what follows, by positions [first][second] and rows that do not
+    change; it is read at the `ends` of the runs. Its largest value means that nothing follows. The
+    result has the same shape, by the positions at which the runs begin. `join` combines two values.
+    `look` is called between batches of choices.
     """
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
-    least = np.full(rest.shape, nothing, rest.dtype)
+    minima = np.full(rest.shape, nothing, rest.dtype)
     alive = np.flatnonzero(np.any(rest < nothing, axis=-1)[ends])
     places, own, ends = places.at(alive), own[alive], (ends[0][alive], ends[1][alive])
-    for number, here in enumerate(_together(places)):
-        if number:
+    for index, batch in enumerate(_together(places)):
+        if index:
             look()
-        paths = join(own[here, None], rest[ends[0][here], ends[1][here]])
-        first, second = places.first[here], places.second[here]
+        paths = join(own[batch, None], rest[ends[0][batch], ends[1][batch]])
+        first, second = places.first[batch], places.second[batch]
         begin = _beginnings(first, second)
-        least[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
-    return least
+        minima[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
+    return minima
 
 
 def _beginnings(first: Ints, second: Ints) -> Ints:
@@ -111,8 +113,8 @@ def _beginnings(first: Ints, second: Ints) -> Ints:
     return np.concatenate([[0], 1 + np.flatnonzero(changes)])
 
 
-def _together(places: Places) -> Iterator[slice]:
-    """Choices in parts of limited size, those of a position in one of them."""
+def _together(places: RunPositions) -> Iterator[slice]:
+    """Batches of choices of limited size; the choices of a position are in the same batch."""
     count = len(places.first)
     if not count:
         return

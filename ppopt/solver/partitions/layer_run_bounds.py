@@ -1,52 +1,54 @@
 """Lower bounds of one device, vectorised over all runs of layers that it may host.
 
-A device hosts stages 1 .. v (here numbered in forward order); a microbatch visits it at F of
-1 .. v, then at the backwards of v .. 1. Where these stages begin and end fixes its work, its
-memory, and the least delays before, between and beyond them, whatever the other cuts are. So each
-argument below bounds every schedule of every partition with these stages. Of a stage:
+A device hosts stages 1 .. v (here numbered in forward order). A microbatch visits it for F of
+1 .. v, then for the backwards of v .. 1. The layers of these stages determine its work, its memory,
+and the minimum delays before, between and after them, whatever the other cuts are. So each argument
+below bounds every schedule of every partition with these stages. Quantities of a stage:
 
 - `forward`: time of F
-- `hand_on`: least time until a backward hands its gradient on (split: B; whole: BW)
-- `backward`, `longest_backward`: least and most time of all of it (split: B + W; whole: BW)
-- `activation`: memory that F leaves; `memory_b`: what B adds once it has handed on
+- `gradient_time`: minimum time from the start of a backward to its gradient (split: B; whole: BW)
+- `backward`, `longest_backward`: minimum and maximum time of a backward (split: B + W; whole: BW)
+- `activation`: memory that F allocates and retains; `memory_b`: change of memory by B
 
-`head` is the least time before F of stage 1, `round_trip` that from the end of F of stage v to its
-backward, and there are m microbatches.
+`head` is the minimum time before F of stage 1. `round_trip` is the minimum time from the end of F
+of stage v to the start of its backward. There are m microbatches.
 
-1. *Work and forced idle time*: head + m sum(forward + backward) + idle. From the start of the first
-   F to that of the first backward of stage v a round trip passes, in which only F run, as many as
-   memory holds. From the end of the last F of stage v to its backward another round trip passes, in
-   which only backwards of microbatches that memory held run. If memory does not hold all
-   microbatches, the first wait ends before the second begins.
+1. *Work and forced idle time*: head + m sum(forward + backward) + idle. Between the start of the
+   first F and the start of the first backward of stage v there is a round trip, in which only F
+   run, as many as fit into memory. Between the end of the last F of stage v and its backward there
+   is another round trip, in which only backwards of live microbatches run. If not all microbatches
+   fit into memory, the first wait ends before the second begins.
 2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
-   run but those W for which memory was left; after it the gradient goes up to stage 0, whose own
-   backward ends the schedule.
-3. *Last forward*: when the last F of stage v starts, all other F have run, and of the backwards all
-   but what memory still held; after it come the round trip and the way of 2.
-4. *Parts of the way*: 1 to 3 for the operations from F of stage p on, and 2 for those up to the
-   last backward of stage q: they start later, or are followed by more.
-5. *Recurrence*: when F of stage p starts, its microbatch keeps the activations of the stages 1 ..
-   p. A microbatch whose F of stage p has started keeps those of the stages 1 .. q <= p until its
-   backward of stage q ends, then activation + memory_b of stage q until its W ends. Let h be the
-   least time from that F to that end. If n others do not fit beside the one that starts, at least
-   j + 1 of the first j + n have come to that end, one of them no sooner than h after F of stage p
-   of microbatch j. What is left without the first i n microbatches starts i h later.
+   run, except the W whose memory may still be live. After it the gradient passes up to stage 0,
+   whose own backward ends the schedule.
+3. *Last forward*: when the last F of stage v starts, all other F have run, and all backwards except
+   those of live microbatches. After it come the round trip and the gradient path of 2.
+4. *Subsets of the stages*: 1 to 3 for the operations from F of stage p on, and 2 for those up to
+the
+   last backward of stage q: they start later, or more operations follow.
+5. *Recurrence*: when F of stage p starts, the activations of its microbatch on the stages 1 .. p
+are
+   live. After F of stage p has started, the activations of a microbatch on the stages 1 .. q <= p
+   are live until its backward of stage q ends, and then activation + memory_b of stage q until its
+   W ends. Let h be the minimum time from that F to that end. If at most n - 1 other microbatches
+   fit, then j + 1 of the first j + n must have reached that end, one of them at least h after F of
+   stage p of microbatch j. So the schedule without the first i n microbatches starts i h later.
    For v above 1 the arguments of every stage alone count too.
-6. *Pace*: F of stage 0 takes g, one after the other. So the n-th F (n = 0, 1, ...) of a stage k
-   starts at the least time before the first of them, plus n g, or later; g is also at least the F
-   of every hosted stage before k. Before the first backward only F run. What has come until an
-   instant t before that is at most ceil((t - head of k) / g) F of every stage k. The rest of the
-   time up to t is idle. This is the wait of 1, 2 and 4 if it is longer than by memory.
-   (One machine with release times, as in Carlier; not for device span, whose clock starts late.)
-7. *Work*: if microbatches differ, the others count each as long as the smallest. The head, the work
-   of all microbatches as it is and, if backwards are whole, the way of 2 take no longer.
-If layers run no backward, the first stages may not wait for those after them. The makespan does
-not tell: their backwards take no time, and may as well wait. A device span does: there only the
+6. *Pace*: stage 0 runs its F one after another, with duration g. So the n-th F (n = 0, 1, ...) of a
+   stage k starts at or after the minimum time of its first F plus n g; g is also at least the F of
+   every hosted stage before k. Before the first backward only F run. Up to an earlier instant t, at
+   most ceil((t - head of k) / g) F of every stage k have arrived. The rest of the time up to t is
+   idle. This is the wait of 1, 2 and 4 if it is longer than the wait by memory. (One machine with
+   release times, as in Carlier; not for device span, whose clock starts late.)
+7. *Work*: if microbatches differ, 1 to 6 count all of them as long as the smallest. The head and
+   the sum of all work are a bound as well; if backwards are whole, the way of 2 follows.
+If layers run no backward, the first stages need not wait for later stages. For makespan this makes
+no difference: backwards of duration 0 may wait without cost. For device span it does, so only the
 work of a device counts.
 
-If a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b` has
-what its backward takes besides. On the way beyond the device's own stages nothing recomputes: that
-only shortens the way.
+If a stage recomputes, its backward times are longer, `activation` is smaller, and `memory_b`
+includes what its backward allocates again. On other devices nothing recomputes in these bounds,
+which only shortens their delays.
 
 1 is the bound of `ppopt.solver.bounds.device_bounds`; forced idle time as in
 `ppopt.solver.bounds.idle_bounds`. Head-body-tail bounds: Carlier, EJOR 11 (1982).
@@ -69,41 +71,42 @@ OUTWARD = 1e-9
 
 
 class Hosted(NamedTuple):
-    """A stage of a device: its number, and where it begins and ends, for many choices at once."""
+    """A stage of a device, with its first layer and its end, for many choices at once."""
 
     stage: int
     low: Ints
     """Layers before it, one entry per choice."""
     high: Ints
     """Layers up to its end."""
-    again: Ints | int = 0
-    """Time of its recompute, part of every backward."""
+    recompute_time: Ints | int = 0
+    """Recompute time, added to every backward."""
     saved: Ints | int = 0
-    """Memory that its F does not keep; its backward takes it at its start."""
+    """Memory that its F does not retain; its backward allocates it at its start."""
 
     def at(self, places: Ints) -> Hosted:
-        """Some of the choices."""
-        again, saved = (
-            row if isinstance(row, int) else row[places] for row in (self.again, self.saved)
+        """Select choices."""
+        recompute_time, saved = (
+            row if isinstance(row, int) else row[places]
+            for row in (self.recompute_time, self.saved)
         )
-        return Hosted(self.stage, self.low[places], self.high[places], again, saved)
+        return Hosted(self.stage, self.low[places], self.high[places], recompute_time, saved)
 
 
 class DeviceBound(NamedTuple):
-    """Bounds of a device, one entry per choice; FOREVER: memory never suffices."""
+    """Bounds of a device, one entry per choice; FOREVER: its memory limit is too small."""
 
     alone: Ints
-    """Bound that ends on this device or on its way."""
+    """Bound for an end on this device, or on a path from it."""
     through: Ints
-    """Bound up to the end of the first stage's backward, less `first_stage_tail` of that stage."""
+    """Bound up to the end of the backward of stage 0, minus `first_stage_tail` of that stage."""
 
     def with_tail(self, tail: int | Ints) -> Ints:
-        """The larger of both, for a first stage of this tail."""
+        """The larger of both, if stage 0 has this tail."""
         return np.asarray(np.minimum(np.maximum(self.alone, self.through + tail), FOREVER))
 
 
 class KnapsackItems(NamedTuple):
-    """Work that may be done `copies` times while `memory` each is held."""
+    """Work that can be done up to `copies` times, each with `memory` that is live meanwhile."""
 
     work: Ints
     memory: Ints
@@ -113,16 +116,16 @@ class KnapsackItems(NamedTuple):
 class BackwardTimes(NamedTuple):
     """Times of a backward of some layers, one entry per choice."""
 
-    hand_on: Ints
-    """Least time until its gradient leaves."""
-    least: Ints
-    """Least time of all of it."""
-    most: Ints
-    """Most time of all of it."""
+    gradient_time: Ints
+    """Minimum time until the gradient is computed."""
+    minimum: Ints
+    """Minimum time of the whole backward."""
+    maximum: Ints
+    """Maximum time of the whole backward."""
 
 
 def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTimes:
-    """Times of a backward of layers `low` to `high`, in the ways that the space has."""
+    """Times of a backward of layers `low` to `high`, over the kinds that the space allows."""
     sums = space.sums
     partial, weight, joint = (
         row[high] - row[low] for row in (sums.backward_input, sums.weight, sums.backward)
@@ -137,16 +140,16 @@ def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTime
 
 
 def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
-    """Least time of a backward of stage 0, less the time to hand on the gradient of its layers.
+    """Minimum time of a backward of stage 0, minus the gradient time of its layers.
 
-    The way out of a device counts the layers of stage 0 too; here they are taken back.
+    The path out of a device includes the gradient times of stage 0, which are subtracted here.
     """
     slow = space.slowness_of(space.hosts[0])
-    return (backward_times(space, 0 * high, high).least - space.sums.hand_on[high]) * slow
+    return (backward_times(space, 0 * high, high).minimum - space.sums.gradient_time[high]) * slow
 
 
 def pace_of(space: PartitionSpace, high: int) -> int:
-    """Time of F of stage 0 if it has `high` layers: no stage gets its inputs faster."""
+    """Time of F of stage 0 with `high` layers: the minimum distance of the inputs of any stage."""
     return int(space.sums.forward[high]) * space.slowness_of(space.hosts[0])
 
 
@@ -155,7 +158,7 @@ def device_bound(
 ) -> DeviceBound:
     """The largest bound of a device by all arguments of this module.
 
-    `pace` is the least time of F of stage 0 (see `pace_of`); 0: not known.
+    `pace` is the minimum time of F of stage 0 (see `pace_of`); 0: unknown.
     """
     own = _Device(space, device, tuple(hosted), space.batches, pace=pace)
     if space.span and not space.has_all_backwards:
@@ -166,12 +169,12 @@ def device_bound(
         bound = _larger(bound, own.waiting_and_work)
     for first in range(1, len(hosted)):
         bound = _larger(bound, own.way_from(first))
-    if own.room is not None:
+    if own.headroom is not None:
         for first in range(len(hosted)):
             bound = _larger(bound, own.recurrence(first))
         for stage in hosted if len(hosted) > 1 else ():
             bound = _larger(bound, _stage_alone(space, device, stage, pace))
-        short = own.least_memory() > own.room + own.static
+        short = own.min_memory() > own.headroom + own.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
 
@@ -179,59 +182,60 @@ def device_bound(
 def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -> DeviceBound:
     """Bound of one stage alone on a device, computed once for equal layers if possible."""
     key = stage.low * (space.num_layers + 1) + stage.high
-    _, one, same = np.unique(key, return_index=True, return_inverse=True)
-    different = stage.at(one)
-    again, saved = (
-        np.broadcast_to(row, one.shape)[same] for row in (different.again, different.saved)
+    _, first_indices, same = np.unique(key, return_index=True, return_inverse=True)
+    different = stage.at(first_indices)
+    recompute_time, saved = (
+        np.broadcast_to(row, first_indices.shape)[same]
+        for row in (different.recompute_time, different.saved)
     )
-    if np.any(again != stage.again) or np.any(saved != stage.saved):
+    if np.any(recompute_time != stage.recompute_time) or np.any(saved != stage.saved):
         return device_bound(space, device, [stage], pace)
-    found = device_bound(space, device, [different], pace)
-    return DeviceBound(*(row[same] for row in found))
+    bound = device_bound(space, device, [different], pace)
+    return DeviceBound(*(row[same] for row in bound))
 
 
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Least time before the first F of a device, and the time of all its operations."""
+    """Minimum time before the first F of a device, plus the time of all its operations."""
     own = _Device(space, device, tuple(hosted), space.batches)
     return np.asarray(own.head(0) + own.work)
 
 
-def least_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Memory without which no schedule runs, one entry per choice, in ticks of memory.
+def min_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
+    """Minimum memory limit below which no schedule exists, one entry per choice, in memory ticks.
 
-    When F of stage k starts, its microbatch holds the activations of the stages 1 .. k, for none of
-    their backwards has started; a B that takes time and memory adds that. A whole backward adds
-    nothing. One microbatch at a time needs no more than this, unless operations of no length take
-    memory.
+    When F of stage k starts, the activations of its microbatch on the stages 1 .. k are live,
+    because none of their backwards has started. A B with a duration above 0 adds its allocation. A
+    whole backward adds nothing. One microbatch at a time needs no more than this, unless operations
+    of duration 0 allocate memory.
     """
-    return _Device(space, device, tuple(hosted), space.batches).least_memory()
+    return _Device(space, device, tuple(hosted), space.batches).min_memory()
 
 
-def most_work(items: Sequence[KnapsackItems], room: Ints | None) -> Ints:
-    """Upper bound on the work of items that fit into `room` together: exact for one item.
+def max_work(items: Sequence[KnapsackItems], headroom: Ints | None) -> Ints:
+    """Upper bound on the work of items that fit into `headroom` together: exact for one item.
 
-    For several it is the least, over all prices per memory, of the price of the room and what
-    every item is worth above its own price: the linear relaxation of the knapsack problem.
+    For several items it is the linear relaxation of the knapsack problem: the minimum, over all
+    prices per memory, of the price of the headroom plus the work of the items above their price.
     """
     everything = np.asarray(sum(item.copies * item.work for item in items))
-    if room is None:
+    if headroom is None:
         return everything
     if len(items) == 1:
-        return np.where(room < 0, 0, _fitting(items[0], room) * items[0].work)
-    least = everything.astype(float)
+        return np.where(headroom < 0, 0, _fitting(items[0], headroom) * items[0].work)
+    relaxed = everything.astype(float)
     for priced in items:
         price = priced.work / np.maximum(priced.memory, 1)
-        worth = price * room + sum(
+        worth = price * headroom + sum(
             item.copies * np.maximum(0, item.work - price * item.memory) for item in items
         )
-        least = np.where(priced.memory > 0, np.minimum(least, worth), least)
-    rounded = np.ceil(least * (1 + OUTWARD)).astype(np.int64)
-    return np.where(room < 0, 0, np.minimum(everything, rounded))
+        relaxed = np.where(priced.memory > 0, np.minimum(relaxed, worth), relaxed)
+    rounded = np.ceil(relaxed * (1 + OUTWARD)).astype(np.int64)
+    return np.where(headroom < 0, 0, np.minimum(everything, rounded))
 
 
-def _fitting(item: KnapsackItems, room: Ints) -> Ints:
-    """Number of times that an item fits."""
-    counted = np.maximum(0, room) // np.maximum(item.memory, 1)
+def _fitting(item: KnapsackItems, headroom: Ints) -> Ints:
+    """Number of copies of an item that fit."""
+    counted = np.maximum(0, headroom) // np.maximum(item.memory, 1)
     return np.where(item.memory > 0, np.minimum(item.copies, counted), item.copies)
 
 
@@ -253,9 +257,9 @@ class _Device:
         later: int | Ints = 0,
         pace: int = 0,
     ) -> None:
-        """`batches` microbatches, the first of which reaches the device `later` than it might.
+        """`later`: additional delay of the first of the `batches` microbatches.
 
-        Those after the first come `pace` apart, if they are all.
+        `pace` is the distance of their inputs, if all microbatches count.
         """
         sums = space.sums
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
@@ -266,13 +270,17 @@ class _Device:
         self.forward = [(sums.forward[high] - sums.forward[low]) * slow for low, high in ends]
         times = [backward_times(space, low, high) for low, high in ends]
         more = list(zip(times, hosted, strict=True))
-        self.hand_on = [(time.hand_on + stage.again) * slow for time, stage in more]
-        self.backward = [(time.least + stage.again) * slow for time, stage in more]
-        self.longest_backward = [(time.most + stage.again) * slow for time, stage in more]
-        self.weight = [
-            whole - part for whole, part in zip(self.backward, self.hand_on, strict=True)
+        self.gradient_time = [
+            (time.gradient_time + stage.recompute_time) * slow for time, stage in more
         ]
-        """Least time of a backward after its gradient is handed on."""
+        self.backward = [(time.minimum + stage.recompute_time) * slow for time, stage in more]
+        self.longest_backward = [
+            (time.maximum + stage.recompute_time) * slow for time, stage in more
+        ]
+        self.weight = [
+            whole - part for whole, part in zip(self.backward, self.gradient_time, strict=True)
+        ]
+        """Minimum time of a backward after its gradient."""
         self.activation = [
             sums.activation_of(stage.low, stage.high) - stage.saved for stage in hosted
         ]
@@ -281,20 +289,21 @@ class _Device:
         ]
         self.memory_b = changes if space.split else [0 * change for change in changes]
         self.until_weight = [
-            kept + change for kept, change in zip(self.activation, self.memory_b, strict=True)
+            activation + change
+            for activation, change in zip(self.activation, self.memory_b, strict=True)
         ]
         """Memory of a microbatch between its B and its W."""
         self.static = np.asarray(sum(sums.static_of(low, high) for low, high in ends))
         limits = space.limits
-        self.room: Ints | None = None if limits is None else limits[device] - self.static
-        self.held = np.asarray(sum(self.activation))
-        """Memory of a microbatch between its last F and its first backward here."""
+        self.headroom: Ints | None = None if limits is None else limits[device] - self.static
+        self.live = np.asarray(sum(self.activation))
+        """Live memory of a microbatch between its last F and its first backward on the device."""
         self.tight = (
-            np.zeros(self.held.shape, bool)
-            if self.room is None
-            else self.batches * self.held > self.room
+            np.zeros(self.live.shape, bool)
+            if self.headroom is None
+            else self.batches * self.live > self.headroom
         )
-        """Whether memory does not hold all microbatches at once."""
+        """Whether not all microbatches fit into memory at once."""
 
     @cached_property
     def round_trip(self) -> Ints:
@@ -315,9 +324,9 @@ class _Device:
         return found if self.space.split else _larger(found, self._ends(end - self.backward[0]))
 
     def head(self, first: int) -> Ints:
-        """Least time before the first F of a hosted stage.
+        """Minimum time before the first F of a hosted stage.
 
-        For device span it counts from the first F of the device.
+        For device span, from the first F of the device.
         """
         sums, stage = self.space.sums, self.hosted[first]
         if self.space.span:
@@ -329,29 +338,33 @@ class _Device:
         low, high = self.hosted[first], self.hosted[-1]
         links = _between(self.space.delays.forward, low.stage, high.stage)
         own = np.asarray(sum(self.forward[first:]))
-        return np.asarray(own + self._others(self.space.sums.forward, first) + links)
+        return np.asarray(own + self._between_hosted(self.space.sums.forward, first) + links)
 
     def _up(self, last: int) -> Ints:
         """From the start of the backward of a hosted stage to that of the first one."""
         low, high = self.hosted[0], self.hosted[last]
         links = _between(self.space.delays.backward, low.stage, high.stage)
-        own = sum((self._least_hand_on(k) for k in range(1, last + 1)), start=0 * low.low)
-        return np.asarray(own + self._others(self.space.sums.hand_on, 0, last) + links)
+        own = sum((self._min_gradient_time(k) for k in range(1, last + 1)), start=0 * low.low)
+        return np.asarray(
+            own + self._between_hosted(self.space.sums.gradient_time, 0, last) + links
+        )
 
-    def _least_hand_on(self, k: int) -> Ints:
-        """Time to hand on the gradient of a hosted stage, by the least of every layer."""
-        hand_on, stage = self.space.sums.hand_on, self.hosted[k]
+    def _min_gradient_time(self, k: int) -> Ints:
+        """Gradient time of a hosted stage, as the sum of the minima of its layers."""
+        gradient_time, stage = self.space.sums.gradient_time, self.hosted[k]
         slow = self.space.slowness_of(self.device)
-        return np.asarray((hand_on[stage.high] - hand_on[stage.low] + stage.again) * slow)
+        return np.asarray(
+            (gradient_time[stage.high] - gradient_time[stage.low] + stage.recompute_time) * slow
+        )
 
-    def _others(self, sums: Ints, first: int, last: int | None = None) -> Ints:
-        """Least time of the stages of other devices between hosted stages."""
+    def _between_hosted(self, sums: Ints, first: int, last: int | None = None) -> Ints:
+        """Minimum time of the stages of other devices between hosted stages."""
         pairs = pairwise(self.hosted[first : None if last is None else last + 1])
         gaps = []
         for low, high in pairs:
             hosts = self.space.hosts[low.stage + 1 : high.stage]
-            least = min(map(self.space.slowness_of, hosts), default=1)
-            gaps.append((sums[high.low] - sums[low.high]) * least)
+            slowness = min(map(self.space.slowness_of, hosts), default=1)
+            gaps.append((sums[high.low] - sums[low.high]) * slowness)
         return np.asarray(sum(gaps, start=0 * self.hosted[0].low))
 
     def _ends(self, start: Ints) -> DeviceBound:
@@ -360,23 +373,23 @@ class _Device:
         alone = start + self.backward[0]
         if self.space.span:
             return DeviceBound(alone, alone - FOREVER)
-        out = self._least_hand_on(0) + sums.way_out[stage.stage, stage.low]
+        out = self._min_gradient_time(0) + sums.way_out[stage.stage, stage.low]
         return DeviceBound(alone, start + out)
 
-    def _taken(self, k: int) -> Ints:
-        """Memory that every backward of a hosted stage takes while it runs."""
+    def _allocated(self, k: int) -> Ints:
+        """Memory that every backward of a hosted stage allocates at its start."""
         certain = self.space.split and not self.space.whole
-        return np.where(self.hand_on[k] > 0, np.maximum(0, self.memory_b[k]), 0) * certain
+        return np.where(self.gradient_time[k] > 0, np.maximum(0, self.memory_b[k]), 0) * certain
 
     @cached_property
-    def _taken_by_b(self) -> Ints:
-        """Memory that B of the only hosted stage takes; 0 if there are several stages."""
-        return self._taken(0) * (len(self.hosted) == 1)
+    def _allocated_by_b(self) -> Ints:
+        """Memory that B of the only hosted stage allocates; 0 if there are several stages."""
+        return self._allocated(0) * (len(self.hosted) == 1)
 
     @cached_property
-    def _room_of_waiting(self) -> Ints | None:
-        """Room for microbatches before their backwards: one of these must be able to run."""
-        return None if self.room is None else self.room - self._taken_by_b
+    def _waiting_headroom(self) -> Ints | None:
+        """Headroom for microbatches before their backwards, so that a backward can run."""
+        return None if self.headroom is None else self.headroom - self._allocated_by_b
 
     def _wait(self, first: int = 0) -> Ints:
         """Idle time between the first F of a hosted stage and the first backward."""
@@ -385,13 +398,13 @@ class _Device:
             KnapsackItems(self.forward[k], self.activation[k], self.batches) for k in stages
         ]
         way = self._down(first) + self.round_trip
-        wait = np.maximum(0, way - most_work(forwards, self._room_of_waiting))
+        wait = np.maximum(0, way - max_work(forwards, self._waiting_headroom))
         return np.maximum(wait, self._paced_wait(first, way)) if self.pace else np.asarray(wait)
 
     def _paced_wait(self, first: int, way: Ints) -> Ints:
         """Argument 6: idle time up to `way` after the head of a hosted stage.
 
-        Looked at are that instant, and the last before it at which an F of each stage comes.
+        Evaluated at that instant, and at the last arrival of an F of each stage before it.
         """
         stages, start = range(first, len(self.hosted)), self.head(first)
         heads = [self.head(k) - start for k in stages]
@@ -405,128 +418,143 @@ class _Device:
             done = sum(count * self.forward[k] for count, k in zip(come, stages, strict=True))
             return np.asarray(until - done)
 
-        found = [idle(way)]
+        idle_times = [idle(way)]
         for head, pace in zip(heads, paces, strict=True):
-            found.append(idle(np.minimum(way, head + np.maximum(0, way - head) // pace * pace)))
-        return np.asarray(np.max(found, axis=0))
+            idle_times.append(
+                idle(np.minimum(way, head + np.maximum(0, way - head) // pace * pace))
+            )
+        return np.asarray(np.max(idle_times, axis=0))
 
     def _unfinished(self, times: list[Ints]) -> Ints:
-        """Most backward work of other microbatches left when the last F of the last stage starts.
+        """Maximum backward work of other microbatches that remains when the last F starts.
 
-        A microbatch before its backward holds its activation and has all of `times` left; one
-        before its W holds `until_weight` and has what B leaves of it. An F of no length may share
-        its instant.
+        A microbatch before its backward has its activation live and all of `times` to do. One
+        before its W has `until_weight` live and the rest of `times` after B to do. An F of duration
+        0 may share its instant with backwards.
         """
-        others = self.batches - 1
-        everything = np.asarray(others * sum(times))
-        if self.room is None or self._room_of_waiting is None:
+        num_others = self.batches - 1
+        everything = np.asarray(num_others * sum(times))
+        if self.headroom is None or self._waiting_headroom is None:
             return everything
         items = [
-            KnapsackItems(time, activation, others)
+            KnapsackItems(time, activation, num_others)
             for time, activation in zip(times, self.activation, strict=True)
         ]
-        most = most_work(items, self._room_of_waiting - self.held)
-        gives = np.any([change < 0 for change in self.memory_b], axis=0)
-        if self.space.split and gives.any():
-            parts = zip(times, self.hand_on, self.until_weight, strict=True)
-            items += [KnapsackItems(time - own, memory, others) for time, own, memory in parts]
-            most = np.where(gives, most_work(items, self.room - self.held), most)
-        most = np.minimum(everything, most)
-        return np.where(self.forward[-1] > 0, most, everything)
+        max_work_left = max_work(items, self._waiting_headroom - self.live)
+        frees = np.any([change < 0 for change in self.memory_b], axis=0)
+        if self.space.split and frees.any():
+            parts = zip(times, self.gradient_time, self.until_weight, strict=True)
+            items += [KnapsackItems(time - own, memory, num_others) for time, own, memory in parts]
+            max_work_left = np.where(
+                frees, max_work(items, self.headroom - self.live), max_work_left
+            )
+        max_work_left = np.minimum(everything, max_work_left)
+        return np.where(self.forward[-1] > 0, max_work_left, everything)
 
     @cached_property
-    def _left(self) -> Ints:
+    def _trailing_idle(self) -> Ints:
         """Idle time of argument 1 after the last F."""
-        left = np.maximum(0, self.round_trip - self._unfinished(self.longest_backward))
-        return np.where(self.forward[-1] > 0, left, 0)
+        idle = np.maximum(0, self.round_trip - self._unfinished(self.longest_backward))
+        return np.where(self.forward[-1] > 0, idle, 0)
 
     @cached_property
     def _pending(self) -> Ints:
-        """Most work of W left when the last backward of the first hosted stage starts."""
+        """Maximum work of W after the start of the last backward of the first hosted stage."""
         items = [
             KnapsackItems(time, memory, self.batches - (0 if k else 1))
             for k, (time, memory) in enumerate(zip(self.weight, self.until_weight, strict=True))
         ]
-        room = self.room
-        if room is not None:
-            room = room - np.where(self.hand_on[0] > 0, self.activation[0], 0) - self._taken_by_b
-        return most_work(items, room)
+        headroom = self.headroom
+        if headroom is not None:
+            headroom = (
+                headroom
+                - np.where(self.gradient_time[0] > 0, self.activation[0], 0)
+                - self._allocated_by_b
+            )
+        return max_work(items, headroom)
 
     def way_from(self, first: int) -> DeviceBound:
         """Arguments 1 to 4, for the operations from F of hosted stage `first` on."""
         wait, start = self._wait(first), self.head(first)
         forwards = np.asarray(self.batches * sum(self.forward[first:]))
         backwards = np.asarray(self.batches * sum(self.backward))
-        idle = np.where(self.tight, wait + self._left, np.maximum(wait, self._left))
+        idle = np.where(
+            self.tight, wait + self._trailing_idle, np.maximum(wait, self._trailing_idle)
+        )
         work = start + forwards + backwards + idle
         last = start + wait + forwards + backwards - self.backward[0] - self._pending
-        others = np.asarray((self.batches - 1) * sum(self.backward)) - self._unfinished(
+        other_backwards = np.asarray((self.batches - 1) * sum(self.backward)) - self._unfinished(
             self.backward
         )
-        turn = start + np.where(self.tight, wait, 0) + forwards + others + self.round_trip
-        found = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
-        found = _larger(found, DeviceBound(work, found.through))
+        turn = start + np.where(self.tight, wait, 0) + forwards + other_backwards + self.round_trip
+        bound = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
+        bound = _larger(bound, DeviceBound(work, bound.through))
         for stage in range(len(self.hosted)):
-            found = _larger(found, self._up_to_backward(stage, start + wait + forwards))
-        return found
+            bound = _larger(bound, self._up_to_backward(stage, start + wait + forwards))
+        return bound
 
     def _up_to_backward(self, last: int, begun: Ints) -> DeviceBound:
         """Argument 4, up to the last backward of hosted stage `last`, after all F and idle time."""
-        above = np.asarray(self.batches * sum(self.hand_on[last + 1 :], start=0 * begun))
-        return self._ends(begun + above + (self.batches - 1) * self.hand_on[last] + self._up(last))
+        above = np.asarray(self.batches * sum(self.gradient_time[last + 1 :], start=0 * begun))
+        return self._ends(
+            begun + above + (self.batches - 1) * self.gradient_time[last] + self._up(last)
+        )
 
     def recurrence(self, first: int) -> DeviceBound:
-        """Argument 5 from F of hosted stage `first`, for the most repetitions and one less."""
-        found = DeviceBound(0 * self.held, 0 * self.held - FOREVER)
+        """Argument 5 from F of hosted stage `first`, for the maximum repetitions and one less."""
+        bound = DeviceBound(0 * self.live, 0 * self.live - FOREVER)
         work = np.asarray(sum(self.forward[first:]) + sum(self.backward))
         for fit, gap in self._repetitions(first):
-            most: Ints = np.where(gap > fit * work, (self.batches - 1) // fit, 0)
-            for times in (most, most - 1):
-                here = np.flatnonzero(times > 0)
-                if here.size:
-                    rest = self._at(here, self.batches - times * fit, times * gap)
-                    for row, own in zip(found, rest.way_from(first), strict=True):
-                        row[here] = np.maximum(row[here], own)
-        return found
+            max_repetitions: Ints = np.where(gap > fit * work, (self.batches - 1) // fit, 0)
+            for times in (max_repetitions, max_repetitions - 1):
+                repeating = np.flatnonzero(times > 0)
+                if repeating.size:
+                    rest = self._at(repeating, self.batches - times * fit, times * gap)
+                    for row, own in zip(bound, rest.way_from(first), strict=True):
+                        row[repeating] = np.maximum(row[repeating], own)
+        return bound
 
     def _repetitions(self, first: int) -> Iterator[tuple[Ints, Ints]]:
-        """Of argument 5 with p = `first`: n and h, by stage q, for the ends of B and of W.
+        """Values n and h of argument 5 with p = `first`, by stage q, for the ends of B and of W.
 
-        If memory waits for an end of B, none is running when an F starts; the next that does
-        adds what it takes. If it waits for an end of W, enough have come to that of B, and one
-        of these has not come to that of W.
+        If the F waits for memory that B frees, no B is running when it starts, and the next B adds
+        its allocation. If it waits for memory that W frees, enough microbatches have ended B, and
+        one of these has not ended W.
         """
-        assert self.room is not None
-        room, up = self.room - sum(self.activation[: first + 1]), self._up(len(self.hosted) - 1)
+        assert self.headroom is not None
+        headroom, up = (
+            self.headroom - sum(self.activation[: first + 1]),
+            self._up(len(self.hosted) - 1),
+        )
         way = self._down(first) + self.round_trip + up
         for k in range(first + 1):
             before, after = np.asarray(sum(self.activation[: k + 1])), self.until_weight[k]
             arrives = way - self._up(k)
-            handed_on = KnapsackItems(self.hand_on[k], before, self.batches)
-            number = 1 + _fitting(handed_on, room - self._taken(k) * (k == first))
-            yield number, arrives + self.hand_on[k]
+            until_gradient = KnapsackItems(self.gradient_time[k], before, self.batches)
+            fit = 1 + _fitting(until_gradient, headroom - self._allocated(k) * (k == first))
+            yield fit, arrives + self.gradient_time[k]
             done = KnapsackItems(self.backward[k], np.minimum(before, after), self.batches)
-            more = np.where(room < after, 1, 2 + _fitting(done, room - after))
-            yield np.maximum(number, more), arrives + self.backward[k]
+            fit_until_w = np.where(headroom < after, 1, 2 + _fitting(done, headroom - after))
+            yield np.maximum(fit, fit_until_w), arrives + self.backward[k]
 
     def _at(self, places: Ints, batches: Ints, later: Ints) -> _Device:
-        """Some of the choices, with other numbers of microbatches, which come later."""
+        """Select choices, with other numbers of microbatches that start later."""
         hosted = tuple(stage.at(places) for stage in self.hosted)
         return _Device(self.space, self.device, hosted, batches[places], later[places])
 
-    def least_memory(self) -> Ints:
+    def min_memory(self) -> Ints:
         """See the function of this name."""
-        need, before = 0 * self.held, 0 * self.held
+        need, before = 0 * self.live, 0 * self.live
         for k, activation in enumerate(self.activation):
             before = before + activation
             need = np.maximum(need, before)
             if self.space.split and not self.space.whole:
                 at_b = before + np.maximum(0, self.memory_b[k])
-                need = np.maximum(need, np.where(self.hand_on[k] > 0, at_b, 0))
+                need = np.maximum(need, np.where(self.gradient_time[k] > 0, at_b, 0))
                 need = np.maximum(need, np.where(self.weight[k] > 0, self.until_weight[k], 0))
         return np.asarray(self.static + need)
 
 
 def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
-    """Least delays between two stages, over all places of the cuts."""
+    """Minimum delays between two stages, over all positions of the cuts."""
     return sum(min(rows[stage][1:-1], default=0) for stage in range(low, high))

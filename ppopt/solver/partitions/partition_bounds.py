@@ -37,48 +37,52 @@ from ppopt.solver.partitions.recompute_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)
-"""Shares above the least bound that the bound of a most even partition may have: no single one is
-always best."""
+"""Shares by which the bound of a most even partition may exceed the minimum bound: no single share
+is always best."""
 EVEN = 0.02
-"""Share for the partition whose bound is the first ceiling if memory is limited."""
-MOST_ENUMERATED = 20_000
-"""Most partitions of a placement without a program that are bounded one by one."""
+"""Share for the partition whose bound is the first ceiling if memory is limited; see `SHARES`."""
+MAX_ENUMERATED = 20_000
+"""Maximum number of partitions that are bounded one by one, for placements without a program."""
 TOGETHER = 128
-"""Partitions that are bounded together between two looks at the time."""
+"""Partitions that are bounded together between two checks of the deadline."""
 PROGRAM_SHARE = 0.9
-"""Share of the first turn for bounds after which a program gives way to every stage alone."""
+"""Share of the first turn for a program; the rest is for the bounds of stages alone."""
 NEAR = 0.1
-"""Largest share by which the first ceiling of a program in turns is above the quick bound: it takes
-less time than one of a higher ceiling, and often suffices."""
+"""Maximum share by which the first ceiling of a resumable program exceeds the quick bound: such a
+program is faster than one with a higher ceiling, and often suffices."""
 FIRST_CEILING = 0.03
-"""Share by which the first ceiling of a program is above the quick bound; it doubles until the
-least bound lies below it."""
+"""Share by which the first ceiling of a program exceeds the quick bound; it doubles until the
+minimum bound is below the ceiling."""
 PATIENCE = 0.5
-"""Share from which a program first asks whether any partition is within the memory limits."""
+"""Share from which a program first checks whether any partition is within the memory limits."""
 
 
 def partition_bound(space: PartitionSpace, counts: Counts) -> int:
-    """Bound of the schedules of one partition; FOREVER if memory does not suffice."""
+    """Bound of the schedules of one partition; FOREVER if it exceeds the memory limits."""
     return partition_bounds(space, [counts])[0]
 
 
 def partition_bounds(space: PartitionSpace, partitions: Sequence[Counts]) -> list[int]:
-    """Bounds of the schedules of partitions; FOREVER if memory does not suffice."""
+    """Bounds of the schedules of partitions; FOREVER if they exceed the memory limits."""
     bounds = np.zeros(len(partitions), np.int64)
     lengths = np.array([counts[0] for counts in partitions])
     for length in np.unique(lengths):
-        alike = np.flatnonzero(lengths == length)
-        bounds[alike] = _bounds_alike(space, [partitions[place] for place in alike.tolist()])
+        same_length = np.flatnonzero(lengths == length)
+        bounds[same_length] = _bounds_of_equal_first(
+            space, [partitions[index] for index in same_length.tolist()]
+        )
     return [int(bound) for bound in bounds]
 
 
-def _bounds_alike(space: PartitionSpace, alike: Sequence[Counts]) -> Ints:
-    """Bounds of partitions whose stages 0 have the same layers."""
-    length = alike[0][0]
+def _bounds_of_equal_first(space: PartitionSpace, partitions: Sequence[Counts]) -> Ints:
+    """Bounds of partitions with the same layers in stage 0."""
+    length = partitions[0][0]
     tail, pace = int(first_stage_tail(space, np.array(length))), pace_of(space, length)
     bounds = [
-        np.broadcast_to(chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(alike))
-        for device, stages in enumerate(_hosted(space, alike))
+        np.broadcast_to(
+            chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(partitions)
+        )
+        for device, stages in enumerate(_hosted(space, partitions))
     ]
     return np.asarray(np.max(bounds, axis=0))
 
@@ -100,35 +104,36 @@ def every_partition(space: PartitionSpace) -> Iterator[Counts]:
 
 
 def quick_bound(space: PartitionSpace) -> int:
-    """Mean work of the devices, by their speeds, or one microbatch's way to the end and back.
+    """Mean work of the devices, weighted by speed, or the round trip of one microbatch.
 
-    No partition's busiest device has less work, and the device of stage 0 is at both ends of that
-    way. It is not for device span where layers run no backward.
+    The busiest device of every partition has at least the mean work, and the device of stage 0 is
+    at both ends of the round trip. The round trip does not bound the device span if layers have no
+    backward.
     """
     layers, sums = space.layers, space.sums
-    work = sum(layers.forward) + _least_backward(space)
+    work = sum(layers.forward) + _min_backward(space)
     speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
     mean = ceil((space.batches_of_work or space.batches) * work / sum(speeds))
     if space.span and not space.has_all_backwards:
         return mean
     delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
-    way = int(sums.forward[-1] + sums.hand_on[-1]) * space.least_slowness
+    way = int(sums.forward[-1] + sums.gradient_time[-1]) * space.min_slowness
     return max(mean, way + delays)
 
 
 def highest_bound(space: PartitionSpace) -> int:
-    """Upper bound of all bounds of partitions whose memory suffices, without any overlap."""
+    """Upper bound on the bounds of all feasible partitions: all work and delays in sequence."""
     layers, delays = space.layers, space.delays
     times = layers.forward, layers.backward_input, layers.weight, layers.backward
     links = sum(max(row) for rows in delays for row in rows)
-    again = 0 if space.recompute is None else 2 * sum(space.recompute.time)
-    most = max(space.slowness, default=1)
+    recompute_time = 0 if space.recompute is None else 2 * sum(space.recompute.time)
+    slowest = max(space.slowness, default=1)
     batches = ceil(max(space.batches_of_work, Fraction(space.batches)))
-    return batches * (most * (sum(map(sum, times)) + again) + links)
+    return batches * (slowest * (sum(map(sum, times)) + recompute_time) + links)
 
 
-def _least_backward(space: PartitionSpace) -> int:
-    """Least time of a backward of all layers, each in its faster way."""
+def _min_backward(space: PartitionSpace) -> int:
+    """Minimum time of a backward of all layers, each with its faster kind."""
     layers = space.layers
     apart = map(add, layers.backward_input, layers.weight)
     if not space.split:
@@ -137,21 +142,21 @@ def _least_backward(space: PartitionSpace) -> int:
 
 
 class PartitionBounds(ABC):
-    """Bounds over all partitions of a space, perhaps of a relaxation of it."""
+    """Bounds over all partitions of a space, possibly of a relaxation."""
 
     @property
     @abstractmethod
-    def least(self) -> int:
+    def min_bound(self) -> int:
         """Lower bound of all partitions; FOREVER: none is within the memory limits."""
 
     @property
     @abstractmethod
-    def least_limit(self) -> int:
-        """Limit, one for every device, below which no partition runs, in memory ticks."""
+    def min_limit(self) -> int:
+        """Memory limit per device below which no partition is feasible, in ticks."""
 
     @abstractmethod
     def most_even(self, share: float) -> Counts | None:
-        """The most even partition whose bound is at most this share above the least."""
+        """The most even partition whose bound exceeds the minimum by at most this share."""
 
     @abstractmethod
     def extend(self, deadline: Deadline) -> None:
@@ -163,62 +168,62 @@ class CompleteBounds(PartitionBounds):
 
     @abstractmethod
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
-        """Partitions of bounds up to a ceiling with their bounds, the least first."""
+        """Partitions with bounds up to a ceiling, and these bounds, the smallest first."""
 
 
 def bounds_of(space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> PartitionBounds:
-    """Bounds of a space: by a program, one by one, or of every stage alone.
+    """Bounds of a space: by a program, by enumeration, or of every stage alone.
 
     Queries raise TimeoutError after the deadline.
     """
     pattern = pattern_of(space)
     if pattern is not None:
-        return _Programmed(space, pattern, deadline)
-    if space.size <= MOST_ENUMERATED:
-        return _Listed(space, deadline)
-    return _StagesAlone(space, deadline)
+        return _DpBounds(space, pattern, deadline)
+    if space.size <= MAX_ENUMERATED:
+        return _EnumeratedBounds(space, deadline)
+    return _PerStageBounds(space, deadline)
 
 
-class BoundingInTurns:
-    """Bounds of a space, computed in turns: each continues where the last one ended."""
+class ResumableBounding:
+    """Bounds of a space that are computed in turns; each turn resumes the last one."""
 
     def __init__(self, space: PartitionSpace) -> None:
         self._space, self._pattern = space, pattern_of(space)
         self._program: PartitionProgram | None = None
-        """Program of all partitions of bounds up to a ceiling; None: no turn had a ceiling yet."""
+        """Program of all partitions with bounds up to a ceiling; None: no turn had one yet."""
         self._above = -1
         """Value that all bounds exceed."""
         self._whole: PartitionBounds | None = None
-        """Bounds without a ceiling; None: not begun."""
-        self._alone: _StagesAlone | None = None
+        """Bounds without a ceiling; None: not started."""
+        self._alone: _PerStageBounds | None = None
         """Bounds of every stage alone; None: not needed yet."""
         self._too_large = False
-        """Whether a program has too many choices: no further one is made."""
+        """Whether a program has too many choices: no other program is created."""
 
     def run(
         self, turn: Deadline, deadline: Deadline, ceiling: int | None = None
     ) -> PartitionBounds:
-        """Bounds if the least one is found in a turn; else those of stages alone.
+        """Bounds over partitions if a turn suffices for their minimum; else those of stages alone.
 
-        With a ceiling, partitions of bounds above it are useless: programs tell whether there are
-        others. Queries raise TimeoutError after the deadline.
+        With a ceiling, partitions with bounds above it are useless: programs determine whether
+        there are others. Queries raise TimeoutError after the deadline.
         """
         share = PROGRAM_SHARE if self._alone is None else 1
         try:
-            found = self._of_all(turn.share(share), ceiling)
+            bounds = self._of_all(turn.share(share), ceiling)
         except TimeoutError as error:
             self._too_large |= isinstance(error, ProgramTooLargeError)
-            self._alone = found = self._alone or _StagesAlone(self._space)
+            self._alone = bounds = self._alone or _PerStageBounds(self._space)
             if self._program is not None:
-                self._above = max(self._above, self._program.least_so_far - 1)
+                self._above = max(self._above, self._program.min_bound_so_far - 1)
             self._alone.raise_above(self._above)
-        found.extend(turn)
-        _ = found.least
-        found.extend(deadline)
-        return found
+        bounds.extend(turn)
+        _ = bounds.min_bound
+        bounds.extend(deadline)
+        return bounds
 
     def _of_all(self, turn: Deadline, ceiling: int | None) -> PartitionBounds:
-        """Bounds of all partitions, the least one found in a turn."""
+        """Bounds of all partitions; raises TimeoutError if a turn is too short for the minimum."""
         if self._too_large:
             raise TimeoutError
         if self._pattern is not None and ceiling is not None:
@@ -226,24 +231,24 @@ class BoundingInTurns:
         self._whole = self._whole or bounds_of(self._space, turn)
         self._whole.extend(turn)
         if isinstance(self._whole, CompleteBounds):
-            _ = self._whole.least
+            _ = self._whole.min_bound
         return self._whole
 
     def _within(self, ceiling: int, pattern: PlacementPattern, turn: Deadline) -> PartitionBounds:
-        """Bounds by programs up to a ceiling, the least one found in a turn."""
+        """Bounds by programs up to a ceiling; raises TimeoutError as `_of_all` does."""
         near = int(quick_bound(self._space) * (1 + NEAR))
         while self._above < ceiling:
             if self._program is None:
-                most = ceiling if self._above >= near else min(near, ceiling)
-                self._program = PartitionProgram(self._space, pattern, most, turn)
+                program_ceiling = ceiling if self._above >= near else min(near, ceiling)
+                self._program = PartitionProgram(self._space, pattern, program_ceiling, turn)
             self._program.deadline = turn
-            if self._program.least < FOREVER:
-                return _Programmed(self._space, pattern, turn, self._program)
+            if self._program.min_bound < FOREVER:
+                return _DpBounds(self._space, pattern, turn, self._program)
             self._above, self._program = self._program.ceiling, None
-        return _StagesAlone(self._space, above=self._above)
+        return _PerStageBounds(self._space, above=self._above)
 
 
-class _Programmed(CompleteBounds):
+class _DpBounds(CompleteBounds):
     """Bounds by dynamic programs."""
 
     def __init__(
@@ -253,32 +258,32 @@ class _Programmed(CompleteBounds):
         deadline: Deadline,
         program: PartitionProgram | None = None,
     ) -> None:
-        """`program`: one that has partitions below its ceiling, if it is known."""
+        """`program`: a known program that has partitions below its ceiling."""
         self._space, self._pattern, self._deadline = space, pattern, deadline
         self._program = program
         self._earlier: list[PartitionProgram] = []
-        """Programs with lower ceilings, whose partitions may still be enumerated."""
+        """Programs with lower ceilings whose enumeration may still continue."""
         self._share = FIRST_CEILING
-        """Share above the quick bound at which the next program has its ceiling."""
+        """Share by which the ceiling of the next program exceeds the quick bound."""
 
     @cached_property
-    def least(self) -> int:
+    def min_bound(self) -> int:
         if self._program is None and self._known_bound < FOREVER:
             self._program = self._stated(self._known_bound)
-        while self._program is None or self._program.least == FOREVER:
+        while self._program is None or self._program.min_bound == FOREVER:
             if self._share >= PATIENCE and not self._fits:
                 return FOREVER
             self._program = self._stated(int(quick_bound(self._space) * (1 + self._share)))
             self._share *= 2
-        return self._program.least
+        return self._program.min_bound
 
     @cached_property
     def _known_bound(self) -> int:
-        """Bound of an even partition: the least bound of all is no larger."""
+        """Bound of an even partition, which is at least the minimum bound."""
         if self._space.limits is None:
             return FOREVER
-        free = _Programmed(self._space.unlimited, self._pattern, self._deadline)
-        if free.least == FOREVER:
+        free = _DpBounds(self._space.unlimited, self._pattern, self._deadline)
+        if free.min_bound == FOREVER:
             return FOREVER
         even = free.most_even(EVEN)
         return FOREVER if even is None else partition_bound(self._space, even)
@@ -291,31 +296,31 @@ class _Programmed(CompleteBounds):
             return True
         highest = max(limits)
         figure = BoundFunction(_need_beside_limit, _memory)
-        return self._stated(highest, figure).least <= highest
+        return self._stated(highest, figure).min_bound <= highest
 
     @cached_property
-    def least_limit(self) -> int:
-        figure, least = BoundFunction(_need, _memory), FOREVER
+    def min_limit(self) -> int:
+        figure, limit = BoundFunction(_need, _memory), FOREVER
         ceiling = -(-memory_of_all(self._space) // self._space.num_devices)
-        while least == FOREVER:
+        while limit == FOREVER:
             ceiling += 1 + ceiling // 4
-            least = self._stated(ceiling, figure).least
-        return least
+            limit = self._stated(ceiling, figure).min_bound
+        return limit
 
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
-        if self.least == FOREVER:
+        if self.min_bound == FOREVER:
             return iter(())
-        found = self._program_for(min(ceiling, FOREVER - 1)).in_order()
-        return takewhile(lambda pair: pair[0] <= ceiling, found)
+        partitions = self._program_for(min(ceiling, FOREVER - 1)).in_order()
+        return takewhile(lambda pair: pair[0] <= ceiling, partitions)
 
     def most_even(self, share: float) -> Counts | None:
-        if self.least == FOREVER:
+        if self.min_bound == FOREVER:
             return None
-        ceiling = int(self.least * (1 + share))
+        ceiling = int(self.min_bound * (1 + share))
         return self._program_for(ceiling).most_even(ceiling)
 
     def _program_for(self, ceiling: int) -> PartitionProgram:
-        """Program of all partitions of bounds up to a ceiling."""
+        """Program of all partitions with bounds up to a ceiling."""
         assert self._program is not None
         if self._program.ceiling < ceiling:
             self._earlier.append(self._program)
@@ -331,42 +336,42 @@ class _Programmed(CompleteBounds):
         return PartitionProgram(self._space, self._pattern, ceiling, self._deadline, figure)
 
 
-class _Listed(CompleteBounds):
+class _EnumeratedBounds(CompleteBounds):
     """Bounds of partitions, computed one by one."""
 
     def __init__(self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> None:
         self._space, self._deadline = space, deadline
-        self._found: list[tuple[int, Counts]] = []
+        self._bounded: list[tuple[int, Counts]] = []
         """Bounded partitions, with their bounds."""
         self._done = 0
         """Number of batches that are bounded."""
 
     @cached_property
     def _bounds(self) -> list[tuple[int, Counts]]:
-        """Partitions within the limits, the least bounds first."""
-        for alike in self._batches_from(self._done):
-            bounds = _bounds_alike(self._space, alike).tolist()
-            self._found += zip(bounds, alike, strict=True)
+        """Partitions within the limits, the smallest bounds first."""
+        for batch in self._batches_from(self._done):
+            bounds = _bounds_of_equal_first(self._space, batch).tolist()
+            self._bounded += zip(bounds, batch, strict=True)
             self._done += 1
-        return sorted(entry for entry in self._found if entry[0] < FOREVER)
+        return sorted(entry for entry in self._bounded if entry[0] < FOREVER)
 
     def _batches_from(self, first: int) -> Iterator[list[Counts]]:
-        """Yield the batches from a number on, until the deadline."""
-        for alike in islice(_batches(self._space), first, None):
+        """Yield the batches from index `first` on; raises TimeoutError after the deadline."""
+        for batch in islice(_batches(self._space), first, None):
             if self._deadline.over:
                 raise TimeoutError
-            yield alike
+            yield batch
 
     @property
-    def least(self) -> int:
+    def min_bound(self) -> int:
         return self._bounds[0][0] if self._bounds else FOREVER
 
     @property
-    def least_limit(self) -> int:
+    def min_limit(self) -> int:
         return min(int(self._need(alike).min()) for alike in self._batches_from(0))
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
-        """Least memory of the fullest device of every partition."""
+        """Maximum over the devices of their minimum memory, per partition."""
         hosted = enumerate(_hosted(self._space, partitions))
         return np.asarray(
             np.max([chosen_memory(self._space, device, stage) for device, stage in hosted], axis=0)
@@ -376,9 +381,9 @@ class _Listed(CompleteBounds):
         return ((bound, counts) for bound, counts in self._bounds if bound <= ceiling)
 
     def most_even(self, share: float) -> Counts | None:
-        if self.least == FOREVER:
+        if self.min_bound == FOREVER:
             return None
-        close = (counts for _, counts in self.in_order(int(self.least * (1 + share))))
+        close = (counts for _, counts in self.in_order(int(self.min_bound * (1 + share))))
         return min(close, key=lambda counts: sum(n * n for n in counts))
 
     def extend(self, deadline: Deadline) -> None:
@@ -386,68 +391,68 @@ class _Listed(CompleteBounds):
 
 
 def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
-    """All partitions in batches with equal stages 0."""
+    """All partitions in batches with the same layers in stage 0."""
     for _, alike in groupby(every_partition(space), key=lambda counts: counts[0]):
         while batch := list(islice(alike, TOGETHER)):
             yield batch
 
 
-class _StagesAlone(PartitionBounds):
+class _PerStageBounds(PartitionBounds):
     """The quick bound, and bounds of every stage alone on its own device: a relaxation."""
 
     def __init__(
         self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE, above: int = -1
     ) -> None:
-        """`above`: all bounds are known to exceed it."""
+        """`above`: a value that all bounds are known to exceed."""
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         slowness = tuple(map(space.slowness_of, space.hosts))
         alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
-        self._alone = _Programmed(alone, PlacementPattern.ONE, deadline)
+        self._alone = _DpBounds(alone, PlacementPattern.SINGLE, deadline)
         self._quick = quick_bound(space)
         self.raise_above(above)
 
     def raise_above(self, above: int) -> None:
-        """Use that all bounds are known to exceed `above`."""
+        """Record that all bounds exceed `above`."""
         self._quick = max(self._quick, above + 1)
 
     @property
-    def least(self) -> int:
-        return max(self._quick, self._least_alone)
+    def min_bound(self) -> int:
+        return max(self._quick, self._min_bound_alone)
 
     @cached_property
-    def _least_alone(self) -> int:
-        """Least bound of stages alone; 0 if it is not found by the deadline."""
+    def _min_bound_alone(self) -> int:
+        """Minimum bound of stages alone; 0 if it is unknown at the deadline."""
         try:
-            return self._alone.least
+            return self._alone.min_bound
         except TimeoutError:
             return 0
 
     @property
-    def least_limit(self) -> int:
-        return self._alone.least_limit
+    def min_limit(self) -> int:
+        return self._alone.min_limit
 
     def most_even(self, share: float) -> Counts | None:
-        return self._alone.most_even(share) if self._least_alone else None
+        return self._alone.most_even(share) if self._min_bound_alone else None
 
     def extend(self, deadline: Deadline) -> None:
         self._alone.extend(deadline)
 
 
 def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
-    """Static memory of layers, and the least of their activations that F keeps."""
-    return space.sums.least_memory_of(low, high)
+    """Static memory of layers, plus the minimum of their activations that F retains."""
+    return space.sums.min_memory_of(low, high)
 
 
 def memory_of_all(space: PartitionSpace) -> int:
-    """Memory that all devices together need with any partition and recompute."""
-    return int(space.sums.least_memory_of(0, space.num_layers))
+    """Minimum memory of all devices together, over all partitions and recompute options."""
+    return int(space.sums.min_memory_of(0, space.num_layers))
 
 
 def _need(
     space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
 ) -> DeviceBound:
-    """Least memory of a device."""
+    """Minimum memory of a device."""
     del ceiling, pace
     need = chosen_memory(space, device, hosted)
     return DeviceBound(need, need - FOREVER)
@@ -456,7 +461,7 @@ def _need(
 def _need_beside_limit(
     space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
 ) -> DeviceBound:
-    """Least memory of a device, raised by the difference of its limit to the largest one."""
+    """Minimum memory of a device plus the difference between the largest limit and its own."""
     del ceiling, pace
     assert space.limits is not None
     need = chosen_memory(space, device, hosted) + max(space.limits) - space.limits[device]

@@ -2,7 +2,7 @@
 
 Every partition has a lower bound (`ppopt.solver.partitions.layer_run_bounds`); dynamic programs
 enumerate partitions by that bound. The most even partitions whose bound is within 0 to 5 % of the
-least, and those made by rule, are scheduled first.
+minimum, and the partitions by rule, are scheduled first.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unl
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
-    BoundingInTurns,
     CompleteBounds,
     PartitionBounds,
+    ResumableBounding,
     bounds_of,
     highest_bound,
     partition_bounds,
@@ -36,12 +36,12 @@ from ppopt.solver.partitions.partition_bounds import (
 from ppopt.solver.partitions.partition_program import Counts
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
 
-FEW_MOVES = 64
-"""Most moves of one layer between two stages: all of 8 stages, those over up to 2 cuts of 16."""
+MAX_FAR_MOVES = 64
+"""Maximum number of moves of a layer to another stage: all for 8 stages, over 2 cuts for 16."""
 EVEN_SHARE = 0.05
-"""Most of the time left for one even partition of a low bound: of two stages per device it can take
-as long as the bound over all, while nothing is scheduled."""
-FURTHER = 0.01
+"""Maximum share of the remaining time for one even partition: with two stages per device it may
+take as long as the bound over all, and nothing is scheduled meanwhile."""
+FIRST_EXTENSION = 0.01
 """Share by which the enumeration in bound order is extended; it doubles every time."""
 
 
@@ -49,51 +49,55 @@ class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
     def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: Deadline) -> None:
-        """`base`: its model is cut; bounds raise TimeoutError after the deadline."""
+        """`base` has the model to partition. Bounds raise TimeoutError after the deadline."""
         self._base, self._ticks, self._deadline = base, ticks, deadline
         self._space = ticks.space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """Bounds over all partitions; None: not computed yet."""
-        self._bounding = BoundingInTurns(self._space)
+        self._bounding = ResumableBounding(self._space)
         self._order: PartitionOrder | None = None
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
-        """Bound all partitions; if that takes longer, every stage alone. A further call resumes."""
+        """Bound all partitions, or else every stage alone; another call resumes."""
         if isinstance(self._bounds, CompleteBounds):
             return
-        most = None if ceiling is None else int(ceiling * self._ticks.per_unit)
-        bounds, order = self._bounding.run(deadline, self._deadline, most), self._order
-        if isinstance(bounds, CompleteBounds) and bounds.least < FOREVER:
+        max_bound = None if ceiling is None else int(ceiling * self._ticks.per_unit)
+        bounds, order = self._bounding.run(deadline, self._deadline, max_bound), self._order
+        if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:
             order = PartitionOrder(self._space, bounds)
         self._bounds, self._order = bounds, order
 
     @property
     def lower_bound(self) -> Fraction:
-        """Least bound of all partitions; 0 if none is within the memory limits."""
+        """Minimum bound of all partitions; 0 if none is within the memory limits."""
         if self._bounds is None:
             return self._time(quick_bound(self._space))
-        return self._time(self._bounds.least) if self._bounds.least < FOREVER else Fraction(0)
+        return (
+            self._time(self._bounds.min_bound) if self._bounds.min_bound < FOREVER else Fraction(0)
+        )
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Next configuration in the order of bounds; without an order, the least bound."""
-        if self._bounds is not None and self._bounds.least == FOREVER:
+        """Next configuration in the order of bounds; without an order, the minimum bound."""
+        if self._bounds is not None and self._bounds.min_bound == FOREVER:
             return NONE_LEFT
         if self._order is None:
             return Unlisted(self.lower_bound)
-        most = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
+        max_bound = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
         try:
-            return self._following(self._order, known, most)
+            return self._following(self._order, known, max_bound)
         except TimeoutError:
             return Unlisted(self.lower_bound)
 
     @abstractmethod
-    def _following(self, order: PartitionOrder, known: Container[Key], most: int | None) -> Rest:
-        """Next unknown configuration whose bound is at most `most` ticks, if there is one."""
+    def _following(
+        self, order: PartitionOrder, known: Container[Key], max_bound: int | None
+    ) -> Rest:
+        """Next unknown configuration whose bound is at most `max_bound` ticks, if there is one."""
 
     @property
     def _counted(self) -> str:
-        """Text on what of phases and of microbatches the bounds count."""
+        """Text on how the bounds count phases and different microbatches."""
         phases = "; of phases, those on compute are counted"
         smallest = (
             "; but for the work of all, every microbatch is counted as short, and as small, as the "
@@ -103,19 +107,19 @@ class BoundedPartitions(Choice):
         return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 
     def _bounds_in_order(self) -> PartitionBounds | None:
-        """Bounds over all partitions, whose order begins; None: none is within the limits."""
+        """Bounds over all partitions, for enumeration in order; None: none is feasible."""
         if self._bounds is None:
             bounds = bounds_of(self._space, self._deadline)
-            _ = bounds.least
+            _ = bounds.min_bound
             self._bounds = bounds
-        if self._bounds.least == FOREVER:
+        if self._bounds.min_bound == FOREVER:
             return None
         if isinstance(self._bounds, CompleteBounds):
             self._order = PartitionOrder(self._space, self._bounds)
         return self._bounds
 
     def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
-        """Even partitions of low bounds, as many as are found in time: the evener, the longer."""
+        """Even partitions with small bounds, until the deadline; more even ones take longer."""
         for share in SHARES:
             bounds.extend(self._deadline.share(EVEN_SHARE))
             try:
@@ -128,7 +132,7 @@ class BoundedPartitions(Choice):
                 yield counts
 
     def _by_rule(self) -> list[Counts]:
-        """Partitions made by rule."""
+        """Partitions by rule."""
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
     def _time(self, ticks: int) -> Fraction:
@@ -150,20 +154,20 @@ class PartitionChoice(BoundedPartitions):
         super().__init__(base, space_of(replace(problem, pipeline=base)), deadline)
 
     def pipeline(self, key: Key) -> Pipeline:
-        """Pipeline cut into these counts of layers."""
+        """Pipeline with these numbers of layers per stage."""
         return replace(self._base, partition=key)
 
     def key(self, pipeline: Pipeline) -> Key:
-        """Counts of layers of a pipeline."""
+        """Numbers of layers per stage of a pipeline."""
         return pipeline.counts
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Partitions with their bounds; one whose memory cannot suffice is impossible."""
+        """Partitions with their bounds; those over the memory limits are impossible."""
         for counts, bound in zip(keys, partition_bounds(self._space, keys), strict=True):
             yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
 
     def first(self) -> Iterator[Counts]:
-        """The given rule's partition, before all bounds; then even ones of low bounds."""
+        """The partition of the pipeline, before all bounds; then even ones with small bounds."""
         yield self._base.counts
         bounds = self._bounds_in_order()
         if bounds is None:
@@ -171,7 +175,7 @@ class PartitionChoice(BoundedPartitions):
         yield from self._most_even(bounds)
         yield from self._by_rule()
         if isinstance(bounds, CompleteBounds):
-            yield from (counts for _, counts in islice(bounds.in_order(bounds.least), 1))
+            yield from (counts for _, counts in islice(bounds.in_order(bounds.min_bound), 1))
 
     def moves(self, key: Key) -> Iterator[Counts]:
         """Partitions that move one layer from one stage to another."""
@@ -184,18 +188,20 @@ class PartitionChoice(BoundedPartitions):
             return no_partition_fits(self._ticks, self._bounds)
         return (
             f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages: {ruled_out_words(search, space)}{self._counted}"
+            f"{space.num_stages} stages: {exclusion_text(search, space)}{self._counted}"
         )
 
-    def _following(self, order: PartitionOrder, known: Container[Key], most: int | None) -> Rest:
-        following = order.peek(known, most)
+    def _following(
+        self, order: PartitionOrder, known: Container[Key], max_bound: int | None
+    ) -> Rest:
+        following = order.peek(known, max_bound)
         if isinstance(following, Complete):
             return following
         return Unlisted(self._time(following[0]), following[1])
 
 
-def ruled_out_words(search: SearchedConfigurations, space: PartitionSpace) -> str:
-    """Text on why no partition is better than the bound."""
+def exclusion_text(search: SearchedConfigurations, space: PartitionSpace) -> str:
+    """Text on how all other partitions are excluded."""
     searched, examined = search.searched, search.examined
     alone = "the head, work, forced idle time and way out of one device together take as long"
     if space.limits is not None:
@@ -216,19 +222,19 @@ class PartitionOrder:
 
     def __init__(self, space: PartitionSpace, bounds: CompleteBounds) -> None:
         self._bounds = bounds
-        self._reached = bounds.least
+        self._reached = bounds.min_bound
         """Largest bound of the partitions enumerated so far."""
         self._highest = highest_bound(space)
-        self._share = FURTHER
+        self._share = FIRST_EXTENSION
         self._rest = bounds.in_order(self._reached)
         self._next: tuple[int, Counts] | None = None
 
     def peek(
         self, known: Container[Counts], ceiling: int | None
     ) -> tuple[int, Counts] | Complete[Counts]:
-        """Next unknown partition and its bound; complete if no more have bounds up to the ceiling.
+        """Next unknown partition and its bound; `Complete` if there is none up to the ceiling.
 
-        Raises TimeoutError after the deadline of the bounds, and ever after.
+        Raises TimeoutError after the deadline of the bounds, also in all later calls.
         """
         ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
         while self._next is None or self._next[1] in known:
@@ -242,7 +248,7 @@ class PartitionOrder:
         return self._next if self._next[0] <= ceiling else NONE_LEFT
 
     def _following(self) -> tuple[int, Counts] | None:
-        """Next enumerated partition; none is the last after Ctrl-C, or when time is up."""
+        """Next enumerated partition; after Ctrl-C or a timeout, later calls raise TimeoutError."""
         rest, self._rest = self._rest, iter(_time_is_up, None)
         following = next(rest, None)
         self._rest = rest
@@ -254,19 +260,19 @@ def _time_is_up() -> tuple[int, Counts]:
 
 
 def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
-    """Text on why no partition has a schedule, with the least sufficient limit."""
+    """Text on why no partition has a schedule, with the minimum limit."""
     none = (
         f"no partition of {ticks.space.num_layers} layers fits the limits even for one "
         "microbatch at a time"
     )
     try:
-        least = Fraction(bounds.least_limit, ticks.memory_per_unit)
+        limit = Fraction(bounds.min_limit, ticks.memory_per_unit)
     except TimeoutError:
         return none
-    words = "the least limit that works on every device is"
+    label = "the least limit that works on every device is"
     if not isinstance(bounds, CompleteBounds) or ticks.passing:
-        words = "one that works on every device is at least"
-    return f"{none}; {words} {exact.plain(least)}"
+        label = "one that works on every device is at least"
+    return f"{none}; {label} {exact.plain(limit)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:
@@ -275,14 +281,14 @@ def one_layer_moves(counts: Counts) -> Iterator[Counts]:
 
 
 def layer_moves(counts: Counts) -> Iterator[Counts]:
-    """Partitions with one layer less in one stage and one more in another, near ones first.
+    """Partitions with one layer less in one stage and one more in another, near stages first.
 
-    Moves over one cut are always included, farther ones while there are few.
+    Moves over one cut are always included; farther moves only up to `MAX_FAR_MOVES` in total.
     """
-    number = 0
+    num_moves = 0
     for distance in range(1, len(counts)):
-        number += 2 * (len(counts) - distance)
-        if distance > 1 and number > FEW_MOVES:
+        num_moves += 2 * (len(counts) - distance)
+        if distance > 1 and num_moves > MAX_FAR_MOVES:
             return
         yield from _moves(counts, distance)
 
@@ -290,9 +296,9 @@ def layer_moves(counts: Counts) -> Iterator[Counts]:
 def _moves(counts: Counts, distance: int) -> Iterator[Counts]:
     """Partitions with one layer moved from one stage to another at this distance."""
     for stage in range(len(counts) - distance):
-        for here, there in ((stage, stage + distance), (stage + distance, stage)):
-            if counts[here] > 1:
-                moved = list(counts)
-                moved[here] -= 1
-                moved[there] += 1
-                yield tuple(moved)
+        for source, target in ((stage, stage + distance), (stage + distance, stage)):
+            if counts[source] > 1:
+                neighbour = list(counts)
+                neighbour[source] -= 1
+                neighbour[target] += 1
+                yield tuple(neighbour)

@@ -1,14 +1,14 @@
-"""Dynamic programs over cut positions: the least bound over all partitions, and their order.
+"""Dynamic programs over cut positions: the minimum bound over all partitions, and their order.
 
-With one stage per device a device hosts one run of layers; with two it hosts two. Devices are taken
-in order of their first stage. Of a V the two runs grow from both ends of the model inwards; of the
-interleaved placement both grow forwards, one from the first layer, one from a middle cut that the
-caller fixes. So a state is one or two positions, and a device adds a run of layers at each. The
-bound of a partition is the largest of its devices; the least over all partitions is a bottleneck
-path (a shortest path whose length is its largest arc).
+A device with one stage hosts one run of layers; a device with two stages hosts two runs. Devices
+are visited in order of their first stage. In a V placement the two runs grow from both ends of the
+model inwards. In the interleaved placement both grow forwards, one from the first layer, one from a
+middle cut that the caller fixes. So a state is one or two positions, and a device adds a run of
+layers at each. The bound of a partition is the maximum over its devices. The minimum over all
+partitions is a bottleneck path (a shortest path whose length is its largest arc).
 
-The caller fixes stage 0, too: every way out ends with its backward, and no stage gets its inputs
-faster than F of stage 0 runs.
+The caller also fixes stage 0: every path out ends with its backward, and its F determine the
+minimum distance of the inputs of every stage.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.device_runs import (
     Bools,
     DeviceRuns,
-    Places,
+    RunPositions,
     Runs,
     joined,
-    least_by_position,
+    min_by_position,
 )
 from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
@@ -46,23 +46,23 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 Counts = tuple[int, ...]
 """Layers of every stage."""
 LOOK = 256
-"""Steps of the search for partitions in order between two looks at the time."""
+"""Steps of the search for partitions in order between two checks of the deadline."""
 MAX_GRID = 2**20
-"""Most positions of a device in a program: between two looks at the time all of them are visited
-once. Programs of two runs per device thus end at 1023 layers."""
+"""Maximum number of positions of a device in a program: between two checks of the deadline all of
+them are visited once. So programs with two runs per device have at most 1023 layers."""
 MAX_STATES = 2**27
-"""Most states of all devices in a program; they take 1 GiB."""
+"""Maximum number of states of all devices in a program; these need 1 GiB."""
 MAX_CHOICES = 2**22
-"""Most runs of layers that the devices of a program may choose from: they take 128 MiB, and their
-bounds a few seconds per device."""
+"""Maximum number of runs of layers in a program: these need 128 MiB, and their bounds a few seconds
+per device."""
 TOGETHER = 2**15
-"""Choices whose bounds are computed between two looks at the time."""
+"""Choices whose bounds are computed between two checks of the deadline."""
 
 
 class PlacementPattern(Enum):
     """Direction in which the second run of layers of every device grows."""
 
-    ONE = 0
+    SINGLE = 0
     """No second run: one stage per device."""
     LOOP = 1
     """Forwards: stages s and s + D share a device."""
@@ -71,16 +71,16 @@ class PlacementPattern(Enum):
 
 
 class ProgramTooLargeError(TimeoutError):
-    """A program has too many choices: it would not end in any usual time."""
+    """A program has too many choices to end within usual time limits."""
 
 
 def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
-    """Pattern of a placement; None if it has no program, or one with too many states."""
+    """Pattern of a placement; None if no program handles it, or if it has too many states."""
     pattern = _pattern_of(space)
     if pattern is None:
         return None
     places = space.num_layers + 1
-    grid = places if pattern is PlacementPattern.ONE else places**2
+    grid = places if pattern is PlacementPattern.SINGLE else places**2
     states = grid * (places if pattern is PlacementPattern.LOOP else 1) * space.num_devices
     return pattern if grid <= MAX_GRID and states <= MAX_STATES else None
 
@@ -91,46 +91,45 @@ def _pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     if len(set(first)) < devices:
         return None
     if not rest:
-        return PlacementPattern.ONE
+        return PlacementPattern.SINGLE
     if rest == first[::-1]:
         return PlacementPattern.V
     return PlacementPattern.LOOP if rest == first else None
 
 
 class StageZeroContext(NamedTuple):
-    """Properties of stage 0 that matter to other devices."""
+    """Properties of stage 0 that affect the bounds of other devices."""
 
     tail: int
     """`first_stage_tail` of stage 0."""
     pace: int
-    """Time of F of stage 0; 0: it does not matter to the function, or is not known."""
+    """Time of F of stage 0; 0: unknown, or without effect on the function."""
 
 
 ANY = StageZeroContext(tail=0, pace=0)
-"""Context that gives a lower bound for any first stage."""
+"""Context with which bounds hold for every stage 0."""
 
 
 class BoundFunction(NamedTuple):
-    """A function of devices; its value for a partition is the largest over the devices."""
+    """A function of devices; its value for a partition is the maximum over the devices."""
 
     of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int, int], DeviceBound]
-    """Value of a device that hosts certain stages, one entry per choice of these; values above a
-    ceiling need not be exact. The last argument is the pace of stage 0; 0: not known."""
+    """Value of a device with its hosted stages, one entry per choice; values above a ceiling need
+    not be exact. The last argument is the pace of stage 0; 0: unknown."""
     part: Callable[[PartitionSpace, Ints, Ints], Ints]
-    """Value of the layers between; the parts of a device's stages add up to no more than its value.
-    """
+    """Value of a range of layers; the sum over the stages of a device is at most its value."""
     paced: bool = False
-    """Whether the pace of stage 0 matters."""
+    """Whether the pace of stage 0 affects the value."""
 
 
 def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
-    """Work of layers on the fastest device: F and the least backward of all microbatches."""
-    return space.batches * space.least_slowness * _stage_time(space, low, high)
+    """Work of layers on the fastest device: F and the minimum backward of all microbatches."""
+    return space.batches * space.min_slowness * _stage_time(space, low, high)
 
 
 def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     forward = space.sums.forward
-    return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).least)
+    return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).minimum)
 
 
 VALUE = BoundFunction(chosen_bound, work, paced=True)
@@ -148,30 +147,30 @@ class PartitionProgram:
         deadline: Deadline,
         figure: BoundFunction = VALUE,
     ) -> None:
-        """Make a program of a bound function.
+        """Create a program for a bound function.
 
-        Queries raise TimeoutError after the deadline; once that is moved, they continue.
+        Queries raise TimeoutError after the deadline; after an extension they continue.
         """
         self.space, self.pattern, self.ceiling, self._figure = space, pattern, ceiling, figure
         self.deadline = deadline
-        """Deadline, which may be moved."""
+        """Deadline of queries, which callers may replace."""
         self._places = space.num_layers + 1
-        self._seconds = 1 if pattern is PlacementPattern.ONE else self._places
+        self._seconds = 1 if pattern is PlacementPattern.SINGLE else self._places
         self._choices: dict[StageZeroContext, list[DeviceRuns]] = {}
-        """Per device, as far as computed, by what is known of stage 0."""
+        """Per device, as far as computed, by the context of stage 0."""
         self._suffixes: dict[StageZeroContext, list[Ints]] = {}
-        """Per device, the last one first, as far as computed."""
+        """Per device, the last device first, as far as computed."""
         self._bounded: dict[StageZeroContext, _Bounded] = {}
-        self._found: list[Places] = []
+        self._runs_so_far: list[RunPositions] = []
         """Runs that any device may host, by their lengths, as far as computed."""
-        self._found_size = 0
+        self._num_runs = 0
         """Number of these runs."""
-        self._unfinished: dict[tuple[int, int], tuple[Places, list[DeviceBound]]] = {}
+        self._unfinished: dict[tuple[int, int], tuple[RunPositions, list[DeviceBound]]] = {}
         """Choices of a device, by its level and the pace, with the bounds of the first ones."""
 
     @cached_property
-    def least(self) -> int:
-        """Least bound of all partitions; FOREVER if it is above the ceiling."""
+    def min_bound(self) -> int:
+        """Minimum bound of all partitions; FOREVER if it is above the ceiling."""
         waiting = dict.fromkeys(self._first_stages)
         while waiting:
             stage = min(waiting, key=self._known_bound)
@@ -181,19 +180,19 @@ class PartitionProgram:
         return FOREVER
 
     @property
-    def least_so_far(self) -> int:
-        """Lower bound of all partitions, as far as computed; -1: nothing is known.
+    def min_bound_so_far(self) -> int:
+        """Lower bound of all partitions, as far as computed; -1: unknown.
 
-        Above the ceiling it may be any bound above the ceiling.
+        A value above the ceiling need not be exact.
         """
         if not self._bounded or len(self._bounded) < len(self._first_stages):
             return -1
         return min(self.ceiling + 1, *(bounded.bound for bounded in self._bounded.values()))
 
     def in_order(self) -> Iterator[tuple[int, Counts]]:
-        """Partitions of bounds up to the ceiling with their bounds, the least first.
+        """Partitions with bounds up to the ceiling, and these bounds, the smallest first.
 
-        Best-first search over devices; of equal bounds the deepest is followed first.
+        Best-first search over devices; among equal bounds the deepest node is expanded first.
         """
         heap: list[tuple[int, int, tuple[Runs, ...], StageZeroContext, int]] = []
         waiting, pops = dict.fromkeys(self._first_stages), count(1)
@@ -219,17 +218,17 @@ class PartitionProgram:
                 heappush(heap, (max(key, bound), depth - 1, (*path, step), first, middle))
 
     def most_even(self, ceiling: int) -> Counts | None:
-        """Partition of least sum of squared stage times (F + backward) with a bound at most this.
+        """Partition that minimises the sum of squared stage times, with a bound up to the ceiling.
 
-        The least bound alone may have stages of one layer beside stages of many.
+        A stage time is F + backward. Partitions with the minimum bound may have very uneven stages.
         """
         best: tuple[float, StageZeroContext, int, Runs] | None = None
         for stage in sorted(self._first_stages):
             while self._known_bound(stage) <= ceiling and not self._is_exact(stage):
                 self._raise(stage)
             if self._known_bound(stage) <= ceiling:
-                found = self._evenest_start(stage, ceiling)
-                best = found if best is None or found < best else best
+                start = self._evenest_start(stage, ceiling)
+                best = start if best is None or start < best else best
         return None if best is None else self._trace(*best[1:], ceiling)
 
     def _check_time(self) -> None:
@@ -241,7 +240,7 @@ class PartitionProgram:
     def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """Middle cut (0 if there is none) and the positions before the first device."""
         last = self.space.num_layers
-        if self.pattern is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.SINGLE:
             yield 0, (0, 0)
         elif self.pattern is PlacementPattern.V:
             yield 0, (0, last)
@@ -250,11 +249,11 @@ class PartitionProgram:
             yield from ((cut, (0, cut)) for cut in range(devices, last - devices + 1))
 
     def _end(self) -> Ints:
-        """[first][second][middle]: 0 if all layers are taken, else FOREVER."""
+        """[first][second][middle]: 0 if all layers are assigned, else FOREVER."""
         last = self.space.num_layers
         rows = self._places if self.pattern is PlacementPattern.LOOP else 1
         end = np.full((self._places, self._seconds, rows), FOREVER)
-        if self.pattern is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.SINGLE:
             end[last, 0, 0] = 0
         elif self.pattern is PlacementPattern.V:
             end[range(self._places), range(self._places), 0] = 0
@@ -262,73 +261,78 @@ class PartitionProgram:
             end[range(self._places), last, range(self._places)] = 0
         return end
 
-    def _hosted(self, level: int, here: Places) -> list[Hosted]:
+    def _hosted(self, level: int, candidates: RunPositions) -> list[Hosted]:
         """Stages of the device at a level."""
-        one, other = self._ends(here)
-        found = [Hosted(level, here.first, one)]
+        first_end, second_end = self._ends(candidates)
+        stages = [Hosted(level, candidates.first, first_end)]
         if self.pattern is PlacementPattern.V:
-            found.append(Hosted(self.space.num_stages - 1 - level, other, here.second))
+            stages.append(Hosted(self.space.num_stages - 1 - level, second_end, candidates.second))
         elif self.pattern is PlacementPattern.LOOP:
-            found.append(Hosted(level + self.space.num_devices, here.second, other))
-        return found
+            stages.append(Hosted(level + self.space.num_devices, candidates.second, second_end))
+        return stages
 
-    def _ends(self, here: Places) -> tuple[Ints, Ints]:
+    def _ends(self, candidates: RunPositions) -> tuple[Ints, Ints]:
         """Positions after the runs of choices."""
-        return here.first + here.first_run, here.second + self.pattern.value * here.second_run
+        return (
+            candidates.first + candidates.first_run,
+            candidates.second + self.pattern.value * candidates.second_run,
+        )
 
-    def _moved(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
+    def _positions_after(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
         """Positions after runs."""
         return positions[0] + runs.first, positions[1] + self.pattern.value * runs.second
 
     def _window(self, runs: Runs) -> tuple[slice, slice]:
         """Positions [first, second] that runs continue from."""
-        here = slice(0, self._places - runs.first)
-        if self.pattern is PlacementPattern.ONE:
-            return here, slice(None)
+        first_window = slice(0, self._places - runs.first)
+        if self.pattern is PlacementPattern.SINGLE:
+            return first_window, slice(None)
         low, high = slice(0, self._places - runs.second), slice(runs.second, None)
-        return here, high if self.pattern is PlacementPattern.V else low
+        return first_window, high if self.pattern is PlacementPattern.V else low
 
     # Figures of every device.
 
-    def _places_of(self, level: int) -> Places:
-        """Runs that a device may host, by its parts and those of all others alone."""
+    def _places_of(self, level: int) -> RunPositions:
+        """Runs that a device may host, by the parts of all devices alone."""
         self._check_time()
-        here = self._possible
-        here = here.at(self._leaves_room(level, here))
-        return here.at(self._others_fit(level, here))
+        candidates = self._possible
+        candidates = candidates.at(self._leaves_layers(level, candidates))
+        return candidates.at(self._rest_fits(level, candidates))
 
     @cached_property
-    def _possible(self) -> Places:
-        """Runs that any device may host, by the parts alone; sorted. A further query resumes."""
+    def _possible(self) -> RunPositions:
+        """Runs that any device may host, by the parts alone; sorted. Another query resumes."""
         self._check_time()
         for runs in self._runs_left:
-            self._found.append(self._fitting_places(runs))
-            self._found_size += len(self._found[-1].first)
-            if self._found_size > MAX_CHOICES:
+            self._runs_so_far.append(self._fitting_places(runs))
+            self._num_runs += len(self._runs_so_far[-1].first)
+            if self._num_runs > MAX_CHOICES:
                 raise ProgramTooLargeError
             self._check_time()
-        return joined(self._found)
+        return joined(self._runs_so_far)
 
     @cached_property
     def _runs_left(self) -> Iterator[Runs]:
-        """Lengths of runs whose positions are not looked at yet."""
-        seconds = range(1) if self.pattern is PlacementPattern.ONE else range(1, self._longest + 1)
+        """Lengths of runs whose positions are not computed yet."""
+        seconds = (
+            range(1) if self.pattern is PlacementPattern.SINGLE else range(1, self._longest + 1)
+        )
         return starmap(Runs, product(range(1, self._longest + 1), seconds))
 
     @cached_property
     def _grid(self) -> list[Ints]:
-        """First and second positions of all places."""
+        """First and second coordinates of all positions."""
         return list(np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij"))
 
-    def _fitting_places(self, runs: Runs) -> Places:
-        """Positions of runs of these lengths whose parts a device can have."""
-        least = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
-        one, other = (axis[self._window(runs)].ravel() for axis in self._grid)
-        here = Places(one, other, *(np.full_like(one, length) for length in runs))
-        hosted = self._hosted(0, here)
+    def _fitting_places(self, runs: Runs) -> RunPositions:
+        """Positions of runs of these lengths whose parts fit within the ceiling."""
+        min_part = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
+        first, second = (axis[self._window(runs)].ravel() for axis in self._grid)
+        candidates = RunPositions(first, second, *(np.full_like(first, length) for length in runs))
+        hosted = self._hosted(0, candidates)
         fits = np.asarray(sum(self._parts(hosted))) <= self.ceiling
-        fits &= np.asarray(sum(map(self._layers_of, hosted))) >= least
-        return here.at(fits)
+        fits &= np.asarray(sum(map(self._layers_of, hosted))) >= min_part
+        return candidates.at(fits)
 
     def _layers_of(self, stage: Hosted) -> Ints:
         """Sum of the parts of a stage's layers."""
@@ -337,57 +341,64 @@ class PartitionProgram:
     def _parts(self, hosted: Sequence[Hosted]) -> list[Ints]:
         return [self._figure.part(self.space, stage.low, stage.high) for stage in hosted]
 
-    def _others_fit(self, level: int, here: Places) -> Bools:
-        """Whether devices before and after a level, each within the ceiling, hold all other layers.
+    def _rest_fits(self, level: int, candidates: RunPositions) -> Bools:
+        """Whether the other devices can host all other layers within the ceiling.
 
-        Of the interleaved placement, only layers that are before or after for every middle cut.
+        For the interleaved placement, only layers that are before or after for every middle cut.
         """
-        (one, other), last = self._ends(here), self.space.num_layers
+        (first_end, second_end), last = self._ends(candidates), self.space.num_layers
         upto, after = self._parts_upto, self.space.num_devices - 1 - level
-        done, rest = upto[here.first], 0 * here.first
-        if self.pattern is PlacementPattern.ONE:
-            rest = upto[last] - upto[one]
+        done, rest = upto[candidates.first], 0 * candidates.first
+        if self.pattern is PlacementPattern.SINGLE:
+            rest = upto[last] - upto[first_end]
         elif self.pattern is PlacementPattern.V:
-            done, rest = done + upto[last] - upto[here.second], upto[other] - upto[one]
+            done, rest = (
+                done + upto[last] - upto[candidates.second],
+                upto[second_end] - upto[first_end],
+            )
         else:
-            rest = upto[last] - upto[other]
+            rest = upto[last] - upto[second_end]
         return np.asarray((done <= level * self.ceiling) & (rest <= after * self.ceiling))
 
     @cached_property
     def _parts_upto(self) -> Ints:
-        """Sum of the parts of the first layers; the part of a stage is no less than its layers'."""
+        """Prefix sums of the parts of the layers; the part of a stage is at least their sum."""
         places = np.arange(self.space.num_layers)
         return np.concatenate([[0], np.cumsum(self._figure.part(self.space, places, places + 1))])
 
     @cached_property
     def _longest(self) -> int:
-        """Most layers of a stage: others hold at least one, and its part is within the ceiling.
+        """Maximum layers of a stage, whose part is within the ceiling.
 
-        The least part of a stage does not fall as it gets longer.
+        Every other stage has at least one layer.
+
+        The minimum part of a stage does not decrease with its length.
         """
-        most = self.space.num_layers - self.space.num_stages + 1
-        return bisect_right(range(1, most + 1), self.ceiling, key=self._least_part)
+        max_layers = self.space.num_layers - self.space.num_stages + 1
+        return bisect_right(range(1, max_layers + 1), self.ceiling, key=self._min_part)
 
-    def _least_part(self, length: int) -> int:
+    def _min_part(self, length: int) -> int:
         places = np.arange(self._places - length)
         return int(self._figure.part(self.space, places, places + length).min())
 
-    def _leaves_room(self, level: int, here: Places) -> Bools:
-        """Whether every other stage still finds a layer, and none is left before all."""
+    def _leaves_layers(self, level: int, candidates: RunPositions) -> Bools:
+        """Whether every other stage can have a layer, and no layer is unassigned."""
         devices, last = self.space.num_devices, self.space.num_layers
         after = devices - 1 - level
-        first, second = here[:2]
-        (one, other) = self._ends(here)
-        kept = first >= level if level else first == 0
-        if self.pattern is PlacementPattern.ONE:
-            return np.asarray(kept & (one + after <= last))
+        first, second = candidates[:2]
+        (first_end, second_end) = self._ends(candidates)
+        fits = first >= level if level else first == 0
+        if self.pattern is PlacementPattern.SINGLE:
+            return np.asarray(fits & (first_end + after <= last))
         if self.pattern is PlacementPattern.V:
-            kept &= second <= last - level if level else second == last
-            return np.asarray(kept & (other - one >= 2 * after))
-        return np.asarray(kept & (one + after <= second - level) & (other + after <= last))
+            fits &= second <= last - level if level else second == last
+            return np.asarray(fits & (second_end - first_end >= 2 * after))
+        return np.asarray(
+            fits & (first_end + after <= second - level) & (second_end + after <= last)
+        )
 
-    def _bounded_choices(self, level: int, places: Places, pace: int) -> DeviceRuns:
-        """Choices of a device with their figures; a further query resumes."""
+    def _bounded_choices(self, level: int, places: RunPositions, pace: int) -> DeviceRuns:
+        """Choices of a device with their bounds; another query resumes."""
         if not places.first.size:
             return DeviceRuns(places, DeviceBound(places.first, places.first))
         known, bounds = self._unfinished.get((level, pace), (places, []))
@@ -403,15 +414,15 @@ class PartitionProgram:
         return DeviceRuns(places, DeviceBound(*map(np.concatenate, zip(*bounds, strict=True))))
 
     def _choices_after(self, stage: StageZeroContext) -> list[DeviceRuns]:
-        """Runs that every device may host within the ceiling after such a stage 0."""
+        """Runs that every device may host within the ceiling, for a context of stage 0."""
         known = self._choices.setdefault(stage if stage.pace else ANY, [])
         for level in range(len(known), self.space.num_devices):
             places = self._alive(level, stage) if stage.pace else self._places_of(level)
             known.append(self._bounded_choices(level, places, stage.pace))
         return known
 
-    def _alive(self, level: int, stage: StageZeroContext) -> Places:
-        """Choices with such a stage 0 that others may follow, with any pace."""
+    def _alive(self, level: int, stage: StageZeroContext) -> RunPositions:
+        """Choices for a context of stage 0 that the other devices can complete, with any pace."""
         unpaced = stage._replace(pace=0)
         choices = self._choices_after(unpaced)[level]
         followed = np.any(self._suffix(unpaced, level) < FOREVER, axis=-1)
@@ -423,25 +434,25 @@ class PartitionProgram:
     @cached_property
     def _first_stages(self) -> dict[StageZeroContext, list[int]]:
         """Possible contexts of stage 0, each with the lengths of stage 0 that have it."""
-        found: dict[StageZeroContext, list[int]] = {}
+        contexts: dict[StageZeroContext, list[int]] = {}
         for length in np.unique(self._choices_after(ANY)[0].places.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
             pace = pace_of(self.space, length) if self._figure.paced else 0
-            found.setdefault(StageZeroContext(tail, pace), []).append(length)
-        return found
+            contexts.setdefault(StageZeroContext(tail, pace), []).append(length)
+        return contexts
 
     def _known_bound(self, stage: StageZeroContext) -> int:
-        """Lower bound of partitions with such a stage 0; FOREVER: none is within the ceiling."""
+        """Lower bound of partitions with a context of stage 0; FOREVER: above the ceiling."""
         return self._bounded[stage].bound if stage in self._bounded else -1
 
     def _is_exact(self, stage: StageZeroContext) -> bool:
-        """Whether some partition with such a stage 0 has that bound."""
+        """Whether some partition with that context has this bound."""
         return stage in self._bounded and self._bounded[stage].counted == stage
 
     def _raise(self, stage: StageZeroContext) -> None:
-        """Count more of a stage 0: the least tail of all at first, then its own, then its pace.
+        """Refine the bound of a context: by the minimum tail of all, then its own, then its pace.
 
-        So the work that is different for each is done only if the bound does not rule it out.
+        So the work for a single context is done only if the weaker bound does not exclude it.
         """
         unpaced = stage._replace(pace=0)
         weakest = StageZeroContext(min(context.tail for context in self._first_stages), 0)
@@ -453,17 +464,17 @@ class PartitionProgram:
         self._bounded[stage] = _Bounded(counted, min(bounds, default=FOREVER))
 
     def _suffix(self, stage: StageZeroContext, level: int) -> Ints:
-        """[first][second][middle]: the least bound of all devices after a level."""
+        """[first][second][middle]: minimum bound over all devices after a level."""
         levels = self._suffixes.setdefault(stage, [self._end()])
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
             self._check_time()
             weight = choices.bound.with_tail(stage.tail)
-            kept = np.flatnonzero(weight <= self.ceiling)
-            here = choices.places.at(kept)
-            ends = self._ends(here)
+            indices = np.flatnonzero(weight <= self.ceiling)
+            candidates = choices.places.at(indices)
+            ends = self._ends(candidates)
             levels.append(
-                least_by_position(
-                    here, weight[kept], levels[-1], ends, np.maximum, self._check_time
+                min_by_position(
+                    candidates, weight[indices], levels[-1], ends, np.maximum, self._check_time
                 )
             )
         return levels[-1 - level]
@@ -471,74 +482,79 @@ class PartitionProgram:
     def _roots(
         self, stage: StageZeroContext, counted: StageZeroContext
     ) -> list[tuple[int, int, Runs]]:
-        """Choices of the first device with such a stage 0: least bound, middle cut, runs.
+        """Choices of the first device for a context of stage 0: minimum bound, middle cut, runs.
 
-        `counted`: the context that is counted.
+        `counted` is the context that the bound uses.
         """
-        lengths, found = self._first_stages[stage], []
+        lengths, roots = self._first_stages[stage], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
                 self._check_time()
             steps = self._steps((), counted, middle)
-            found += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
-        return found
+            roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
+        return roots
 
     def _steps(
         self, path: tuple[Runs, ...], first: StageZeroContext, middle: int
     ) -> list[tuple[int, Runs]]:
-        """Choices of the next device within the ceiling, each with the least bound from it on."""
+        """Choices of the next device within the ceiling, with the minimum bound from there on."""
         choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
         row = middle if self.pattern is PlacementPattern.LOOP else 0
         rest = self._suffix(first, len(path))[(*self._ends(choices.places), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
-        kept = np.flatnonzero(bounds <= self.ceiling)
-        return list(zip(bounds[kept].tolist(), choices.at(kept).runs(), strict=True))
+        indices = np.flatnonzero(bounds <= self.ceiling)
+        return list(zip(bounds[indices].tolist(), choices.at(indices).runs(), strict=True))
 
     def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
         positions = {
-            PlacementPattern.ONE: (0, 0),
+            PlacementPattern.SINGLE: (0, 0),
             PlacementPattern.V: (0, self.space.num_layers),
             PlacementPattern.LOOP: (0, middle),
         }
-        found = positions[self.pattern]
+        position = positions[self.pattern]
         for runs in path:
-            found = self._moved(found, runs)
-        return found
+            position = self._positions_after(position, runs)
+        return position
 
     def _counts(self, path: tuple[Runs, ...]) -> Counts:
         firsts = [runs.first for runs in path]
         seconds = [runs.second for runs in path]
-        if self.pattern is PlacementPattern.ONE:
+        if self.pattern is PlacementPattern.SINGLE:
             return tuple(firsts)
         return (*firsts, *(seconds[::-1] if self.pattern is PlacementPattern.V else seconds))
 
     # The most even partition.
 
-    def _squares(self, level: int, here: Places) -> np.ndarray:
+    def _squares(self, level: int, candidates: RunPositions) -> np.ndarray:
         """Sum of squared stage times of the choices of a device."""
         slow = float(self.space.slowness_of(self.space.hosts[level]))
         return np.asarray(
             sum(
                 (slow * _stage_time(self.space, stage.low, stage.high)) ** 2
-                for stage in self._hosted(level, here)
+                for stage in self._hosted(level, candidates)
             )
         )
 
-    def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> Places:
-        """Runs that a device may host within a ceiling after such a stage 0."""
+    def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> RunPositions:
+        """Runs that a device may host within a ceiling, for a context of stage 0."""
         choices = self._choices_after(stage)[level]
         return choices.places.at(choices.bound.with_tail(stage.tail) <= ceiling)
 
     def _square_suffix(self, stage: StageZeroContext, ceiling: int) -> list[np.ndarray]:
-        """Per level, [first][second][middle]: the least sum of squares from there on."""
+        """Per level, [first][second][middle]: minimum sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
             self._check_time()
-            here = self._within(level, stage, ceiling)
-            squares = self._squares(level, here)
+            candidates = self._within(level, stage, ceiling)
+            squares = self._squares(level, candidates)
             levels.append(
-                least_by_position(
-                    here, squares, levels[-1], self._ends(here), np.add, self._check_time
+                min_by_position(
+                    candidates,
+                    squares,
+                    levels[-1],
+                    self._ends(candidates),
+                    np.add,
+                    self._check_time,
                 )
             )
         return levels[::-1]
@@ -546,35 +562,37 @@ class PartitionProgram:
     def _evenest_start(
         self, stage: StageZeroContext, ceiling: int
     ) -> tuple[float, StageZeroContext, int, Runs]:
-        """First device of the partition of least squares: that sum, middle cut and runs."""
-        here = self._within(0, stage, ceiling)
-        here = here.at(np.isin(here.first_run, self._first_stages[stage]))
-        middles = here.second if self.pattern is PlacementPattern.LOOP else 0 * here.second
-        rest = self._square_suffix(stage, ceiling)[0][(*self._ends(here), middles)]
-        squares = self._squares(0, here) + rest
+        """First device of the partition with the minimum sum of squares: sum, middle cut, runs."""
+        candidates = self._within(0, stage, ceiling)
+        candidates = candidates.at(np.isin(candidates.first_run, self._first_stages[stage]))
+        middles = (
+            candidates.second if self.pattern is PlacementPattern.LOOP else 0 * candidates.second
+        )
+        rest = self._square_suffix(stage, ceiling)[0][(*self._ends(candidates), middles)]
+        squares = self._squares(0, candidates) + rest
         best = int(np.argmin(squares))
-        runs = Runs(int(here.first_run[best]), int(here.second_run[best]))
+        runs = Runs(int(candidates.first_run[best]), int(candidates.second_run[best]))
         return float(squares[best]), stage, int(middles[best]), runs
 
     def _trace(
         self, stage: StageZeroContext, middle: int, first_runs: Runs, ceiling: int
     ) -> Counts:
-        """Partition of least squares with these runs of the first device."""
+        """Partition with the minimum sum of squares and these runs of the first device."""
         path, row = [first_runs], middle if self.pattern is PlacementPattern.LOOP else 0
         for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
             choices = self._choices_after(stage)[level]
             choices = choices.beginning_at(self._positions(tuple(path), middle))
-            here = choices.places
-            sums = self._squares(level, here) + beyond[(*self._ends(here), row)]
+            candidates = choices.places
+            sums = self._squares(level, candidates) + beyond[(*self._ends(candidates), row)]
             sums[choices.bound.with_tail(stage.tail) > ceiling] = np.inf
             best = int(np.argmin(sums))
-            path.append(Runs(int(here.first_run[best]), int(here.second_run[best])))
+            path.append(Runs(int(candidates.first_run[best]), int(candidates.second_run[best])))
         return self._counts(tuple(path))
 
 
 class _Bounded(NamedTuple):
-    """Bound of all partitions with a certain stage 0."""
+    """Bound of all partitions with a certain context of stage 0."""
 
     counted: StageZeroContext
-    """Context of that stage which counts in the bound."""
+    """Context that the bound uses."""
     bound: int

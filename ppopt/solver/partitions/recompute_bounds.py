@@ -1,10 +1,10 @@
 """Device bounds minimised over the recompute options of the stages.
 
-A set of layers that recompute costs time and saves memory. A schedule in which a stage takes less
-time and keeps less memory is still a schedule. So a bound for several sets that are each at least
-as long, and keep at least as much, as a point (time, memory saved) holds for all of them. The
-points of a stage are its non-dominated sets. If these are many, neighbours are merged into one
-point, of the least time and the most memory saved.
+A set of layers that recompute costs time and saves memory. A schedule remains valid if a stage
+needs less time and less memory. So the bound of a point (time, memory saved) holds for every set of
+layers that takes at least this time and saves at most this memory. The points of a stage are its
+non-dominated sets. If there are too many, neighbours are merged into one point with the minimum
+time and the maximum memory saved.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ppopt.solver.partitions.layer_run_bounds import (
     device_bound,
     first_stage_tail,
     head_and_work,
-    least_memory,
+    min_memory,
 )
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, RecomputeTicks
 
-MOST_POINTS = {1: 16, 2: 4}
-"""Most points of a stage, by the stages of its device; with more stages, as with two."""
-MOST_CARRIED = 64
-"""Most points while layers are added to a stage one by one."""
+MAX_POINTS = {1: 16, 2: 4}
+"""Maximum number of points of a stage, by the number of stages of its device (2: also more)."""
+MAX_CARRIED = 64
+"""Maximum number of points while layers are added to a stage one by one."""
 
 
 class RecomputeTradeoff(NamedTuple):
@@ -54,26 +54,26 @@ def chosen_bound(
     ceiling: int = FOREVER,
     pace: int = 0,
 ) -> DeviceBound:
-    """Bound of a device, the least over what its stages may recompute.
+    """Bound of a device: the minimum over the recompute options of its stages.
 
-    Above the ceiling, it need not be exact. `pace` as in `device_bound`.
+    A bound above the ceiling need not be exact. `pace` as in `device_bound`.
     """
     floor = device_bound(space.unlimited, device, hosted, pace)
-    kept = np.flatnonzero(floor.alone <= ceiling)
-    if space.limits is None or not kept.size:
+    indices = np.flatnonzero(floor.alone <= ceiling)
+    if space.limits is None or not indices.size:
         return floor
-    stages = [stage.at(kept) for stage in hosted]
+    stages = [stage.at(indices) for stage in hosted]
     if space.recompute is None:
         best = device_bound(space, device, stages, pace)
     else:
-        least = DeviceBound(*(row[kept] for row in floor))
-        best = _least_over_points(space, device, stages, least, ceiling, pace)
+        selected_floor = DeviceBound(*(row[indices] for row in floor))
+        best = _min_over_points(space, device, stages, selected_floor, ceiling, pace)
     for row, own in zip(floor, best, strict=True):
-        row[kept] = own
+        row[indices] = own
     return floor
 
 
-def _least_over_points(
+def _min_over_points(
     space: PartitionSpace,
     device: int,
     hosted: Sequence[Hosted],
@@ -81,104 +81,104 @@ def _least_over_points(
     ceiling: int,
     pace: int,
 ) -> DeviceBound:
-    """Least bound over all combinations of points of a device's stages.
+    """Minimum bound over all combinations of points of a device's stages.
 
     `floor` is the bound without recompute and without a memory limit: it holds for all. A
-    combination is left out if its head and work are no less than the least bound so far, or above
-    the ceiling.
+    combination is skipped if its head and work are at least the minimum bound so far, or above the
+    ceiling.
     """
-    first, *others = _recomputing(space, hosted)
+    first, *combinations = _recomputing(space, hosted)
     alone, through = device_bound(space, device, first, pace)
     tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
-    for stages in others:
-        least = head_and_work(space, device, stages)
-        worth = (least < np.maximum(alone, through + tail)) & (least <= ceiling)
+    for stages in combinations:
+        head_work = head_and_work(space, device, stages)
+        worth = (head_work < np.maximum(alone, through + tail)) & (head_work <= ceiling)
         worth &= (floor.alone < alone) | (floor.through < through)
-        here = np.flatnonzero(worth)
-        if here.size:
-            found = device_bound(space, device, [stage.at(here) for stage in stages], pace)
-            alone[here] = np.minimum(alone[here], found.alone)
-            through[here] = np.minimum(through[here], found.through)
+        indices = np.flatnonzero(worth)
+        if indices.size:
+            bound = device_bound(space, device, [stage.at(indices) for stage in stages], pace)
+            alone[indices] = np.minimum(alone[indices], bound.alone)
+            through[indices] = np.minimum(through[indices], bound.through)
     return DeviceBound(np.maximum(alone, floor.alone), np.maximum(through, floor.through))
 
 
 def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Memory without which no schedule runs, with any recompute."""
+    """Minimum memory limit below which no schedule exists, with any recompute."""
     if space.recompute is None:
-        return least_memory(space, device, hosted)
-    needs = [least_memory(space, device, stages) for stages in _recomputing(space, hosted)]
+        return min_memory(space, device, hosted)
+    needs = [min_memory(space, device, stages) for stages in _recomputing(space, hosted)]
     return np.asarray(np.min(needs, axis=0))
 
 
 def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[Hosted, ...]]:
     """Stages of a device with every combination of their points."""
     assert space.recompute is not None
-    most = MOST_POINTS[min(len(hosted), max(MOST_POINTS))]
+    max_points = MAX_POINTS[min(len(hosted), max(MAX_POINTS))]
     longest = space.num_layers - space.num_stages + 1
-    table, widths = _table(space.recompute, longest, most)
+    table, widths = _table(space.recompute, longest, max_points)
     each = []
     for stage in hosted:
         time, saved = (rows[stage.low, stage.high] for rows in table)
         width = int(widths[stage.low, stage.high].max())
         each.append(
             [
-                stage._replace(again=time[..., number], saved=saved[..., number])
-                for number in range(width)
+                stage._replace(recompute_time=time[..., index], saved=saved[..., index])
+                for index in range(width)
             ]
         )
     return list(product(*each))
 
 
 @lru_cache(maxsize=8)
-def _table(layers: RecomputeTicks, longest: int, most: int) -> tuple[Points, Ints]:
-    """Points of all stages of up to `longest` layers, and how many of them are different.
+def _table(layers: RecomputeTicks, longest: int, max_points: int) -> tuple[Points, Ints]:
+    """Points of all stages of up to `longest` layers, and the number of different ones.
 
-    By [first layer][end], of the points [number], the last one repeated.
+    The indices are [first layer][end][point]; the last point is repeated.
     """
     count = len(layers.time)
-    shape = (count + 1, count + 1, most)
+    shape = (count + 1, count + 1, max_points)
     time, saved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for low in range(count):
         for high, points in enumerate(_growing(layers, low, longest), low + 1):
-            few = merged(points, most)
-            few += few[-1:] * (most - len(few))
-            time[low, high], saved[low, high] = zip(*few, strict=True)
+            reduced = merged(points, max_points)
+            reduced += reduced[-1:] * (max_points - len(reduced))
+            time[low, high], saved[low, high] = zip(*reduced, strict=True)
     return Points(time, saved), 1 + np.count_nonzero(np.diff(time, axis=2), axis=2)
 
 
 def _growing(layers: RecomputeTicks, low: int, longest: int) -> list[list[RecomputeTradeoff]]:
     """Points of the stages that begin at a layer, by their ends."""
-    found, points = [], [RecomputeTradeoff(0, 0)]
+    rows, points = [], [RecomputeTradeoff(0, 0)]
     for time, saved in list(zip(*layers, strict=True))[low : low + longest]:
         if saved > 0:
             points = merged(
                 undominated(
                     points + [RecomputeTradeoff(p.time + time, p.saved + saved) for p in points]
                 ),
-                MOST_CARRIED,
+                MAX_CARRIED,
             )
-        found.append(points)
-    return found
+        rows.append(points)
+    return rows
 
 
 def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
-    """Points that save more than all of no more time, the shortest first."""
-    found: list[RecomputeTradeoff] = []
+    """Points that save more than all other points of at most the same time, the shortest first."""
+    front: list[RecomputeTradeoff] = []
     for candidate in sorted(points, key=lambda point: (point.time, -point.saved)):
-        if not found or candidate.saved > found[-1].saved:
-            found.append(candidate)
-    return found
+        if not front or candidate.saved > front[-1].saved:
+            front.append(candidate)
+    return front
 
 
-def merged(points: list[RecomputeTradeoff], most: int) -> list[RecomputeTradeoff]:
-    """Merge points to at most `most`, each with the first time and the last savings.
+def merged(points: list[RecomputeTradeoff], max_points: int) -> list[RecomputeTradeoff]:
+    """Merge points to at most `max_points`, each with the minimum time and the maximum savings.
 
-    The first stays alone: it is the stage without recompute.
+    The first point is never merged: it is the stage without recompute.
     """
-    if len(points) <= most:
+    if len(points) <= max_points:
         return list(points)
-    size, larger = divmod(len(points) - 1, most - 1)
-    begin = (1 + group * size + min(group, larger) for group in range(most))
+    size, larger = divmod(len(points) - 1, max_points - 1)
+    begin = (1 + group * size + min(group, larger) for group in range(max_points))
     return [points[0]] + [
         RecomputeTradeoff(points[low].time, points[high - 1].saved) for low, high in pairwise(begin)
     ]

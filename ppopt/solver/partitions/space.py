@@ -48,9 +48,9 @@ class LayerTicks(NamedTuple):
     backward: tuple[int, ...]
     """Time of BW."""
     activation: tuple[int, ...]
-    """Memory that F leaves behind."""
+    """Memory that F allocates and retains."""
     memory_b: tuple[int, ...]
-    """Signed change of memory by B; W gives back the rest."""
+    """Signed change of memory by B; W frees the rest."""
     static: tuple[int, ...]
 
 
@@ -60,7 +60,7 @@ class RecomputeTicks(NamedTuple):
     time: tuple[int, ...]
     """Time added to B and BW."""
     saved: tuple[int, ...]
-    """Memory that F does not keep; B or BW takes it at its start."""
+    """Memory that F does not retain; B or BW allocates it at its start."""
 
 
 class CutDelays(NamedTuple):
@@ -95,13 +95,12 @@ class PartitionSpace:
     has_all_backwards: bool = True
     """Whether all layers have a backward: the first one is not frozen."""
     recompute: RecomputeTicks | None = None
-    """Recompute per layer if it is chosen, else None; the costs of the layers are those without it.
-    """
+    """Recompute per layer if it is searched, else None; the costs of the layers exclude it."""
     slowness: tuple[int, ...] = ()
-    """Per device, the factor of the times of layers; empty: 1."""
+    """Per device, the factor on the times of layers; empty: 1."""
 
     def slowness_of(self, device: int) -> int:
-        """Factor of the times of layers on a device."""
+        """Factor on the times of layers on a device."""
         return self.slowness[device] if self.slowness else 1
 
     def of_all_batches(self, times: Ints) -> Ints:
@@ -111,7 +110,7 @@ class PartitionSpace:
         return np.asarray(whole * work.numerator + rest * work.numerator // work.denominator)
 
     @cached_property
-    def least_slowness(self) -> int:
+    def min_slowness(self) -> int:
         """Slowness of the fastest device."""
         return min(self.slowness, default=1)
 
@@ -140,12 +139,12 @@ class PartitionSpace:
 
     @property
     def size(self) -> int:
-        """Number of partitions: every stage holds a layer at least."""
+        """Number of partitions with at least one layer per stage."""
         return comb(self.num_layers - 1, self.num_stages - 1)
 
     @cached_property
     def unlimited(self) -> PartitionSpace:
-        """Return the space without memory limits, where no layer recomputes."""
+        """Return the space without memory limits and without recompute."""
         return replace(self, limits=None, recompute=None)
 
     @cached_property
@@ -158,8 +157,8 @@ class LayerPrefixSums(NamedTuple):
     """Sums of costs over the first l layers, l = 0 .. number of layers; int64 arrays."""
 
     forward: Ints
-    hand_on: Ints
-    """Least time from the start of a backward until its gradient leaves: B, BW, or the less."""
+    gradient_time: Ints
+    """Minimum time from the start of a backward to its gradient: B, BW, or the shorter one."""
     backward_input: Ints
     weight: Ints
     backward: Ints
@@ -167,13 +166,13 @@ class LayerPrefixSums(NamedTuple):
     memory_b: Ints
     static: Ints
     saved: Ints
-    """Most memory that F does not keep; 0 if recompute is not chosen."""
+    """Maximum memory that F does not retain; 0 if recompute is not searched."""
     lead_in: Ints
-    """`[s][l]`: least time of forwards and delays before stage s if it begins after l layers."""
+    """`[s][l]`: minimum time of forwards and delays before stage s if it begins after l layers."""
     way_out: Ints
-    """`[s][l]`: least time of backwards from the end of that of stage s to that of stage 0."""
+    """`[s][l]`: minimum time from the gradient of stage s, after l layers, to that of stage 0."""
     round_trip: Ints
-    """`[s][l]`: least time of both ways beyond stage s if it ends after l layers."""
+    """`[s][l]`: minimum round trip from stage s to the last stage if it ends after l layers."""
 
     def static_of(self, low: Ints | int, high: Ints | int) -> Ints:
         """Static memory of layers `low` to `high` - 1."""
@@ -183,57 +182,58 @@ class LayerPrefixSums(NamedTuple):
         """Activation of layers `low` to `high` - 1."""
         return self.activation[high] - self.activation[low]
 
-    def least_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
-        """Static memory of layers `low` to `high` - 1, and the least of their activation kept."""
-        kept = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
-        return self.static_of(low, high) + kept
+    def min_memory_of(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Static memory of layers `low` to `high` - 1, plus their minimum retained activation."""
+        activation = self.activation_of(low, high) - (self.saved[high] - self.saved[low])
+        return self.static_of(low, high) + activation
 
     @classmethod
     def of(cls, space: PartitionSpace) -> LayerPrefixSums:
         """Add up the costs of a space's layers."""
         layers = space.layers
-        hand_on: tuple[int, ...] = layers.backward
+        gradient_time: tuple[int, ...] = layers.backward
         if space.split:
-            hand_on = layers.backward_input
+            gradient_time = layers.backward_input
             if space.whole:
-                hand_on = tuple(map(min, layers.backward_input, layers.backward))
-        there, back = (np.array(rows, np.int64) for rows in space.delays)
+                gradient_time = tuple(map(min, layers.backward_input, layers.backward))
+        down, up = (np.array(rows, np.int64) for rows in space.delays)
         if space.num_stages == 1:
-            there = back = np.zeros((0, space.num_layers + 1), np.int64)
+            down = up = np.zeros((0, space.num_layers + 1), np.int64)
         nothing = (0,) * space.num_layers
         saved = nothing if space.recompute is None else space.recompute.saved
-        rows = {"hand_on": hand_on, "saved": saved, **layers._asdict()}
+        rows = {"gradient_time": gradient_time, "saved": saved, **layers._asdict()}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
             for name, row in rows.items()
         }
         slowness = np.array([space.slowness_of(host) for host in space.hosts], np.int64)
-        beyond = sums["forward"] + sums["hand_on"]
+        beyond = sums["forward"] + sums["gradient_time"]
         return cls(
             **sums,
-            lead_in=_least_before(there, sums["forward"], slowness),
-            way_out=_least_before(back, sums["hand_on"], slowness),
-            round_trip=_least_before(
-                (there + back)[::-1, ::-1], (beyond[-1] - beyond)[::-1], slowness[::-1]
+            lead_in=_min_before(down, sums["forward"], slowness),
+            way_out=_min_before(up, sums["gradient_time"], slowness),
+            round_trip=_min_before(
+                (down + up)[::-1, ::-1], (beyond[-1] - beyond)[::-1], slowness[::-1]
             )[::-1, ::-1],
         )
 
 
-def _least_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
-    """`[s][l]`: least time of the stages 0 .. s - 1, which end after l layers, and their delays.
+def _min_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
+    """`[s][l]`: minimum time of the stages 0 .. s - 1, which end after l layers, and their delays.
 
-    `delays[s][l]` is the delay of the cut after stage s, after l layers; every stage has a layer at
-    least. `times[l]` is the time of the first l layers, `slowness[s]` multiplies that of stage s.
+    `delays[s][l]` is the delay of the cut after stage s, after l layers; every stage has at least
+    one layer. `times[l]` is the time of the first l layers, `slowness[s]` multiplies that of stage
+    s.
     """
-    cuts, places = delays.shape
-    least = np.full((cuts + 1, places), FOREVER)
-    least[0, 0] = 0
+    cuts, positions = delays.shape
+    minima = np.full((cuts + 1, positions), FOREVER)
+    minima[0, 0] = 0
     for cut in range(cuts):
         own = times * slowness[cut]
-        before = np.minimum.accumulate(np.where(least[cut] < FOREVER, least[cut] - own, FOREVER))
+        before = np.minimum.accumulate(np.where(minima[cut] < FOREVER, minima[cut] - own, FOREVER))
         ends = np.where(before[:-1] < FOREVER, before[:-1] + own[1:] + delays[cut, 1:], FOREVER)
-        least[cut + 1, 1:] = ends
-    return least
+        minima[cut + 1, 1:] = ends
+    return minima
 
 
 class PartitionTicks(NamedTuple):
@@ -243,17 +243,17 @@ class PartitionTicks(NamedTuple):
     per_unit: int
     memory_per_unit: Fraction
     passing: bool
-    """Whether schedules may need memory that is not in the space: while an operation runs, or of a
+    """Whether schedules may need memory that the space ignores: workspace, or the memory of a
     microbatch larger than the smallest."""
 
 
 def space_of(problem: Problem) -> PartitionTicks:
-    """Make the partition space of a problem's model and placement.
+    """Create the partition space of a problem's model and placement.
 
-    If layers have phases, the partitions are those of what the layers compute: a relaxation. If
-    microbatches differ, each is as short, and as small, as the smallest, apart from the work of
-    all: a relaxation, too, in any order of the microbatches.
-    Without a memory limit no layer recomputes if that is open: it would only cost time. Raises
+    If layers have phases, only their compute counts, which is a relaxation. If microbatches differ,
+    all are as short and as small as the smallest, but for the sum of all work, which is a
+    relaxation as well, in any order. If recompute is searched without a memory limit, no layer
+    recomputes, because it would only cost time. Raises
     NotApplicableError if a partition search does not apply.
     """
     pipeline = problem.pipeline
@@ -271,17 +271,17 @@ def space_of(problem: Problem) -> PartitionTicks:
     speed, slowness, divisor = _slowness(speeds)
     ticks, costs = _one_layer_each(pipeline, speed)
     layers = pipeline.model.costed if chosen else ()
-    again = [layer.recompute_time / speed / divisor for layer in layers]
+    recompute_times = [layer.recompute_time / speed / divisor for layer in layers]
     saved = [layer.saved for layer in layers]
     delays = _delays(pipeline)
     numbers = (delay for rows in delays for row in rows for delay in row)
     own_per_unit = ticks.per_unit * divisor
-    per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *again)))
+    per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *recompute_times)))
     static = [amount / smallest for amount in costs.static]
     limits = [limit / smallest for limit in pipeline.limits or ()]
     memory = (*static, *saved, *limits)
     memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
-    more = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
+    factors = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
     kind = problem.backward_kind
     may_recompute = chosen and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(
@@ -289,7 +289,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     ):
         kind = BackwardKind.SPLIT
     space = PartitionSpace(
-        layers=_layer_ticks(ticks, *more, _in_ticks(static, memory_per_unit)),
+        layers=_layer_ticks(ticks, *factors, _in_ticks(static, memory_per_unit)),
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         batches_of_work=_rounded_down(
@@ -301,7 +301,9 @@ def space_of(problem: Problem) -> PartitionTicks:
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
         has_all_backwards=not pipeline.model.layers[0].frozen,
-        recompute=RecomputeTicks(_in_ticks(again, per_unit), _in_ticks(saved, memory_per_unit))
+        recompute=RecomputeTicks(
+            _in_ticks(recompute_times, per_unit), _in_ticks(saved, memory_per_unit)
+        )
         if may_recompute
         else None,
         slowness=slowness,
@@ -317,7 +319,7 @@ def _rounded_down(work: Fraction) -> Fraction:
 
 
 def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
-    """The pipeline of what the layers compute; no layer recomputes if that is chosen."""
+    """The pipeline with only the compute of its layers; without recompute if that is searched."""
     assert pipeline.model is not None
     if pipeline.overlap is not None:
         pipeline = replace(pipeline, model=pipeline.model.on_compute())
@@ -328,39 +330,39 @@ def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
 
 
 def _has_workspace(ticks: Ticks) -> bool:
-    """Whether an operation needs memory while it runs."""
+    """Whether an operation needs workspace."""
     return any(
         allocated and freed
         for kind in OpKind
-        for allocated, freed in zip(ticks.takes[kind], ticks.gives[kind], strict=True)
+        for allocated, freed in zip(ticks.allocates[kind], ticks.frees[kind], strict=True)
     )
 
 
 def _layer_ticks(
-    ticks: Ticks, more_per_unit: int, more_memory_per_unit: int, static: tuple[int, ...]
+    ticks: Ticks, time_factor: int, memory_factor: int, static: tuple[int, ...]
 ) -> LayerTicks:
-    """Costs of the layers, from their ticks as stages of a layer each, in finer ticks."""
-    durations = [_times(ticks.durations[kind], more_per_unit) for kind in OpKind]
+    """Costs of the layers in finer ticks, from their ticks as stages of one layer each."""
+    durations = [_times(ticks.durations[kind], time_factor) for kind in OpKind]
     return LayerTicks(
         forward=durations[OpKind.F],
         backward_input=durations[OpKind.B],
         weight=durations[OpKind.W],
         backward=durations[OpKind.BW],
-        activation=_times(_changes(ticks, OpKind.F), more_memory_per_unit),
-        memory_b=_times(_changes(ticks, OpKind.B), more_memory_per_unit),
+        activation=_times(_changes(ticks, OpKind.F), memory_factor),
+        memory_b=_times(_changes(ticks, OpKind.B), memory_factor),
         static=static,
     )
 
 
 def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool) -> bool:
-    """Whether splitting loses nothing in any stage of these layers, as in each of them alone.
+    """Whether splitting backwards loses nothing in any stage of these layers.
 
-    `may_recompute`: whether the layers may also recompute, which they do not in these ticks. If
-    layers recompute one at a time, BW of a stage allocates no less than its last layer alone: no
-    layer up to that one may need more in B or W, and none may recompute, for B recomputes all.
+    `may_recompute`: whether the layers may also recompute, which these ticks exclude. If layers
+    recompute one at a time, BW of a stage allocates at least as much as its last layer alone. So no
+    layer up to that one may need more in B or W, and none may recompute, because B recomputes all.
     """
     _, partial, weight, full = ticks.durations
-    _, at_b, at_w, allocated = ticks.takes
+    _, at_b, at_w, allocated = ticks.allocates
     count = range(len(full))
     split = [
         max(at_b[layer], ticks.memory_change(OpKind.B, layer) + at_w[layer]) for layer in count
@@ -380,7 +382,7 @@ def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool
 def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], int]:
     """Speed of a device of slowness 1, slowness of every device, and divisor of a time tick.
 
-    On devices of one speed it is that speed, and nothing else.
+    If all devices have the same speed, it is that speed, without slowness and divisor.
     """
     if len(set(speeds)) == 1:
         return speeds[0], (), 1
@@ -389,7 +391,7 @@ def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], 
 
 
 def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCosts[Fraction]]:
-    """Costs of the pipeline whose stages are single layers, all on one device of this speed."""
+    """Costs of the pipeline whose stages are single layers on one device of this speed."""
     fine = replace(
         pipeline,
         stages=len(pipeline.model),
@@ -408,7 +410,7 @@ def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCo
 def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
     """Net change of memory by an operation of every layer.
 
-    Memory needed only while it runs is left out: bounds are of no more memory than is needed.
+    Workspace is not included: bounds must not assume more memory than is needed.
     """
     return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.costs.activation)))
 
@@ -424,7 +426,7 @@ def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
 def _delays(pipeline: Pipeline) -> list[list[tuple[Fraction, ...]]]:
     """Delays down and up in the user's unit, as in `CutDelays`."""
     cuts = len(pipeline.model) + 1
-    found = [[(Fraction(0),) * cuts] * (pipeline.num_stages - 1) for _ in range(2)]
+    rows = [[(Fraction(0),) * cuts] * (pipeline.num_stages - 1) for _ in range(2)]
     for _, stage, back, delays in link_delays(pipeline):
-        found[back][stage] = tuple(delays) if len(delays) > 1 else tuple(delays) * cuts
-    return found
+        rows[back][stage] = tuple(delays) if len(delays) > 1 else tuple(delays) * cuts
+    return rows

@@ -1,8 +1,8 @@
 """Candidate placements of a search.
 
-A small space is enumerated, and every placement bounded, which rules out most of them. A large
+A small space is enumerated, and every placement is bounded, which excludes most of them. A large
 space has one common bound; the search tries the named placements (linear, interleaved, v) and
-neighbours of the best one: two devices exchanged or one stage moved.
+neighbours of the best placement: two devices exchanged, or one stage moved.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 PERTURBATION = 4
-"""Random moves away from the best placement, if not all are enumerated and moves improve no more.
+"""Number of random moves from the best placement, when no move improves it.
 """
-MOST_MEASURED = 1000
-"""Most placements whose least memory limits are compared if none is within the limits."""
+MAX_MEASURED = 1000
+"""Maximum number of placements whose minimum memory limits are compared if none is feasible."""
 
 
 class PlacementChoice(Choice):
@@ -50,7 +50,7 @@ class PlacementChoice(Choice):
         return hosts if hosts == self._space.representative(hosts) else None
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Placements with their bounds; one whose memory cannot suffice is impossible."""
+        """Placements with their bounds; those over the memory limits are impossible."""
         return self._space.configurations(keys)
 
     def listed(self) -> Enumeration[Key]:
@@ -74,7 +74,7 @@ class PlacementChoice(Choice):
         return self._space.moves(key)
 
     def perturbed(self, key: Key, random: Random) -> Hosts | None:
-        """Local optimum some random moves away; None if all placements are enumerated."""
+        """Local optimum after some random moves; None if all placements are enumerated."""
         space, hosts = self._space, key
         if isinstance(space.listed, Complete):
             return None
@@ -92,45 +92,45 @@ class PlacementChoice(Choice):
                 "on them, the stage of most work, or the way of one microbatch takes that long; "
                 f"{search.searched} were searched"
             )
-        left = sum(map(search.is_open, search.known.values()))
-        words = (
+        num_open = sum(map(search.is_open, search.known.values()))
+        text = (
             f"over all {self._scope}: {search.ruled_out} are ruled out by bounds alone (memory for "
             f"one microbatch, head, work and forced idle time of a device, one microbatch's way"
             f"{', several devices together' if search.subsets_ruled_out else ''}), "
             f"{search.searched} were searched"
         )
-        if left and not search.closed:
-            words += f"; {left} may still be better, none of them below the bound"
-        return words
+        if num_open and not search.closed:
+            text += f"; {num_open} may still be better, none of them below the bound"
+        return text
 
     @property
     def _scope(self) -> str:
         """Text on the number of placements."""
         space, listed = self._space, self._space.listed
-        words = (
+        text = (
             f"{space.size} placements of {space.num_stages} stages that use all "
             f"{space.num_devices} devices"
         )
         if isinstance(listed, Complete) and len(listed.members) < space.size:
-            words += f", {len(listed.members)} once devices that are alike are exchanged"
-        if space.cut_anew:
-            words += ", each with its own balanced partition"
-        return words
+            text += f", {len(listed.members)} once devices that are alike are exchanged"
+        if space.repartition_per_placement:
+            text += ", each with its own balanced partition"
+        return text
 
     def _infeasible(self, known: Collection[Hosts]) -> str:
-        """Text on why no placement has a schedule, with the least limit if that is known."""
-        words = f"none of the {self._scope} fits the memory limits"
-        if len(known) > MOST_MEASURED:
-            return words
+        """Text on why no placement has a schedule, with the minimum limit if it is known."""
+        text = f"none of the {self._scope} fits the memory limits"
+        if len(known) > MAX_MEASURED:
+            return text
         needs = []
         for hosts in known:
             pipeline = self._space.pipeline(hosts)
-            least = max(
+            minimum = max(
                 device_bounds.minimum_memory(replace(self._problem, pipeline=pipeline).instance)
             )
-            needs.append((pipeline.ticks.memory(least), hosts))
+            needs.append((pipeline.ticks.memory(minimum), hosts))
         need, hosts = min(needs)
         return (
-            f"{words}; the least limit for every device that works for any is about "
+            f"{text}; the least limit for every device that works for any is about "
             f"{exact.plain(need)}, of placement {','.join(map(str, hosts))}"
         )

@@ -1,7 +1,7 @@
 """Combines every placement with the partitions or recompute assignments of its pipeline.
 
-Among placements that differ only by exchanging identical devices, one representative is used; it
-has an inner choice. A key is the device of every stage, then the key of the inner choice.
+Of placements that differ only by exchanging identical devices, one representative is used. It has
+an inner choice. A key is the device of every stage, then the key of the inner choice.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
-from ppopt.solver.choices.enumeration import Key, Partial, Rest, Unlisted, least_of
+from ppopt.solver.choices.enumeration import Key, Partial, Rest, Unlisted, min_rest
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
-MOST_TOGETHER = 120
-"""Most placements with an inner choice: all assignments of four stages to two devices, or five
-devices that all differ in any order."""
+MAX_PLACEMENTS = 120
+"""Maximum number of placements with an inner choice: all assignments of four stages to two devices,
+or of five different devices in any order."""
 SET_UP = 0.5
-"""Most of the time left in which the inner choices are set up."""
+"""Maximum share of the remaining time for setting up the inner choices."""
 Inner = Callable[[Pipeline], Choice]
-"""Makes the inner choice of a pipeline whose placement is given."""
+"""Creates the inner choice of a pipeline with a fixed placement."""
 
 
 class PlacementProduct(ProductChoice):
-    """Every placement with the choice of its pipeline, as many as are set up in time."""
+    """Placements with the choice of their pipelines, as many as are set up in time."""
 
     argument = Argument.SEARCH
 
@@ -43,10 +43,10 @@ class PlacementProduct(ProductChoice):
         self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
         listed = self._space.listed
-        if isinstance(listed, Partial) or len(listed.members) > MOST_TOGETHER:
+        if isinstance(listed, Partial) or len(listed.members) > MAX_PLACEMENTS:
             raise NotApplicableError(
                 f"placement: search with a search of partition or recompute takes at most "
-                f"{MOST_TOGETHER} placements, here are {self._space.size}; search the placement "
+                f"{MAX_PLACEMENTS} placements, here are {self._space.size}; search the placement "
                 "alone, then give the one found"
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
@@ -58,15 +58,15 @@ class PlacementProduct(ProductChoice):
                 break
             choices[hosts] = inner(self._space.pipeline(hosts))
         super().__init__(choices)
-        self._left_out = len(order) - len(choices)
+        self._num_omitted = len(order) - len(choices)
         """Number of placements that were not set up in time."""
-        self._least_left_out = _least_of_all(problem) if self._left_out else None
-        """Lower bound of the placements left out; None if there are none."""
+        self._omitted_bound = _bound_of_all(problem) if self._num_omitted else None
+        """Lower bound of the omitted placements; None if there are none."""
         own = next(iter(choices.values())).name
         self.name = f"placement with {own}"
 
     def prefixes(self, pipeline: Pipeline) -> list[Hosts]:
-        """Placement of a pipeline; none if it has another representative."""
+        """Placement of a pipeline; empty if it has another representative."""
         hosts = pipeline.hosts[0]
         return [hosts] if hosts in self.inner else []
 
@@ -74,35 +74,38 @@ class PlacementProduct(ProductChoice):
     def lower_bound(self) -> Fraction:
         """Lower bound of all placements."""
         known = super().lower_bound
-        return known if self._least_left_out is None else min(known, self._least_left_out)
+        return known if self._omitted_bound is None else min(known, self._omitted_bound)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within the placement; the same inner configuration on neighbouring placements."""
         yield from super().moves(key)
         hosts, pipeline = key[: self._stages], self.pipeline(key)
-        for other in dict.fromkeys(map(self._space.representative, self._space.moves(hosts))):
-            if other in self.inner and (same := self.inner[other].key(pipeline)) is not None:
-                yield (*other, *same)
+        for neighbour in dict.fromkeys(map(self._space.representative, self._space.moves(hosts))):
+            if (
+                neighbour in self.inner
+                and (same := self.inner[neighbour].key(pipeline)) is not None
+            ):
+                yield (*neighbour, *same)
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Unlisted configurations of all placements, also of those left out."""
+        """Unlisted configurations of all placements, including the omitted ones."""
         rest = super().rest(known, ceiling)
-        if self._least_left_out is None:
+        if self._omitted_bound is None:
             return rest
-        return least_of([rest, Unlisted(self._least_left_out)])
+        return min_rest([rest, Unlisted(self._omitted_bound)])
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all placements."""
         scope = (
             f"all {self._space.size} placements of {self._stages} stages that use all "
-            f"{self._space.num_devices} devices, {len(self.inner) + self._left_out} once devices "
-            "that are alike are exchanged, each with all its configurations"
+            f"{self._space.num_devices} devices, {len(self.inner) + self._num_omitted} once "
+            "devices that are alike are exchanged, each with all its configurations"
         )
         if search.infeasible:
             return f"none of {scope} fits the memory limits"
-        if self._left_out:
+        if self._num_omitted:
             return (
-                f"over {scope}: {self._left_out} were not set up in time, and have the bound of "
+                f"over {scope}: {self._num_omitted} were not set up in time, and have the bound of "
                 f"all; of the others {search.searched} configurations were searched"
             )
         return (
@@ -111,7 +114,7 @@ class PlacementProduct(ProductChoice):
         )
 
 
-def _least_of_all(problem: Problem) -> Fraction:
+def _bound_of_all(problem: Problem) -> Fraction:
     """Lower bound of all placements with any partition and recompute."""
     pipeline = problem.pipeline
     model = pipeline.model.recomputing(lambda _: False)

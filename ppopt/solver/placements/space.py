@@ -1,6 +1,6 @@
-"""The space of placements: every way to put the stages on the devices that uses every device.
+"""The space of placements: all assignments of stages to devices that use every device.
 
-The rule `balanced` cuts a model in layers again for every placement, because it depends on the
+The rule `balanced` partitions a model in layers anew for every placement, because it depends on the
 speeds of the devices.
 
 Devices are interchangeable if they have equal speed, limit and delays. Of placements that differ by
@@ -35,13 +35,13 @@ from ppopt.solver.choices.spaces import PLACEMENTS
 
 Hosts = tuple[int, ...]
 """Device of every stage."""
-MOST_LISTED = 20_000
-"""Most placements that are enumerated and bounded."""
-MOST_DEVICES = 128
-MOST_STAGES = 512
-"""Most devices and stages whose placements are searched."""
-MOST_CUT = 2000
-"""Most devices and stages if every placement has its own partition."""
+MAX_LISTED = 20_000
+"""Maximum number of placements that are enumerated and bounded."""
+MAX_DEVICES = 128
+MAX_STAGES = 512
+"""Maximum number of devices and stages of a placement search."""
+MAX_REPARTITIONED = 2000
+"""Maximum number of enumerated placements if every placement has its own partition."""
 
 
 class PlacementSpace:
@@ -53,20 +53,20 @@ class PlacementSpace:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
         PLACEMENTS.check(problem)
-        if pipeline.num_devices > MOST_DEVICES or pipeline.num_stages > MOST_STAGES:
+        if pipeline.num_devices > MAX_DEVICES or pipeline.num_stages > MAX_STAGES:
             raise NotApplicableError(
-                f"placement: search takes at most {MOST_DEVICES} devices and {MOST_STAGES} stages; "
+                f"placement: search takes at most {MAX_DEVICES} devices and {MAX_STAGES} stages; "
                 "name a placement"
             )
         self._problem = problem
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
         balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
-        self.cut_anew = balanced or pipeline.partition == partition.SEARCH
-        """Whether the stages of a placement depend on it."""
+        self.repartition_per_placement = balanced or pipeline.partition == partition.SEARCH
+        """Whether every placement has its own partition."""
 
     def pipeline(self, key: Hosts) -> Pipeline:
-        """Pipeline of a placement; its limits are those of the given pipeline."""
+        """Pipeline with a placement; its limits are those of the problem."""
         return self._base.placed(key)
 
     @property
@@ -74,21 +74,21 @@ class PlacementSpace:
         """Number of placements that use every device: surjections of stages onto devices."""
         stages, devices = self.num_stages, self.num_devices
         return sum(
-            (-1) ** left * comb(devices, left) * (devices - left) ** stages
-            for left in range(devices + 1)
+            (-1) ** num_unused * comb(devices, num_unused) * (devices - num_unused) ** stages
+            for num_unused in range(devices + 1)
         )
 
     @cached_property
-    def alike(self) -> tuple[int, ...]:
-        """Per device, the least device that is interchangeable with it.
+    def interchangeable_with(self) -> tuple[int, ...]:
+        """Per device, the first device that is interchangeable with it.
 
         If exchanging i with j and j with k changes nothing, neither does exchanging i with k.
         """
-        found: list[int] = []
+        representatives: list[int] = []
         for device in range(self.num_devices):
-            same = (other for other in range(device) if self._exchange(other, device))
-            found.append(next(same, device))
-        return tuple(found)
+            same = (earlier for earlier in range(device) if self._exchange(earlier, device))
+            representatives.append(next(same, device))
+        return tuple(representatives)
 
     def _exchange(self, first: int, second: int) -> bool:
         """Whether exchanging two devices changes nothing."""
@@ -102,9 +102,9 @@ class PlacementSpace:
     @cached_property
     def _matrices(self) -> list[Ints]:
         """Delays that depend on the devices: [from device, to device]."""
-        found = (self._base.p2p, self._base.backward_p2p)
+        delays = (self._base.p2p, self._base.backward_p2p)
         return [
-            self._in_ticks(matrix) for matrix in found if matrix is not None and _is_matrix(matrix)
+            self._in_ticks(matrix) for matrix in delays if matrix is not None and _is_matrix(matrix)
         ]
 
     def _in_ticks(self, delays: Any) -> Ints:
@@ -113,19 +113,25 @@ class PlacementSpace:
         if not isinstance(delays, tuple):
             return np.array(int(delays * per_unit))
         rows = [row if isinstance(row, tuple) else (row,) for row in delays]
-        found = np.array([[int(delay * per_unit) for delay in row] for row in rows], dtype=np.int64)
-        return found if _is_matrix(delays) else found[:, 0]
+        matrix = np.array(
+            [[int(delay * per_unit) for delay in row] for row in rows], dtype=np.int64
+        )
+        return matrix if _is_matrix(delays) else matrix[:, 0]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
-        """The canonical representative: devices that are alike are first used in order."""
+        """The canonical representative: interchangeable devices are first used in order."""
         free = [
-            [device for device in range(self.num_devices) if self.alike[device] == least]
-            for least in range(self.num_devices)
+            [
+                device
+                for device in range(self.num_devices)
+                if self.interchangeable_with[device] == group
+            ]
+            for group in range(self.num_devices)
         ]
         renamed: dict[int, int] = {}
         for host in hosts:
             if host not in renamed:
-                renamed[host] = free[self.alike[host]].pop(0)
+                renamed[host] = free[self.interchangeable_with[host]].pop(0)
         return tuple(renamed[host] for host in hosts)
 
     def representatives(self) -> Iterator[Hosts]:
@@ -139,12 +145,12 @@ class PlacementSpace:
                 begun += [(*hosts, device) for device in reversed(self._next(hosts))]
 
     def _next(self, hosts: Hosts) -> list[int]:
-        """Devices of the next stage: one of interchangeable unused ones; all are used at last."""
+        """Devices for the next stage: used ones, and one of each group of unused ones."""
         used = set(hosts)
         fresh: dict[int, int] = {}
         for device in range(self.num_devices):
             if device not in used:
-                fresh.setdefault(self.alike[device], device)
+                fresh.setdefault(self.interchangeable_with[device], device)
         if self.num_stages - len(hosts) == self.num_devices - len(used):
             return sorted(fresh.values())
         return sorted([*used, *fresh.values()])
@@ -152,9 +158,9 @@ class PlacementSpace:
     @cached_property
     def listed(self) -> Enumeration[Hosts]:
         """All representatives; partial, and empty, if there are too many."""
-        most = MOST_CUT if self.cut_anew else MOST_LISTED
-        found = list(islice(self.representatives(), most + 1))
-        return Partial() if len(found) > most else Complete(found)
+        limit = MAX_REPARTITIONED if self.repartition_per_placement else MAX_LISTED
+        placements = list(islice(self.representatives(), limit + 1))
+        return Partial() if len(placements) > limit else Complete(placements)
 
     def simple(self) -> list[Hosts]:
         """Stage i on device i mod D; down the devices and back; and runs in proportion to speed."""
@@ -163,31 +169,31 @@ class PlacementSpace:
         return [*(row[: self.num_stages] for row in rows), self._runs()]
 
     def _runs(self) -> Hosts:
-        """Consecutive stages on every device, as many as its share of all speeds, at least one."""
+        """Consecutive stages on every device, in proportion to its speed, at least one."""
         speeds = self._base.device_speed
         ends = [sum(speeds[: device + 1]) / sum(speeds) for device in range(self.num_devices)]
         hosts: list[int] = []
         device = 0
         for stage in range(self.num_stages):
-            left = self.num_stages - stage
+            stages_left = self.num_stages - stage
             full = stage >= round(ends[device] * self.num_stages) and stage > 0
             if (
                 device + 1 < self.num_devices
                 and hosts.count(device)
-                and (full or left < self.num_devices - device)
+                and (full or stages_left < self.num_devices - device)
             ):
                 device += 1
             hosts.append(device)
         return tuple(hosts)
 
     def configurations(self, keys: Iterable[Hosts]) -> list[Configuration]:
-        """Placements with their bounds; one whose memory cannot suffice is impossible.
+        """Placements with their bounds; those over the memory limits are impossible.
 
         If every placement has its own partition, the bound over all placements is also the bound of
         each.
         """
         keys = list(keys)
-        if self.cut_anew or not keys:
+        if self.repartition_per_placement or not keys:
             return [Configuration(key, self.lower_bound) for key in keys]
         hosts = np.array(keys, dtype=np.int64)
         bounds, fit = self._bounds(hosts), self._fits(hosts)
@@ -221,18 +227,18 @@ class PlacementSpace:
 
     @cached_property
     def _per_unit(self) -> int:
-        """Ticks per unit of time that make every time on every device whole."""
+        """Ticks per unit of time, with which all times on all devices are integers."""
         return lcm(*(pipeline.ticks.per_unit for pipeline in self._at_speeds.values()))
 
     @cached_property
     def _durations(self) -> Ints:
-        """Least time of an operation, alone or in a pair, [kind, stage, device]."""
+        """Minimum time of an operation, alone or in a pair, [kind, stage, device]."""
         columns = []
         for speed in self._base.device_speed:
             ticks = self._at_speeds[speed].ticks
             table = np.array(ticks.durations, dtype=np.int64)
             if self._base.overlap is not None:
-                table = _least_times(ticks, table)
+                table = _min_times(ticks, table)
             columns.append(table * (self._per_unit // ticks.per_unit))
         return np.stack(columns, axis=2)
 
@@ -245,19 +251,19 @@ class PlacementSpace:
         ways = [way[:, None, None] if way.ndim == 1 else way for way in (down, up.T)]
         shape = (self.num_stages - 1, size, size)
         apart = ~np.eye(size, dtype=bool)
-        found = np.stack([np.broadcast_to(way, shape) * apart for way in ways])
-        found[1] *= np.array(self._base.has_operations[OpKind.B])[:-1, None, None]
-        return found
+        delays = np.stack([np.broadcast_to(way, shape) * apart for way in ways])
+        delays[1] *= np.array(self._base.has_operations[OpKind.B])[:-1, None, None]
+        return delays
 
     @cached_property
-    def _handed_on(self) -> Ints:
-        """Least time of what a gradient waits for at a stage, B or BW: [stage, device]."""
+    def _gradient_time(self) -> Ints:
+        """Minimum time until the gradient of a stage, B or BW: [stage, device]."""
         kinds = [kind for kind in (OpKind.B, OpKind.BW) if kind in self._problem.instance.kinds]
         return np.asarray(self._durations[kinds].min(axis=0))
 
     @cached_property
     def _backward(self) -> Ints:
-        """Least time of the backward of a stage, B and W or BW: [stage, device]."""
+        """Minimum time of the backward of a stage, B and W or BW: [stage, device]."""
         kinds, times = self._problem.instance.kinds, self._durations
         ways = []
         if OpKind.B in kinds:
@@ -272,21 +278,21 @@ class PlacementSpace:
         """Lower bound of every placement [number, stage], in ticks of `_per_unit`.
 
         Makespan: a device waits for its first input, a forward of its lowest stage, and then does
-        its work; where all backwards are whole its last operation is one of that stage, whose
-        gradient must go up the stages that are left. Device span: its work. Both: one microbatch
-        goes down, up, and through the W of stage 0. No device of stages without backward waits
-        for it: for device span that path begins on the stage after them.
+        its work. If all backwards are whole, its last operation is one of that stage, whose
+        gradient must then pass all lower stages. Device span: the work of the device. Both: the
+        round trip of one microbatch, including the W of stage 0. Devices of stages without backward
+        do not wait for it: for device span the path begins at the stage after them.
         """
         stages = np.arange(self.num_stages)
-        forward, handed_on = (
+        forward, gradient_time = (
             self._durations[OpKind.F][stages, hosts],
-            self._handed_on[stages, hosts],
+            self._gradient_time[stages, hosts],
         )
         down, up = (row[stages[:-1], hosts[:, :-1], hosts[:, 1:]] for row in self._delays)
         start = _before(forward, down)
-        way_out = _before(handed_on, up)
-        closing = self._backward[stages, hosts][:, 0] - handed_on[:, 0]
-        path = start[:, -1] + forward[:, -1] + handed_on[:, -1] + way_out[:, -1] + closing
+        way_out = _before(gradient_time, up)
+        closing = self._backward[stages, hosts][:, 0] - gradient_time[:, 0]
+        path = start[:, -1] + forward[:, -1] + gradient_time[:, -1] + way_out[:, -1] + closing
         span = self._problem.objective is Objective.DEVICE_SPAN
         if span:
             first = self.num_stages - sum(self._base.has_operations[OpKind.B])
@@ -304,35 +310,35 @@ class PlacementSpace:
         return np.asarray(bound)
 
     def _work(self, hosts: Ints) -> Ints:
-        """Least time that every device takes for its operations, [number, device].
+        """Minimum time of all operations of every device, [number, device].
 
-        If an F and a backward may run as one, all F take no less than they take alone, and
-        neither do all backwards.
+        If an F and a backward may run as a pair, it is the larger of the time of all F and the time
+        of all backwards.
         """
         stages = np.arange(self.num_stages)
         forward = self._durations[OpKind.F][stages, hosts]
         backward = self._backward[stages, hosts]
         if self._base.overlap is not None:
-            backward = self._handed_on[stages, hosts]
+            backward = self._gradient_time[stages, hosts]
         columns = []
         for device in range(self.num_devices):
-            mine = hosts == device
-            both = [(times * mine).sum(axis=1) for times in (forward, backward)]
+            on_device = hosts == device
+            both = [(times * on_device).sum(axis=1) for times in (forward, backward)]
             together = np.maximum(*both) if self._base.overlap is not None else sum(both)
             columns.append(self._pieces * together)
         return np.stack(columns, axis=1)
 
     def _fits(self, hosts: Ints) -> Ints:
-        """Whether every device can hold its static memory and one microbatch of every stage.
+        """Whether static memory and one microbatch of every stage fit on every device.
 
-        When the last F of a microbatch on a device starts, no backward of it there has begun.
+        When the last F of a microbatch on a device starts, none of its backwards there has started.
         """
         ticks = self._base.ticks
         fits = np.ones(len(hosts), dtype=bool)
         if ticks.limits is None:
             return fits
         largest = max(memory for _, memory in self._base.factors) * self._base.num_slices
-        held = np.array(
+        live = np.array(
             [
                 int(static * ticks.memory_per_unit + largest * ticks.memory_change(OpKind.F, stage))
                 for stage, static in enumerate(self._base.costs.static)
@@ -340,7 +346,7 @@ class PlacementSpace:
             dtype=np.int64,
         )
         for device, limit in enumerate(ticks.limits):
-            fits &= ((hosts == device) * held).sum(axis=1) <= limit
+            fits &= ((hosts == device) * live).sum(axis=1) <= limit
         return fits
 
     @cached_property
@@ -348,105 +354,112 @@ class PlacementSpace:
         """Lower bound of all placements, in the user's unit.
 
         If every placement has its own partition, it is the bound over all placements of single
-        layers, whether the layers of a stage share a device or not. It is the largest of four
-        bounds. First: every device takes this time, and the k-th of them, in the order of their
-        lowest stages, waits for k forwards and delays at least. Its share of the work is its speed
-        times the time left; the waits are assigned so that the bound is least, the longest to the
-        slowest device. Second: the time within which all devices together have room for all stages,
-        each for the smallest ones. Third: the stage of most work, on the fastest device. Fourth:
-        one microbatch on the fastest device, down and up, over links that reach every device, a
-        spanning tree of them at least; not for device span if stages run no backward.
+        layers, whether or not the layers of a stage share a device. It is the maximum of four
+        bounds. First: every device works within this time, and the k-th device, in the order of the
+        lowest stages, first waits for at least k forwards and delays. Its share of the work is its
+        speed times the remaining time. The waits are assigned to minimise the bound, the longest to
+        the slowest device. Second: the minimum time in which all stages fit on the devices, if
+        every device could host the smallest ones. Third: the stage with the most work, on the
+        fastest device. Fourth: the round trip of one microbatch on the fastest device, over links
+        that reach every device, at least a spanning tree; not for device span if stages have no
+        backward.
         """
-        if self.cut_anew:
+        if self.repartition_per_placement:
             return PlacementSpace(self._of_layers()).lower_bound
         base, pieces = self._base, self._pieces
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
         kinds = [forward[:, fastest] + backward[:, fastest]]
         if base.overlap is not None:
-            kinds = [forward[:, fastest], self._handed_on[:, fastest]]
+            kinds = [forward[:, fastest], self._gradient_time[:, fastest]]
         share = [speed / base.device_speed[fastest] for speed in base.device_speed]
         total = Fraction(pieces * max(int(work.sum()) for work in kinds))
         if self._problem.objective is not Objective.DEVICE_SPAN:
-            parts = sorted(share, reverse=True)
-            total += sum(map(mul, self._waits(fastest), parts))
-        path = forward[:, fastest].sum() + self._handed_on[:, fastest].sum()
-        path += (backward - self._handed_on)[0, fastest] + self._spanning_tree()
+            shares = sorted(share, reverse=True)
+            total += sum(map(mul, self._waits(fastest), shares))
+        path = forward[:, fastest].sum() + self._gradient_time[:, fastest].sum()
+        path += (backward - self._gradient_time)[0, fastest] + self._spanning_tree()
         all_backwards = all(base.has_operations[OpKind.B])
         if self._problem.objective is Objective.DEVICE_SPAN and not all_backwards:
             path = 0
         speed: Fraction = sum(share, Fraction(0))
-        rooms = [pieces * _least_room(work.tolist(), share) for work in kinds]
+        capacity_bounds = [pieces * _min_capacity_time(work.tolist(), share) for work in kinds]
         heaviest = pieces * max(int(work.max()) for work in kinds)
-        return max(total / speed, *rooms, Fraction(heaviest), Fraction(int(path))) / self._per_unit
+        return (
+            max(total / speed, *capacity_bounds, Fraction(heaviest), Fraction(int(path)))
+            / self._per_unit
+        )
 
     def _of_layers(self) -> Problem:
-        """The problem whose stages are single layers; of layers with phases, what they compute."""
+        """The problem whose stages are single layers; layers with phases only compute."""
         base = self._base
         if base.overlap is not None:
             base = replace(base, model=base.model.on_compute())
         layers = len(base.model)
         hosts = tuple(min(layer, self.num_devices - 1) for layer in range(layers))
-        links = {name: _least(getattr(base, name)) for name in ("p2p", "backward_p2p")}
+        links = {name: _min_delay(getattr(base, name)) for name in ("p2p", "backward_p2p")}
         if base.link is not None:
             by_size = ("p2p",) if base.link.backward is None else tuple(links)
-            links = {name: least for name, least in links.items() if name not in by_size}
+            links = {name: delay for name, delay in links.items() if name not in by_size}
         alone = replace(base, stages=layers, placement=hosts, partition=(1,) * layers, **links)
         return replace(self._problem, pipeline=alone)
 
     def _waits(self, fastest: int) -> list[Fraction]:
-        """Least waits of the devices for their first inputs, ascending."""
+        """Minimum waits of the devices for their first inputs, ascending."""
         down = self._delays[0].min(axis=0) if self.num_stages > 1 else self._delays[0].sum(axis=0)
         apart = ~np.eye(self.num_devices, dtype=bool)
         link = int(down[apart].min()) if apart.any() else 0
         times = accumulate(self._durations[OpKind.F][:, fastest].tolist(), initial=0)
         return [
-            Fraction(time + number * link)
-            for number, time in zip(range(self.num_devices), times, strict=False)
+            Fraction(time + index * link)
+            for index, time in zip(range(self.num_devices), times, strict=False)
         ]
 
     def _spanning_tree(self) -> int:
-        """Least delays there and back over links that join all devices (Kruskal, 1956)."""
+        """Minimum delays of a round trip over links that connect all devices (Kruskal, 1956)."""
         if self.num_stages == 1:
             return 0
-        least = self._delays.min(axis=1).sum(axis=0)
+        delays = self._delays.min(axis=1).sum(axis=0)
         pairs = combinations(range(self.num_devices), 2)
-        both = sorted((int(min(least[a, b], least[b, a])), a, b) for a, b in pairs)
-        part, total = list(range(self.num_devices)), 0
-        for delay, one, other in both:
-            if part[one] != part[other]:
+        both = sorted((int(min(delays[a, b], delays[b, a])), a, b) for a, b in pairs)
+        components, total = list(range(self.num_devices)), 0
+        for delay, first, second in both:
+            if components[first] != components[second]:
                 total += delay
-                part = [part[one] if mine == part[other] else mine for mine in part]
+                components = [
+                    components[first] if component == components[second] else component
+                    for component in components
+                ]
         return total
 
     def moves(self, hosts: Hosts) -> Iterator[Hosts]:
         """Placements that exchange two devices, or move one stage to another device."""
-        for one, other in combinations(range(self.num_devices), 2):
-            exchanged = {one: other, other: one}
+        for first, second in combinations(range(self.num_devices), 2):
+            exchanged = {first: second, second: first}
             yield self.representative([exchanged.get(host, host) for host in hosts])
         for stage, host in enumerate(hosts):
             if hosts.count(host) > 1:
                 for device in range(self.num_devices):
                     if device != host:
-                        moved = (*hosts[:stage], device, *hosts[stage + 1 :])
-                        yield self.representative(moved)
+                        neighbour = (*hosts[:stage], device, *hosts[stage + 1 :])
+                        yield self.representative(neighbour)
 
     def local_optimum(self, hosts: Hosts) -> Hosts:
-        """Make moves while the bound falls, or stays and the work is spread more evenly.
+        """Make moves while the bound decreases, or stays equal and the work becomes more even.
 
-        No schedules are made. If every placement has its own partition, the placement stays as it
-        is.
+        No schedule is built. If every placement has its own partition, the placement is returned
+        unchanged.
         """
-        if self.cut_anew:
+        if self.repartition_per_placement:
             return hosts
         best, figure = hosts, self._figures([hosts])[0]
         while True:
             moves = list(dict.fromkeys(self.moves(best)))
             figures = self._figures(moves)
-            least = min(zip(figures, moves, strict=True), default=(figure, best))
-            if least[0] >= figure:
+            candidate = min(zip(figures, moves, strict=True), default=(figure, best))
+            if candidate[0] >= figure:
                 return best
-            figure, best = least
+            figure, best = candidate
 
     def _figures(self, placements: list[Hosts]) -> list[tuple[int, int]]:
         """Bound and sum of squared device work of every placement."""
@@ -457,8 +470,8 @@ class PlacementSpace:
         return list(zip(self._bounds(hosts).tolist(), squares, strict=True))
 
 
-def _least_room(work: list[int], speeds: list[Fraction]) -> Fraction:
-    """Least time in which devices have room for all stages, each device for the smallest ones."""
+def _min_capacity_time(work: list[int], speeds: list[Fraction]) -> Fraction:
+    """Minimum time in which all stages fit on the devices, if each could host the smallest ones."""
     first = list(accumulate(sorted(work)))
     times = sorted({done / speed for done in first for speed in speeds})
 
@@ -468,24 +481,25 @@ def _least_room(work: list[int], speeds: list[Fraction]) -> Fraction:
     return times[bisect_left(times, True, key=enough)]
 
 
-def _least(delays: Any) -> Any:
-    """Delays with a list, one per boundary of stages, replaced by the least of it."""
+def _min_delay(delays: Any) -> Any:
+    """Delays; a list with one delay per stage boundary is replaced by its minimum."""
     listed = isinstance(delays, tuple) and not _is_matrix(delays)
     return min(delays, default=0) if listed else delays
 
 
-def _least_times(ticks: Ticks, table: Ints) -> Ints:
-    """Times [kind, stage] alone, or in a pair with any stage if that is less.
+def _min_times(ticks: Ticks, table: Ints) -> Ints:
+    """Minimum times [kind, stage], alone or in a pair with any stage.
 
-    An F is in no pair with a B that is shorter than itself and than all its pairs with BW.
+    The minimum of an F is over its pairs with BW: a pair with B is no shorter than F or such a
+    pair.
     """
-    stages, found = range(table.shape[1]), table.copy()
+    stages, minima = range(table.shape[1]), table.copy()
     for kind in (OpKind.B, OpKind.BW):
-        rows = [[ticks.pair_time(stage, kind, other) for other in stages] for stage in stages]
+        rows = [[ticks.pair_time(stage, kind, partner) for partner in stages] for stage in stages]
         times = np.array(rows, dtype=np.int64)
-        found[kind] = np.minimum(table[kind], times.min(axis=0))
-    found[OpKind.F] = np.minimum(table[OpKind.F], times.min(axis=1))
-    return found
+        minima[kind] = np.minimum(table[kind], times.min(axis=0))
+    minima[OpKind.F] = np.minimum(table[OpKind.F], times.min(axis=1))
+    return minima
 
 
 def _is_matrix(delays: Any) -> bool:

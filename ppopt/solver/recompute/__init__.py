@@ -1,5 +1,4 @@
-"""The search over recompute and offload: which layers of every stage do either.
+"""The search over recompute and offload of the layers of every stage, chosen with the schedule.
 
-These are chosen with the schedule. Imports what the search of one pipeline may, and the search over
-configurations.
+Imports the search over configurations, and what the search of one pipeline may import.
 """

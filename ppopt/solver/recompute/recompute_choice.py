@@ -1,11 +1,9 @@
 """Candidate assignments of recomputed or offloaded layers to stages, with lower bounds.
 
-The bound of a device (its head, work, and the idle time that its memory forces:
-`ppopt.solver.bounds.device_bounds`) depends on the options of its own stages; those of other stages
-only make it wait longer. So it is computed with no recompute or offload elsewhere, once for every
-option of the device, and the largest of these over all devices holds for every assignment. The
-least over the options of one device holds for all assignments (the one-device bounds of a plan's
-space).
+The bound of a device (head, work and forced idle time: `ppopt.solver.bounds.device_bounds`) depends
+on the options of its own stages; those of other stages only increase its waits. So it is computed
+for every option of the device, without recompute or offload on other devices. The maximum over the
+devices bounds an assignment. The minimum over the options of one device bounds all assignments.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
 from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 
-MOST_LISTED = 4096
-"""Most assignments that are bounded one by one."""
-MOST_OF_DEVICE = 512
-"""Most options of one device."""
+MAX_LISTED = 4096
+"""Maximum number of assignments that are bounded one by one."""
+MAX_DEVICE_OPTIONS = 512
+"""Maximum number of options of one device."""
 
 
 class DeviceOption(NamedTuple):
@@ -51,19 +49,19 @@ class DeviceOption(NamedTuple):
 
 
 SPACES = {"recompute": RECOMPUTE, "offload": OFFLOAD}
-"""Spaces by the field that is left open."""
+"""Spaces by the open field."""
 ARGUMENTS = {
     ("recompute",): Argument.RECOMPUTE,
     ("offload",): Argument.OFFLOAD,
     ("recompute", "offload"): Argument.RECOMPUTE_OFFLOAD,
 }
-"""Argument of a proof over all assignments, by what is chosen."""
+"""Argument of a proof over all assignments, by the open fields."""
 
 
 class RecomputeChoice(Choice):
-    """All assignments of recompute, of offload or of both to layers that may be best.
+    """All non-dominated assignments of recompute, offload or both to layers.
 
-    A key has the number of the option of every device, the cheapest in time first.
+    A key has the number of the option of every device, the fastest option first.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -94,31 +92,31 @@ class RecomputeChoice(Choice):
         )  # fmt: skip
         self._fronts = self._choices.of_partition(self._base.counts)
         self._none = [device for device, choices in enumerate(self.devices) if not choices]
-        """Devices without memory for one microbatch with any option."""
+        """Devices on which one microbatch does not fit with any option."""
         self._listed: Enumeration[Key] = (
-            Complete(list(self.assignments())) if self.size <= MOST_LISTED else Partial()
+            Complete(list(self.assignments())) if self.size <= MAX_LISTED else Partial()
         )
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline in which the layers of an assignment recompute or offload."""
         numbers = [0] * self._base.num_stages
-        for stages, number, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
-            for stage, own in zip(stages, choices[number].numbers, strict=True):
+        for stages, option_id, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
+            for stage, own in zip(stages, choices[option_id].numbers, strict=True):
                 numbers[stage] = own
         return replace(self._base, model=self._choices.model(self._base.counts, numbers))
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Key of the assignment of a pipeline, or of one that takes no more; None: none."""
+        """Key of the assignment of a pipeline, or of one that dominates it; None: there is none."""
         chosen = self._choices.numbers(pipeline)
         if chosen is None:
             return None
         key = []
         for stages, choices in zip(self._base.hosted[0], self.devices, strict=True):
             own = tuple(chosen[stage] for stage in stages)
-            number = next((n for n, option in enumerate(choices) if option.numbers == own), None)
-            if number is None:
+            option_id = next((n for n, option in enumerate(choices) if option.numbers == own), None)
+            if option_id is None:
                 return None
-            key.append(number)
+            key.append(option_id)
         return tuple(key)
 
     @cached_property
@@ -128,35 +126,35 @@ class RecomputeChoice(Choice):
         return replace(self._base, microbatch_memory=factors).without_model()
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
-        """Costs with these options of some stages, stage by stage: faster than by layers."""
+        """Pipeline with these options of some stages, by costs of stages, which is fast."""
         chosen = [front[0] for front in self._fronts]
-        for stage, number in zip(stages, numbers, strict=True):
-            chosen[stage] = self._fronts[stage][number]
+        for stage, option_id in zip(stages, numbers, strict=True):
+            chosen[stage] = self._fronts[stage][option_id]
         return replace(
             self._bare,
             microbatch_memory=self._base.microbatch_memory,
             recompute_time=[option.time for option in chosen],
-            kept=[option.kept for option in chosen],
-            recompute_memory=[option.peak - option.kept for option in chosen],
+            kept=[option.stashed for option in chosen],
+            recompute_memory=[option.peak - option.stashed for option in chosen],
             backward_workspace=0,
-            offload_memory=[option.kept - option.left for option in chosen],
+            offload_memory=[option.stashed - option.resident for option in chosen],
             offload_time=[option.moving for option in chosen],
         )
 
     @cached_property
     def devices(self) -> list[list[DeviceOption]]:
-        """Options of every device that has memory for one microbatch; perhaps none."""
+        """Options of every device with which one microbatch fits; possibly none."""
         return [self._of_device(device) for device in range(self._base.num_devices)]
 
     def _of_device(self, device: int) -> list[DeviceOption]:
         stages = self._base.hosted[0][device]
         fronts = [self._fronts[stage] for stage in stages]
-        if prod(map(len, fronts)) > MOST_OF_DEVICE:
+        if prod(map(len, fronts)) > MAX_DEVICE_OPTIONS:
             raise NotApplicableError(
-                f"{self.name}: device {device} has more than {MOST_OF_DEVICE} choices; use fewer "
-                f"chunks{', or search one of both' if ' ' in self.name else ''}, or none"
+                f"{self.name}: device {device} has more than {MAX_DEVICE_OPTIONS} choices; use "
+                f"fewer chunks{', or search one of both' if ' ' in self.name else ''}, or none"
             )
-        found = []
+        options = []
         for numbers in product(*(range(len(front)) for front in fronts)):
             pipeline = self._of_stages(stages, numbers)
             problem = replace(self._problem, pipeline=pipeline).reduced
@@ -169,8 +167,8 @@ class RecomputeChoice(Choice):
                 sum(row, Fraction(0))
                 for row in zip(*(option[:2] for option in chosen), strict=True)
             )
-            found.append(DeviceOption(numbers, time, moving, pipeline.ticks.time(bound)))
-        return sorted(found, key=lambda option: option[1:3])
+            options.append(DeviceOption(numbers, time, moving, pipeline.ticks.time(bound)))
+        return sorted(options, key=lambda option: option[1:3])
 
     @property
     def size(self) -> int:
@@ -192,25 +190,25 @@ class RecomputeChoice(Choice):
         """Configurations of assignments, with their bounds."""
         for key in keys:
             chosen = zip(key, self.devices, strict=True)
-            yield Configuration(key, max(choices[number].bound for number, choices in chosen))
+            yield Configuration(key, max(choices[option_id].bound for option_id, choices in chosen))
 
     def listed(self) -> Enumeration[Key]:
         """All assignments; partial if there are too many."""
         return self._listed
 
     def required_candidates(self) -> list[Key]:
-        """Assignments with as little recompute and offload as possible, and with as much."""
+        """Assignments with the minimum and the maximum of recompute and offload."""
         if self._none:
             return []
         ends = [(0,) * len(self.devices), tuple(len(choices) - 1 for choices in self.devices)]
         return list(dict.fromkeys(ends))
 
     def first(self) -> list[Key]:
-        """Assignments with as much as possible, as little, the bound's own, and levels between."""
+        """Assignments with the maximum, the minimum, the smallest bounds, and levels between."""
         if self._none:
             return []
         bound = tuple(
-            min(range(len(choices)), key=lambda number: (choices[number].bound, number))
+            min(range(len(choices)), key=lambda option_id: (choices[option_id].bound, option_id))
             for choices in self.devices
         )
         levels = [
@@ -222,35 +220,40 @@ class RecomputeChoice(Choice):
             )
             for key in self._levels(among)
         ]
+        max_bound = max(
+            choices[option_id].bound for option_id, choices in zip(bound, self.devices, strict=True)
+        )
         within = tuple(
-            max(number for number in range(len(choices)) if choices[number].bound <= most)
-            for most in [max(choices[number].bound for number, choices in zip(
-                bound, self.devices, strict=True))]
+            max(n for n, option in enumerate(choices) if option.bound <= max_bound)
             for choices in self.devices
-        )  # fmt: skip
+        )
         return list(dict.fromkeys([*levels[4::5], levels[0], bound, *levels, within]))
 
     def _levels(self, among: Callable[[DeviceOption], bool]) -> list[Key]:
-        """Assignments from none to the last of the options `among` some, on every device."""
+        """Assignments in five steps through the options that satisfy `among`, on every device."""
         each = [
-            [number for number, option in enumerate(choices) if among(option)]
+            [option_id for option_id, option in enumerate(choices) if among(option)]
             for choices in self.devices
         ]
         if not all(each):
             return []
-        return [tuple(some[(len(some) - 1) * part // 4] for some in each) for part in range(5)]
+        return [
+            tuple(some[(len(some) - 1) * quarter // 4] for some in each) for quarter in range(5)
+        ]
 
     def moves(self, key: Key) -> Iterator[Key]:
-        """Assignments with the next option on one device, either way, and on all devices."""
+        """Assignments with the next or previous option on one device, or on all devices."""
         steps = [
-            *(tuple(device == other for other in range(len(key))) for device in range(len(key))),
+            *(tuple(device == index for index in range(len(key))) for device in range(len(key))),
             (True,) * len(key),
         ]
         for step in steps:
             for way in (1, -1):
-                moved = tuple(number + way * mine for number, mine in zip(key, step, strict=True))
-                if all(0 <= n < len(c) for n, c in zip(moved, self.devices, strict=True)):
-                    yield moved
+                neighbour = tuple(
+                    option_id + way * delta for option_id, delta in zip(key, step, strict=True)
+                )
+                if all(0 <= n < len(c) for n, c in zip(neighbour, self.devices, strict=True)):
+                    yield neighbour
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all assignments."""

@@ -1,14 +1,14 @@
 """Pareto-optimal sets of recomputed or offloaded layers of one stage: time against memory.
 
-An option says which layers recompute or offload. Recompute costs time in every backward of the
-stage; offload takes the host link for some time, each way. Both save memory between F and the
-backward. While a whole backward runs, the layers that recompute matter by their place
-(`ppopt.problem.backward_memory`): of equal layers in a row, recompute of the first ones has the
+An option is a set of layers that recompute or offload. Recompute adds time to every backward of the
+stage; offload uses the host link for some time, each way. Both save memory between F and the
+backward. While a whole backward runs, the position of the layers that recompute matters
+(`ppopt.problem.backward_memory`): among equal layers in a row, recompute of the first ones has the
 smallest peak.
 
-An option is dominated if another one of its stage takes no more time, and no more memory at any
-instant. Dominated options are left out. The other option can replace them in any schedule: its
-backwards and its moves out at the same starts, its moves back at the same ends.
+An option is dominated if another option of its stage needs no more time, and no more memory at any
+instant. Dominated options are removed. The dominating option can replace a dominated one in any
+schedule without changing start times, except that reloads keep their ends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
-from ppopt.problem.layer import Layer, activation_of, backward_peak, held_by_forward
+from ppopt.problem.layer import Layer, activation_of, backward_peak, retained_by_forward
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 
-MOST_KEPT = 4096
-"""Most stages whose options are cached."""
+MAX_CACHED = 4096
+"""Maximum number of stages whose options are cached."""
 
 
 class StageOption(NamedTuple):
@@ -36,10 +36,10 @@ class StageOption(NamedTuple):
     """Time added to B and BW."""
     moving: Fraction
     """Time of the moves to the host, each way."""
-    kept: Fraction
-    """Activations of the stage that F keeps."""
-    left: Fraction
-    """Activations kept, without those that move to the host."""
+    stashed: Fraction
+    """Activations of the stage that are retained after F."""
+    resident: Fraction
+    """Retained activations that stay on the device."""
     peak: Fraction
     """Largest live memory of a microbatch while BW of the stage runs."""
     layers: frozenset[int]
@@ -47,14 +47,18 @@ class StageOption(NamedTuple):
     offloaded: frozenset[int]
     """Indices, within the stage, of the layers that offload."""
 
-    def costs_no_more(self, other: StageOption) -> bool:
-        """Whether the option takes no more time than another one, and no longer moves."""
-        return self.time <= other.time and self.moving <= other.moving
+    def costs_no_more(self, reference: StageOption) -> bool:
+        """Whether the option needs no more time than the reference, and no longer moves."""
+        return self.time <= reference.time and self.moving <= reference.moving
 
-    def takes_no_more(self, other: StageOption) -> bool:
-        """Whether a schedule with another option is valid with this one."""
-        less = self.kept <= other.kept and self.left <= other.left and self.peak <= other.peak
-        return less and self.costs_no_more(other)
+    def uses_no_more(self, reference: StageOption) -> bool:
+        """Whether every schedule with the reference is also valid with this option."""
+        less_memory = (
+            self.stashed <= reference.stashed
+            and self.resident <= reference.resident
+            and self.peak <= reference.peak
+        )
+        return less_memory and self.costs_no_more(reference)
 
 
 class StageOptions:
@@ -69,37 +73,39 @@ class StageOptions:
         recompute: bool = True,
         offload: bool = False,
     ) -> None:
-        """Choose `recompute`, `offload` or both; what is not chosen is as the layers say.
+        """Search `recompute`, `offload` or both; the other one is as stated by the layers.
 
         Without a memory limit, layers that need not recompute or offload do neither. `full`: full
-        recompute is included in any case. It may take longer than the option before and save no
-        more; an order that depends on times may hold less with it.
+        recompute is always included. It may be dominated, but an order that depends on times may
+        need less memory with it.
         """
-        given = _as_given(model.layers, model.recompute_unit)
+        stated = _stated_option(model.layers, model.recompute_unit)
         self.bare = model.with_choice(
-            () if recompute else given.layers, () if offload else given.offloaded
+            () if recompute else stated.layers, () if offload else stated.offloaded
         )
-        """Model without what is chosen."""
+        """Model without the recompute or offload that is searched."""
         self._limited, self._full = limited, full and recompute
         self._searched = recompute, offload
-        self.of = lru_cache(maxsize=MOST_KEPT)(self._of)
+        self.of = lru_cache(maxsize=MAX_CACHED)(self._of)
         """Options of the stage of the layers `low` to `high` - 1, the shortest first."""
 
     def _of(self, low: int, high: int) -> list[StageOption]:
         layers = self.bare.costed[low:high]
         recompute, offload = self._searched
         unit = self.bare.recompute_unit
-        found = stage_options(layers, unit, recompute=recompute, offload=offload)
+        options = stage_options(layers, unit, recompute=recompute, offload=offload)
         if not self._limited:
-            return found[:1]
+            return options[:1]
         if not self._full:
-            return found
+            return options
         full = full_recompute(layers, unit)
-        return found if any(option.layers == full.layers for option in found) else [*found, full]
+        return (
+            options if any(option.layers == full.layers for option in options) else [*options, full]
+        )
 
     @property
     def leaves_out(self) -> bool:
-        """Whether dominated options may be left out: not if the layers that may are all alike."""
+        """Whether options may be dominated: not if all layers that may recompute are equal."""
         layers = [layer for layer in self.bare.layers if layer.recomputable]
         alike = {(layer.recompute_time, layer.saved) for layer in layers}
         return len(alike) > 1 or any(time <= 0 or saved <= 0 for time, saved in alike)
@@ -109,19 +115,19 @@ class StageOptions:
         return [self.of(*ends) for ends in ends_of(counts)]
 
     def model(self, counts: Counts, numbers: Sequence[int]) -> Model:
-        """Model in which the layers of the options of these numbers recompute or offload."""
-        again: set[int] = set()
-        moved: set[int] = set()
+        """Model in which the layers of these options recompute or offload."""
+        recomputed: set[int] = set()
+        offloaded: set[int] = set()
         for (low, high), number in zip(ends_of(counts), numbers, strict=True):
             choice = self.of(low, high)[number]
-            again |= {low + place for place in choice.layers}
-            moved |= {low + place for place in choice.offloaded}
-        return self.bare.with_choice(again, moved)
+            recomputed |= {low + index for index in choice.layers}
+            offloaded |= {low + index for index in choice.offloaded}
+        return self.bare.with_choice(recomputed, offloaded)
 
     def numbers(self, pipeline: Pipeline) -> tuple[int, ...] | None:
-        """Number of the option of every stage that does as the layers of a pipeline, or less.
+        """Number of the option of every stage that equals or dominates that of a pipeline.
 
-        None if a stage has no option that takes no more.
+        None if a stage has no such option.
         """
         layers = pipeline.model.stage_layers(pipeline.counts)
         numbers = []
@@ -135,16 +141,16 @@ class StageOptions:
     def _choice_of(
         self, layers: Sequence[Layer], front: Sequence[StageOption]
     ) -> StageOption | None:
-        """Option of a stage that does as these layers, or one that takes no more; None: none.
+        """Option of a stage that equals the option stated by these layers, or dominates it.
 
-        No more means no more time, and with a memory limit no more memory.
+        None if there is none. Without a memory limit only times are compared.
         """
-        given = _as_given(layers, self.bare.recompute_unit)
-        same = (option for option in front if option[-2:] == given[-2:])
+        stated = _stated_option(layers, self.bare.recompute_unit)
+        same = (option for option in front if option[-2:] == stated[-2:])
         less = (
             option
             for option in front
-            if option.takes_no_more(given) or (not self._limited and option.costs_no_more(given))
+            if option.uses_no_more(stated) or (not self._limited and option.costs_no_more(stated))
         )
         return next(same, None) or next(less, None)
 
@@ -163,23 +169,25 @@ def stage_options(
 ) -> list[StageOption]:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
-    Of equal layers in a row the first ones recompute, and the next ones offload. What is dominated
-    among the first layers of the stage stays so whatever follows: times and memory add up, and the
-    peak grows with what F keeps of the layers before.
+    Among equal layers in a row the first ones recompute, and the next ones offload. An option that
+    is dominated for the first layers of the stage stays dominated with all further layers: times
+    and memory add up, and the peak grows with the retained activations of the layers before.
     """
-    front, place = [_as_given((), unit)], 0
+    front, start = [_stated_option((), unit)], 0
     for _, run in groupby(layers, _costs_of_option):
         equal = tuple(run)
         layer, count = equal[0], len(equal)
-        own = _as_given((layer,), RecomputeUnit.LAYER)
+        own = _stated_option((layer,), RecomputeUnit.LAYER)
         may_offload = offload and layer.offload_memory > 0 and not layer.recompute
         front = _non_dominated(
-            _followed(option, layer, own, range(place, place + count), again, moved)
+            _followed(
+                option, layer, own, range(start, start + count), num_recomputed, num_offloaded
+            )
             for option in front
-            for again in range(count + 1 if recompute and layer.saved > 0 else 1)
-            for moved in range(count - again + 1 if may_offload else 1)
+            for num_recomputed in range(count + 1 if recompute and layer.saved > 0 else 1)
+            for num_offloaded in range(count - num_recomputed + 1 if may_offload else 1)
         )
-        place += count
+        start += count
     if unit is RecomputeUnit.STAGE:
         peak = _peak(layers, unit)
         front = _non_dominated(option._replace(peak=peak) for option in front)
@@ -187,7 +195,7 @@ def stage_options(
 
 
 def _costs_of_option(layer: Layer) -> tuple[object, ...]:
-    """What decides the options of a layer: layers with the same are equal here."""
+    """Costs that determine the options of a layer: layers with equal costs are equal here."""
     return (
         *(layer.activation, layer.kept, layer.saved, layer.recompute_time, layer.recompute),
         *(layer.backward_workspace, layer.offload_memory, layer.offload_time, layer.offload),
@@ -195,46 +203,64 @@ def _costs_of_option(layer: Layer) -> tuple[object, ...]:
 
 
 def _followed(
-    option: StageOption, layer: Layer, own: StageOption, places: range, again: int, moved: int
+    option: StageOption,
+    layer: Layer,
+    own: StageOption,
+    places: range,
+    num_recomputed: int,
+    num_offloaded: int,
 ) -> StageOption:
-    """An option followed by equal layers: `again` recompute, the next `moved` offload.
+    """An option followed by equal layers: the first ones recompute, the next ones offload.
 
-    The others do as the layer says, which is the option `own`.
+    The other layers have the option `own`, as stated by the layer.
     """
-    cost, others = (layer.activation, layer.backward_workspace), len(places) - again - moved
-    peak = BackwardPeak(option.kept, option.peak)
-    peak = peak.then(layer.kept, *cost, again).then(own.kept, *cost, moved + others)
-    left = again * layer.kept + moved * (own.kept - layer.offload_memory) + others * own.left
+    cost, num_unchanged = (
+        (layer.activation, layer.backward_workspace),
+        len(places) - num_recomputed - num_offloaded,
+    )
+    peak = BackwardPeak(option.stashed, option.peak)
+    peak = peak.then(layer.kept, *cost, num_recomputed).then(
+        own.stashed, *cost, num_offloaded + num_unchanged
+    )
+    resident = (
+        num_recomputed * layer.kept
+        + num_offloaded * (own.stashed - layer.offload_memory)
+        + num_unchanged * own.resident
+    )
     return StageOption(
-        time=option.time + again * layer.recompute_time + (moved + others) * own.time,
-        moving=option.moving + moved * layer.offload_time + others * own.moving,
-        kept=peak.held,
-        left=option.left + left,
+        time=option.time
+        + num_recomputed * layer.recompute_time
+        + (num_offloaded + num_unchanged) * own.time,
+        moving=option.moving + num_offloaded * layer.offload_time + num_unchanged * own.moving,
+        stashed=peak.retained,
+        resident=option.resident + resident,
         peak=peak.peak,
-        layers=option.layers | frozenset(places if own.layers else places[:again]),
+        layers=option.layers | frozenset(places if own.layers else places[:num_recomputed]),
         offloaded=option.offloaded
-        | frozenset(places if own.offloaded else places[again : again + moved]),
+        | frozenset(
+            places if own.offloaded else places[num_recomputed : num_recomputed + num_offloaded]
+        ),
     )
 
 
 def full_recompute(
     layers: tuple[Layer, ...], unit: RecomputeUnit = RecomputeUnit.LAYER
 ) -> StageOption:
-    """Option in which all layers of a stage recompute that may, also if it saves nothing."""
-    return _as_given(
+    """Option in which all layers of a stage recompute that may, even if it saves nothing."""
+    return _stated_option(
         [replace(layer, recompute=layer.recompute or layer.recomputable) for layer in layers], unit
     )
 
 
-def _as_given(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
-    """Option of a stage whose layers do as they say."""
-    again = frozenset(place for place, layer in enumerate(layers) if layer.recompute)
-    moved = frozenset(place for place, layer in enumerate(layers) if layer.offload)
-    time = sum((layers[place].recompute_time for place in again), Fraction(0))
-    kept = sum(map(held_by_forward, layers), Fraction(0))
-    moving = sum((layers[place].offload_time for place in moved), Fraction(0))
-    left = kept - sum(layers[place].offload_memory for place in moved)
-    return StageOption(time, moving, kept, left, _peak(layers, unit), again, moved)
+def _stated_option(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
+    """Option that the layers of a stage state."""
+    recomputed = frozenset(index for index, layer in enumerate(layers) if layer.recompute)
+    offloaded = frozenset(index for index, layer in enumerate(layers) if layer.offload)
+    time = sum((layers[index].recompute_time for index in recomputed), Fraction(0))
+    stashed = sum(map(retained_by_forward, layers), Fraction(0))
+    moving = sum((layers[index].offload_time for index in offloaded), Fraction(0))
+    resident = stashed - sum(layers[index].offload_memory for index in offloaded)
+    return StageOption(time, moving, stashed, resident, _peak(layers, unit), recomputed, offloaded)
 
 
 def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
@@ -246,9 +272,9 @@ def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
 
 
 def _non_dominated(options: Iterator[StageOption]) -> list[StageOption]:
-    """Options that no other one dominates."""
+    """Options that no other option dominates."""
     front: list[StageOption] = []
     for option in sorted(options, key=lambda option: (*option[:5], *map(sorted, option[5:]))):
-        if not any(known.takes_no_more(option) for known in reversed(front)):
+        if not any(known.uses_no_more(option) for known in reversed(front)):
             front.append(option)
     return front

@@ -1,4 +1,4 @@
-"""Least delays between the operations of one microbatch, along the stages of its route."""
+"""Minimum delays between the operations of one microbatch, along the stages of its route."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ppopt.problem.traits import Trait
 
 @dataclass(frozen=True)
 class Delays:
-    """Durations and delays of one route in ticks, and how many microbatches its stages can hold.
+    """Durations and delays of one route in ticks, and the microbatches that fit on its stages.
 
-    Stages without backward count as stages of a backward of no length in the delays along the
-    backwards. Nothing goes back over their links, so that adds nothing.
+    In the delays along the backwards, stages without backward have a backward of duration 0. No
+    gradient passes their links, so they add no delay.
 
-    `backward` is B, or BW where backwards are whole (then `weight` is 0).
+    `backward` is B, or BW if backwards are whole (then `weight` is 0).
     """
 
     instance: Instance
@@ -43,13 +43,16 @@ class Delays:
 
     @cached_property
     def numbers(self) -> list[list[int]]:
-        """Numbers of the classes of every stage (of its first slice), as they can run."""
-        return [self.instance.numbers(stage, self.route) for stage in range(len(self.host))]
+        """Class ids of every stage (of its first slice), in feasible order."""
+        return [self.instance.class_ids(stage, self.route) for stage in range(len(self.host))]
 
     @cached_property
     def operations(self) -> list[list[OperationClass]]:
-        """Classes of every stage (of its first slice), in the order in which they can run."""
-        return [[self.instance.classes[number] for number in mine] for mine in self.numbers]
+        """Classes of every stage (of its first slice), in feasible order."""
+        return [
+            [self.instance.classes[class_id] for class_id in class_ids]
+            for class_ids in self.numbers
+        ]
 
     def graph(self) -> ClassGraph:
         """Precedence between these classes."""
@@ -77,13 +80,13 @@ class Delays:
 
     @cached_property
     def closing(self) -> list[int]:
-        """Least delay from the end of B to the end of W per stage."""
+        """Minimum delay from the end of B to the end of W per stage."""
         return [
             sum(
                 self._lag(before, after) + self.instance.classes[after].duration
-                for before, after in pairwise(mine)
+                for before, after in pairwise(class_ids)
             )
-            for _, *mine in self.numbers
+            for _, *class_ids in self.numbers
         ]
 
     @cached_property
@@ -100,7 +103,7 @@ class Delays:
 
     def _offset(self, kind: OpKind, stages: range) -> list[int]:
         """Earliest starts of the operations of a kind along consecutive stages."""
-        numbers = [self.instance.number(kind, stage, self.route) for stage in stages]
+        numbers = [self.instance.class_id(kind, stage, self.route) for stage in stages]
         steps = [
             self.instance.classes[before].duration + self._lag(before, after)
             for before, after in pairwise(numbers)
@@ -108,9 +111,9 @@ class Delays:
         return list(accumulate(steps, initial=0))
 
     def _lag(self, before: int, after: int) -> int:
-        """Lag between two classes of which the second waits for the first.
+        """Lag from one class to another that waits for it.
 
-        0 if it does not: one of the two has no operations.
+        0 if it does not wait, because one of the two has no operations.
         """
         return dict(self.instance.predecessors[after]).get(before, 0)
 
@@ -131,52 +134,54 @@ class Delays:
         return self.up(stage, 0) + self.backward[0] if stage else 0
 
     def round_trip(self, stage: int) -> int:
-        """Least delay from the end of F(stage) to the start of B(stage): the longest path."""
+        """Minimum delay from the end of F(stage) to the start of B(stage): the longest path."""
         return self._round_trips[stage]
 
     @cached_property
     def _round_trips(self) -> list[int]:
-        graph, found = self.graph(), []
+        graph, trips = self.graph(), []
         for forward, backward, *weight in reversed(self.numbers):
-            found.append(graph.lag(forward, backward) or 0)
-            for number in (forward, backward, *weight):
-                graph.remove(number)
-        return found[::-1]
+            trips.append(graph.lag(forward, backward) or 0)
+            for class_id in (forward, backward, *weight):
+                graph.remove(class_id)
+        return trips[::-1]
 
     @cached_property
-    def most_until_b(self) -> list[int | None]:
-        """Per stage: most microbatches between the start of F and the end of B; None: any number.
+    def max_until_b(self) -> list[int | None]:
+        """Per stage: maximum microbatches between the start of F and the end of B; None: no limit.
 
-        From F(stage) to B(stage) a microbatch holds what the F of this stage and of all lower
-        stages of the device keep, because their backwards come later. The first B of the stage to
-        start does so while all of them are held, and there must be room for what it takes. A B of
-        no length may share its instant with what gives memory back: what it takes is not counted.
+        From F(stage) to B(stage) the activations of a microbatch on this stage and on all lower
+        stages of the device are live, because their backwards run later. The first B of the stage
+        starts while all of them are live, so its allocation must fit as well. The allocation of a B
+        of duration 0 does not count: it may start when other operations free memory.
         """
-        kept = [forward.change for forward, *_ in self.operations]
-        found = []
+        stashed = [forward.change for forward, *_ in self.operations]
+        limits = []
         for stage, (device, (_, backward, *_)) in enumerate(
             zip(self.host, self.operations, strict=True)
         ):
-            each = sum(kept[other] for other in self.hosted[device] if other <= stage)
-            found.append(self._most(device, each, backward.takes if backward.duration else 0))
-        return found
+            each = sum(stashed[lower] for lower in self.hosted[device] if lower <= stage)
+            limits.append(
+                self._max_microbatches(device, each, backward.allocates if backward.duration else 0)
+            )
+        return limits
 
     @cached_property
-    def most_until_w(self) -> list[int | None]:
-        """Per stage: most microbatches between the start of F and the end of W; None: any number.
+    def max_until_w(self) -> list[int | None]:
+        """Per stage: maximum microbatches between the start of F and the end of W; None: no limit.
 
-        A microbatch holds at least the smaller of two amounts: what F keeps, and what F and B keep
-        together.
+        The live memory of such a microbatch is at least the smaller of two amounts: the net change
+        by F, and the net change by F and B.
         """
-        held = [
+        live = [
             accumulate(op_class.change for op_class in before) for *before, _ in self.operations
         ]
         return [
-            self._most(device, min(amounts))
-            for device, amounts in zip(self.host, held, strict=True)
+            self._max_microbatches(device, min(amounts))
+            for device, amounts in zip(self.host, live, strict=True)
         ]
 
-    def _most(self, device: int, each: int, beside: int = 0) -> int | None:
-        """Number of times that `each` fits in addition to an amount; None: any number."""
-        room = self.instance.room(device)
-        return None if room is None or not each else max(0, room - beside) // each
+    def _max_microbatches(self, device: int, each: int, beside: int = 0) -> int | None:
+        """Number of times that `each` fits in addition to `beside`; None: no limit."""
+        headroom = self.instance.headroom(device)
+        return None if headroom is None or not each else max(0, headroom - beside) // each

@@ -1,19 +1,19 @@
 """Precedence constraints and objective cuts of a problem reduced to some or all devices.
 
-The kept devices remain resources; each dropped device is replaced by the delays it causes. The
+The kept devices remain resources; each dropped device is replaced by the delays that it causes. The
 constraints hold in every schedule of the whole pipeline whose microbatches are in order (see
-`ppopt.solver.cp_sat.model`), so the least objective of the kept devices under these constraints is
-a lower bound for all devices. With every device kept, the constraints are exactly the data flow of
-the pipeline.
+`ppopt.solver.cp_sat.model`). So the minimum objective of the kept devices under these constraints
+is a lower bound for all devices. If every device is kept, the constraints are exactly the data flow
+of the pipeline.
 
 An F and a backward of an overlapped pair each take as long as the pair, which is at least their own
 duration. So the delays remain valid, and so do sums of backwards and W, which never overlap; sums
 that contain F do not.
 
-Notation: a, b kept stages, k a dropped one; down(a, b) the delay from the end of F(a) to the
-start of F(b) through the stages between; up(b, a) the same of B; K the most microbatches that
-memory lets stage k hold between F and B, L the same between F and W. B stands for BW where
-backwards are whole.
+Notation: a and b are kept stages, k is a dropped stage; down(a, b) is the delay from the end of
+F(a) to the start of F(b) through the stages between, up(b, a) the same for B. K is the maximum
+number of microbatches of stage k between F and B within the memory limit, L the same between F and
+W. B is BW if backwards are whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ObjectiveCut(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceSubset:
-    """One route of an instance, with some or all of its devices kept; stages are ascending."""
+    """One route of an instance with a subset of its devices; stages are ascending."""
 
     delays: Delays
     devices: frozenset[int]
@@ -55,7 +55,7 @@ class DeviceSubset:
         return self.delays.instance
 
     @cached_property
-    def kept(self) -> list[int]:
+    def retained(self) -> list[int]:
         """Stages on the devices kept."""
         return [stage for stage, host in enumerate(self.delays.host) if host in self.devices]
 
@@ -66,11 +66,11 @@ class DeviceSubset:
 
     def above(self, stage: int) -> int | None:
         """Nearest kept stage after a dropped one; None: there is none."""
-        return min((kept for kept in self.kept if kept > stage), default=None)
+        return min((upper for upper in self.retained if upper > stage), default=None)
 
     def below(self, stage: int) -> int | None:
         """Nearest kept stage before a dropped one; None: there is none."""
-        return max((kept for kept in self.kept if kept < stage), default=None)
+        return max((lower for lower in self.retained if lower < stage), default=None)
 
     @cached_property
     def flow(self) -> list[tuple[int, int, int]]:
@@ -81,23 +81,23 @@ class DeviceSubset:
         """
         graph = self.delays.graph()
         for stage in reversed(self.dropped):
-            for number in self.delays.numbers[stage]:
-                graph.remove(number)
+            for class_id in self.delays.numbers[stage]:
+                graph.remove(class_id)
         return [
             (before, after, 0 if self._is_implied(before, after, lag) else lag)
             for before, after, lag in graph
         ]
 
     def _is_implied(self, before: int, after: int, lag: int) -> bool:
-        """Whether this is the lag from an F to its backward, and a longer path leads there."""
+        """Whether this is the lag from an F to its backward, and a longer path implies more."""
         stage = self.instance.classes[before].stage
         turns = self.delays.numbers[stage][:2] == [before, after]
         return lag > 0 and turns and lag < self.delays.round_trip(stage)
 
-    def codes(self, kind: OpKind, stage: int, part: int = 0) -> Ints:
+    def codes(self, kind: OpKind, stage: int, slice_index: int = 0) -> Ints:
         """Operations of a kind and stage (and slice), in microbatch order."""
         instance = self.instance
-        codes: Ints = instance.codes[instance.number(kind, stage, self.delays.route, part)]
+        codes: Ints = instance.codes[instance.class_id(kind, stage, self.delays.route, slice_index)]
         return codes
 
     def forwards(self, stage: int) -> Ints:
@@ -109,7 +109,7 @@ class DeviceSubset:
         return self.codes(self.instance.backward, stage)
 
     def closing(self, stage: int) -> Ints:
-        """The last operations of a stage, in microbatch order: W, or what there is instead."""
+        """The last operations of a stage, in microbatch order: W, or the last existing kind."""
         classes = self.instance.classes
         numbers = (n for n in reversed(self.delays.numbers[stage]) if classes[n].size)
         return self.instance.codes[next(numbers)]
@@ -118,10 +118,10 @@ class DeviceSubset:
     def operations(self) -> Ints:
         """Numbers of the operations of the kept stages."""
         parts = [
-            self.codes(kind, stage, part)
+            self.codes(kind, stage, slice_index)
             for kind in self.instance.kinds
-            for stage in self.kept
-            for part in range(self.instance.pipeline.num_slices)
+            for stage in self.retained
+            for slice_index in range(self.instance.pipeline.num_slices)
         ]
         return np.concatenate(parts)
 
@@ -131,26 +131,26 @@ def implied_precedence(subset: DeviceSubset) -> Constraints:
     parts = [
         *_microbatch_order(subset),
         *_data_flow(subset),
-        *_memory_of_kept_stages(subset),
+        *_memory_of_retained_stages(subset),
         *_memory_of_dropped_stages(subset),
     ]
     if not subset.delays.overlapped:
         parts += _throughput_of_dropped_stages(subset)
     if not parts:
         return Constraints(*(np.empty(0, dtype=np.int64) for _ in range(3)))
-    before = np.concatenate([part[0] for part in parts])
-    after = np.concatenate([part[1] for part in parts])
-    lag = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
+    before = np.concatenate([constraint[0] for constraint in parts])
+    after = np.concatenate([constraint[1] for constraint in parts])
+    lag = np.concatenate([np.full(len(constraint[0]), constraint[2]) for constraint in parts])
     return Constraints(before, after, lag)
 
 
 Part = tuple[Ints, Ints, int]
-"""Operations, the operation that follows each of them, and the lag of all in ticks."""
+"""Operations, the operation after each of them, and the common lag in ticks."""
 
 
 def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
     """Microbatches in order within each kind and stage."""
-    for stage in subset.kept:
+    for stage in subset.retained:
         for kind in subset.instance.kinds:
             codes = subset.codes(kind, stage)
             yield codes[:-1], codes[1:], 0
@@ -163,14 +163,14 @@ def _data_flow(subset: DeviceSubset) -> Iterator[Part]:
         yield codes[before], codes[after], lag
 
 
-def _memory_of_kept_stages(subset: DeviceSubset) -> Iterator[Part]:
+def _memory_of_retained_stages(subset: DeviceSubset) -> Iterator[Part]:
     """F(a, j) waits for memory at its own stage: after B(a, j - K), and after W(a, j - L)."""
     instance, delays = subset.instance, subset.delays
-    for stage in subset.kept:
-        most = {instance.backward: delays.most_until_b[stage]}
+    for stage in subset.retained:
+        limits = {instance.backward: delays.max_until_b[stage]}
         if not instance.fused:
-            most[instance.closing] = delays.most_until_w[stage]
-        for kind, count in most.items():
+            limits[instance.closing] = delays.max_until_w[stage]
+        for kind, count in limits.items():
             if count is not None and count < delays.batches:
                 yield subset.codes(kind, stage)[:-count], subset.forwards(stage)[count:], 0
 
@@ -178,17 +178,17 @@ def _memory_of_kept_stages(subset: DeviceSubset) -> Iterator[Part]:
 def needs_cumulative(instance: Instance, device: int) -> bool:
     """Whether the memory limit of a kept device needs more than `_memory_of_kept_stages`.
 
-    It does not if all memory of the device is held from F to W (or BW) of one stage on one route,
-    in the only mode. The limit is then a number of microbatches: exactly F(a, j) after W(a, j - L).
+    It does not if all memory of the device is live from F to W (or BW) of one stage on one route,
+    in a single mode. Then the limit is a number of microbatches: exactly F(a, j) after W(a, j - L).
     """
     stages = sum(len(hosted[device]) for hosted in instance.pipeline.hosted)
-    if stages > 1 or not (instance.alike and SUBSETS.applies(instance.traits)):
+    if stages > 1 or not (instance.has_uniform_classes and SUBSETS.applies(instance.traits)):
         return True
     classes = instance.classes
     return any(
-        (classes[taker].kind, classes[giver].kind) != (OpKind.F, instance.closing)
-        for taker, giver, _ in instance.holdings
-        if classes[taker].device == device
+        (classes[allocating].kind, classes[freeing].kind) != (OpKind.F, instance.closing)
+        for allocating, freeing, _ in instance.live_memory
+        if classes[allocating].device == device
     )
 
 
@@ -205,22 +205,22 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
         if b is None:
             continue
         way = delays.up(b, k) + delays.backward[k] + delays.forward[k] + delays.down(k, b)
-        for most, lag in (
-            (delays.most_until_b[k], way),
-            (delays.most_until_w[k], way + delays.closing[k]),
+        for max_live, lag in (
+            (delays.max_until_b[k], way),
+            (delays.max_until_w[k], way + delays.closing[k]),
         ):
-            if most is not None and 0 < most < delays.batches:
-                longest[b, most] = max(longest.get((b, most), 0), lag)
-    for (b, most), lag in longest.items():
-        yield subset.backwards(b)[:-most], subset.forwards(b)[most:], lag
+            if max_live is not None and 0 < max_live < delays.batches:
+                longest[b, max_live] = max(longest.get((b, max_live), 0), lag)
+    for (b, max_live), lag in longest.items():
+        yield subset.backwards(b)[:-max_live], subset.forwards(b)[max_live:], lag
 
 
 def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
     """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
 
-    Not where stage a has no backward. Between the arrival of F(k, j) and the end of B(k, j + n),
-    stage k runs F and B of j .. j + n, and W of j .. j + n - L, which memory needs done before F(k,
-    j + n).
+    This does not apply if stage a has no backward. Between the arrival of F(k, j) and the end of
+    B(k, j + n), stage k runs F and B of j .. j + n, and W of j .. j + n - L, which must end before
+    F(k, j + n) fits into memory.
     """
     delays, batches = subset.delays, subset.delays.batches
     longest: dict[tuple[int, int], int] = {}
@@ -228,10 +228,10 @@ def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
         a = subset.below(k)
         if a is None or not len(subset.backwards(a)):
             continue
-        most = delays.most_until_w[k]
+        max_live = delays.max_until_w[k]
         ends = delays.down(a, k) + delays.up(k, a)
         for n in _steps(batches):
-            forced = 0 if most is None else max(0, n + 1 - most)
+            forced = 0 if max_live is None else max(0, n + 1 - max_live)
             work = (n + 1) * (delays.forward[k] + delays.backward[k]) + forced * delays.weight[k]
             longest[a, n] = max(longest.get((a, n), 0), ends + work)
     for (a, n), lag in longest.items():
@@ -249,9 +249,9 @@ def releases(subset: DeviceSubset) -> Iterator[tuple[int, int]]:
 
     F(b, j) comes after j + 1 forwards of every dropped stage below b.
     """
-    if not subset.kept:
+    if not subset.retained:
         return
-    first, delays = subset.kept[0], subset.delays
+    first, delays = subset.retained[0], subset.delays
     slowest = max(delays.forward[:first], default=0)
     for microbatch, code in enumerate(subset.forwards(first).tolist()):
         yield code, delays.head(first) + microbatch * slowest
@@ -259,7 +259,7 @@ def releases(subset: DeviceSubset) -> Iterator[tuple[int, int]]:
 
 def objective_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[ObjectiveCut]:
     """Lower bounds on the objective, in terms of the kept operations."""
-    yield from _kept_cuts(subset, objective)
+    yield from _retained_cuts(subset, objective)
     for device in sorted(set(subset.delays.host) - subset.devices):
         if objective is Objective.MAKESPAN:
             yield from _dropped_makespan(subset, device)
@@ -267,7 +267,7 @@ def objective_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[Objec
             yield from _dropped_span(subset, device)
 
 
-def _kept_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[ObjectiveCut]:
+def _retained_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[ObjectiveCut]:
     """The end of every kept operation, or the span of every kept device."""
     for device in sorted(subset.devices):
         stages = subset.delays.hosted[device]
@@ -293,27 +293,27 @@ def _dropped_makespan(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCu
 
 
 def _work_after_b(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
-    """Least work of the device once B(k, j) may start.
+    """Minimum work of the device after B(k, j) may start.
 
-    B and W of microbatches j and later at stages up to k; F of those that memory holds back:
+    B and W of microbatches j and later at stages up to k, and F that wait for memory:
     F(s, i) waits for B(s, i - K), and B(s, i) with s <= k, i >= j comes after B(k, j) starts.
     """
-    left = delays.batches - j
+    remaining = delays.batches - j
     work = 0
     for stage in stages:
         if stage > k:
             continue
-        work += left * (delays.backward[stage] + delays.weight[stage])
-        most = delays.most_until_b[stage]
-        if most is not None and not delays.overlapped:
-            work += max(0, left - most) * delays.forward[stage]
+        work += remaining * (delays.backward[stage] + delays.weight[stage])
+        max_live = delays.max_until_b[stage]
+        if max_live is not None and not delays.overlapped:
+            work += max(0, remaining - max_live) * delays.forward[stage]
     return work
 
 
 def _work_after_f(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
-    """Least work of the device once F(k, j) may start: all of j and later, but F before k."""
-    left = delays.batches - j
-    return left * sum(
+    """Minimum work of the device after F(k, j) may start: all of j and later, without F below k."""
+    remaining = delays.batches - j
+    return remaining * sum(
         delays.backward[stage]
         + delays.weight[stage]
         + (delays.forward[stage] if stage >= k and not delays.overlapped else 0)
@@ -322,12 +322,12 @@ def _work_after_f(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> in
 
 
 def _dropped_span(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
-    """Span of a dropped device, if the path from its first operation crosses kept stages.
+    """Span of a dropped device, if the path from its first operation passes kept stages.
 
-    Its first operation is F(k, 0) of its lowest stage k. With b the kept stage above k, F(b, 0)
-    starts at least F(k) + down(k, b) later; with a the kept stage below k and none above, B(a, 0)
-    starts at least the round trip at k later. The rest is as for makespan. Nothing is known if
-    stage k, or a, has no backward.
+    Its first operation is F(k, 0) of its lowest stage k. If b is the kept stage above k, F(b, 0)
+    starts at least F(k) + down(k, b) later. If there is none, and a is the kept stage below k,
+    B(a, 0) starts at least the round trip of k later. The rest is as for makespan. There is no cut
+    if stage k, or a, has no backward.
     """
     delays, stages = subset.delays, subset.delays.hosted[device]
     k = stages[0]

@@ -1,7 +1,7 @@
 """Overlapped pairs: which operations may run as one, and how much time that can save.
 
-Only pairs that save time are considered. A pair that saves none can be replaced by its backward and
-then its F: they fit into the time of the pair and hold memory no longer.
+Only pairs that save time are considered. A pair that saves no time can be replaced by its backward
+and then its F: both fit into the time of the pair, and no memory is live for longer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _stages(pipeline: Pipeline, device: int) -> list[int]:
     return sorted({stage for hosted in pipeline.hosted for stage in hosted[device]})
 
 
-def most_saved(instance: Instance, device: int) -> int:
+def max_saved(instance: Instance, device: int) -> int:
     """Upper bound on the time that pairs save on a device, in ticks.
 
     An operation is in at most one pair. So the savings are at most the sum over all F of the saving
@@ -88,19 +88,23 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
     for device in sorted(devices):
         gains = _gains(instance, device)
         places = [(route, s) for route, row in enumerate(pipeline.hosted) for s in row[device]]
-        for (route, one), (facing, other) in product(places, places):
-            if (one, other) not in gains:
+        for (route, forward_stage), (facing, backward_stage) in product(places, places):
+            if (forward_stage, backward_stage) not in gains:
                 continue
             forwards, backwards = (
-                [codes[instance.number(kind, stage, way, part)] for part in slices]
+                [codes[instance.class_id(kind, stage, way, slice_index)] for slice_index in slices]
                 for kind, stage, way in (
-                    (OpKind.F, one, route),
-                    (instance.backward, other, facing),
+                    (OpKind.F, forward_stage, route),
+                    (instance.backward, backward_stage, facing),
                 )
             )
-            time = instance.pair_time(forwards[0][0], backwards[0][0]) if instance.alike else None
-            for place in range(instance.batches):
-                for partner in range(instance.batches if facing != route else place):
+            time = (
+                instance.pair_time(forwards[0][0], backwards[0][0])
+                if instance.has_uniform_classes
+                else None
+            )
+            for position in range(instance.batches):
+                for partner in range(instance.batches if facing != route else position):
                     for f, b in product(forwards, backwards):
-                        both = f[place], b[partner]
+                        both = f[position], b[partner]
                         yield Pair(*both, instance.pair_time(*both) if time is None else time)

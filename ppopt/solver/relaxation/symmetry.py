@@ -1,6 +1,6 @@
 """Symmetry of microbatches: their canonical order.
 
-Renumbering microbatches canonically loses no attainable objective value. The proof is in the
+Renumbering microbatches canonically loses no objective value. The proof is in the
 docstring of `ppopt.solver.cp_sat.model`.
 """
 
@@ -25,19 +25,19 @@ def canonical(schedule: Schedule) -> Ints:
     """
     pipeline = schedule.pipeline
     routes = schedule.microbatch * pipeline.routes // pipeline.batches
-    place = (schedule.slice, routes, schedule.stage)
+    columns = (schedule.slice, routes, schedule.stage)
     slot = np.where(schedule.kind == OpKind.BW, OpKind.B, schedule.kind)
     microbatch = schedule.microbatch
     new = np.empty_like(microbatch)
-    new[np.lexsort((schedule.start, *place, slot))] = microbatch[
-        np.lexsort((microbatch, *place, slot))
+    new[np.lexsort((schedule.start, *columns, slot))] = microbatch[
+        np.lexsort((microbatch, *columns, slot))
     ]
     split, weight = (np.flatnonzero(schedule.kind == kind) for kind in (OpKind.B, OpKind.W))
     if not pipeline.has_all_operations:
         split = split[np.array(pipeline.has_operations[OpKind.W])[schedule.stage[split]]]
-    there = [tuple(column[rows] for column in place) for rows in (split, weight)]
-    in_order = np.lexsort((new[split], *there[0]))
-    new[weight[np.lexsort((schedule.start[weight], *there[1]))]] = new[split[in_order]]
+    stages = [tuple(column[rows] for column in columns) for rows in (split, weight)]
+    in_order = np.lexsort((new[split], *stages[0]))
+    new[weight[np.lexsort((schedule.start[weight], *stages[1]))]] = new[split[in_order]]
     kind: Any = schedule.kind
     codes: Ints = pipeline.code(kind, schedule.stage, new, schedule.slice)
     return codes
@@ -48,9 +48,9 @@ def canonical_besides(table: Operations) -> Ints:
 
     The k-th of each kind, stage, route and slice goes to the route's microbatch k.
     """
-    place = (table.slice, table.route, table.stage, table.kind)
+    columns = (table.slice, table.route, table.stage, table.kind)
     new = np.empty_like(table.microbatch)
-    new[np.lexsort((table.end, table.start, *place))] = table.microbatch[
-        np.lexsort((table.microbatch, *place))
+    new[np.lexsort((table.end, table.start, *columns))] = table.microbatch[
+        np.lexsort((table.microbatch, *columns))
     ]
     return replace(table, microbatch=new).numbers

@@ -34,7 +34,7 @@ def test_ends_and_operations_are_those_of_the_mode(first: bool, length: int) -> 
     made.cp.add(made.choices[CHOICE] == first)
     solver = solved(made, alone(tasks))
     assert solver is not None
-    there = {code for code, literal in made.there.items() if solver.boolean_value(literal)}
+    there = {code for code, literal in made.present.items() if solver.boolean_value(literal)}
     assert there == ({1, 2} if first else {3})
     lengths = (solver.value(made.end[code] - made.start[code]) for code in (1, 2))
     assert sum(lengths) == length
@@ -45,5 +45,5 @@ def test_tasks_of_one_mode_have_no_literals() -> None:
     made = variables(tasks)
     for part in (Operations(tasks), NoOverlap(0)):
         part.build(made)
-    assert made.there == {1: None, 2: None}
+    assert made.present == {1: None, 2: None}
     assert len(made.cp.proto.variables) == 3

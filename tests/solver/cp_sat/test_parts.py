@@ -15,7 +15,7 @@ from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.model import build_model, hint
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
-from ppopt.solver.cp_sat.parts import Held, Memory, MicrobatchOrder, Precedence
+from ppopt.solver.cp_sat.parts import Memory, MemoryInterval, MicrobatchOrder, Precedence
 from ppopt.solver.cp_sat.variables import Task, TaskMode, Variables
 from ppopt.solver.relaxation.pairs import Pair
 from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
@@ -99,7 +99,7 @@ TAKERS = [task(1, 1, most=MOST), task(2, 1, most=MOST)]
 GIVERS = [task(3, 3, most=MOST), task(4, 3, most=MOST)]
 TASKS = [*TAKERS, *GIVERS]
 FLOW = Precedence([(1, 3, 0), (2, 4, 0)])
-BOTH = [Held(0, 1, 3, 2), Held(0, 2, 4, 2)]
+BOTH = [MemoryInterval(0, 1, 3, 2), MemoryInterval(0, 2, 4, 2)]
 """Each holds 2 from its start to the end of its giver, for 4 ticks or more."""
 
 
@@ -123,7 +123,7 @@ def test_what_is_held_from_the_beginning_or_until_the_end(
     taker: int, giver: int, room: int, fits: bool
 ) -> None:
     """The other one is held all the time."""
-    held = [Held(0, ABSENT, ABSENT, 2), Held(0, taker, giver, 2)]
+    held = [MemoryInterval(0, ABSENT, ABSENT, 2), MemoryInterval(0, taker, giver, 2)]
     parts = [Operations(TASKS), FLOW, Memory(held, {0: room})]
     assert feasible(TASKS, parts, MOST) is fits
 
@@ -134,7 +134,11 @@ def test_what_is_held_depends_on_the_mode(first: bool, fits: bool) -> None:
     tasks = [Task(1, 0, 0, 4, (TaskMode(1, 2), TaskMode(2, 4)), 7)]
     made = variables(tasks, 8)
     made.cp.add(made.choices[7] == first)
-    held = [Held(0, 1, 1, 1, (7, True)), Held(0, 1, 1, 3, (7, False)), Held(0, ABSENT, ABSENT, 2)]
+    held = [
+        MemoryInterval(0, 1, 1, 1, (7, True)),
+        MemoryInterval(0, 1, 1, 3, (7, False)),
+        MemoryInterval(0, ABSENT, ABSENT, 2),
+    ]
     found = solved(made, [Operations(tasks), Memory(held, {0: 3})])
     assert (found is not None) is fits
 

@@ -54,11 +54,11 @@ def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverP
     if space.limits is not None and memory_of_all(space) > sum(space.limits):
         return OverPartitions(None, certificate, ())
     bounds = bounds_of(space, deadline)
-    if bounds.least == FOREVER:
+    if bounds.min_bound == FOREVER:
         return OverPartitions(None, certificate, ())
     even = dict.fromkeys(filter(None, map(bounds.most_even, SHARES)))
     candidates = tuple(
         BoundedPartition(counts, Fraction(partition_bound(space, counts), ticks.per_unit))
         for counts in even
     )
-    return OverPartitions(Fraction(bounds.least, ticks.per_unit), certificate, candidates)
+    return OverPartitions(Fraction(bounds.min_bound, ticks.per_unit), certificate, candidates)

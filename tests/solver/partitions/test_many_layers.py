@@ -15,7 +15,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions import layer_run_bounds, partition_program
-from ppopt.solver.partitions.partition_bounds import BoundingInTurns, quick_bound
+from ppopt.solver.partitions.partition_bounds import ResumableBounding, quick_bound
 from ppopt.solver.partitions.partition_program import MAX_GRID, pattern_of
 from ppopt.solver.partitions.space import PartitionSpace, space_of
 from tests.clock import WorkBetweenReadings
@@ -62,8 +62,8 @@ def test_bounds_look_at_the_clock_after_little_work(
     clock = WorkBetweenReadings(monkeypatch, LOOKS)
     with counted(clock, monkeypatch):
         turn = Deadline.after(1.0)
-        bounds = BoundingInTurns(own).run(turn, turn, int(1.5 * quick_bound(own)))
-        least = bounds.least
+        bounds = ResumableBounding(own).run(turn, turn, int(1.5 * quick_bound(own)))
+        least = bounds.min_bound
     assert least >= quick_bound(own)
     assert clock.most_work <= 2 * MAX_GRID
     assert clock.readings <= 3 * LOOKS

@@ -20,7 +20,7 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.microbatch_orders.order_choice import OrderChoice
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import every_partition, partition_bounds
 from ppopt.solver.partitions.space import FOREVER, space_of
 from tests.oracles.configurations import partitions

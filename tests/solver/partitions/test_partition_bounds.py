@@ -20,9 +20,9 @@ from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions import layer_run_bounds, partition_bounds, partition_program
 from ppopt.solver.partitions.partition_bounds import (
-    BoundingInTurns,
     CompleteBounds,
-    _StagesAlone,
+    ResumableBounding,
+    _PerStageBounds,
     bounds_of,
     every_partition,
     partition_bound,
@@ -50,9 +50,9 @@ def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) ->
     space = draw_space(rng)
     space = slow_at_first(space, rng) if seed % 2 else space
     listed, bounds = by_enumeration(space), bounds_of(space)
-    assert bounds.least == listed[0][0]
+    assert bounds.min_bound == listed[0][0]
     ceiling = listed[len(listed) // 2][0]
-    if bounds.least == FOREVER:
+    if bounds.min_bound == FOREVER:
         assert list(bounds.in_order(ceiling)) == []
         assert bounds.most_even(0.05) is None
         return
@@ -68,14 +68,14 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int
     listed = by_enumeration(space)
     least = listed[0][0]
     for ceiling in (least - 1, least, least + 5) if least < FOREVER else (10**6,):
-        bounds = BoundingInTurns(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
-        assert bounds.least <= least
+        bounds = ResumableBounding(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
+        assert bounds.min_bound <= least
         if isinstance(bounds, CompleteBounds):
-            assert bounds.least == least
+            assert bounds.min_bound == least
             within = [one for one in listed if one[0] <= min(least + 5, FOREVER - 1)]
             assert sorted(bounds.in_order(least + 5)) == within
         else:
-            assert bounds.least > ceiling
+            assert bounds.min_bound > ceiling
 
 
 @pytest.mark.parametrize("seed", first(15, range(60)))
@@ -83,9 +83,9 @@ def test_the_most_even_partition_is_of_least_squares_within_the_ceiling(seed: in
     """Squares of the work of a stage; of its number of layers where partitions are enumerated."""
     space = draw_space(Random(1000 + seed))
     bounds = bounds_of(space)
-    if bounds.least == FOREVER:
+    if bounds.min_bound == FOREVER:
         return
-    ceiling = int(bounds.least * 1.05)
+    ceiling = int(bounds.min_bound * 1.05)
     layers = space.layers
     each = list(map(sum, zip(layers.forward, layers.backward, strict=True)))
     if pattern_of(space) is None:
@@ -174,15 +174,15 @@ def test_the_least_limit_is_that_of_the_best_partition(seed: int) -> None:
         max(minimum_memory(Instance(replace(pipeline_of(space, counts), mem_limit=None), kind)))
         for counts in every_partition(space)
     )
-    assert bounds_of(space).least_limit == min(needs)
+    assert bounds_of(space).min_limit == min(needs)
 
 
 @pytest.mark.parametrize("seed", first(15, range(60)))
 def test_stages_alone_never_bound_more_than_a_partition(seed: int) -> None:
     space = draw_space(Random(3000 + seed))
-    alone = _StagesAlone(space)
-    assert alone.least <= bounds_of(space).least
-    assert alone.least_limit <= bounds_of(space).least_limit
+    alone = _PerStageBounds(space)
+    assert alone.min_bound <= bounds_of(space).min_bound
+    assert alone.min_limit <= bounds_of(space).min_limit
 
 
 def test_links_by_size_count_at_their_cuts_alone() -> None:
@@ -191,7 +191,7 @@ def test_links_by_size_count_at_their_cuts_alone() -> None:
     layers = LayerTicks((1, 1, 1, 1), (1, 1, 1, 1), zeros, (1, 1, 1, 1), zeros, zeros, zeros)
     delays = ((0, 9, 2, 7, 0),)
     space = PartitionSpace(layers, (0, 1), 1, CutDelays(delays, delays))
-    assert bounds_of(space).least == 4 + 4 + 2 * 2
+    assert bounds_of(space).min_bound == 4 + 4 + 2 * 2
     assert next(bounds_of(space).in_order(12)) == (12, (2, 2))
 
 
@@ -206,7 +206,7 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
     layers = LayerTicks(ones, ones, ones, (2, 2, 2, 2), ones, zeros, zeros)
     none = ((0,) * 5,)
     space = PartitionSpace(layers, (0, 1), 3, CutDelays(none, none))
-    assert bounds_of(space).least == 20
+    assert bounds_of(space).min_bound == 20
     assert list(bounds_of(space).in_order(26)) == [(20, (2, 2))]
 
 
@@ -221,9 +221,9 @@ def test_after_the_moment_the_quick_bound_alone_is_left(
 ) -> None:
     space = draw_space(Random(4000 + seed))
     clock_at(monkeypatch, lambda: 10.0)
-    bounds = BoundingInTurns(space).run(Deadline(0.0, 5.0), Deadline(0.0, 8.0))
+    bounds = ResumableBounding(space).run(Deadline(0.0, 5.0), Deadline(0.0, 8.0))
     assert not isinstance(bounds, CompleteBounds)
-    assert bounds.least == quick_bound(space)
+    assert bounds.min_bound == quick_bound(space)
     assert bounds.most_even(0.05) is None
 
 
@@ -243,13 +243,13 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(partition_program.PartitionProgram, "_bounded_choices", watched)
     ticks = count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
-    turns, ceiling = BoundingInTurns(space), min(listed[0][0] + 5, FOREVER - 1)
+    turns, ceiling = ResumableBounding(space), min(listed[0][0] + 5, FOREVER - 1)
     for _ in range(1000):
         bounds = turns.run(Deadline(0.0, next(ticks) + 8.0), NO_DEADLINE, ceiling)
-        assert bounds.least <= listed[0][0]
-        if isinstance(bounds, CompleteBounds) or bounds.least > ceiling:
+        assert bounds.min_bound <= listed[0][0]
+        if isinstance(bounds, CompleteBounds) or bounds.min_bound > ceiling:
             break
-    assert bounds.least == listed[0][0] or bounds.least > ceiling
+    assert bounds.min_bound == listed[0][0] or bounds.min_bound > ceiling
     assert len(set(bounded)) == len(bounded)
     assert bounded or pattern_of(space) is None
 
@@ -263,10 +263,10 @@ def test_whenever_a_turn_ends_the_next_one_finds_the_least_bound(
     least, ticks = by_enumeration(space)[0][0], count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
     for moment in (*range(1, 20), *range(20, 60, 7)):
-        ticks, turns = count(1), BoundingInTurns(space)
+        ticks, turns = count(1), ResumableBounding(space)
         turns.run(Deadline(0.0, float(moment)), NO_DEADLINE)
         bounds = turns.run(NO_DEADLINE, NO_DEADLINE)
-        assert isinstance(bounds, CompleteBounds) and bounds.least == least
+        assert isinstance(bounds, CompleteBounds) and bounds.min_bound == least
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
@@ -275,7 +275,7 @@ def test_partitions_in_order_stop_at_the_deadline(
 ) -> None:
     space = draw_space(Random(5000 + seed))
     bounds = bounds_of(space)
-    if pattern_of(space) is None or bounds.least == FOREVER:
+    if pattern_of(space) is None or bounds.min_bound == FOREVER:
         return
     order = PartitionOrder(space, bounds)
     bounds.extend(Deadline(0.0, 5.0))
@@ -283,7 +283,7 @@ def test_partitions_in_order_stop_at_the_deadline(
     clock_at(monkeypatch, lambda: 10.0)
     for _ in range(2):
         with pytest.raises(TimeoutError):
-            order.peek((), bounds.least)
+            order.peek((), bounds.min_bound)
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
@@ -292,7 +292,7 @@ def test_an_order_has_the_deadline_of_its_bounds_after_a_larger_program_was_made
 ) -> None:
     space = draw_space(Random(5000 + seed))
     bounds = bounds_of(space)
-    if pattern_of(space) is None or bounds.least == FOREVER:
+    if pattern_of(space) is None or bounds.min_bound == FOREVER:
         return
     monkeypatch.setattr(partition_program, "LOOK", 1)
     order, known = PartitionOrder(space, bounds), set[tuple[int, ...]]()
@@ -315,19 +315,19 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
         and one.size > 4
     )  # fmt: skip
     bounded: list[int] = []
-    real = partition_bounds._bounds_alike
+    real = partition_bounds._bounds_of_equal_first
     monkeypatch.setattr(partition_bounds, "TOGETHER", 1)
 
     def watched(space: PartitionSpace, alike: Sequence[tuple[int, ...]]) -> Ints:
         bounded.append(len(alike))
         return real(space, alike)
 
-    monkeypatch.setattr(partition_bounds, "_bounds_alike", watched)
+    monkeypatch.setattr(partition_bounds, "_bounds_of_equal_first", watched)
     ticks = count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
     bounds = bounds_of(space, Deadline(0.0, 3.5))
     with pytest.raises(TimeoutError):
-        _ = bounds.least
+        _ = bounds.min_bound
     assert bounded == [1, 1, 1]
     bounds.extend(NO_DEADLINE)
-    assert bounds.least == by_enumeration(space)[0][0]
+    assert bounds.min_bound == by_enumeration(space)[0][0]

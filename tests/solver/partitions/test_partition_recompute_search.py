@@ -101,7 +101,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of eleven choices of a device four at most are looked at; a hint may have any of them."""
-    monkeypatch.setattr(partition_recompute_choice, "MOST_OF_DEVICE", 4)
+    monkeypatch.setattr(partition_recompute_choice, "MAX_DEVICE_OPTIONS", 4)
     given = Pipeline(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )
@@ -135,8 +135,8 @@ def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     every: dict[Key, Fraction] = {}
     for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), every):
         assert following.key is not None
-    monkeypatch.setattr(partition_recompute_choice, "MOST_OF_DEVICE", 4)
-    monkeypatch.setattr(partition_recompute_choice, "MOST_BEGUN", 1)
+    monkeypatch.setattr(partition_recompute_choice, "MAX_DEVICE_OPTIONS", 4)
+    monkeypatch.setattr(partition_recompute_choice, "MAX_STARTED", 1)
     known: dict[Key, Fraction] = {}
     for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), known):
         missed = [bound for key, bound in every.items() if key not in known]

@@ -20,7 +20,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import CutDelays, PartitionSpace
@@ -222,7 +222,7 @@ def test_mixed_backwards_are_bounded_too(seed: int) -> None:
         for fused in (False, True):
             best = exhaustive.best(one, fused=fused, objective=objective)  # type: ignore[arg-type]
             if best is not None:
-                assert mixed.least <= best
+                assert mixed.min_bound <= best
 
 
 def test_moves_of_a_layer_come_near_ones_first_and_far_ones_while_there_are_few() -> None:

@@ -14,7 +14,7 @@ from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import choice_of
+from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.placements import product as placement_product
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value, placements

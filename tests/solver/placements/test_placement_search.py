@@ -138,7 +138,7 @@ def test_devices_that_differ_are_not_alike() -> None:
 @pytest.mark.slow
 def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of all at once holds, what is found is a schedule, and often the best."""
-    monkeypatch.setattr(space, "MOST_LISTED", 0)
+    monkeypatch.setattr(space, "MAX_LISTED", 0)
     best = total = 0
     for cluster in clusters(seed=63, count=12):
         with work_clock():

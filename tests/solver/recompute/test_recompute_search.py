@@ -71,7 +71,7 @@ def test_only_counts_of_alike_layers_matter() -> None:
         ]
     )
     choices = stage_options(model.with_recompute("none").layers)
-    assert [(int(one.time), int(one.kept)) for one in choices] == [
+    assert [(int(one.time), int(one.stashed)) for one in choices] == [
         (0, 13), (1, 9), (2, 5), (3, 1), (5, 0),
     ]  # fmt: skip
 

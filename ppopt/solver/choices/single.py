@@ -1,4 +1,4 @@
-"""The choice of a pipeline that leaves nothing open: one configuration."""
+"""The choice for a pipeline without open decisions: a single configuration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.enumeration import Complete, Key
 
 ONLY: Key = ()
-"""Key of the one configuration."""
+"""Key of the single configuration."""
 SEARCHED = "a search of the pipeline, or of subsets of its devices, rules out less"
 """Proof of a bound above the one-device bound."""
 
 
-class GivenPipeline(Choice):
-    """One pipeline."""
+class SinglePipeline(Choice):
+    """A single pipeline."""
 
     name = "pipeline"
     argument = Argument.SEARCH
@@ -29,7 +29,7 @@ class GivenPipeline(Choice):
         """With `any_order` the bound holds for every order of microbatches that differ."""
         self._pipeline, reduced = problem.pipeline, problem.reduced
         self._impossible = device_bounds.infeasibility(reduced.instance)
-        """Why no schedule is within the memory limits; None: one may be."""
+        """Why no schedule is within the memory limits; None if one may exist."""
         self._known = device_bounds.known_bound(reduced, any_order=any_order)
         """One-device bound."""
         self._bound = problem.pipeline.ticks.time(self._known.value)
@@ -39,11 +39,11 @@ class GivenPipeline(Choice):
         return self._pipeline
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """The one key, if the pipeline has the same layers in every stage; else None."""
+        """The single key if the pipeline has the same layers in every stage, else None."""
         return ONLY if pipeline.counts == self._pipeline.counts else None
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """The configuration with its one-device bound."""
+        """The single configuration with its one-device bound."""
         return (Configuration(key, self._bound, self._impossible is not None) for key in keys)
 
     @property
@@ -52,11 +52,11 @@ class GivenPipeline(Choice):
         return self._bound
 
     def first(self) -> list[Key]:
-        """The one configuration."""
+        """The single configuration."""
         return [ONLY]
 
     def listed(self) -> Complete[Key]:
-        """The one configuration."""
+        """The single configuration."""
         return Complete([ONLY])
 
     def moves(self, key: Key) -> list[Key]:  # noqa: ARG002
@@ -64,7 +64,7 @@ class GivenPipeline(Choice):
         return []
 
     def certificate(self, search: SearchedConfigurations) -> Certificate:
-        """Certificate of the bound: the one known before the search, or a search's."""
+        """Certificate of the bound: known before the search, or proved by a search."""
         if search.infeasible and self._impossible is not None:
             return Certificate(Argument.MEMORY)
         return super().certificate(search) if self._is_raised(search) else self._known.certificate

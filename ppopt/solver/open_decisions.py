@@ -1,4 +1,4 @@
-"""What a pipeline leaves open (partition, placement, recompute, offload, order), and its choice."""
+"""The open decisions of a pipeline (partition, placement, recompute, ...), and their choice."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ppopt.solver.choices.choice import Choice
 
 
-class Chosen(Flag):
-    """Decisions that are made with the schedule: any combination of these."""
+class OpenDecisions(Flag):
+    """Decisions that are searched together with the schedule: any combination of these."""
 
     PARTITION = auto()
     PLACEMENT = auto()
@@ -29,50 +29,52 @@ class Chosen(Flag):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what is chosen."""
+        """Names of the open decisions."""
         return tuple(str(choice.name).lower() for choice in self)
 
 
-NONE_CHOSEN = Chosen(0)
+NO_DECISIONS = OpenDecisions(0)
 
 
-def open_choices(pipeline: Pipeline) -> Chosen:
-    """Decisions that a pipeline leaves open."""
-    choices = NONE_CHOSEN
+def open_decisions(pipeline: Pipeline) -> OpenDecisions:
+    """Open decisions of a pipeline."""
+    choices = NO_DECISIONS
     if pipeline.placement == placement.SEARCH:
-        choices |= Chosen.PLACEMENT
+        choices |= OpenDecisions.PLACEMENT
     if pipeline.partition == partition.SEARCH:
-        choices |= Chosen.PARTITION
+        choices |= OpenDecisions.PARTITION
     if pipeline.recompute == SEARCH_RECOMPUTE:
-        choices |= Chosen.RECOMPUTE
+        choices |= OpenDecisions.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
-        choices |= Chosen.OFFLOAD
-    return choices | Chosen.ORDER if pipeline.order_is_open else choices
+        choices |= OpenDecisions.OFFLOAD
+    return choices | OpenDecisions.ORDER if pipeline.order_is_open else choices
 
 
-def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSEN) -> Choice | None:
-    """Configuration space of what a pipeline leaves open; None if nothing is.
+def choice_of(
+    problem: Problem, deadline: Deadline, extra_decisions: OpenDecisions = NO_DECISIONS
+) -> Choice | None:
+    """Choice for the open decisions of a pipeline; None if there are none.
 
-    `further` is chosen in addition. Bounds end at the deadline. Raises NotApplicableError if the
-    search does not apply. The classes load on use.
+    `extra_decisions` are searched in addition. Bounds end at the deadline. Raises
+    NotApplicableError if the search does not apply. The classes load on use.
     """
-    choices = open_choices(problem.pipeline) | further
-    if Chosen.ORDER in choices:
-        from ppopt.solver.choices.given import GivenPipeline  # noqa: PLC0415
+    choices = open_decisions(problem.pipeline) | extra_decisions
+    if OpenDecisions.ORDER in choices:
+        from ppopt.solver.choices.single import SinglePipeline  # noqa: PLC0415
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
-        given = in_given_order(problem)
-        inner = choice_of(given, deadline, further) or GivenPipeline(given, any_order=True)
-        return OrderChoice(problem, inner, deadline)
-    if Chosen.PLACEMENT in choices:
-        return _placements(problem, deadline, alone=choices == Chosen.PLACEMENT)
-    if Chosen.PARTITION | Chosen.OFFLOAD in choices:
+        listed = in_listed_order(problem)
+        inner = choice_of(listed, deadline, extra_decisions)
+        return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True), deadline)
+    if OpenDecisions.PLACEMENT in choices:
+        return _placements(problem, deadline, alone=choices == OpenDecisions.PLACEMENT)
+    if OpenDecisions.PARTITION | OpenDecisions.OFFLOAD in choices:
         raise NotApplicableError(
             "offload: search does not go with a search of the partition; search the partition with "
             "offload none or all, then offload on what is found"
         )
-    if Chosen.PARTITION in choices:
-        return _partitions(problem, deadline, recompute=Chosen.RECOMPUTE in choices)
+    if OpenDecisions.PARTITION in choices:
+        return _partitions(problem, deadline, recompute=OpenDecisions.RECOMPUTE in choices)
     if choices:
         from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
 
@@ -80,7 +82,7 @@ def choice_of(problem: Problem, deadline: Deadline, further: Chosen = NONE_CHOSE
     return None
 
 
-def in_given_order(problem: Problem) -> Problem:
+def in_listed_order(problem: Problem) -> Problem:
     """The problem in the order in which its microbatches are listed."""
     return replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
 

@@ -12,11 +12,15 @@ def fitting(pipeline: Pipeline, objective: Objective) -> dict[str, Schedule]:
     Strategies of another placement, or of slices, are out: they cut the model or the microbatches
     otherwise, which is another problem.
     """
-    made = {name: _made(name, pipeline, objective) for name in registry()}
-    return {name: one for name, one in made.items() if one is not None and one.fits_limits}
+    schedules = {name: _evaluate(name, pipeline, objective) for name in registry()}
+    return {
+        name: schedule
+        for name, schedule in schedules.items()
+        if schedule is not None and schedule.fits_limits
+    }
 
 
-def _made(name: str, pipeline: Pipeline, objective: Objective) -> Schedule | None:
+def _evaluate(name: str, pipeline: Pipeline, objective: Objective) -> Schedule | None:
     try:
         placed = registry()[name].apply(pipeline, Options())
         if (placed.hosts, placed.num_slices) != (pipeline.hosts, pipeline.num_slices):

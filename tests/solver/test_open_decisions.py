@@ -12,82 +12,90 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_choices import NONE_CHOSEN, Chosen, choice_of, open_choices
+from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
 from ppopt.strategies import registry
 
 NAMES = {
-    Chosen.PARTITION: "partition",
-    Chosen.RECOMPUTE: "recompute",
-    Chosen.PARTITION | Chosen.RECOMPUTE: "partition with recompute",
-    Chosen.OFFLOAD: "offload",
-    Chosen.RECOMPUTE | Chosen.OFFLOAD: "recompute and offload",
-    Chosen.ORDER: "order",
-    Chosen.PLACEMENT: "placement",
-    Chosen.PLACEMENT | Chosen.PARTITION: "placement with partition",
-    Chosen.PLACEMENT | Chosen.RECOMPUTE: "placement with recompute",
-    Chosen.PLACEMENT | Chosen.OFFLOAD: "placement with offload",
-    Chosen.PLACEMENT | Chosen.RECOMPUTE | Chosen.OFFLOAD: "placement with recompute and offload",
-    Chosen.PLACEMENT | Chosen.PARTITION | Chosen.RECOMPUTE: (
+    OpenDecisions.PARTITION: "partition",
+    OpenDecisions.RECOMPUTE: "recompute",
+    OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE: "partition with recompute",
+    OpenDecisions.OFFLOAD: "offload",
+    OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD: "recompute and offload",
+    OpenDecisions.ORDER: "order",
+    OpenDecisions.PLACEMENT: "placement",
+    OpenDecisions.PLACEMENT | OpenDecisions.PARTITION: "placement with partition",
+    OpenDecisions.PLACEMENT | OpenDecisions.RECOMPUTE: "placement with recompute",
+    OpenDecisions.PLACEMENT | OpenDecisions.OFFLOAD: "placement with offload",
+    OpenDecisions.PLACEMENT
+    | OpenDecisions.RECOMPUTE
+    | OpenDecisions.OFFLOAD: "placement with recompute and offload",
+    OpenDecisions.PLACEMENT | OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE: (
         "placement with partition with recompute"
     ),
 }
 """Names of the candidates, as results say them."""
 NAMES |= {
-    choices | Chosen.ORDER: f"{name} with order"
+    choices | OpenDecisions.ORDER: f"{name} with order"
     for choices, name in NAMES.items()
-    if choices != Chosen.ORDER
+    if choices != OpenDecisions.ORDER
 }
 
 
-def pipeline(choices: Chosen) -> Pipeline:
+def pipeline(choices: OpenDecisions) -> Pipeline:
     """A model of four layers on two devices, whose choices are `search`."""
     fields: dict[str, object] = {one.name.lower(): "search" for one in choices}
     layers = [{"forward": 1, "activation": 1, "count": 4, "offload_time": 1}]
-    if Chosen.ORDER in choices:
+    if OpenDecisions.ORDER in choices:
         fields |= {"microbatch_times": [1, 2], "microbatch_memory": 1}
     return Pipeline(stages=2, batches=2, model=layers, mem_limit=9, **fields)
 
 
-def candidates(asked: Pipeline, further: Chosen = NONE_CHOSEN) -> Choice | None:
+def candidates(asked: Pipeline, further: OpenDecisions = NO_DECISIONS) -> Choice | None:
     problem = Problem(asked, Objective.MAKESPAN, BackwardKind.SPLIT)
     return choice_of(problem, Deadline.after(60), further)
 
 
-REFUSED = Chosen.PARTITION | Chosen.OFFLOAD
+REFUSED = OpenDecisions.PARTITION | OpenDecisions.OFFLOAD
 """What is not chosen together, whatever else is."""
 
 
 def test_every_choice_is_in_the_table() -> None:
     every = {
-        reduce(or_, (one for one, taken in zip(Chosen, some, strict=True) if taken), NONE_CHOSEN)
-        for some in product((False, True), repeat=len(Chosen))
+        reduce(
+            or_,
+            (one for one, taken in zip(OpenDecisions, some, strict=True) if taken),
+            NO_DECISIONS,
+        )
+        for some in product((False, True), repeat=len(OpenDecisions))
     }
-    assert {*NAMES, NONE_CHOSEN} == {choices for choices in every if REFUSED not in choices}
+    assert {*NAMES, NO_DECISIONS} == {choices for choices in every if REFUSED not in choices}
 
 
-@pytest.mark.parametrize("further", [NONE_CHOSEN, Chosen.RECOMPUTE, Chosen.PLACEMENT], ids=str)
-def test_offload_and_partition_are_not_chosen_together(further: Chosen) -> None:
+@pytest.mark.parametrize(
+    "further", [NO_DECISIONS, OpenDecisions.RECOMPUTE, OpenDecisions.PLACEMENT], ids=str
+)
+def test_offload_and_partition_are_not_chosen_together(further: OpenDecisions) -> None:
     with pytest.raises(NotApplicableError, match="offload: search does not go with a search of"):
         candidates(pipeline(REFUSED | further))
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)
-def test_every_choice_has_its_candidates(choices: Chosen) -> None:
+def test_every_choice_has_its_candidates(choices: OpenDecisions) -> None:
     asked = pipeline(choices)
-    assert open_choices(asked) == choices
+    assert open_decisions(asked) == choices
     found = candidates(asked)
     assert found.name == NAMES[choices]
 
 
-@pytest.mark.parametrize("choices", [NONE_CHOSEN, *NAMES], ids=str)
-def test_placements_may_be_searched_in_addition(choices: Chosen) -> None:
-    found = candidates(pipeline(choices), Chosen.PLACEMENT)
-    assert found.name == NAMES[choices | Chosen.PLACEMENT]
+@pytest.mark.parametrize("choices", [NO_DECISIONS, *NAMES], ids=str)
+def test_placements_may_be_searched_in_addition(choices: OpenDecisions) -> None:
+    found = candidates(pipeline(choices), OpenDecisions.PLACEMENT)
+    assert found.name == NAMES[choices | OpenDecisions.PLACEMENT]
 
 
 def test_without_a_choice_there_are_no_candidates() -> None:
-    assert open_choices(pipeline(NONE_CHOSEN)) == NONE_CHOSEN
-    assert candidates(pipeline(NONE_CHOSEN)) is None
+    assert open_decisions(pipeline(NO_DECISIONS)) == NO_DECISIONS
+    assert candidates(pipeline(NO_DECISIONS)) is None
 
 
 # Proofs name the schedules they speak of, where split and whole backwards differ.

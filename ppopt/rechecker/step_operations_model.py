@@ -1,7 +1,7 @@
-"""CP-SAT variables and constraints of what a device runs besides compute (`ppopt.rechecker.once`).
+"""CP-SAT variables and constraints of the operations of `ppopt.rechecker.step_operations`.
 
-What moves to the host: the memory of a claim is given back as F ends, and taken as the backward
-starts. Here it is held on until OFFLOAD ends, and again from the start of RELOAD.
+Offload: in a claim, F frees the offloaded memory at its end, and the backward allocates it at its
+start. Here it stays live until OFFLOAD ends, and is live again from the start of RELOAD.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from ortools.sat.python import cp_model
 from ppopt.problem.link_mode import HostLink
 from ppopt.problem.operation import ONCE, AuxiliaryKind, Op, OpKind
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.once import optimizer_time, times_of, trained_stages
+from ppopt.rechecker.step_operations import optimizer_time, times_of, trained_stages
 from ppopt.schedule.operations import ALONE
 
-Place = tuple[int, int]
-"""Route and stage; of an optimizer, its device twice."""
+Location = tuple[int, int]
+"""Route and stage; for an optimizer, its device twice."""
 Key = tuple[AuxiliaryKind, tuple[int, ...]]
-"""Kind and place; of a move also microbatch and slice."""
+"""Kind and location; for a move also microbatch and slice."""
 
 
-class Once(NamedTuple):
-    """The variables of these operations in a model, by kind and place."""
+class StepOperations(NamedTuple):
+    """The variables of these operations in a model, by kind and location."""
 
     claim: Claim
     start: dict[Key, cp_model.IntVar]
     end: dict[Key, cp_model.LinearExprT]
     device: dict[Key, int]
-    held: dict[int, list[tuple[cp_model.IntervalVar, int]]]
-    """What every device holds of gathered weights, and of activations beside their moves."""
+    live: dict[int, list[tuple[cp_model.IntervalVar, int]]]
+    """Per device, when gathered weights, and activations around their moves, are live."""
     busy: dict[int, cp_model.IntervalVar]
     """When every device runs its optimizer."""
 
@@ -44,92 +44,102 @@ class Once(NamedTuple):
             span = solver.value(start), solver.value(self.end[key])
             if kind is AuxiliaryKind.OPTIMIZER:
                 route, stage = self._lowest(device)
-            microbatch, part = rest or (ONCE, 0)
-            place = (int(kind), stage, microbatch, device)
-            rows.append((*place, *span, part, ALONE, route, device))
+            microbatch, slice_index = rest or (ONCE, 0)
+            fields = (int(kind), stage, microbatch, device)
+            rows.append((*fields, *span, slice_index, ALONE, route, device))
         return rows
 
     def add_window(
-        self, cp: cp_model.CpModel, device: int, begin: cp_model.IntVar, most: int
+        self, cp: cp_model.CpModel, device: int, begin: cp_model.IntVar, max_value: int
     ) -> None:
         """No operation of a device starts before `begin`, or ends later than `most` after it."""
         for key, host in self.device.items():
             if host == device:
                 cp.add(self.start[key] >= begin)
-                cp.add(self.end[key] <= begin + most)
+                cp.add(self.end[key] <= begin + max_value)
 
-    def _lowest(self, device: int) -> Place:
+    def _lowest(self, device: int) -> Location:
         hosts = enumerate(self.claim.pipeline.hosts)
         return next((route, row.index(device)) for route, row in hosts if device in row)
 
 
-def add_once(
+def add_step_operations(
     cp: cp_model.CpModel,
     claim: Claim,
     latest: int,
     start: Mapping[Op, cp_model.IntVar],
     end: Mapping[Op, cp_model.LinearExprT],
-) -> Once:
+) -> StepOperations:
     """Add these operations, given the starts and ends of all compute."""
-    building = _Building(cp, claim, latest, Once(claim, {}, {}, {}, defaultdict(list), {}))
-    done: dict[Place, list[cp_model.LinearExprT]] = {}
+    building = _Building(
+        cp, claim, latest, StepOperations(claim, {}, {}, {}, defaultdict(list), {})
+    )
+    done: dict[Location, list[cp_model.LinearExprT]] = {}
     slices = range(claim.pipeline.num_slices)
     for route, microbatches in enumerate(claim.routes()):
         for stage in range(claim.pipeline.num_stages):
-            first = [Op(OpKind.F, stage, microbatches[0], part) for part in slices]
-            last = [Op(kind, stage, microbatches[-1], part) for kind in OpKind for part in slices]
-            place = route, stage
-            done[place] = building.add_stage(
-                place, [start[op] for op in first], [end[op] for op in last if op in end]
+            first = [Op(OpKind.F, stage, microbatches[0], slice_index) for slice_index in slices]
+            last = [
+                Op(kind, stage, microbatches[-1], slice_index)
+                for kind in OpKind
+                for slice_index in slices
+            ]
+            location = route, stage
+            done[location] = building.add_stage(
+                location, [start[op] for op in first], [end[op] for op in last if op in end]
             )
     building.add_moves(start, end)
     for intervals in building.queues.values():
         cp.add_no_overlap(intervals)
     for device in range(claim.pipeline.num_devices):
         building.add_optimizer(device, done)
-    return building.made
+    return building.variables
 
 
 class _Building:
     """The model of these operations so far."""
 
-    def __init__(self, cp: cp_model.CpModel, claim: Claim, latest: int, made: Once) -> None:
-        self.cp, self.claim, self.latest, self.made = cp, claim, latest, made
+    def __init__(
+        self, cp: cp_model.CpModel, claim: Claim, latest: int, variables: StepOperations
+    ) -> None:
+        self.cp, self.claim, self.latest, self.variables = cp, claim, latest, variables
         self.queues: dict[tuple[int, str], list[cp_model.IntervalVar]] = defaultdict(list)
         """What the collective queue and the host link of every device run."""
 
     def add_stage(
         self,
-        place: Place,
+        location: Location,
         forwards: Iterable[cp_model.LinearExprT],
         done: list[cp_model.LinearExprT],
     ) -> list[cp_model.LinearExprT]:
-        """Add what a stage has; returns the ends after which its gradients are there."""
-        route, stage = place
-        made, times = self.made, times_of(self.claim, stage)
+        """Add the collectives of a stage; returns the ends after which its gradients exist."""
+        route, stage = location
+        variables, times = self.variables, times_of(self.claim, stage)
         device = self.claim.pipeline.hosts[route][stage]
-        unshard, sync = (AuxiliaryKind.UNSHARD, place), (AuxiliaryKind.GRADIENT_SYNC, place)
+        unshard, sync = (AuxiliaryKind.UNSHARD, location), (AuxiliaryKind.GRADIENT_SYNC, location)
         if times.unshard is not None:
             self.queues[device, "collective"].append(self._add(*unshard, device, times.unshard))
             for start in forwards:
-                self.cp.add(start >= made.end[unshard])
+                self.cp.add(start >= variables.end[unshard])
         if times.sync is not None:
             self.queues[device, "collective"].append(self._add(*sync, device, times.sync))
             for end in done:
-                self.cp.add(made.start[sync] >= end)
-            done = [made.end[sync]]
+                self.cp.add(variables.start[sync] >= end)
+            done = [variables.end[sync]]
         amount = self.claim.pipeline.ticks.costs.unshard_memory[stage]
         if amount:
             size = self.cp.new_int_var(0, self.latest, "")
-            interval = self.cp.new_interval_var(made.start[unshard], size, made.end[sync], "")
-            made.held[device].append((interval, amount))
+            interval = self.cp.new_interval_var(
+                variables.start[unshard], size, variables.end[sync], ""
+            )
+            variables.live[device].append((interval, amount))
         return done
 
     def add_moves(
         self, start: Mapping[Op, cp_model.IntVar], end: Mapping[Op, cp_model.LinearExprT]
     ) -> None:
         """Add OFFLOAD and RELOAD of every microbatch where its stage moves memory."""
-        pipeline, made = self.claim.pipeline, self.made
+        pipeline, variables = self.claim.pipeline, self.variables
         shared = pipeline.host_link is HostLink.SHARED
         last: dict[tuple[int, ...], tuple[int, ...]] = {}
         for forward in sorted(op for op in start if op.kind is OpKind.F):
@@ -146,42 +156,42 @@ class _Building:
             rows = (costs.offload_memory, costs.offload_time)
             amount, time = (int(factor * row[stage]) for row in rows)
             route = pipeline.route(forward.microbatch)
-            place, row = (route, *forward[1:]), (route, stage, forward.slice)
-            out, back = (AuxiliaryKind.OFFLOAD, place), (AuxiliaryKind.RELOAD, place)
+            location, row = (route, *forward[1:]), (route, stage, forward.slice)
+            out, back = (AuxiliaryKind.OFFLOAD, location), (AuxiliaryKind.RELOAD, location)
             for kind, _ in (out, back):
                 way = "host" if shared else kind.name
-                self.queues[device, way].append(self._add(kind, place, device, time))
+                self.queues[device, way].append(self._add(kind, location, device, time))
                 if row in last:
-                    self.cp.add(made.start[kind, place] >= made.end[kind, last[row]])
-            last[row] = place
-            self.cp.add(made.start[out] >= after)
-            self.cp.add(made.start[back] >= made.end[out])
-            self.cp.add(before >= made.end[back])
-            for begin, until in ((after, made.end[out]), (made.start[back], before)):
+                    self.cp.add(variables.start[kind, location] >= variables.end[kind, last[row]])
+            last[row] = location
+            self.cp.add(variables.start[out] >= after)
+            self.cp.add(variables.start[back] >= variables.end[out])
+            self.cp.add(before >= variables.end[back])
+            for begin, until in ((after, variables.end[out]), (variables.start[back], before)):
                 size = self.cp.new_int_var(0, self.latest, "")
                 interval = self.cp.new_interval_var(begin, size, until, "")
-                made.held[device].append((interval, amount))
+                variables.live[device].append((interval, amount))
 
-    def add_optimizer(self, device: int, done: dict[Place, list[cp_model.LinearExprT]]) -> None:
+    def add_optimizer(self, device: int, done: dict[Location, list[cp_model.LinearExprT]]) -> None:
         """Add the optimizer of a device, if there is one."""
         pipeline, time = self.claim.pipeline, optimizer_time(self.claim, device)
         trained = trained_stages(pipeline)
         if time is None:
             return
         key = AuxiliaryKind.OPTIMIZER, (device, device)
-        self.made.busy[device] = self._add(*key, device, time)
+        self.variables.busy[device] = self._add(*key, device, time)
         for (route, stage), ends in done.items():
             if stage not in trained:
                 continue
             if pipeline.optimizer_barrier or pipeline.hosts[route][stage] == device:
                 for end in ends:
-                    self.cp.add(self.made.start[key] >= end)
+                    self.cp.add(self.variables.start[key] >= end)
 
     def _add(
-        self, kind: AuxiliaryKind, place: tuple[int, ...], device: int, time: int
+        self, kind: AuxiliaryKind, location: tuple[int, ...], device: int, time: int
     ) -> cp_model.IntervalVar:
         start = self.cp.new_int_var(0, max(0, self.latest - time), "")
-        key = kind, place
-        self.made.start[key], self.made.end[key] = start, start + time
-        self.made.device[key] = device
+        key = kind, location
+        self.variables.start[key], self.variables.end[key] = start, start + time
+        self.variables.device[key] = device
         return self.cp.new_fixed_size_interval_var(start, time, "")

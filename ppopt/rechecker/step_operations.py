@@ -1,18 +1,18 @@
-"""What devices run besides compute: unshard, gradient sync and optimizer, and moves to the host.
+"""Operations besides F, B, W and BW: unshard, gradient sync, optimizer, and moves to the host.
 
-UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts once its last operation has
-ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device computes
-after the syncs of its stages, or with a barrier of all; if there are none, after their last W or
-BW. No optimizer waits for a frozen stage. Gathered weights are held from the start of UNSHARD to
-the end of GRADIENT_SYNC.
+UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts after its last operation has
+ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device runs on
+compute after the syncs of its stages, or of all stages with a barrier; without syncs, after their
+last W or BW. No optimizer waits for a frozen stage. Gathered weights are live from the start of
+UNSHARD to the end of GRADIENT_SYNC.
 
 OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
-claim counts that part as held while F runs and from the start of the backward on: no schedule holds
-less (`Ticks.kept`).
+claim counts that part as live while F runs and from the start of the backward on; every schedule
+needs at least that (`Ticks.kept`).
 
-Margins. When F(k) of a stage starts, all stages below it on its device and route have begun that
-microbatch, so all their UNSHARDs and its own are over: their sum is a release of F(k). After the
-last operation of a device, of stage k say, GRADIENT_SYNC of k and the optimizer are left.
+Margins. When F(k) of a stage starts, all lower stages on its device and route have begun that
+microbatch, so their UNSHARDs and its own have ended: their sum is a release time of F(k). After the
+last operation of a device, of stage k say, GRADIENT_SYNC of k and the optimizer still have to run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HANDLES = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
     *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
 }
-"""Traits of the claims that have such a claim of the compute alone."""
+"""Traits of the claims that `of_compute` reduces to compute alone."""
 
 
 class Times(NamedTuple):
@@ -46,7 +46,7 @@ class Times(NamedTuple):
 
 
 def times_of(claim: Claim, stage: int) -> Times:
-    """What a stage has; a kind that any stage has, or gathered weights, are there for all."""
+    """Times of a stage's collectives; if any stage has a kind, or gathered weights, all have it."""
     costs = claim.pipeline.ticks.costs
     gathered = any(costs.unshard_memory)
     unshard, sync = (
@@ -61,7 +61,7 @@ def trained_stages(pipeline: Pipeline) -> set[int]:
 
 
 def optimizer_time(claim: Claim, device: int) -> int | None:
-    """Time of a device's optimizer; None: there is none, as where nothing on it is trained."""
+    """Time of a device's optimizer; None if it has none, as if all its stages are frozen."""
     optimizer = claim.pipeline.ticks.costs.optimizer
     stages = [stage for hosted in claim.pipeline.hosted for stage in hosted[device]]
     if not any(optimizer) or trained_stages(claim.pipeline).isdisjoint(stages):
@@ -78,23 +78,23 @@ def has_instants(claim: Claim) -> bool:
 
 
 def head(claim: Claim, device: int) -> int:
-    """Least time before a device computes, in ticks: from 0, or (span) its own first operation."""
-    found = []
+    """Minimum time before a device computes, in ticks, from 0 or (span) its first operation."""
+    heads = []
     for hosts in claim.pipeline.hosts:
         if device not in hosts:
             continue
         lowest, way = hosts.index(device), RouteTimes(claim, hosts)
         if claim.span:
-            found.append(_release(claim, hosts, lowest))
+            heads.append(_release(claim, hosts, lowest))
             continue
         down = [way.way(OpKind.F, stage) for stage in range(lowest + 1)]
-        found.append(
+        heads.append(
             max(
                 _release(claim, hosts, stage) + down[lowest] - down[stage]
                 for stage in range(lowest + 1)
             )
         )
-    return min(found)
+    return min(heads)
 
 
 def _release(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
@@ -104,7 +104,7 @@ def _release(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
 
 
 def tail(claim: Claim, device: int) -> int:
-    """Least time after a device's last compute, in ticks: to the end, or (span) to its own."""
+    """Minimum time after a device's last compute, in ticks, to the makespan or (span) its end."""
     return min(
         _after(claim, hosts, stage)
         for hosts in claim.pipeline.hosts
@@ -114,7 +114,7 @@ def tail(claim: Claim, device: int) -> int:
 
 
 def _after(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
-    """Time left after the last W or BW of a stage; where BW are whole, on the stages below too."""
+    """Time after the last W or BW of a stage; if backwards are whole, also on lower stages."""
     if claim.span or not claim.fused:
         return _closing(claim, hosts, stage)
     way = RouteTimes(claim, hosts)
@@ -133,75 +133,75 @@ def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
     )
 
 
-def held(claim: Claim, device: int) -> int:
-    """Gathered weights that a device holds throughout, beside all it computes, in ticks.
+def live_weights(claim: Claim, device: int) -> int:
+    """Gathered weights that are live during all compute of a device, in ticks.
 
-    On one route where F alone takes memory, the device holds most when the last of its stages has
-    begun and none has closed, so all count. Else F, B and BW run between the first F and the last W
-    or BW of the lowest stage of their route on the device, so that those of this stage count. A
-    later W of another stage holds less than before, unless it has workspace: then none count. Of a
-    stage without backward the weights are held to its last F alone, so none count on its
-    device.
+    On one route on which only F allocates, the peak comes when the last of the device's stages has
+    begun and none has ended, so the weights of all stages count. Otherwise F, B and BW run between
+    the first F and the last W or BW of the lowest stage of their route on the device, so the
+    weights of that stage count. A later W of another stage only frees memory, unless it has
+    workspace: then no weights count. The weights of a stage without backward are live only to its
+    last F, so none count on its device.
     """
     pipeline, amounts = claim.pipeline, claim.pipeline.ticks.costs.unshard_memory
     stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
-    mine = [stage for route in stages for stage in route]
-    if not all(claim.has(OpKind.B, stage) for stage in mine):
+    own_stages = [stage for route in stages for stage in route]
+    if not all(claim.has(OpKind.B, stage) for stage in own_stages):
         return 0
     ticks = pipeline.ticks
     f_alone = not any(
-        ticks.kept[stage] != ticks.costs.activation[stage]
+        ticks.retained[stage] != ticks.costs.activation[stage]
         or ticks.costs.memory_b[stage] > 0
         or any(row[stage] for row in ticks.workspace)
-        for stage in mine
+        for stage in own_stages
     )
-    if len(mine) == 1 or (pipeline.routes == 1 and f_alone):
-        return sum(amounts[stage] for stage in mine)
+    if len(own_stages) == 1 or (pipeline.routes == 1 and f_alone):
+        return sum(amounts[stage] for stage in own_stages)
     if any(ticks.workspace[OpKind.W][stage] for route in stages for stage in route[1:]):
         return 0
     return min(amounts[route[0]] for route in stages if route)
 
 
 def of_compute(claim: Claim) -> Claim:
-    """A claim of the compute alone that implies this one; the same if there is nothing else.
+    """A claim of compute alone that implies this one; the same claim if there is nothing else.
 
-    All compute lies between the least head and the least tail, and on every device between its own
-    (span).
+    All compute lies between the minimum head and the minimum tail; for the device span, on every
+    device between its own head and tail.
     """
-    given = claim.pipeline
+    pipeline = claim.pipeline
     if not claim.has_only(HANDLES):
         return claim
-    if given.has_offload:
-        return of_compute(claim._replace(pipeline=_unmoved(given)))
-    if not given.has_gradient_work:
+    if pipeline.has_offload:
+        return of_compute(claim._replace(pipeline=_unmoved(pipeline)))
+    if not pipeline.has_gradient_work:
         return claim
-    devices = range(given.num_devices)
+    devices = range(pipeline.num_devices)
     heads = [head(claim, host) for host in devices]
     tails = [tail(claim, host) for host in devices]
     margin = min(heads) + min(tails)
     if claim.span:
-        margin = min(one + other for one, other in zip(heads, tails, strict=True))
-    limits = given.limits
+        margin = min(before + after for before, after in zip(heads, tails, strict=True))
+    limits = pipeline.limits
     if limits is not None:
-        unit = given.ticks.memory_per_unit
-        weights = [Fraction(held(claim, device), unit) for device in devices]
+        unit = pipeline.ticks.memory_per_unit
+        weights = [Fraction(live_weights(claim, device), unit) for device in devices]
         limits = tuple(max(NONE, limit - own) for limit, own in zip(limits, weights, strict=True))
     fields: dict[str, Any] = dict.fromkeys(STEP_FIELDS)
-    bare = given.without_model()
-    made = replace(
+    bare = pipeline.without_model()
+    compute_only = replace(
         bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY
     )
     bound = None if claim.bound is None else claim.bound - margin
-    return claim._replace(pipeline=made.in_ticks_of(given), bound=bound)
+    return claim._replace(pipeline=compute_only.in_ticks_of(pipeline), bound=bound)
 
 
-def _unmoved(given: Pipeline) -> Pipeline:
-    """The pipeline whose memory is given back as F ends and taken as the backward starts."""
-    costs = given.costs
-    moved = costs.offload_memory
+def _unmoved(pipeline: Pipeline) -> Pipeline:
+    """The pipeline without offload: F frees the offloaded part, the backward allocates it."""
+    costs = pipeline.costs
+    offloaded = costs.offload_memory
     fields = {
-        "kept": tuple(map(sub, costs.kept, moved)),
-        "forward_workspace": tuple(map(add, costs.forward_workspace, moved)),
-        "recompute_memory": tuple(map(add, costs.recompute_memory, moved)),
+        "kept": tuple(map(sub, costs.kept, offloaded)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, offloaded)),
+        "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
     }
-    return given.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})
+    return pipeline.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})
