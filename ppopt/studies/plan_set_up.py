@@ -104,6 +104,7 @@ class PlanSetUp:
         if not LAYER_WORK.applies(traits_of_any(self.problem)):
             return Unlisted(Fraction(0))
         work = exact.total(map(minimum_work, pipeline.model.costed))
+        work *= exact.total(times for times, _ in pipeline.factors) / pipeline.batches
         return Unlisted(work / sum(pipeline.device_speed))
 
 
