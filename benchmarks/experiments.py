@@ -1,16 +1,16 @@
-"""Searches beside what a user would do without them: one table of cases per question.
+"""Searches against what a user would do without them: one table of cases per question.
 
     python -m benchmarks.experiments mixed --seconds 2 -o records/DATE-mixed.md
 
-- `mixed`: split or whole as a choice per backward, beside all split, all whole and the best hand
-  strategy, where BW < B + W, B > BW or B takes memory. Times are drawn.
-- `streams`: schedules over links as streams, beside the schedule that a search over delays finds in
+- `mixed`: split or whole as a choice per backward, against all split, all whole and the best
+  baseline, where BW < B + W, B > BW or B allocates memory. Times are drawn.
+- `streams`: schedules over links as streams, against the schedule of a search over delays in
   the order of its own times, and with its operations alone, as PyTorch lowers them.
 
 Each search has `--seconds` of the processor on one worker, other searches the same or as stated. A
 dash: nothing keeps the limit, or does not apply. `gain %` is how much longer the best of the others
 takes; the exit code is 1 if it is below 0: the search is worse. Every case is a line of the
-`.jsonl` beside the record as soon as it ends; what is there is not run again.
+`.jsonl` next to the record as soon as it ends; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def drawn_links(p2p: str, seed: int) -> Pipeline:
 
 
 def streams_question(p2p: str, seed: int) -> Question:
-    """The search over streams, beside the order of a search over delays."""
+    """The search over streams, against the order of a search over delays."""
     pipeline = drawn_links(p2p, seed)
 
     def over_delays(seconds: float, *, lowered: bool) -> Fraction | None:

@@ -11,7 +11,7 @@ Also assumed: 4 bytes are a token; the context is 32,768 tokens, at which docume
 
 The times of a microbatch grow with its tokens, and attention with the squares of its documents
 (`ppopt.problem.sequence_lengths`). Attention is 0.38 of the times of a document of the whole
-context: FLOPs of a layer of Llama 3.1 8B, 2 x 218M per token beside 4 x 32768 / 2 x 4096.
+context: FLOPs of a layer of Llama 3.1 8B, 2 x 218M per token against 4 x 32768 / 2 x 4096.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""First paint and zoom of the page in Chromium, beside a naive plotly figure.
+"""First paint and zoom of the page in Chromium, against a naive plotly figure.
 
 In each page `painted` is the time in ms from the start of navigation until all operations are to
 be seen, `ready` that until they answer to the pointer; `zoom()` shows the middle tenth of the time,

@@ -1,4 +1,4 @@
-"""A plan over the parallelism, beside planning every combination by itself.
+"""A plan over the parallelism, against planning every combination by itself.
 
     python -m benchmarks.parallel_plans > benchmarks/records/DATE-parallel-plans.md
 

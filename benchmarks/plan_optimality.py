@@ -1,8 +1,8 @@
-"""Plans beside brute force over partitions: what they lose, and whether they claim a false proof.
+"""Plans against brute force over partitions: what they lose, and whether they claim a false proof.
 
     python -m benchmarks.plan_optimality --models 200 -o records/DATE-plan-optimality.md
 
-A record is resumed where it was left: beside it stands a line of JSON per plan.
+A record can be resumed: a file next to it has a line of JSON per plan.
 
 Every random model is planned four times: for Megatron-LM and for any runtime, without a memory
 limit and within one. For Megatron-LM the best of 1F1B and interleaved 1F1B is known by evaluating
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A plan beside brute force, in the unit of the model."""
+    """A plan against brute force, in the unit of the model."""
 
     case: Case
     status: str

@@ -1,4 +1,4 @@
-"""Plans of the models in `models/`, beside hand-made configurations and one solve after another.
+"""Plans of the models in `models/`, against hand-made configurations and one solve after another.
 
     python -m benchmarks.plans --seconds 30 --one-by-one --jobs 2 -o records/DATE-plans.md
 
@@ -13,7 +13,7 @@ With `--one-by-one`, the same configurations are solved one after the other, eac
 seconds as the whole plan: what a loop around `ppopt solve` does. `its s` is what that takes, and
 `times` how often the plan's seconds go into it; `its cpu` and `cpu` are seconds of processors, and
 `more %` is how much longer the plan's schedule is (below 0: shorter). Every plan and every solve is
-a line of the `.jsonl` beside the record as soon as it ends: what is there is not done again.
+a line of the `.jsonl` next to the record as soon as it ends: what is there is not done again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ours beside plain CP-SAT on the core, sides in turn; a record that can be resumed.
+"""Ours against plain CP-SAT on the core, sides in turn; a record that can be resumed.
 
 python -m benchmarks.race run -o records/DATE-race-cp-sat.jsonl
 python -m benchmarks.race report RECORD.jsonl > RECORD.md

@@ -1,4 +1,4 @@
-"""Published tables rebuilt: what the papers print beside what our schedules give.
+"""Published tables rebuilt: what the papers print, and the same figures of our schedules.
 
 python -m benchmarks.reproduce
 
@@ -37,7 +37,7 @@ AT_MOST = "at most "
 
 @dataclass(frozen=True)
 class Line:
-    """A published figure, or row of figures, beside ours."""
+    """A published figure, or row of figures, and ours."""
 
     what: str
     published: str
@@ -159,7 +159,7 @@ def _interleaved_formula(pipeline: Pipeline, chunks: int) -> str:
 
 
 def table_2() -> Table:
-    """Memory of every worker and idle time of the hand schedules, by formula."""
+    """Memory of every worker and idle time of the published schedules, by formula."""
     lines = []
     workers = range(1, 9)
     p, m, activation, weight_memory, f, b, w = len(workers), 24, 3537, 1296, 10, 9, 7

@@ -1,4 +1,4 @@
-"""Steps of Sailor's plans on GH200, predicted with gradient work and transfers, beside measured.
+"""Steps of Sailor's plans on GH200, predicted with gradient work and transfers, against measured.
 
     python -m benchmarks.sailor > benchmarks/records/DATE-sailor.md
 

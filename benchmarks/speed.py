@@ -225,7 +225,7 @@ def peak_mebibytes(case: Case) -> int:
 
 
 def evaluation(baseline: Path | None, repeats: int) -> Iterator[str]:
-    """Ours beside the baseline, then ours alone on every size."""
+    """Ours against the baseline, then ours alone on every size."""
     yield heading("Speed of evaluation", "numpy")
     if baseline is not None:
         yield f"- baseline: PP-Schedule-Visualization, commit {commit(baseline)}"

@@ -168,7 +168,7 @@ TRAITS: dict[str, dict[str, Any]] = {
     "whole": {},
     "long": {"batches": 300},
 }
-"""Fields of the pipelines of `varied`, by what they have beside plain pipelines."""
+"""Fields of the pipelines of `varied`, by what they have and plain pipelines lack."""
 
 
 def varied() -> Iterator[Instance]:

@@ -62,7 +62,7 @@ def grid_of(rows: int) -> dict[str, list[Any]]:
 
 
 def rate(arguments: argparse.Namespace) -> None:
-    """Rows per second of a sweep beside those of a loop of `ppopt solve`, and of a second run."""
+    """Rows per second of a sweep, those of a loop of `ppopt solve`, and of a second run."""
     grid = grid_of(arguments.rows)
     model = ppopt.read_model(arguments.model)
     url = "sqlite:///rate.db"

@@ -172,7 +172,7 @@ def time_of(attempt: Attempt, ticks: int | None) -> str:
 
 
 def _published(attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Rates of the pipelines whose published rates are known, beside those."""
+    """Rates of the pipelines whose published rates are known, and the published ones."""
     rows = [
         row for attempt in attempts if attempt.objective == "device-span" for row in _rates(attempt)
     ]

@@ -1,4 +1,4 @@
-"""Where the optimum beats every hand strategy at the same memory, and where one is optimal.
+"""Where the optimum beats every baseline at the same memory, and where one is optimal.
 
 python -m benchmarks.unequal
 
@@ -30,7 +30,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "two routes": {"routes": 2},
     "two slices": {"slices": 2},
 }
-"""What hand strategies set, so that the search may, too."""
+"""What baselines set, so that the search may, too."""
 STAGES: dict[str, Any] = {
     "stages": 4,
     "batches": 8,
@@ -111,7 +111,7 @@ V-Min in a few minutes (`--time-limit 900`), the others in at most half a minute
 
 
 class Baseline(NamedTuple):
-    """A hand strategy that fits the limit, by its makespan."""
+    """A baseline that fits the limit, by its makespan."""
 
     value: Fraction
     name: str
@@ -119,7 +119,7 @@ class Baseline(NamedTuple):
 
 
 def baselines(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> list[Baseline]:
-    """Hand strategies within the limit of a pipeline, each in its own layout, best first."""
+    """Baselines within the limit of a pipeline, each in its own layout, best first."""
     fitting = []
     for name, strategy in registry().items():
         try:
@@ -133,7 +133,7 @@ def baselines(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> 
 
 
 class Case(NamedTuple):
-    """A limit at which a hand strategy is held against the optimum of its placement."""
+    """A limit at which a baseline is compared with the optimum of its placement."""
 
     strategy: str
     description: str
@@ -164,7 +164,7 @@ CASES = (
     ),
     Case("zbv", "4 x 8, heavy last stage, 4 activations", Pipeline(**EQUAL, **HEAVY, mem_limit=4)),
 )
-"""Cases in which a hand strategy is optimal, or in which that is not known."""
+"""Cases in which a baseline is optimal, or in which that is not known."""
 
 
 def example_text(example: Example, seconds: float) -> str:

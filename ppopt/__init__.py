@@ -62,9 +62,11 @@ if TYPE_CHECKING:
     from ppopt.studies.compare import compare as compare
     from ppopt.studies.evaluate import evaluate as evaluate
     from ppopt.studies.frontier import Frontier as Frontier
-    from ppopt.studies.frontier import FrontierHand as FrontierHand
+    from ppopt.studies.frontier import FrontierBaseline as FrontierBaseline
     from ppopt.studies.frontier import FrontierPoint as FrontierPoint
     from ppopt.studies.frontier import frontier as frontier
+    from ppopt.studies.headline import Headline as Headline
+    from ppopt.studies.headline import HeadlineRow as HeadlineRow
     from ppopt.studies.microbatch_order import MicrobatchOrder as MicrobatchOrder
     from ppopt.studies.microbatch_order import MicrobatchOrders as MicrobatchOrders
     from ppopt.studies.plan import plan as plan
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
     __version__: str
 
     def strategies() -> dict[str, str]:
-        """Return every hand strategy by name, sorted: what it is, and its source."""
+        """Return every strategy by name, sorted: what it is, and its source."""
 
 
 _HOMES = {
@@ -119,7 +121,8 @@ _HOMES = {
     "studies.calibrate": ("calibrate",),
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
-    "studies.frontier": ("Frontier", "FrontierHand", "FrontierPoint", "frontier"),
+    "studies.frontier": ("Frontier", "FrontierBaseline", "FrontierPoint", "frontier"),
+    "studies.headline": ("Headline", "HeadlineRow"),
     "studies.microbatch_order": ("MicrobatchOrder", "MicrobatchOrders"),
     "studies.plan": ("plan",),
     "studies.plan_result": (

@@ -120,16 +120,16 @@ def stepping_clock(patch: pytest.MonkeyPatch, limit: float, readings: int) -> St
 class WorkBetweenReadings:
     """A clock that replaces `time.monotonic`: a second passes in a number of readings.
 
-    A test adds to `work` what is done; the most between two readings is in `most_work`.
+    A test adds to `work` what is done; the maximum between two readings is `max_work`.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, readings: int) -> None:
-        self.work, self._most = 0, 0
+        self.work, self._maximum = 0, 0
         self._clock = SteppingClock(1 / readings)
         patch.setattr(time, "monotonic", self._read)
 
     def _read(self) -> float:
-        self._most, self.work = max(self._most, self.work), 0
+        self._maximum, self.work = max(self._maximum, self.work), 0
         return self._clock()
 
     @property
@@ -138,6 +138,6 @@ class WorkBetweenReadings:
         return self._clock.readings
 
     @property
-    def most_work(self) -> int:
-        """Most work between two readings, and since the last one."""
-        return max(self._most, self.work)
+    def max_work(self) -> int:
+        """Maximum work between two readings, and since the last one."""
+        return max(self._maximum, self.work)

@@ -30,7 +30,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
 @pytest.hookimpl(optionalhook=True)
 @pytest.fixture(autouse=True)
 def _no_cached_schedules() -> None:
-    """Make the schedules of hand strategies anew: tests plant mistakes in what they are made of."""
+    """Make the schedules of strategies again: tests plant mistakes in what they are made of."""
     if (module := sys.modules.get("ppopt.strategies.schedules")) is not None:
         module.clear_cache()
 

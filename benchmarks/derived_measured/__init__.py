@@ -1,4 +1,4 @@
-"""Steps, memory and layer times that are derived, beside what others measured and published.
+"""Steps, memory and layer times that are derived, against what others measured and published.
 
 `python -m benchmarks.derived_measured RUNS.json ... [--layers LAYERS.json]` prints the record. It
 measures nothing: every run is predicted from its dimensions by `ppopt.derivation`. `--rows SOURCE`

@@ -1,4 +1,4 @@
-"""An earlier record beside the present one."""
+"""An earlier record against the present one."""
 
 from __future__ import annotations
 

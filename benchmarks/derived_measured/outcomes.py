@@ -1,4 +1,4 @@
-"""A run beside its prediction: errors of step and memory, and whether they are set against aims."""
+"""A run against its prediction: errors of step and memory, and whether aims apply to them."""
 
 from __future__ import annotations
 

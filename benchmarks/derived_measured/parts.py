@@ -1,4 +1,4 @@
-"""Parts of layers measured on one GPU, beside what is derived for them."""
+"""Parts of layers measured on one GPU, against the derived times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Timing(NamedTuple):
 
 
 def read_parts(path: Path) -> list[Timing]:
-    """Every measured time of the file beside the derived one."""
+    """Every measured time of the file against the derived one."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     return [part for row in rows for part in _parts(row)]
 

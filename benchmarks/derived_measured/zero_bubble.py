@@ -1,4 +1,4 @@
-"""Gain of ZB-H1 over 1F1B: predicted beside what two projects measured."""
+"""Gain of ZB-H1 over 1F1B: predicted against what two projects measured."""
 
 from __future__ import annotations
 

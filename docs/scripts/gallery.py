@@ -2,7 +2,7 @@
 
     python docs/scripts/gallery.py
 
-Everything comes from real runs of the `ppopt` installed beside this Python. The pictures of
+Everything comes from real runs of the `ppopt` installed with this Python. The pictures of
 schedules repeat themselves; the screenshots need Chromium and its driver, Pillow and selenium.
 """
 
@@ -58,7 +58,7 @@ def optimum(**fields: object) -> ppopt.Schedule:
 
 
 def schedules() -> dict[str, ppopt.Schedule]:
-    """Optima of two placements and all hand strategies that apply, by the name of their picture."""
+    """Optima of two placements and all baselines that apply, by the name of their picture."""
     named_schedules = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
     for name in registry():
         with suppress(ppopt.NotApplicableError):

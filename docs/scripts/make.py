@@ -2,7 +2,7 @@
 
     python docs/scripts/make.py [GUIDE...]
 
-Everything comes from real runs of the `ppopt` installed beside this Python. In README.md and every
+Everything comes from real runs of the `ppopt` installed with this Python. In README.md and every
 guide of this folder each ```console block is run, its commands in order, all blocks of a document
 in one empty folder. Above a block, `<!-- slow -->` says that tests do not run it again, and
 `<!-- file: NAME -->` that the block is a file of that folder.
@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import ppopt
 from ppopt.problem.layer_settings import LAYER_SETTINGS
@@ -38,13 +39,15 @@ _FROZEN = ppopt.Model(
         ppopt.Layer(name="head", role="head", forward=3, activation=1),
     ]
 )
+COMPARISON = ROOT / "docs" / "pictures" / "llama-3.1-8b.svg"
+"""The picture that shows 1F1B above the optimum."""
+LEGEND_HEIGHT = 24
+"""Height in pixels of a legend of one line, below the times of a picture."""
 PICTURES = {
     ROOT / "docs" / "pictures" / "solve-4x8.svg": ppopt.Pipeline(
         stages=4, batches=8, mem_limit="1f1b"
     ),
-    ROOT / "docs" / "pictures" / "llama-3.1-8b.svg": replace(
-        ppopt.read_pipeline("llama-3.1-8b"), batches=12, mem_limit="1f1b"
-    ),
+    COMPARISON: replace(ppopt.read_pipeline("llama-3.1-8b"), batches=12, mem_limit="1f1b"),
     ROOT / "docs" / "pictures" / "pairs-stages.svg": replace(_PAIRS, overlap=[12, 12, 8, 8]),
     ROOT / "docs" / "pictures" / "pairs-matrix.svg": replace(
         _PAIRS, overlap=[[12, 12, 8, 8], [12, 12, 8, 8], [10, 10, 8, 8], [10, 10, 8, 8]]
@@ -62,7 +65,7 @@ PICTURES = {
         devices=4, batches=8, partition=(13, 4, 4, 4)
     ),
 }
-"""Picture -> the pipeline whose optimum it shows. The schedule of each stands beside it as JSON."""
+"""Picture -> the pipeline whose optimum it shows. Its schedule is a JSON file next to it."""
 MEASURED = ("tutorial.md", "pytorch.md")
 """Documents whose commands measure: tests of their own run them."""
 SLOW = "<!-- slow -->"
@@ -124,7 +127,7 @@ def solve(pipeline: ppopt.Pipeline) -> ppopt.Schedule:
 
 
 def strategies_table() -> str:
-    """List every hand strategy as a row of Markdown."""
+    """List every strategy as a row of Markdown."""
     rows = ["| strategy | rule | backward | source |", "|---|---|---|---|"]
     for name, strategy in registry().items():
         backward = "whole" if strategy.fused else "split"
@@ -241,7 +244,47 @@ def renew_pictures() -> None:
     for picture, pipeline in PICTURES.items():
         schedule = solve(pipeline)
         schedule.to_json(picture.with_suffix(".json"))
-        picture.write_text(svg(schedule), encoding="utf-8")
+        picture.write_text(draw(picture, schedule), encoding="utf-8")
+
+
+def draw(picture: Path, schedule: ppopt.Schedule) -> str:
+    """Draw the schedule of a picture; in `COMPARISON`, 1F1B above it on the same time scale."""
+    if picture != COMPARISON:
+        return svg(schedule)
+    baseline = ppopt.evaluate(PICTURES[picture], "1f1b")
+    gain = float(100 * (baseline.makespan / schedule.makespan - 1))
+    width_ticks = baseline.metrics.makespan_ticks
+    upper = svg(baseline, heading=f"1F1B: {_figures(baseline)}", width_ticks=width_ticks)
+    lower = svg(
+        schedule,
+        heading=f"optimum: {_figures(schedule)}, {gain:.1f} % more throughput",
+        width_ticks=width_ticks,
+    )
+    return stack(upper, lower)
+
+
+def _figures(schedule: ppopt.Schedule) -> str:
+    return f"{schedule.makespan:,.0f} ms, peak memory {max(schedule.peak_memory):,.0f} MiB"
+
+
+def stack(upper: str, lower: str) -> str:
+    """Put one picture above another of the same width; the legend of the lower one is for both."""
+    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
+    charts = [ElementTree.fromstring(text) for text in (upper, lower)]
+    width = charts[0].attrib["width"]
+    heights = [int(charts[0].attrib["height"]) - LEGEND_HEIGHT, int(charts[1].attrib["height"])]
+    whole = ElementTree.Element(charts[0].tag, dict(charts[0].attrib))
+    whole.set("height", str(sum(heights)))
+    whole.set("viewBox", f"0 0 {width} {sum(heights)}")
+    whole.set("aria-label", "; ".join(chart.attrib["aria-label"] for chart in charts))
+    for chart, y, height in zip(charts, (0, heights[0]), heights, strict=True):
+        for name in ("style", "role", "aria-label"):
+            del chart.attrib[name]
+        chart.set("y", str(y))
+        chart.set("height", str(height))
+        chart.set("viewBox", f"0 0 {width} {height}")
+        whole.append(chart)
+    return ElementTree.tostring(whole, encoding="unicode") + "\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """The docs site, by Sphinx: `python -m sphinx -W -n -q -c docs/site . docs/_site`.
 
-It begins at `docs/_site/docs/index.html`.
-file is the same on the site and in the repository, and is checked by the build. Two pages of
-reference are written from the program itself (`docs/site/reference_pages.py`).
+Open `docs/_site/docs/index.html`. Every page is the same file on the site and in the repository.
+Two reference pages are generated from the program (`docs/site/reference_pages.py`).
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ default_role = "code"
 nitpick_ignore_regex = [
     ("py:.*", r"(?!ppopt\.).*"),
     ("py:class", r"ppopt\.(problem\..*|derivation\..*|studies\.plan_result\.PlanBaseline)"),
+    ("py:class", r"ppopt\.studies\.headline\.Headline"),
     ("py:class", r"ppopt\.(schedule\.operations\.Operations|formats\.figures\.ScheduleFigures)"),
 ]
 """Types of other libraries, and those that are not public, have no page here."""

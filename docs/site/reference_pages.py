@@ -20,13 +20,13 @@ from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS
 GROUPS = {
     "Describe a pipeline": ("Pipeline", "Model", "Layer", "read_model", "read_pipeline", "models"),
     "Search": ("solve", "Result", "Status", "Objective", "SolveParams", "Progress", "stop"),
-    "Hand strategies": ("evaluate", "strategies", "Options", "baseline", "Baseline"),
+    "Strategies": ("evaluate", "strategies", "Options", "baseline", "Baseline"),
     "Schedules": ("Schedule", "Metrics", "Op", "OpKind", "read_schedule"),
     "Check": ("verify", "Violation", "Rule", "explain", "recheck", "Recheck", "Verdict", "Claim"),
     "Compare and choose": (
         *("compare", "Comparison", "ComparisonRow", "jitter", "Jitter"),
         *("MicrobatchOrders", "MicrobatchOrder"),
-        *("frontier", "Frontier", "FrontierPoint", "FrontierHand"),
+        *("frontier", "Frontier", "FrontierPoint", "FrontierBaseline"),
         *("plan", "Plan", "PlanRow", "RowStatus", "PlanSpace", "PlanConfiguration"),
         *("LeastMemory", "MoreMemory", "WithinShare"),
         *("sweep", "Study", "SweepRow", "best_choice", "StrategyChoice"),

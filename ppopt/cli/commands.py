@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
+from ppopt.cli.current import CURRENT, read_current, read_order_file
 from ppopt.cli.options import argument, flag, names, one_of, option
 from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
 from ppopt.errors import InputError
@@ -74,8 +75,8 @@ def solve(
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
-    from ppopt.report.placement_text import describe_unsearched
     from ppopt.report.schedule_report import report_result
+    from ppopt.report.search_text import describe_next_step
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.solve import solve as search
     from ppopt.studies.baselines import baseline, best_other_placement, end_of_evaluation
@@ -106,7 +107,7 @@ def solve(
             other = best_other_placement(pipeline, result, hand, deadline)
     report = report_result(result, hand, other, stopped_early=result.interrupted)
     code = output.show_result(
-        settings, report, of_result, details=details, last=describe_unsearched(pipeline)
+        settings, report, of_result, details=details, last=describe_next_step(report, pipeline)
     )
     return code or not_stored or exit_code(result.status)
 
@@ -117,7 +118,7 @@ def _stored(
     """The result from a storage, or of a search that is stored; and the exit code of storing."""
     from ppopt import processors
     from ppopt.cli.streams import note
-    from ppopt.studies.job import job_of
+    from ppopt.studies.solve_job import job_of
     from ppopt.studies.storage import Storage
     from ppopt.studies.task import solve_stored
 
@@ -230,6 +231,7 @@ def eval_(
         "Hand strategies to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
         Heading.STRATEGIES,
     ),
+    current=CURRENT,
     details=flag(
         "Print further tables: causes of idle time, memory of every device, throughput, layers of "
         "every stage, and why strategies do not apply.",
@@ -242,6 +244,7 @@ def compare(
     *,
     placement: str | None = None,
     strategies: str | None = None,
+    current: str | None = None,
     jitter: str | None = None,
     details: bool = False,
 ) -> int:
@@ -260,12 +263,14 @@ def compare(
     pipeline, *others = settings.pipelines(placement)
     chosen = _strategies(strategies)
     options, deviation = strategy_options(settings), _deviation(jitter)
+    own_schedule = read_current(settings, current)
     interrupts.only_record()
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
         comparison = compare_all(
             pipeline,
             also=others,
             strategies=chosen,
+            current=own_schedule,
             options=options,
             jitter=deviation,
             **search_options(settings),
@@ -281,7 +286,7 @@ def compare(
 @with_settings_but(
     time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
 )
-def frontier(settings: Settings, *, within: str | None = None) -> int:
+def frontier(settings: Settings, *, within: str | None = None, details: bool = False) -> int:
     """Show how much faster a step gets with more memory.
 
     Finds every memory limit at which the best schedule changes, each with a bound, and compares
@@ -307,7 +312,7 @@ def frontier(settings: Settings, *, within: str | None = None) -> int:
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_frontier(settings, report_frontier(found, near))
+    code = output.show_frontier(settings, report_frontier(found, near), details=details)
     return code or exit_code(found.status)
 
 
@@ -373,15 +378,11 @@ def _print_lines(words: Mapping[str, str]) -> int:
 
 def _hint(settings: Settings, file: Path) -> tuple[Schedule, Pipeline]:
     """Read a hint, and return the pipeline to search: that of the file, changed by the flags."""
-    from ppopt.formats import torch_csv
     from ppopt.formats.schedule_json import read_schedule
-    from ppopt.problem.objective import Objective
 
     if file.suffix.lower() == ".csv":
-        objective = Objective(settings.get("objective", "makespan"))
-        order = torch_csv.read_order(file)
-        made = torch_csv.schedule(order, settings.values, objective)
-        return made, made.pipeline
+        hint = read_order_file(settings, file)
+        return hint, hint.pipeline
     schedule, _ = read_schedule(file)
     return schedule, settings.pipeline(schedule.pipeline)
 

@@ -83,7 +83,7 @@ SHARED = {
         Heading.STRATEGIES,
     ),
     "details": flag(
-        "Print why every device is idle: a table of its idle time by cause.", Heading.OUTPUT
+        "Also print exact figures, the proof, and a table of idle time by cause.", Heading.OUTPUT
     ),
     "within": option(
         "SHARE",

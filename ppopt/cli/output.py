@@ -27,6 +27,7 @@ from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
 from ppopt.report.frontier import frontier_page
 from ppopt.report.frontier_report import describe_frontier
+from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
 from ppopt.report.objects import of_comparison, of_frontier, of_verification
@@ -42,10 +43,12 @@ from ppopt.report.search_text import (
     describe_search,
     note_overlaps,
 )
+from ppopt.report.summary import describe_title, summary_table
 from ppopt.report.svg import picture_png, svg
+from ppopt.report.table import details_table
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.verifier import Rule, Violation, explain
-from ppopt.verifier.measured import UNTIMED, is_measured
+from ppopt.verifier.measured_steps import UNTIMED, is_measured
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -73,19 +76,21 @@ def show_result(
 ) -> int:
     """Show one schedule, or why there is none; return the exit code of the files.
 
-    `as_object` makes the object of JSON. `details`: whether to print why every device is idle.
-    `last`: text to print last, if there is a schedule.
+    `as_object` makes the object of JSON. `details`: whether to print exact figures, the proof, and
+    why every device is idle. `last`: lines to print below the figures.
     """
     schedule = report.schedule
 
     def parts(_: int) -> Iterator[Part]:
-        yield table.result_table(report)
+        yield from (Text(describe_title(report), style="bold"), summary_table(report))
+        yield from map(Text, filter(None, [last]))
+        if details:
+            yield from ("", details_table(report))
         if schedule is None:
             return
         if details:
             yield from ("", table.idle_table(report), describe_causes(report.idle or {}))
-        yield from _gantt(schedule, drawn=any(target.is_page for target in settings.output))
-        yield from map(Text, filter(None, [last]))
+        yield from _gantt(schedule)
         _note_rounding(schedule)
 
     schedules = [] if schedule is None else [schedule]
@@ -143,24 +148,27 @@ def show_comparison(
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
     schedules = [row.schedule for row in compared.rows]
+    lead = headline_section(report.headline)
     closing = filter(None, (*note_overlaps(schedules), last))
     return _show(
         settings,
         schedules,
         partial(of_comparison, report),
         lambda _: chain(
+            describe_headline(report.headline),
             _compared_tables(report, details=details),
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        drawn=next((row.schedule for row in compared.rows if row.fits_limit), None),
+        page=lambda: as_page(schedules, lead=lead),
+        drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )
 
 
 def _compared_tables(report: ComparisonReport, *, details: bool) -> Iterator[Part]:
     rows = report.rows
-    yield table.compare_table(rows)
+    yield table.compare_table(rows, exact=details)
     tables = [] if report.steadiest is None else [table.jitter_table]
     if details:
         if any(row.tokens_per_second is not None or row.mfu is not None for row in rows):
@@ -208,14 +216,17 @@ def _links(mode: str | None) -> Iterator[str]:
         yield f"links: {text}"
 
 
-def show_frontier(settings: Settings, report: FrontierReport) -> int:
-    """Show memory against time; return the exit code of the files."""
+def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) -> int:
+    """Show memory against time; return the exit code of the files.
+
+    `details`: whether the figures of the table are exact.
+    """
     found = report.frontier
 
     def parts(_: int) -> Iterator[Part]:
         if not found.points:
             yield f"{found.status}: {found.proof}"
-        yield table.frontier_table(report)
+        yield table.frontier_table(report, exact=details)
         yield from _links(found.pipeline.link_mode)
         yield from describe_frontier(report)
         yield from (f"skipped {name}: {reason}" for name, reason in found.skipped)
@@ -234,16 +245,24 @@ def show_frontier(settings: Settings, report: FrontierReport) -> int:
     )
 
 
-def show_plan(settings: Settings, found: Plan) -> int:
+def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
     """Show a plan; return the exit code of the files.
 
     A page shows its table and the schedules of its configurations; other files hold the best one.
+    `details`: whether to print exact figures and the proof.
     """
 
     def parts(code: int) -> Iterator[Part]:
+        yield from describe_headline(found.headline)
+        report = report_plan(found)
+        if found.best is None:
+            yield Text(describe_title(report), style="bold")
         if found.best is not None:
             yield f"best: {found.best.configuration}"
-        yield from (table.result_table(report_plan(found)), "", plan_table(found))
+        yield summary_table(report)
+        if details:
+            yield from ("", details_table(report))
+        yield from ("", plan_table(found, exact=details))
         paths = [target.path for target in settings.output]
         saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
         file = str(saved[0].with_suffix("")) if saved else None
@@ -430,13 +449,11 @@ def print_table(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 
-def _gantt(schedule: Schedule, *, drawn: bool) -> Iterator[str]:
-    """The schedule as text where it fits; `drawn`: whether a page shows it."""
+def _gantt(schedule: Schedule) -> Iterator[str]:
+    """The schedule as text, if the terminal is wide enough."""
     lines = text.text_gantt(schedule, Console().width)
     if lines is not None:
         yield from ("", lines)
-    elif not drawn:
-        yield "\nThe schedule is too wide for text here; add `-o schedule.html` to see it."
 
 
 def _note_rounding(schedule: Schedule) -> None:

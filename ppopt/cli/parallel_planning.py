@@ -48,6 +48,11 @@ def plan_over_parallelism(
     _check(settings, derivation)
     if "batches" in asked:
         raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
+    current = asked.get("current")
+    if not isinstance(current, str | None):
+        raise InputError(
+            "given: a schedule has one parallelism, and this plan compares several; name a strategy"
+        )
     if "within" in asked:
         raise InputError("within: not of a plan over the parallelism; leave it out")
     fields = derivation_fields(derivation)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
+from ppopt.cli.current import CURRENT, read_current
 from ppopt.cli.derivation_options import (
     FROM,
     PLAN,
@@ -38,6 +39,7 @@ from ppopt.solver import interrupts
         "Schedules to try: optimal (the best of any order), 1f1b, zb-1p, ...",
         Heading.STRATEGIES,
     ),
+    current=CURRENT,
     runtime=option(
         "NAME",
         "Only schedules that this runtime runs: any, torch, or megatron (1F1B and interleaved "
@@ -62,8 +64,11 @@ def plan(
     chunks: str | None = None,
     recompute: str | None = None,
     strategies: str | None = None,
+    current: str | None = None,
     runtime: str = "any",
     within: str | None = None,
+    *,
+    details: bool = False,
 ) -> int:
     """Choose partition, placement, chunks, recompute and schedule.
 
@@ -83,6 +88,7 @@ def plan(
         "chunks": _numbers("chunks", chunks),
         "recompute": names(recompute),
         "strategies": names(strategies),
+        "current": read_current(settings, current),
         "runtime": runtime.lower(),
         "options": strategy_options(settings),
         "within": None if within is None else share("within", within),
@@ -106,7 +112,7 @@ def plan(
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_plan(settings, found)
+    code = output.show_plan(settings, found, details=details)
     return code or exit_code(found.status)
 
 

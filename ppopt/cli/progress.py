@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from decimal import ROUND_CEILING
 from fractions import Fraction
 from threading import Event, Lock, Thread
 from time import monotonic
@@ -73,7 +74,7 @@ def _parts(state: Progress | str | None) -> list[str]:
         return ["nothing found yet", state.phase, f"bound {_short(state.lower_bound)}"]
     gap = (state.value - state.lower_bound) / state.value if state.value else Fraction(0)
     return [
-        f"best {_short(state.value)}, gap {percent(gap)}",
+        f"best {_short(state.value)}, gap {percent(gap, ROUND_CEILING)}",
         state.phase,
         "Ctrl-C keeps the best",
         f"bound {_short(state.lower_bound)}",

@@ -235,7 +235,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     """
     from ppopt.cli.output import picture_of, write_each
     from ppopt.formats import schedule_json
-    from ppopt.profiles.measured import measured
+    from ppopt.profiles.measured_runs import measured
     from ppopt.report.html import page as page_of
     from ppopt.torch import execution
 

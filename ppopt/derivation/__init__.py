@@ -1,4 +1,4 @@
-"""Models in layers from published dimensions: an architecture, a GPU and how it trains give costs.
+"""Models in layers derived from published dimensions: an architecture, a GPU and a training.
 
-May import the problem and the formats; nothing here is measured, and every figure says so.
+It imports `problem` and `formats`. Nothing here is measured, and every figure says so.
 """

@@ -1,6 +1,6 @@
-"""Dimensions of a transformer: what its layers are, and how many parameters they have.
+"""Dimensions of a transformer: its layers, and their numbers of parameters.
 
-Parameters are of matrices, which products pass, or of vectors (norms and biases). Both count as
+Parameters belong to matrices, which products use, or to vectors (norms and biases). Both count as
 parameters of a model; times and memory are those of the matrices alone.
 """
 
@@ -48,7 +48,7 @@ def parameters_of(matrices: Iterable[Matrix]) -> int:
 def mean_keys(
     context: int, window: int | None = None, *, causal: bool = True, chunked: bool = False
 ) -> float:
-    """Keys that a query sees, averaged over a sequence of `context` tokens.
+    """Number of keys that a query sees, averaged over a sequence of `context` tokens.
 
     A causal mask leaves half of them (FlashAttention-2, arXiv 2307.08691, section 4.1). With a
     causal window of w tokens, queries from the w-th on see w keys. In chunks, a query sees its own
@@ -84,7 +84,7 @@ class GroupedQueryAttention:
     sinks: bool = False
     """Whether every head has a learned score that attends to nothing (gpt-oss)."""
     window: int | None = None
-    """Keys that a query sees at most; None: all before it."""
+    """Maximum number of keys that a query sees; None: all before it."""
     chunked: bool = False
     """Whether the window is a chunk of the sequence and does not slide (Llama 4)."""
     causal: bool = True
@@ -120,7 +120,7 @@ class GroupedQueryAttention:
 
     @property
     def stashed(self) -> int:
-        """Elements per token: queries, keys, values, output, and what norms and the gate read."""
+        """Elements per token: queries, keys, values, output, and inputs of norms and the gate."""
         normed = self.normed * self.width * (self.heads + self.groups)
         gated = self.gated * 2 * self.width * self.heads
         return 2 * self.width * (self.heads + self.groups) + normed + gated
@@ -136,7 +136,7 @@ class GroupedQueryAttention:
 
 @dataclass(frozen=True)
 class Indexer:
-    """Scores of all keys that choose which of them a query sees (DeepSeek-V3.2, arXiv 2512.02556).
+    """Scores of all keys that select the keys of each query (DeepSeek-V3.2, arXiv 2512.02556).
 
     Heads of queries come from the latent of queries. All heads share a key.
     """
@@ -145,9 +145,9 @@ class Indexer:
     width: int
     """Of a head."""
     keys: int
-    """Keys that it chooses for a query."""
+    """Number of keys that it selects for a query."""
     shared: bool = False
-    """Whether the layer uses what an earlier layer has chosen, and computes nothing (GLM-5.2)."""
+    """Whether the layer reuses the selection of an earlier layer, and computes none (GLM-5.2)."""
 
     def matrices(self, hidden: int, latent: int) -> tuple[Matrix, ...]:
         """The projections of queries, of the key and of the weights of heads."""
@@ -161,7 +161,7 @@ class Indexer:
 
     @property
     def stashed(self) -> int:
-        """Elements per token: queries, the key before and behind its norm, and weights."""
+        """Elements per token: queries, the key before and after its norm, and weights."""
         return 0 if self.shared else self.heads * (self.width + 1) + 2 * self.width
 
     @property
@@ -192,7 +192,7 @@ class LatentAttention:
     bias: bool = False
     """Whether the projections down and of the output have a bias."""
     indexer: Indexer | None = None
-    """What chooses the keys that a query sees."""
+    """Selects the keys that a query sees."""
     causal: bool = True
 
     @property
@@ -202,12 +202,12 @@ class LatentAttention:
 
     @property
     def groups(self) -> int:
-        """Heads of keys and values, which the latent is expanded to."""
+        """Heads of keys and values, to which the latent is expanded."""
         return self.heads
 
     @property
     def window(self) -> int | None:
-        """Keys that a query sees at most; None: all before it."""
+        """Maximum number of keys that a query sees; None: all before it."""
         return self.indexer.keys if self.indexer else None
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
@@ -265,12 +265,12 @@ class LinearAttention:
     kernel: int = 0
     """Tokens that a convolution over queries, keys and values spans; 0: there is none."""
     delta: bool = True
-    """Whether a token replaces what the state has for its key, with a rate and a decay per head."""
+    """Whether a token replaces the state's value for its key, with a rate and a decay per head."""
     causal: bool = True
 
     @property
     def window(self) -> int | None:
-        """Keys that a query sees at most; None: all before it."""
+        """Maximum number of keys that a query sees; None: all before it."""
         return None
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
@@ -296,7 +296,7 @@ class LinearAttention:
     def stashed(self) -> int:
         """Elements per token: queries, keys, values, gate and output; before the convolution, too.
 
-        The states of chunks are computed again.
+        The states of chunks are recomputed.
         """
         mixed = 2 * self.groups * self.query + self.heads * self.value
         return mixed * (2 if self.kernel else 1) + 3 * self.heads * self.value
@@ -317,8 +317,8 @@ class LinearAttention:
 
 
 CHUNK = 64
-"""Tokens of a chunk of linear attention, as kernels of github.com/fla-org/flash-linear-attention
-have it."""
+"""Tokens of a chunk of linear attention, as in kernels of
+github.com/fla-org/flash-linear-attention."""
 
 
 def attention_flops(keys: float, heads: int, query: int, value: int) -> float:
@@ -365,20 +365,20 @@ class FeedForward:
         return self.bias * ((1 + self.gated) * self.width + hidden)
 
     def stashed(self, _: int) -> int:
-        """Elements per token: up and what passes on, and the gate."""
+        """Elements per token: up and its output, and the gate."""
         return (2 + self.gated) * self.width
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Gated feed-forward networks, some of which a router chooses per token."""
+    """Gated feed-forward networks, some of which a router selects per token."""
 
     width: int
     number: int
     chosen: int
-    """Experts that a token passes."""
+    """Number of experts of a token."""
     shared: int = 0
-    """Width of what every token passes beside them."""
+    """Width of the network that every token passes in addition."""
     shared_gate: bool = False
     """Whether a gate weighs the shared part (Qwen2-MoE)."""
     routing_bias: bool = False
@@ -393,7 +393,7 @@ class Experts:
     def nodes_of_token(self, nodes: int) -> float:
         """Mean number of nodes with experts of a token, if experts are spread over `nodes` evenly.
 
-        Of m nodes that it may go to, k chosen experts leave out each with probability (1 - 1/m)^k.
+        Of m reachable nodes, k selected experts leave out each with probability (1 - 1/m)^k.
         """
         reachable = max(1, round(nodes * self.chosen_groups / self.groups))
         return reachable * (1 - (1 - 1 / reachable) ** self.chosen)
@@ -511,7 +511,7 @@ class Architecture:
     """A model: an embedding, decoder layers, a norm, and a head."""
 
     name: str
-    """As its configuration names it."""
+    """Its name in the configuration."""
     hidden: int
     vocabulary: int
     runs: tuple[Run, ...]
@@ -526,7 +526,7 @@ class Architecture:
     encoder: Encoder | None = None
     """Layers in front of the embedding's output."""
     notes: tuple[str, ...] = ()
-    """What a reader of the derived model must know: what is left out or assumed."""
+    """Remarks for a reader of the derived model: parts left out, and assumptions."""
 
     @property
     def last(self) -> Decoder:

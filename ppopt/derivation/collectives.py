@@ -17,7 +17,7 @@ from ppopt.derivation.gpus import Gpu
 
 
 class Pattern(StrEnum):
-    """Who sends what to whom."""
+    """The communication pattern of a collective."""
 
     ALL_GATHER = "all-gather"
     REDUCE_SCATTER = "reduce-scatter"
@@ -48,14 +48,14 @@ class Collective(NamedTuple):
     name: str
     pattern: Pattern
     size: float
-    """Bytes: what a rank has of it in all, gathered; of an all-to-all, what a rank sends; of a ring
-    step, what it passes on."""
+    """Bytes: the gathered tensor of a rank; of an all-to-all, what a rank sends; of a ring step,
+    what it passes on."""
     group: Group
     repeats: int = 1
     hidden: float = 0.0
-    """Seconds of computing that each runs beside."""
+    """Seconds of compute that overlap with each."""
     network: float = 1.0
-    """Of an all-to-all: the share of what goes to other nodes that passes the network."""
+    """Of an all-to-all: the share of the data for other nodes that passes the network."""
 
     def seconds(self, gpu: Gpu, node: int) -> float:
         """Time of all `repeats`, in seconds, on nodes of `node` GPUs."""
@@ -64,7 +64,7 @@ class Collective(NamedTuple):
     def exposed(
         self, gpu: Gpu, node: int, *, communication: float = 1.0, compute: float = 1.0
     ) -> float:
-        """The part of the time that nothing else runs beside, in seconds.
+        """The part of the time that overlaps with no compute, in seconds.
 
         Both times are multiplied by their factors.
         """
@@ -95,7 +95,7 @@ class Collective(NamedTuple):
 
 
 def _share(gpu: Gpu, pattern: Pattern, ranks: int) -> float:
-    """The share of bandwidth of the largest group that is no larger, or of the smallest."""
+    """The share of bandwidth for the largest known group that is no larger, or the smallest one."""
     known = {Pattern.ALL_REDUCE: gpu.all_reduce, Pattern.ALL_TO_ALL: gpu.all_to_all}
     shares = known.get(pattern, gpu.all_gather)
     return shares[max((size for size in shares if size <= ranks), default=min(shares))]

@@ -1,4 +1,4 @@
-"""The families of models whose config.json is read, each a function from keys to a decoder layer.
+"""The supported model families, each a function from the keys of a config.json to a decoder layer.
 
 Keys and defaults are those of `configuration_*.py`, and layers those of `modeling_*.py`, of the
 model type in github.com/huggingface/transformers.

@@ -1,4 +1,4 @@
-"""A family of models with the same keys in config.json, and what families read alike."""
+"""A family of models with the same keys in config.json, and readers that families share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Family(NamedTuple):
     tied: bool = False
     """Whether embedding and head are one matrix if the configuration does not say so."""
     aliases: Mapping[str, str] = MappingProxyType({})
-    """Names of keys -> names that this family has for them."""
+    """Names of keys -> their names in this family."""
     positions: Callable[[Keys], int] | None = None
     """Number of learned positions."""
     defaults: Mapping[str, int] = MappingProxyType({})
@@ -49,7 +49,7 @@ FAMILIES: dict[str, Family] = {}
 def register(
     *architectures: str, types: tuple[str, ...], **fields: Any
 ) -> Callable[[Layer], Layer]:
-    """Register the decoder layer of architectures; `more` are further fields of `Family`."""
+    """Register the decoder layer of architectures; `fields` are other fields of `Family`."""
 
     def add(layer: Layer) -> Layer:
         family = Family(architectures[0], layer, types, **fields)
@@ -67,7 +67,7 @@ def grouped_attention(
     normed: bool = False,
     window: int | None = None,
 ) -> GroupedQueryAttention:
-    """Attention by the keys that nearly all families have for it."""
+    """Attention by the keys of nearly all families."""
     heads = keys.count("num_attention_heads")
     groups = keys.count("num_key_value_heads", heads)
     if heads % groups:
@@ -115,7 +115,7 @@ def read_experts(
     routing_bias: bool = False,
     bias: bool = False,
 ) -> Experts:
-    """Experts, `number` being the key of how many there are."""
+    """Experts; `number` is the key of their number."""
     experts = keys.count(number)
     chosen = keys.count("num_experts_per_tok")
     if chosen > experts:

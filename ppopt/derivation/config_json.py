@@ -1,7 +1,7 @@
 """Read the dimensions of a model from the config.json of Hugging Face transformers.
 
-An architecture that is not known is read as the family that has all of its keys. What is left out
-or assumed is in the notes of the result.
+An unknown architecture is read as the family that has all of its keys. Parts left out and
+assumptions are in the notes of the result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ppopt.formats.fields import abbreviated, within
 
 LARGEST_FILE = 2**20
 MAX_NAMED_KEYS = 5
-"""Unknown keys that a message names."""
+"""Maximum number of unknown keys that a message names."""
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """Keys of multimodal configurations that hold the dimensions of the language model."""
 NO_PARTS = ("quantization_config", "compression_config", "generation_config")
-"""Keys that end as those of parts of a model do."""
+"""Keys that end like those of parts of a model, but are none."""
 PARTS = re.compile(
     "(.*_)?(vision|visual|vit|image|video|audio|speech|vq|qformer|projector|aligner|talker)_config"
 )
@@ -64,10 +64,10 @@ def read_architecture(path: Path) -> Architecture:
 
 
 def architecture_of(config: Mapping[str, object]) -> Architecture:
-    """Dimensions of a configuration, parsed.
+    """Dimensions of a parsed configuration.
 
-    Raises InputError on an architecture that is not known, and on a key that is missing, is no
-    number, or switches on what is not derived.
+    Raises InputError on an unknown architecture, and on a key that is missing, is no number, or
+    enables a feature that is not derived.
     """
     key = next((key for key in TEXT_CONFIGS if config.get(key) is not None), None)
     parts = {
@@ -156,7 +156,7 @@ class _Similar(NamedTuple):
 
 
 def _similar(name: str, config: Mapping[str, object]) -> _Similar | None:
-    """Read a configuration as the family that does not know the fewest of its keys.
+    """Read a configuration as the family for which the fewest of its keys are unknown.
 
     Of several, the family of its `model_type` is first, then the earliest of `FAMILIES`.
     """

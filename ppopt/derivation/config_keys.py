@@ -51,8 +51,8 @@ _WITHOUT_DIMENSIONS_IF: Mapping[str, tuple[Any, ...]] = {
     "use_bfloat16": (True, False),
     "tf_legacy_loss": (True, False),
 }
-"""Values that a decoder with gated feed-forward has. An activation function of another kind is a
-sign of a feed-forward network without a gate."""
+"""Values of a decoder with gated feed-forward. Another activation function is a sign of a
+feed-forward network without a gate."""
 
 
 class Keys:
@@ -73,11 +73,11 @@ class Keys:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the derived model must know."""
+        """Remarks for a reader of the derived model."""
         return tuple(self._notes)
 
     def note(self, sentence: str) -> None:
-        """State what a reader of the derived model must know, once."""
+        """Add a remark for a reader of the derived model, once."""
         self._notes[sentence] = None
 
     def ignore(self, key: str, *values: object) -> None:
@@ -86,7 +86,7 @@ class Keys:
             self._read.add(key)
 
     def value(self, key: str) -> Any:
-        """The value of a key as it is; if it is not there its default, or None."""
+        """The value of a key; if it is missing its default, or None."""
         alias = self._aliases.get(key, key)
         name = alias if alias in self._config else key
         self._read.add(name)
@@ -100,7 +100,7 @@ class Keys:
         minimum: int = 1,
         maximum: int = MAX_DIMENSION,
     ) -> int:
-        """A dimension; null and a key that is not there are the default, if there is one."""
+        """A dimension; a missing or null key has the default, if there is one."""
         value = self.value(key)
         if value is None:
             if default is None:
@@ -114,7 +114,7 @@ class Keys:
         return default if value is None else within(key, flag, value)
 
     def numbers(self, key: str) -> list[int] | None:
-        """A list of whole numbers; None if it is not there."""
+        """A list of whole numbers; None if it is missing."""
         value = self.value(key)
         if value is None:
             return None
@@ -123,7 +123,7 @@ class Keys:
         return [within(key, whole, number, 0, MAX_DIMENSION) for number in value]
 
     def listed(self, key: str, index: int) -> Any:
-        """What a list with an entry per layer has for a layer; None if there is no list."""
+        """The entry of a layer in a list with one per layer; None if there is no list."""
         values, layers = self.value(key), self.count("num_hidden_layers")
         if values is None:
             return None

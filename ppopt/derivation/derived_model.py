@@ -29,26 +29,25 @@ USABLE = 0.92
 class DerivedModel:
     """A model in layers whose costs are derived from its dimensions; nothing is measured.
 
-    `pipeline` is the pipeline that trains it, `model` its layers, and `text` the model file that
-    holds both. Raises InputError if the ranks of the training cannot share the architecture, or
-    if it has too few layers for the devices.
+    `pipeline` is the pipeline that trains it, `model` its layers, and `text` the model file with
+    both. Raises InputError if the ranks of the training cannot share the architecture, or if it has
+    too few layers for the devices.
     """
 
     architecture: Architecture
     training: Training
     gpu: Gpu
     efficiency: float | None = None
-    """Share of the GPU's dense peak that large products of matrices reach, in 0 .. 1; None: as the
-    GPU has it. Those of attention and of experts change with it."""
+    """Share of the GPU's dense peak that large products of matrices reach, in 0 .. 1; None: that of
+    the GPU. Those of attention and of experts scale with it."""
     scale: Scale = AS_DERIVED
     """Factors of calibration on times."""
     calibration: str = ""
-    """What the factors come from."""
+    """The source of the factors."""
     partition: str | Sequence[int] | None = None
-    """Layout or counts of the stages, as a config has them; None: balanced."""
+    """Layout or counts of the stages, as in a config; None: balanced."""
     link: str | None = None
-    """Link between devices, as `--link` takes it; None: inside a node or between nodes, as the GPU
-    has them."""
+    """Link between devices, as for `--link`; None: that of the GPU, in a node or between nodes."""
     origin: str = "config.json"
     """The file of the dimensions."""
 
@@ -81,12 +80,12 @@ class DerivedModel:
 
     @cached_property
     def costing(self) -> Costing:
-        """What turns layers into costs."""
+        """The costs of layers for this training and GPU."""
         return Costing.of(self.training, self._gpu, self.scale)
 
     @property
     def _gpu(self) -> Gpu:
-        """The GPU at the efficiency asked for."""
+        """The GPU with the requested efficiency."""
         if self.efficiency is None:
             return self.gpu
         factor = self.efficiency / self.gpu.matrix_efficiency
@@ -129,7 +128,7 @@ class DerivedModel:
         return parse_config(self.text, ".yaml", "derived model")
 
     def _transfer(self) -> str:
-        """The line of the file that says what a transfer between devices takes."""
+        """The line of the file for the time of a transfer between devices."""
         if self.link is not None:
             return f"link: {json.dumps(self.link)}"
         size = max(layer.output for layer in self.layers)
@@ -155,7 +154,7 @@ class DerivedModel:
         return min(1.0, max(0.0, (thrice - 2 * twice + once) / (2 * once)))
 
     def _lengths(self) -> list[str]:
-        """Settings that give the factors of microbatches whose lengths differ."""
+        """Settings for the factors of microbatches with different lengths."""
         if self.attention_share is None:
             return []
         return [
@@ -203,7 +202,7 @@ class DerivedModel:
         ]
 
     def _static(self) -> str:
-        """What the static memory counts."""
+        """A description of the static memory."""
         training, style = self.training, self.training.style
         shards = {3: "all", 2: "gradients and states", 1: "states"}
         text = f"{style.parameter} + {style.gradient} + {style.state} bytes a parameter"
@@ -226,12 +225,12 @@ def derive_model(
 ) -> DerivedModel:
     """Derive a model in layers from the dimensions of a config.json.
 
-    `config` is the file of a Hugging Face model, the folder of the model, or what the file holds.
-    `training` are the fields of `Training`: devices, batches, tensor, context, data, expert,
-    sequence, microbatch, precision, framework, zero and others. `partition` and `link` are as
-    `ppopt.Pipeline` takes them. The formulas, each with its source, are those of
-    `ppopt.derivation`. Raises InputError on an unknown architecture or GPU, on a key that is
-    missing, and where the ranks cannot share the model.
+    `config` is the file of a Hugging Face model, the folder of the model, or the content of the
+    file. `training` are the fields of `Training`: devices, batches, tensor, context, data, expert,
+    sequence, microbatch, precision, framework, zero and others. `partition` and `link` are as for
+    `ppopt.Pipeline`. The formulas, each with its source, are those of `ppopt.derivation`. Raises
+    InputError on an unknown architecture or GPU, on a missing key, and if the ranks cannot share
+    the model.
     """
     if isinstance(config, Mapping):
         architecture, origin = architecture_of(config), "a configuration"

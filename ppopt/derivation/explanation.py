@@ -1,4 +1,4 @@
-"""What a derived time consists of: the kernels and collectives of a layer, one by one."""
+"""The parts of a derived time: the kernels and collectives of a layer, one by one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Item(NamedTuple):
     layers: int
     """Number of such layers."""
     kind: str
-    """F, B, W or BW. BW has the kernels of B and of W, in somewhat less time, and collectives of
-    its own."""
+    """F, B, W or BW. BW has the kernels of B and of W, in slightly less time, and its own
+    collectives."""
     part: str
     name: str
     bound: str
-    """What limits it: products, attention, memory, launches, or the pattern of a collective."""
+    """Its limit: products, attention, memory, launches, or the pattern of a collective."""
     gflop: float
     megabytes: float
     milliseconds: float

@@ -1,4 +1,4 @@
-"""What differs between training frameworks: fusion of memory-bound passes, and memory.
+"""Differences between training frameworks: fusion of memory-bound passes, and memory.
 
 Counted from their code: `megatron` is Megatron-LM with Transformer Engine, `torch` is eager
 PyTorch, `torch-compile` the same code under torch.compile, which fuses passes as Megatron-LM does.
@@ -18,25 +18,25 @@ from ppopt.formats.fields import abbreviated
 
 
 class Passes(NamedTuple):
-    """A memory-bound function: what it moves, in elements or bytes per element of its unit."""
+    """Memory traffic of a memory-bound function, in elements or bytes per element of its unit."""
 
     forward: float
     backward: float
     forward_launches: float = 1
     backward_launches: float = 1
     stashed: float = 0
-    """Elements that it leaves for the backward, per element of its unit."""
+    """Elements that it stashes for the backward, per element of its unit."""
     weight: float = 0
-    """Moved by the kernels of `backward` where they find the gradient of weights, too."""
+    """Traffic of the kernels of `backward` if they compute the gradient of weights, too."""
 
 
 class Framework(NamedTuple):
     """How a framework runs the layers of a transformer."""
 
     launch: float
-    """Seconds in which the processor starts a kernel."""
+    """Seconds in which the CPU launches a kernel."""
     split: float
-    """Kernels of B and of W, as operations of their own, in those of BW."""
+    """Time of the kernels of B and of W as separate operations, relative to those of BW."""
     norm: Passes
     """Per element of the vectors of tokens."""
     residual: Passes
@@ -51,7 +51,7 @@ class Framework(NamedTuple):
     loss: Passes
     """The loss, per logit, in bytes; `stashed` in bytes, too."""
     accumulated: float
-    """Bytes moved per parameter to add its gradient to those of earlier microbatches."""
+    """Memory traffic per parameter to add its gradient to earlier microbatches, in bytes."""
     parameter: int
     """Bytes of a parameter."""
     gradient: int

@@ -1,4 +1,4 @@
-"""GPUs: what each can do, every value with its basis and its source (`gpus.toml`)."""
+"""GPUs: rates, memory and fixed times, each value with its basis and source (`gpus.toml`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GIB = _BYTES["GiB"]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a value measures: the unit of its plain numbers, its range and its other units."""
+    """The quantity of a value: the unit of its plain numbers, its range and its other units."""
 
     unit: str
     minimum: float
@@ -60,7 +60,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class MeasureByRanks:
-    """What a value measures that depends on the number of ranks: a table, ranks -> value."""
+    """A quantity that depends on the number of ranks: a table, ranks -> value."""
 
     each: Measure
 
@@ -121,7 +121,7 @@ class Precision(StrEnum):
 
 
 class Basis(StrEnum):
-    """What a value of a GPU rests on."""
+    """The basis of a value of a GPU."""
 
     PUBLISHED = "published"
     """Its maker's data sheet."""
@@ -134,7 +134,7 @@ class Basis(StrEnum):
 
 
 class Origin(NamedTuple):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     basis: Basis
     source: str
@@ -142,7 +142,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a GPU can do, alone and in a group.
+    """Rates and fixed times of a GPU, alone and in a group.
 
     A product of matrices of F FLOPs takes (F + matrix_overhead) / (peak x matrix_efficiency). A
     collective of n ranks waits collective_fixed + collective_step x (n - 1), and moves its bytes at
@@ -167,7 +167,7 @@ class Gpu:
     matrix_efficiency: Share
     """Share of the peak that large products of matrices reach."""
     matrix_overhead: Flops
-    """FLOPs that the GPU could do in the time in which a product starts and ends."""
+    """FLOPs that the GPU could do during the start and end of a product."""
     grouped_efficiency: Share
     """Share of the peak that grouped products of experts reach."""
     attention_efficiency: Share
@@ -224,7 +224,7 @@ LONGEST_LINE = 300
 """Characters of a name or a source."""
 PEAKS = ("bf16", "fp8", "fp4")
 REQUIRED = ("bf16", "memory", "memory_speed")
-"""Values that a GPU needs if it is like no other."""
+"""Required values of a GPU that is like no other."""
 EXAMPLE = 'like = "h100"'
 
 
@@ -238,8 +238,8 @@ def gpus() -> Mapping[str, Gpu]:
 def gpu_named(name: str | Path) -> Gpu:
     """A GPU by its name, in any case, or by a file of the user's own, which ends in .toml.
 
-    Raises InputError if there is none, or if the file cannot be read, has keys that are unknown or
-    missing, or values out of range.
+    Raises InputError if there is none, or if the file cannot be read, has unknown or missing keys,
+    or values out of range.
     """
     if not str(name).lower().endswith(".toml"):
         return _known(str(name), "gpu")
@@ -249,10 +249,10 @@ def gpu_named(name: str | Path) -> Gpu:
 
 
 def _own_gpu(document: object, path: Path) -> Gpu:
-    """A GPU from the user's own file: values in place of those of the GPU that `like` names.
+    """A GPU from the user's own file: its values override those of the GPU that `like` names.
 
     Without `like` the file needs the values of `REQUIRED`; others are then those of the family.
-    `name` (default: the name of the file) and `source` say what it is.
+    `name` (default: the name of the file) and `source` describe it.
     """
     record = section(document, (), ("name", "like", "source", *_measures()))
     if "like" in record:
@@ -301,7 +301,7 @@ def _catalog() -> tuple[Records, Records]:
 
 @cache
 def _measures() -> Mapping[str, Measure | MeasureByRanks]:
-    """What each value of a GPU measures, by the name of its field."""
+    """Quantity of each value of a GPU, by the name of its field."""
     measures: dict[str, Measure | MeasureByRanks] = {}
     for name, hint in get_type_hints(Gpu, include_extras=True).items():
         annotated = next(
@@ -318,9 +318,9 @@ def _gpu(name: str, values: Mapping[str, _Sourced]) -> Gpu:
 
 
 def _values(records: Sequence[Record]) -> dict[str, _Sourced]:
-    """The values of a GPU's records; a later record replaces values of an earlier one.
+    """The values of a GPU's records; a later record overrides values of an earlier one.
 
-    A record with `bf16` states all peaks: FP8 of another GPU does not go with it.
+    A record with `bf16` states all peaks: FP8 of another GPU does not apply to it.
     """
     values: dict[str, _Sourced] = {}
     families, known = _catalog()

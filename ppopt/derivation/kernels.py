@@ -1,7 +1,7 @@
-"""Kernels of a layer, and the time that a GPU takes for each.
+"""Kernels of a layer, and their time on a GPU.
 
-A kernel is bound by the products of matrices, by attention, or by the memory that it moves. Rates
-and fixed times are those of the GPU (`gpus.toml`); every kernel takes at least `kernel_time`.
+A kernel is bound by the products of matrices, by attention, or by its memory traffic. Rates and
+fixed times are those of the GPU (`gpus.toml`); every kernel takes at least `kernel_time`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ppopt.derivation.gpus import Gpu, Precision
 
 BLOCK = 128
-"""Queries of a block: what one thread block of FlashAttention computes (arXiv 2307.08691)."""
+"""Queries that one thread block of FlashAttention computes (arXiv 2307.08691)."""
 
 
 class Bound(StrEnum):
@@ -31,13 +31,13 @@ class Bound(StrEnum):
 
 
 class Kernel(NamedTuple):
-    """A kernel, or several in a row that differ in nothing that costs time."""
+    """A kernel, or several in a row that are equal in everything that costs time."""
 
     name: str
     bound: Bound
     flops: float = 0.0
     traffic: float = 0.0
-    """Bytes that are read and written."""
+    """Bytes read and written."""
     launches: float = 1.0
     """Number of kernels."""
     blocks: float = inf
@@ -67,7 +67,7 @@ class Kernel(NamedTuple):
 def seconds(kernels: Iterable[Kernel], gpu: Gpu, precision: Precision, launch: float) -> float:
     """Time of kernels one after the other, in seconds.
 
-    The processor takes `launch` seconds to start each; the GPU waits for it if kernels are shorter.
+    The CPU launches each in `launch` seconds; the GPU waits for it if kernels are shorter.
     """
     kernels = tuple(kernels)
     computing = sum(kernel.seconds(gpu, precision) for kernel in kernels)

@@ -1,18 +1,18 @@
 """Costs of layers under a training: times in ms and memory in MiB, per microbatch and device.
 
-- Time: the sum over the layer's parts of their kernels and of their collectives, all exposed but
-  for what a ring of context runs beside attention. B and W as two operations take longer than BW
-  (`split` of the framework), and gather again what BW gathers once.
-- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them.
-  B frees none: W reads as many (inputs and output gradients).
+- Time: the sum over the layer's parts of their kernels and of their collectives, all exposed except
+  those of a ring of context, which overlap with attention. B and W as two operations take longer
+  than BW (`split` of the framework), and gather again what BW gathers once.
+- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them. B
+  frees none: W reads as many (inputs and output gradients).
 - Static: parameters, gradients and optimizer states of the framework (Megatron-LM: 2, 4 and 12
-  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded as `zero` says. Norms and
-  biases are left out. What is frozen has parameters alone.
-- Output, what a layer hands on: 2 bytes / tensor for each element of its tokens' vectors.
+  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded by `zero`. Norms and
+  biases are left out. Frozen layers have only parameters.
+- Output: 2 bytes / tensor for each element of the vectors of a layer's tokens.
 - Workspace of B and BW: the gradients of the residual stream and of the feed-forward's inner
-  vectors, which are alive at once. Of the head, F too: logits in FP32. W needs none.
-- Recompute (off unless `recompute` says so): F keeps what is handed to the layer (`kept`), and the
-  backward repeats F with its collectives: full recompute, as arXiv 2205.05198 calls it.
+  vectors, which are live at the same time. Of the head, F too: logits in FP32. W needs none.
+- Recompute (off unless `recompute` is on): F stashes the input of the layer (`kept` in files), and
+  the backward repeats F with its collectives: full recompute in the terms of arXiv 2205.05198.
 - Once in a step: `unshard` gathers parameters (ZeRO 1 to 3), `gradient_sync` reduces gradients over
   the ranks that have the same parameters, `optimizer` is the memory traffic of Adam.
 """
@@ -41,7 +41,7 @@ from ppopt.problem.layer_settings import DECODER
 
 MIB = 2**20
 SHORTEST = 0.001
-"""ms; a time is a whole number of these."""
+"""ms; every time is a multiple of it."""
 KINDS = ("forward", "input", "weight", "backward")
 """Fields of times of a part: F, B, W and BW."""
 SHARDED_PARAMETERS = 3
@@ -80,7 +80,7 @@ NO_STEP_COSTS = StepCosts()
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """A layer as it stands in a model file: times in ms, memory in MiB."""
+    """A layer of a model file: times in ms, memory in MiB."""
 
     name: str
     role: str
@@ -101,7 +101,7 @@ class LayerCosts:
     workspace: tuple[int, int] = (0, 0)
     """Of F, and of B and BW."""
     stashed: int = 0
-    """What F keeps with recompute."""
+    """Activation that F stashes with recompute."""
     step: StepCosts = NO_STEP_COSTS
     frozen: bool = False
     flops: float = 0
@@ -191,8 +191,8 @@ class Costing:
     def head(self, hidden: int, vocabulary: int, *, tied: bool = False) -> LayerCosts:
         """The output matrix with its loss.
 
-        The matrix that is `tied` to the embedding is held once on a single stage. The first and the
-        last of several stages reduce its gradient together.
+        The matrix that is `tied` to the embedding is stored once on a single stage. The first and
+        the last of several stages reduce its gradient together.
         """
         frozen = Frozen.HEAD in self.training.freeze or bool(self.training.lora)
         training = self.training
@@ -220,17 +220,17 @@ class Costing:
         return 4 if frozen or self.training.lora else 6
 
     def embedding(self, hidden: int, vocabulary: int) -> LayerCosts:
-        """The table of vectors of words; its input are numbers, so that it has no B."""
+        """The table of word vectors; its inputs are numbers, so it has no B."""
         training = self.training
         frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
         part = self.rank.embedding(hidden, vocabulary, frozen=frozen)
         return self.layer("embedding", [part], role="embedding", hidden=hidden, frozen=frozen)
 
     def encoder(self, encoder: Encoder, hidden: int) -> list[LayerCosts]:
-        """Layers of an encoder of images, an image a sequence of its own, and its projections.
+        """Layers of an encoder of images, each image a sequence of its own, and its projections.
 
-        Every layer hands on what the embedding behind it does not read, so that its output counts
-        until the projections.
+        Every layer passes on data that the embedding after it does not read, so that its output
+        counts until the projections.
         """
         training = self.training
         images = training.microbatch * training.images
@@ -252,8 +252,7 @@ class Costing:
     def _flops(self, decoder: Decoder, hidden: int, frozen: bool) -> float:
         """FLOPs per token of F and BW that the model needs.
 
-        What attention computes again does not count (PaLM, arXiv 2204.02311, appendix B), nor do
-        adapters.
+        Recomputed attention does not count (PaLM, arXiv 2204.02311, appendix B), nor do adapters.
         """
         passed = parameters_of(decoder.attention.matrices(hidden))
         passed += decoder.feed_forward.passed(hidden)
@@ -346,7 +345,7 @@ class Costing:
         return times._replace(input=split * times.input, weight=split * times.weight)
 
     def split(self, part: Part) -> float:
-        """Factor on the time of kernels of B and of W as operations of their own."""
+        """Factor on the time of the kernels of B and of W as separate operations."""
         return self.training.style.split if part.input and part.weight else 1.0
 
     def computed(self, kernels: Iterable[Kernel]) -> float:
@@ -387,7 +386,7 @@ class Costing:
         return parameters * sum(size / shard for size, shard in zip(sizes, shards, strict=True))
 
     def step(self, parts: Sequence[Part]) -> StepCosts:
-        """What a layer's trained parameters cost once in a step."""
+        """Costs of a layer's trained parameters once in a step."""
         gradient, zero = self.training.style.gradient, self.training.zero
         trained = self._sharded(parts, frozen=False)
         shards_all = zero == SHARDED_PARAMETERS
@@ -429,7 +428,7 @@ class Costing:
 
 
 def _gradients(decoder: Decoder, hidden: int) -> float:
-    """Elements per token of gradients alive at once."""
+    """Elements per token of gradients that are live at the same time."""
     return hidden + decoder.feed_forward.stashed(hidden)
 
 
@@ -438,10 +437,10 @@ def _mib(size: float) -> int:
 
 
 def _rounded(milliseconds: float) -> float:
-    """A time in ms, a whole number of `SHORTEST`; 0 where there is nothing to do."""
+    """A time in ms, a multiple of `SHORTEST`; 0 if there is no work."""
     return max(SHORTEST, round(milliseconds, 3)) if milliseconds else 0.0
 
 
 def _optional(time: float) -> float:
-    """Seconds as ms; 0 where there is nothing to do."""
+    """Seconds as ms; 0 if there is no work."""
     return _rounded(1000 * time)

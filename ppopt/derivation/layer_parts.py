@@ -1,4 +1,4 @@
-"""The parts of a layer: what each computes, exchanges and keeps for a microbatch on one rank.
+"""The parts of a layer: compute, communication and stashed memory for a microbatch on one rank.
 
 - A matrix of P parameters takes 2 P FLOPs a token in F, in B and in W each. Attention has no
   weights: its backward takes 2.5 times the FLOPs of F, because it computes the scores again
@@ -53,7 +53,7 @@ target, and the sum of exponentials (megatron/core/tensor_parallel/cross_entropy
 
 
 class ScoreBytes(NamedTuple):
-    """Bytes per score that attention without FlashAttention moves and keeps, in BF16."""
+    """Bytes per score that attention without FlashAttention reads, writes and stashes, in BF16."""
 
     products: int
     pointwise: int
@@ -108,11 +108,11 @@ class Part:
     """Kernels of W. Those of BW are those of B and of W."""
     collectives: PerKind = NO_COLLECTIVES
     stashed: float = 0.0
-    """Bytes that F leaves for the backward."""
+    """Bytes that F stashes for the backward."""
     parameters: float = 0.0
     """Parameters of matrices on a rank, without `routed`."""
     routed: float = 0.0
-    """Parameters on a rank of experts that a router chooses."""
+    """Parameters on a rank of experts that a router selects."""
     trained: bool = True
     """Whether its parameters are trained."""
     adapters: float = 0.0
@@ -131,7 +131,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank of a training on a GPU: it divides layers into the parts that it has of them."""
+    """A rank of a training on a GPU: it divides layers into its parts of them."""
 
     training: Training
     gpu: Gpu
@@ -176,9 +176,9 @@ class Rank:
         return self._pointwise("norm", self._input(self.style.norm, frozen), size, count)
 
     def _input(self, passes: Passes, frozen: bool) -> Passes:
-        """The passes in front of matrices: their output is not kept for frozen ones.
+        """The passes before matrices: their output is not stashed for frozen ones.
 
-        Matrices beside adapters keep it, and have no gradient of weights.
+        Matrices with adapters stash it, and have no gradient of weights.
         """
         if frozen:
             return passes._replace(stashed=passes.stashed - 1, weight=0)
@@ -236,10 +236,10 @@ class Rank:
         return Part("attention", (forward,), (back,), collectives=collectives)
 
     def _scores_in_memory(self, attention: Attention) -> Part:
-        """Attention whose scores pass the memory, without regard to the mask.
+        """Attention with its scores in memory, without regard to the mask.
 
-        With dropout 5 bytes a score are kept: scores behind the softmax and behind dropout, and its
-        mask (arXiv 2205.05198, section 4.1).
+        With dropout 5 bytes a score are stashed: scores after the softmax and after dropout, and
+        its mask (arXiv 2205.05198, section 4.1).
         """
         share = self.tokens / self.training.tensor
         flops = share * attention_flops(
@@ -351,7 +351,7 @@ class Rank:
         return parts
 
     def _exchange(self, experts: Experts, hidden: int) -> PerKind:
-        """Exchange of tokens before and behind experts; F and B have as much."""
+        """Exchange of tokens before and after experts; F and B have the same."""
         training = self.training
         size = ELEMENT * self.local_tokens * experts.chosen * hidden
         exchange = Collective("tokens", Pattern.ALL_TO_ALL, size, training.expert_group, 2)
@@ -366,7 +366,7 @@ class Rank:
         return PerKind(both, both, (), both)
 
     def embedding(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> Part:
-        """The table of vectors of words: F reads and writes each token's once, W as much."""
+        """The table of word vectors: F reads and writes each token's once, W as much."""
         training = self.training
         size = ELEMENT * self.tokens * hidden / training.tensor
         lookup = Kernel("lookup", Bound.MEMORY, traffic=2 * size)
@@ -382,7 +382,7 @@ class Rank:
     def _row_collectives(
         self, size: float
     ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-        """What follows a matrix divided by rows: in F, and in B."""
+        """Collectives after a matrix divided by rows: in F, and in B."""
         training = self.training
         if training.tensor == 1:
             return (), ()
@@ -412,7 +412,7 @@ class Rank:
         return [norm, _sum("head", [product, self.loss(vocabulary)])]
 
     def loss(self, vocabulary: int) -> Part:
-        """The loss over the vocabulary that a rank has."""
+        """The loss over a rank's part of the vocabulary."""
         training, passes = self.training, self.style.loss
         logits = self.tokens * vocabulary / training.tensor
         forward = Kernel("loss", Bound.MEMORY, 0, passes.forward * logits, passes.forward_launches)
@@ -486,7 +486,7 @@ class Rank:
     def _tensor_collectives(
         self, matrices: Sequence[Matrix], tokens: float, *, trained: bool
     ) -> PerKind:
-        """What tensor-parallel ranks exchange around a product."""
+        """Collectives of tensor-parallel ranks around a product."""
         training, first = self.training, matrices[0]
         if training.tensor == 1 or first.shard is Shard.NONE:
             return NO_COLLECTIVES
@@ -541,6 +541,6 @@ def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
 
 
 def _sum(name: str, parts: Iterable[Part]) -> Part:
-    """Parts as one."""
+    """Several parts as one."""
     first, *rest = parts
     return reduce(add, rest, replace(first, name=name))

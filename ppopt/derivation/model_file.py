@@ -12,7 +12,7 @@ from ppopt.problem.training_sizes import TrainingSizes
 
 
 class ModelFile(NamedTuple):
-    """A model file and what it says."""
+    """The content of a model file."""
 
     description: str
     source: str
@@ -22,9 +22,9 @@ class ModelFile(NamedTuple):
     transfer: str
     """The line of the transfer between devices, as YAML."""
     comments: Sequence[str] = ()
-    """How its figures are derived, one line each."""
+    """The derivation of its figures, one line each."""
     settings: Sequence[str] = ()
-    """Further settings, one line of YAML each."""
+    """Other settings, one line of YAML each."""
 
     def text(self) -> str:
         """Write the file."""

@@ -26,7 +26,7 @@ class ContextType(StrEnum):
     """How context-parallel ranks exchange keys and values."""
 
     RING = "ring"
-    """From rank to rank, beside the attention of a block (arXiv 2310.01889)."""
+    """From rank to rank, in parallel with the attention of a block (arXiv 2310.01889)."""
     ALL_GATHER = "all-gather"
     """All of them before attention (Llama 3, arXiv 2407.21783, section 3.3.2)."""
     ALL_TO_ALL = "all-to-all"
@@ -53,7 +53,7 @@ class Frozen(StrEnum):
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained, in Megatron-LM's terms. Raises InputError on what is no training.
+    """A training, in Megatron-LM's terms. Raises InputError on anything that is no training.
 
     A device of the pipeline stands for tensor x context GPUs; data copies of the pipeline run side
     by side.
@@ -76,31 +76,31 @@ class Training:
     microbatch: int = 1
     """Sequences of a microbatch."""
     precision: Precision = Precision.BF16
-    """Of the products of matrices; all else is in BF16, optimizer states in FP32."""
+    """Of the products of matrices; all other tensors are in BF16, optimizer states in FP32."""
     framework: str = "megatron"
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
     flash_attention: bool = True
     """Whether attention never writes its scores (FlashAttention, arXiv 2205.14135). Otherwise they
-    pass the GPU's memory, causal or not, and are kept, as with `--attention-backend unfused` of
-    Megatron-LM."""
+    pass the GPU's memory, causal or not, and are stashed, as with `--attention-backend unfused`
+    of Megatron-LM."""
     dropout: bool = False
     """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
-    masks are kept: Megatron-LM's default, but not of its recipes for Llama and later models."""
+    masks are stashed: Megatron-LM's default, but not of its recipes for Llama and later models."""
     context_type: ContextType = ContextType.RING
     zero: int = 1
-    """Stage of ZeRO (arXiv 1910.02054): what ranks of data x context shard. 0 nothing, 1 optimizer
+    """Stage of ZeRO (arXiv 1910.02054), over ranks of data x context: 0 shards nothing, 1 optimizer
     states, 2 gradients too, 3 parameters too."""
     expert_tensor: int | None = None
     """Tensor parallel size of experts; None: that of the rest. The experts' ranks are then of
     tensor x context x data / expert_tensor."""
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     gpus_per_node: int | None = None
-    """None: as the GPU has it."""
+    """None: that of the GPU."""
     lora: int = 0
     """Rank of the adapters of a low-rank adaptation (arXiv 2106.09685), which alone are trained; 0:
-    there is none."""
+    no adapters."""
     freeze: tuple[Frozen, ...] = ()
     """Parts that are not trained."""
     mtp: bool = True
@@ -202,7 +202,7 @@ class Training:
         return self.microbatch * self.sequence
 
     def check(self, architecture: Architecture) -> None:
-        """Raise ConflictError if the ranks cannot share what the architecture has."""
+        """Raise ConflictError if the ranks cannot share the architecture."""
         for run in architecture.runs:
             attention = run.decoder.attention
             if attention.heads % self.tensor:
@@ -273,7 +273,7 @@ class Training:
                 )
 
     def describe_parallelism(self) -> str:
-        """The ranks that are more than one, in words."""
+        """The kinds of parallelism with more than one rank, as text."""
         ranks = {name: getattr(self, name) for name in ("tensor", "context", "data", "expert")}
         return ", ".join(f"{name} {size}" for name, size in ranks.items() if size > 1) or "none"
 

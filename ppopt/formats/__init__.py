@@ -1,1 +1,4 @@
-"""Files in and out: configs, models and schedules."""
+"""Files in and out: configs, models, schedules, and the formats of PyTorch, trainers and Perfetto.
+
+It imports `problem`, `schedule`, `strategies` and `verifier`.
+"""

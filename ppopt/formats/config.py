@@ -29,21 +29,21 @@ REPLACES = {
     "p2p": ("link",),
     "link": ("p2p", "backward_p2p"),
 }
-"""A setting of a flag -> what it makes void in a file."""
+"""A setting of a flag -> settings of a file that it overrides."""
 _OF_MODEL = ("model", "name", "recompute_unit", "stages")
-"""Settings of a pipeline that its model, or its number of devices, has."""
+"""Settings of a pipeline that come from its model, or from its number of devices."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _DERIVE = "`ppopt init model.yaml --from {} --gpu h100` derives a config from it"
 SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
-"""How the name of a config ends -> parser of its text."""
+"""Suffix of a config -> parser of its text."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read a config file (.yaml, .yml, .json or .toml) into settings by their names in Python.
 
-    Fractions come as Decimal, `output` as a list of names, `mem_limit: true` as `1f1b`, and what
-    documents the file as one mapping under `about`; null means not given. Values are checked one
-    by one: `pipeline_of` checks them together. Raises InputError, naming the file.
+    Fractions are read as Decimal, `output` as a list of names, `mem_limit: true` as `1f1b`, and the
+    documentation of the file as one mapping under `about`; null means not given. Values are checked
+    one by one: `pipeline_of` checks them together. Raises InputError, naming the file.
     """
     if path.is_dir():
         raise InputError(
@@ -61,7 +61,7 @@ def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
 
 
 def settings_of(document: object, where: str) -> dict[str, Any]:
-    """Read what a config holds, parsed; see `read_config`."""
+    """Read the settings of a parsed config; see `read_config`."""
     if document is None:
         raise InputError(f"{where}: holds no settings; write `stages: 4` and so on")
     if not isinstance(document, dict):
@@ -79,8 +79,8 @@ def settings_of(document: object, where: str) -> dict[str, Any]:
 def canonical(document: Mapping[str, object]) -> dict[str, Any]:
     """Check settings under any of their names, and name them as in Python; see `read_config`.
 
-    Raises InputError on unknown keys, settings given twice, and values of the wrong kind: one that
-    names all of these.
+    Raises one InputError that lists unknown keys, settings given twice, and values of the wrong
+    type.
     """
     settings: dict[str, Any] = {}
     about: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def canonical(document: Mapping[str, object]) -> dict[str, Any]:
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two layers of settings; what `REPLACES` says makes void what the lower one has.
+    """Merge two layers of settings; the upper one overrides the lower one, also by `REPLACES`.
 
     If the upper layer declares another unit, the numbers of the lower one keep theirs.
     """
@@ -127,7 +127,7 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
 def _attached(
     values: dict[str, Any], measure: Unit, unit: str, settings: Iterable[Setting]
 ) -> dict[str, Any]:
-    """Write a unit behind the numbers of a measure that carry none."""
+    """Add a unit to the numbers of a measure that have none."""
     if measure is Unit.TIME and "phases" in values:
         phases = Phases.read(values["phases"]).each(lambda number, _: attached(number, unit))
         values = values | {"phases": phases.in_file}
@@ -151,11 +151,11 @@ def model_of(settings: Mapping[str, Any]) -> Model:
 
 
 def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
-    """Build the pipeline that settings describe, named as in Python; ignores all others.
+    """Build the pipeline of settings, named as in Python; all other settings are ignored.
 
-    Of a model in layers, `stages` is the number of devices under every placement.
+    With a model in layers, `stages` is the number of devices under every placement.
 
-    Raises InputError if they are no pipeline, or the number of stages or batches is missing.
+    Raises InputError if they are no pipeline, or if the number of stages or batches is missing.
     """
     fields = {
         setting.field: settings[setting.field]
@@ -176,7 +176,7 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
 
 
 def missing(name: str) -> str:
-    """Say that a number is missing, and where to write it."""
+    """Message for a missing number, with where to write it."""
     example = {"stages": 4, "batches": 8}[name]
     return f"{name}: missing; give --{name} {example}, or `{name}: {example}` in the config"
 
@@ -352,8 +352,8 @@ _CHECKS: dict[Shape, _Check] = {
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of config files.
 
-    It knows every key under all its names, and the types of values. What must fit together (lengths
-    of lists, times of B and BW) is for `pipeline_of` to check.
+    It has every key under all its names, and the types of values. `pipeline_of` checks constraints
+    between settings (lengths of lists, times of B and BW).
     """
     properties: dict[str, Any] = {}
     for setting in SETTINGS:

@@ -1,4 +1,4 @@
-"""Text files and their syntax: every defect of a file becomes one clear line."""
+"""Text files and their syntax: every defect of a file becomes a one-line error."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def label(path: Path) -> str:
 
 
 def by_value(name: str) -> list[tuple[str, int]]:
-    """Key that sorts names by the values of the numbers within them: rank 2 before rank 10."""
+    """Sort key for names by the values of the numbers in them: rank 2 before rank 10."""
     return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
 
 
 def read_text(path: Path, limit: int, encoding: str = "utf-8-sig") -> str:
-    """Read a UTF-8 file of at most `limit` bytes that holds more than white space.
+    """Read a UTF-8 file of at most `limit` bytes that is not blank.
 
-    A file whose name ends in `.gz` is decompressed; `limit` is of its content. A byte order mark
-    is dropped, or kept under encoding `utf-8`. Raises InputError if the file cannot be read.
+    A file whose name ends in `.gz` is decompressed; `limit` applies to its content. A byte order
+    mark is dropped, or kept under encoding `utf-8`. Raises InputError if the file cannot be read.
     """
     where = label(path)
     try:

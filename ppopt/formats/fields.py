@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def abbreviated(value: object) -> str:
-    """Write a value for a message: short, and on one line."""
+    """A value for a message: short, and on one line."""
     return str(value)[:40] if isinstance(value, Decimal) else reprlib.repr(value)
 
 
@@ -29,7 +29,7 @@ def unknown_key(key: str, known: Iterable[str]) -> NoReturn:
 
 
 def within(where: str, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a check; the message of its InputError begins with `where`."""
+    """Run a check; the message of its InputError is prefixed with `where`."""
     try:
         return check(*args, **kwargs)
     except InputError as error:
@@ -71,7 +71,7 @@ def whole(value: object, minimum: int, maximum: int) -> int:
 
 
 def _why(value: int, minimum: int, maximum: int) -> str:
-    """What a number out of bounds is, where that says more than the bounds."""
+    """Explanation of a number out of bounds, if it says more than the bounds."""
     if value < 0 == minimum:
         return ": it is negative"
     return ": above 2^53 figures are not exact" if value > maximum == LARGEST_EXACT else ""

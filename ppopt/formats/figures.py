@@ -1,7 +1,7 @@
 """The figures of schedules: one declaration each, as a field of a record.
 
-From a declaration follow the key of a figure in JSON, its label and its text in tables and tiles,
-its JSON Schema, and the check of a stored one.
+A declaration defines the key of a figure in JSON, its label and its text in tables and tiles, its
+JSON Schema, and the check of a stored one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ppopt.schedule.timing import exposed
 
 
 class Quantity(StrEnum):
-    """What a figure measures: decides how it is written, and checked in a file."""
+    """The quantity of a figure: it determines its text, and its check in a file."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -53,19 +53,19 @@ class Figure(NamedTuple):
     """Name in tables and tiles."""
     quantity: Quantity
     meaning: str
-    """What it is, in a few words; `{objective}` stands for the name of the objective."""
+    """Its meaning, in a few words; `{objective}` stands for the name of the objective."""
     each: str = ""
-    """What a list has one entry for: `device` or `stage`; empty: no list."""
+    """The objects of a list's entries: `device` or `stage`; empty: no list."""
     head: str = ""
     """Name at the top of a column; empty: the label. `{objective}` as in `meaning`."""
     base: str = ""
-    """What a share is of, behind its text in a table."""
+    """The whole of a share, after its text in a table."""
     maximized: bool = False
     """Whether more is better."""
     optional: bool = False
     """Whether JSON leaves out the key of a figure that is None."""
     form: Callable[[Any], Any] | None = None
-    """Turns a value into JSON; None: `json_form`."""
+    """Function from a value to JSON; None: `json_form`."""
 
     def in_json(self, value: Any) -> Any:
         """A value of the figure as JSON."""
@@ -73,7 +73,7 @@ class Figure(NamedTuple):
 
 
 def figure(label: str, quantity: Quantity, meaning: str, **fields: Any) -> Any:
-    """Field of a record that is a figure; its default is None. `more` are fields of `Figure`."""
+    """Field of a record that is a figure; its default is None. `fields` are those of `Figure`."""
     return field(default=None, metadata={"figure": Figure("", label, quantity, meaning, **fields)})
 
 
@@ -87,7 +87,7 @@ def declared(record: type[ScheduleFigures]) -> dict[str, Figure]:
 
 
 class LayerRun(NamedTuple):
-    """Consecutive layers of one name, by their places in the model, from 0."""
+    """Consecutive layers of one name, by their indices in the model."""
 
     name: str
     first: int
@@ -102,7 +102,7 @@ Values = Sequence[float]
 class ScheduleFigures:
     """Figures of one schedule, or of a search without one, in the user's units.
 
-    Numbers are those of JSON: an int if whole, else a float. What is not known is None. A sweep
+    Numbers are those of JSON: an int if whole, else a float. Unknown figures are None. A sweep
     stores these figures.
     """
 
@@ -168,9 +168,9 @@ class ScheduleFigures:
 
     @classmethod
     def of(cls, schedule: Schedule | None, pipeline: Pipeline, /, **fields: Any) -> Self:
-        """All figures of a schedule, and where a pipeline is placed.
+        """All figures of a schedule, and the placement of a pipeline.
 
-        `pipeline` has the units, the memory limits and the placement. `more` are further fields.
+        `pipeline` has the units, the memory limits and the placement. `fields` are other fields.
         """
         known: dict[str, Any] = {}
         if schedule is not None:
@@ -188,7 +188,7 @@ class ScheduleFigures:
 
 
 SEARCHED = ("status", "objective", "value", "lower_bound", "gap", "proof")
-"""Keys of what a search states."""
+"""Keys of the results of a search."""
 METRICS = (
     *("makespan", "device_span", "bubble_rate", "bubble_overhead", "peak_memory", "mem_limit"),
     *("exposed", "time_unit", "memory_unit"),
@@ -240,13 +240,13 @@ T = TypeVar("T")
 
 
 def known(figure: T | None) -> T:
-    """A figure of a schedule, which every schedule has."""
+    """A figure that every schedule has."""
     assert figure is not None
     return figure
 
 
 def measured(schedule: Schedule) -> dict[str, Any]:
-    """Fields that `ppopt.schedule.metrics` computes of a complete schedule."""
+    """Fields with the metrics of a complete schedule."""
     metrics, objective = schedule.metrics, schedule.objective
     devices = schedule.pipeline.num_devices
     tokens, mfu = throughput(schedule.pipeline, metrics.value_ticks(objective))
@@ -290,7 +290,7 @@ def _runs(model: Model, name: str) -> Iterator[LayerRun]:
 
 
 def placed(pipeline: Pipeline) -> dict[str, Any]:
-    """Fields of placement and links, and of a model in layers the layers of every stage.
+    """Fields of placement and links, and with a model in layers the layers of every stage.
 
     A placement is its name, or the device of every stage; chunks are None if devices differ.
     """

@@ -27,8 +27,8 @@ _PART = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
 def write(path: Path, content: str | bytes) -> None:
     """Write a file whole: into a temporary file of the same folder, which then replaces it.
 
-    If `path` is a link, the file it points to is written. Temporary files that processes left
-    in the folder when they were killed are removed. Raises InputError if writing fails.
+    If `path` is a link, the file it points to is written. Temporary files of killed processes in
+    the folder are removed. Raises InputError if writing fails.
     """
     try:
         path = resolved(path)
@@ -52,7 +52,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def failed(path: Path, error: OSError) -> InputError:
-    """The error that says why a file cannot be written."""
+    """The error of a file that cannot be written."""
     reason = error.strerror or str(error)
     return InputError(f"output: {path}: {reason}; choose another place")
 
@@ -71,7 +71,7 @@ def resolved(path: Path) -> Path:
 def _new_part(path: Path) -> IO[bytes]:
     """Create a temporary file for a path, locked for as long as it is open.
 
-    If another process took it for one of a dead process before it was locked, it is made again.
+    If another process removed it before it was locked, it is created again.
     """
     while True:
         file = tempfile.NamedTemporaryFile(  # noqa: SIM115  closed by the caller
@@ -99,7 +99,7 @@ def _lock(number: int, *, wait: bool) -> bool:
 
 
 def _remove_parts_of_the_dead(folder: Path) -> None:
-    """Remove the temporary files that nobody has locked: their processes have ended."""
+    """Remove temporary files without a lock: their processes have ended."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
             if _PART.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):

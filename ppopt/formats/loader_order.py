@@ -1,8 +1,8 @@
-"""The order in which a data loader hands out the microbatches of a step to an exported schedule.
+"""The order of the microbatches of a step that a data loader must deliver for an export.
 
-To PyTorch's and Megatron-LM's runtimes, microbatch j is the j-th of the batch. So an export numbers
-microbatches as they run, and a file beside it says which microbatch of the user's list comes j-th:
-`best.order.json` beside `best.csv` holds `{"order": [3, 0, 2, 1]}`.
+For PyTorch's and Megatron-LM's runtimes, microbatch j is the j-th of the batch. So an export
+numbers microbatches as they run, and a second file maps j to the microbatch of the user's list:
+`best.order.json` beside `best.csv` has `{"order": [3, 0, 2, 1]}`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ppopt.schedule.schedule import Schedule
 
 LARGEST_FILE = 2**24
 LISTED = 64
-"""Most microbatches that a message lists."""
+"""Maximum number of microbatches that a message lists."""
 
 
 def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
@@ -33,7 +33,7 @@ def microbatch_numbers(schedule: Schedule) -> dict[int, int]:
 def loader_order(schedule: Schedule) -> tuple[int, ...]:
     """Microbatch of the user's list that an exported schedule numbers j, by j.
 
-    The identity if the microbatches are alike, since any order of them will do.
+    The identity if the microbatches are equal, since any order of them is right.
     """
     pipeline = schedule.pipeline
     before = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
@@ -43,14 +43,14 @@ def loader_order(schedule: Schedule) -> tuple[int, ...]:
 
 
 def path_beside(path: Path) -> Path:
-    """The file with the order of microbatches beside an exported file."""
+    """The path of the order of microbatches for an exported file."""
     return path.with_suffix(".order.json")
 
 
 def file_beside(path: Path, schedule: Schedule) -> dict[Path, str]:
-    """The file that belongs beside an export, and its text.
+    """The path and text of the order of microbatches for an export.
 
-    None if microbatches run as they are listed, unless the order of an earlier export is there.
+    Empty if microbatches run as listed, unless the order of an earlier export exists.
     """
     order, beside = loader_order(schedule), path_beside(path)
     if order == tuple(range(len(order))) and not beside.exists():
@@ -59,7 +59,7 @@ def file_beside(path: Path, schedule: Schedule) -> dict[Path, str]:
 
 
 def describe_loader_order(schedule: Schedule) -> str:
-    """What a trainer must do for an exported schedule; empty if microbatches run as listed."""
+    """The required data order of an exported schedule; empty if microbatches run as listed."""
     order = loader_order(schedule)
     if order == tuple(range(len(order))):
         return ""
@@ -68,7 +68,7 @@ def describe_loader_order(schedule: Schedule) -> str:
 
 
 def read_beside(path: Path, batches: int) -> tuple[int, ...] | None:
-    """Read the order beside a file of so many microbatches; None if there is none.
+    """Read the order of microbatches of a file; None if there is none.
 
     Raises InputError, naming the file, if it is no such order.
     """

@@ -1,4 +1,4 @@
-"""The schedules of Megatron-LM: where it runs them, and in which order.
+"""The schedules of Megatron-LM: its placement and its order of operations.
 
 With one stage per rank it runs 1F1B, with several interleaved 1F1B in groups of microbatches. The
 rules are its own: `validate_args` of megatron/training/arguments.py (000c4ac) refuses one rank with
@@ -24,10 +24,11 @@ STRATEGIES = ("1f1b", "interleaved")
 
 
 def group_size_of(pipeline: Pipeline, group_size: int | None = None) -> int | None:
-    """Microbatches per group with which Megatron-LM runs a pipeline; None: it interleaves nothing.
+    """Microbatches per group with which Megatron-LM runs a pipeline; None: it does not interleave.
 
-    `group_size` is the size asked for; None: the smallest one that Megatron-LM runs. Raises
-    NotApplicableError with its rule, and with what it runs, if it refuses the pipeline or the size.
+    `group_size` is the requested size; None: the smallest one that Megatron-LM runs. Raises
+    NotApplicableError with its rule, and with a size that works, if it refuses the pipeline or the
+    size.
     """
     devices, batches = pipeline.num_devices, pipeline.batches
     chunks = pipeline.num_stages // devices
@@ -67,9 +68,9 @@ def stated_group_size(schedule: Schedule) -> int | None:
 
 
 def runs_order(schedule: Schedule) -> bool:
-    """Whether Megatron-LM runs the operations of a schedule in this very order.
+    """Whether Megatron-LM runs the operations of a schedule in exactly this order.
 
-    Operations of length 0 do not count. Raises NotApplicableError as `group_size_of`.
+    Operations of zero duration do not count. Raises NotApplicableError as `group_size_of`.
     """
     pipeline = schedule.pipeline
     group = group_size_of(pipeline, stated_group_size(schedule))
@@ -82,6 +83,6 @@ def runs_order(schedule: Schedule) -> bool:
 
 
 def _with_length(pipeline: Pipeline, orders: Orders) -> list[list[int]]:
-    """Operations of every device in order, without those of length 0; ~code: it ends a pair."""
+    """Operations of every device in order, without those of zero duration; ~code ends a pair."""
     durations = Instance.of(pipeline, BackwardKind.MIXED).durations
     return [order[durations[codes(order)] > 0].tolist() for order in orders]

@@ -1,9 +1,9 @@
-"""The model in layers behind a schedule: the member `model` of the `origin` of its file.
+"""The model in layers of a schedule: the member `model` of the `origin` of its file.
 
 The pipeline of a file has the costs of every stage, with or without layers; readers need no more.
-This member says where they come from: the layers (equal neighbours joined, their costs in ticks of
-their own), the layers of every stage (`counts`), and the partition, placement and chunks as the
-user gave them. It restores the pipeline as it was, equal in every field.
+This member has their source: the layers (equal neighbours joined, their costs in ticks of their
+own), the layers of every stage (`counts`), and the partition, placement and chunks as the user gave
+them. It restores the pipeline, equal in every field.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _unit_if_absent(model: Model) -> RecomputeUnit:
-    """What a file without `recompute_unit` means: earlier versions recomputed whole stages."""
+    """Meaning of a file without `recompute_unit`: earlier versions recomputed whole stages."""
     return RecomputeUnit.STAGE if model.unit_matters else RecomputeUnit.LAYER
 
 
@@ -124,10 +124,10 @@ def _phases(value: object, per_unit: int) -> Phases:
 
 
 def restored(pipeline: Pipeline, value: object) -> Pipeline:
-    """Read what `model_to_object` writes: the pipeline of the file with its model and partition.
+    """Read the object of `model_to_object`: the pipeline of the file with its model and partition.
 
-    Raises InputError if the object is no model, or if its layers, so cut and placed, do not
-    make the stages of the pipeline.
+    Raises InputError if the object is no model, or if its layers, with this partition and
+    placement, are not the stages of the pipeline.
     """
     file = section(value, _REQUIRED, _OPTIONAL)
     per_unit = {unit: within(key, whole, file[key], 1, MAX_TICKS) for unit, key in _UNITS.items()}

@@ -48,7 +48,7 @@ def read_settings(name: str) -> dict[str, Any]:
 
 
 def models() -> dict[str, str]:
-    """Every model by name: its size and what it is."""
+    """Every model by name: its size and description."""
     descriptions = {}
     for name in model_names():
         settings = read_settings(name)
@@ -63,9 +63,9 @@ def models() -> dict[str, str]:
 def read_model(source: str | Path) -> Model:
     """Read the model in layers of a config file, or of a model that comes with ppopt by its name.
 
-    Only the layers: stages, batches and mem_limit of the file are ignored, and are given to
-    `Model.pipeline`; `read_pipeline` keeps them. Raises InputError if there is no such file or
-    model, or what it holds has no layers.
+    Only the layers: stages, batches and mem_limit of the file are ignored; `Model.pipeline` needs
+    them, and `read_pipeline` reads them. Raises InputError if there is no such file or model, or if
+    it has no layers.
     """
     settings, where = _settings(source)
     return within(where, model_of, settings)
@@ -74,8 +74,8 @@ def read_model(source: str | Path) -> Model:
 def read_pipeline(source: str | Path) -> Pipeline:
     """Read the pipeline of a config file (.yaml, .yml, .json, .toml), or of a model by its name.
 
-    With all that the file says: stages, batches and mem_limit too, which `read_model` ignores.
-    Raises InputError if there is no such file or model, or what it holds is no pipeline.
+    It includes stages, batches and mem_limit, which `read_model` ignores. Raises InputError if
+    there is no such file or model, or if it is no pipeline.
     """
     settings, where = _settings(source)
     return within(where, pipeline_of, settings)

@@ -1,8 +1,8 @@
 """The origin of a schedule in JSON: the member `origin` of a native schedule file.
 
-Members that have nothing to state are left out or null. A member that is not known is kept as it
-is, so that files of other versions can be read and written again. The reader refuses values of
-the wrong type; whether the values are true is for `ppopt.verify` and `ppopt.recheck` to say.
+Members without a value are left out or null. An unknown member is preserved, so that files of other
+versions can be read and written again. The reader refuses values of the wrong type; whether the
+values are true is checked by `ppopt.verify` and `ppopt.recheck`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LARGEST_EXACT = 2**53
 
 
 def origin_to_object(origin: Origin) -> dict[str, Any]:
-    """Turn an origin into an object of JSON; what is not stated is left out."""
+    """Turn an origin into an object of JSON; members without a value are left out."""
     stated = {key: getattr(origin, key) for key in _READERS}
     members = {key: json_form(value) for key, value in stated.items() if value not in (None, {})}
     return members | dict(origin.unknown_members)
@@ -77,7 +77,7 @@ def origin_from_object(value: object) -> Origin:
 
 
 def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
-    """Check for the text of a member."""
+    """A reader of the text of a member of an enum."""
 
     def read(value: object) -> StrEnum:
         if not isinstance(value, str) or value not in tuple(kind):
@@ -135,7 +135,7 @@ def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
 
 
 def versions_from_object(value: object) -> dict[str, str]:
-    """Read versions by the name of what they are of; raises InputError naming the member."""
+    """Read versions by the name of the program; raises InputError naming the member."""
     return _members(value, text)
 
 
@@ -156,4 +156,4 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "hint": _hint,
     "options": partial(_members, read=_integer),
 }
-"""How every known member is read; the keys are fields of `Origin`."""
+"""Reader of every known member; the keys are fields of `Origin`."""

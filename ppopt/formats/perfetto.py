@@ -28,7 +28,7 @@ from ppopt.schedule.metrics import memory_profile, throughput
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import waits
-from ppopt.verifier.measured import faults
+from ppopt.verifier.measured_steps import faults
 
 NANOSECONDS = {unit: int(size * 10**9) for unit, size in units.SCALES["time"].items()}
 """Nanoseconds per unit of time."""
@@ -49,9 +49,9 @@ class _Transfer(NamedTuple):
 def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     """Write the trace of a schedule; `unit` (s, ms, us or ns) is its unit of time if it has none.
 
-    If neither says one, a unit is taken as a millisecond. Raises InputError if the unit is
-    unknown or not that of the schedule, or the operations are not a valid schedule of their
-    pipeline. The memory limit is ignored.
+    Without any unit, milliseconds are assumed. Raises InputError if the unit is unknown or not that
+    of the schedule, or if the operations are not a valid schedule of their pipeline. The memory
+    limit is ignored.
     """
     own = schedule.pipeline.time_unit
     if unit is not None and unit not in NANOSECONDS:
@@ -70,7 +70,7 @@ def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
 
 
 class _Clock:
-    """Converts ticks to trace times. Rounding both ends keeps adjacent slices from overlapping."""
+    """Converts ticks to trace times. Both ends are rounded, so adjacent slices do not overlap."""
 
     def __init__(self, schedule: Schedule, unit: str) -> None:
         self._per_tick = Fraction(NANOSECONDS[unit], schedule.pipeline.ticks.per_unit)
@@ -122,7 +122,7 @@ def _named(what: str, device: int, thread: int, name: str, sort_index: int) -> I
 def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator[Event]:
     """Yield the slices of all operations but transfers, and the threads of queues.
 
-    `sizes` counts the threads of each device besides `compute` and is updated.
+    `sizes` has the number of threads of each device besides `compute` and is updated.
     """
     table, time = schedule.operations, schedule.pipeline.ticks.time
     threads = dict.fromkeys(range(schedule.pipeline.num_devices), COMPUTE)
@@ -151,7 +151,7 @@ def _operations(schedule: Schedule, clock: _Clock, sizes: list[int]) -> Iterator
 
 
 def _thread(resources: Sequence[Resource], resource_id: int, record: KindRecord) -> str:
-    """Name of the thread of a resource, with its way if each way has one."""
+    """Name of the thread of a resource, with its direction if each direction has one."""
     resource = resources[resource_id]
     if resources.count(resource) == 1:
         return resource.kind.value
@@ -189,8 +189,8 @@ def _links(
 ) -> Iterator[Event]:
     """Yield the slices of transfers on one side, on as few threads per device as possible.
 
-    `name` is `send` or `receive`. `sizes` counts the threads of each device besides `compute` and
-    is updated.
+    `name` is `send` or `receive`. `sizes` has the number of threads of each device besides
+    `compute` and is updated.
     """
     ends: dict[int, list[tuple[int, int]]] = {}
     for transfer in transfers:

@@ -1,21 +1,24 @@
 """The pipeline in a native schedule file: every cost in ticks, so that readers need no fractions.
 
-All lists have one entry per stage, for one slice of a microbatch, chunks cut. `mem_limit` has one
-per device. `p2p_time` and `backward_p2p_time` are one number, one for the boundary after every
-stage but the last, or a matrix [from device][to device]; the second is left out if it is the
-first. `placement` is the device of every stage on route 0. Of a model in layers stages differ, and
-its placement is written as a list alone. `overlap_times` is the time of an F and a BW run as one,
-per stage or as a matrix [stage of F][stage of BW], and `slices` the parts of every microbatch along
-the sequence; `slices`, the costs that are optional (`ppopt.problem.settings`), the units and what
-throughput is computed from are left out if they have their defaults. `device_speed` has a
-fraction [numerator, denominator] per device, and is left out if all are 1: times are those at
-speed 1, and an operation takes its time / the speed of its device, a whole number of ticks.
-`microbatch_times` and `microbatch_memory` have such a fraction per microbatch, and `slice_times`
-one per slice, if they are given.
-`link_mode` is left out if it is `delay`, and `host_link` if it is `duplex`. `frozen` says per stage
-whether it is frozen, and is left out if none is. The costs are those that frozen stages
-have: a cost of an operation that a stage does not have is 0.
-`training` has the sizes with which a trainer runs it, and is left out if they are unknown.
+- All lists have one entry per stage, for one slice of a microbatch, chunks divided. `mem_limit` has
+  one per device.
+- `p2p_time` and `backward_p2p_time` are one number, one for the boundary after every stage but the
+  last, or a matrix [from device][to device]; the second is absent if equal to the first.
+- `placement` is the device of every stage on route 0. A model in layers has different stages, so
+  its placement is a list without a name.
+- `overlap_times` is the time of an F and a BW run as one, per stage or as a matrix [stage of
+  F][stage of BW].
+- `slices`, the optional costs (`ppopt.problem.settings`), the units and the inputs of throughput
+  are absent if they have their defaults.
+- `device_speed` has a fraction [numerator, denominator] per device, and is absent if all are 1:
+  times are those at speed 1, and an operation takes its time / the speed of its device, a whole
+  number of ticks.
+- `microbatch_times` and `microbatch_memory` have such a fraction per microbatch, and `slice_times`
+  one per slice, if they are given.
+- `link_mode` is absent if it is `delay`, and `host_link` if it is `duplex`.
+- `frozen` says per stage whether it is frozen, and is absent if none is. The costs are those of
+  frozen stages: a cost of an operation that a stage does not have is 0.
+- `training` has the sizes of the training, and is absent if they are unknown.
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
@@ -54,7 +57,7 @@ _DEFAULTS = {
     "optimizer_barrier": False,
     "host_link": HostLink.DUPLEX,
 }
-"""Fields that are left out if they have these values."""
+"""Fields that are absent if they have these values."""
 FACTORS = (TIMES, MEMORY, SLICE_TIMES)
 """Keys of the factors of microbatches and slices that differ."""
 OPTIONAL = (
@@ -141,10 +144,10 @@ def _limit_form(pipeline: Pipeline) -> str | None:
 
 
 def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
-    """Read what `pipeline_to_object` writes; the ticks per unit (of time, of memory) may be any.
+    """Read the object of `pipeline_to_object`; the ticks per unit (of time, of memory) may be any.
 
-    Raises InputError if the object is no pipeline, or if the costs in the file are not
-    those that the user's own form in the file gives.
+    Raises InputError if the object is no pipeline, or if the costs in the file are not those of the
+    user's own form in the file.
     """
     file = section(value, REQUIRED, OPTIONAL)
     for key in ("stages", "batches", "devices"):
@@ -278,7 +281,7 @@ def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] 
 
 
 def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
-    """Restore the limit as the user gave it; the list where the file does not say."""
+    """Restore the limit as the user gave it; a list if the file does not say."""
     if form is None or limits is None:
         return limits
     if form not in _LIMIT_FORMS:
@@ -301,7 +304,7 @@ def _check_same(
     costs: dict[str, tuple[Any, ...]],
     limits: tuple[Fraction, ...] | None,
 ) -> None:
-    """Check that the restored form gives the numbers of the file: other readers use those."""
+    """Check that the restored form has the numbers of the file: other readers use those."""
     if list(pipeline.hosts[0]) != file["placement"]:
         raise InputError("placement: is not that of placement_name and chunks; set these to null")
     if pipeline.num_devices != file["devices"]:

@@ -14,11 +14,11 @@
     ]
     }
 
-Operations of all resources stand sorted by device, then start. If there are two routes, slices or
+Operations of all resources are sorted by device, then start. If there are two routes, slices or
 overlapped pairs, every operation has three more fields: route, slice, and the number of its pair,
-which its partner bears too (null: it runs alone). If links are resources (`link_mode` of the
-pipeline), all operations have these, and one field more. Transfers stand among the others, where
-they are sent:
+equal for both operations (null: it runs alone). If links are resources (`link_mode` of the
+pipeline), all operations have these and one more field. Transfers are among the operations of the
+device that sends:
 
     ["SEND_F", 0, 0, 0, 1000, 1100, 0, 0, null, 1]
 
@@ -36,18 +36,18 @@ Moves to the host and back have their microbatch, as F and B have it:
     ["OFFLOAD", 2, 0, 0, 1000, 1500]
     ["RELOAD", 2, 0, 0, 7500, 8000]
 
-Files of schema 1 are read, too: there, transfers stand behind all other operations.
+Files of schema 1 are read, too: there, transfers come after all other operations.
 
 `claims` are makespan, device_span, busy and
 peak_memory (lists per device) in ticks, bubble_overhead, and bubble_rate on `objective`;
 a schedule too incomplete to be measured claims nothing. `origin` and `claims` may be absent.
 
-Files of earlier versions have operations of no length that a frozen stage does not run. The reader
-drops them.
+Files of earlier versions have operations of zero duration that a frozen stage does not run. The
+reader drops them.
 
-The reader answers for the form of a file alone: whole numbers that arrays can hold. Whether the
-operations are a schedule of the pipeline (none missing, none twice, none on a stage that does
-not exist) is for `ppopt.verify` to say.
+The reader checks only the form of a file: whole numbers that fit into arrays. `ppopt.verify` checks
+whether the operations are a schedule of the pipeline (none missing, none twice, none on a stage
+that does not exist).
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
 def schedule_from_object(
     document: object, expected: Pipeline | None = None
 ) -> tuple[Schedule, dict[str, Any]]:
-    """Read an object made by `schedule_to_object`; see `loads`.
+    """Read the object of `schedule_to_object`; see `loads`.
 
-    `expected` is a pipeline that the schedule may belong to. If the object describes exactly this
-    pipeline, it is used, because making a pipeline takes most of the time.
+    `expected` is a pipeline to which the schedule may belong. If the object describes exactly this
+    pipeline, it is used, because building a pipeline takes most of the time.
     """
     file = section(document, ("schema", *UNITS, "pipeline", "ops"), ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] not in SCHEMAS:
@@ -243,7 +243,7 @@ def schedule_from_object(
 def _described_pipeline(
     pipeline: Pipeline,
 ) -> tuple[int, int, dict[str, Any], dict[str, Any] | None]:
-    """What the object of a schedule says of its pipeline."""
+    """The members of a schedule's object that describe its pipeline."""
     ticks, model = pipeline.ticks, _model(pipeline).get(model_json.MEMBER)
     return ticks.per_unit, ticks.memory_per_unit, pipeline_json.pipeline_to_object(pipeline), model
 
@@ -263,10 +263,10 @@ def _operations(ops: object, pipeline: Pipeline) -> Operations:
 
 
 def _without_absent(columns: Operations, pipeline: Pipeline) -> Operations:
-    """The operations without those of no length that the pipeline does not have.
+    """The operations without those of zero duration that the pipeline does not have.
 
-    Earlier versions wrote B, W and BW of frozen stages that run none. As long as an F are those
-    that ran as one with it: the F then runs alone. What is left is for the verifier.
+    Earlier versions wrote B, W and BW of frozen stages that run none. Those in a pair with an F are
+    as long as it: the F then runs alone. The verifier checks the rest.
     """
     if pipeline.has_all_operations:
         return columns
@@ -361,9 +361,9 @@ def _check_number(field: str, number: object) -> None:
 
 
 def _on_common_tick(pipeline: Pipeline, columns: Operations, unit: int) -> tuple[Pipeline, int]:
-    """The pipeline in ticks at which all operations start and end; how many of the file make one.
+    """The pipeline in ticks at which all operations start and end; and their size in the file's.
 
-    If operations start between the ticks that all costs share, the pipeline's are divided.
+    If operations start between the ticks that all costs share, the pipeline's ticks are divided.
     """
     coarser = unit // pipeline.ticks.per_unit
     times = np.concatenate([columns.start, columns.end])

@@ -1,7 +1,7 @@
 """The JSON Schema of native schedule files.
 
-It states the form of a file; whether the operations are a schedule of the pipeline is for
-`ppopt.verify` to say.
+It defines the form of a file; `ppopt.verify` checks whether the operations are a schedule of the
+pipeline.
 """
 
 from __future__ import annotations

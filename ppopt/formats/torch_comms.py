@@ -4,13 +4,13 @@
 what it reads: one row per rank, one cell per action, operations as in `ppopt.formats.torch_csv`,
 and between them
 
-    3SEND_F1, 4RECV_F1    stage 3 hands stage 4 the activation of microbatch 1: both ends
-    4SEND_B1, 3RECV_B1    stage 4 hands stage 3 the gradient
+    3SEND_F1, 4RECV_F1    stage 3 sends stage 4 the activation of microbatch 1: both ends
+    4SEND_B1, 3RECV_B1    stage 4 sends stage 3 the gradient
     3UNSHARD, 3RESHARD    gather and release the weights of a stage (FSDP); PyTorch skips others
     3REDUCE_GRAD          scale and reduce the gradients of a stage
 
-PyTorch checks next to nothing of such a file: an order that does not match between two ranks hangs,
-or gives wrong gradients. So the writer and the reader hold it to `ppopt.verifier.posting`.
+PyTorch checks almost nothing of such a file: an order that does not match between two ranks hangs,
+or gives wrong gradients. So the writer and the reader check it with `ppopt.verifier.posting`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def communication_csv(schedule: Schedule) -> str:
 
 
 def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
-    """Raise InputError unless rows keep every rule of a communication order."""
+    """Raise InputError unless rows follow every rule of a communication order."""
     faults = posting_faults(pipeline, rows)
     if faults:
         suffix = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -62,7 +62,7 @@ def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
 
 
 class CommunicationOrder(NamedTuple):
-    """A communication order as it is read: its operations, and these between its other actions."""
+    """A communication order as read: its operations, and all its actions."""
 
     order: torch_csv.Order
     rows: tuple[ActionRow, ...]
@@ -80,9 +80,9 @@ def read_communication_order(path: Path) -> CommunicationOrder:
 def parse_communication_order(content: str, where: str) -> CommunicationOrder:
     """Parse the text of a communication order.
 
-    Raises InputError, beginning with `where` and naming rank and cell, if its operations are not
-    one complete order (`torch_csv.parse_order`), and where a cell is no action. Whether its posts
-    are right depends on the pipeline: `schedule` checks them.
+    Raises InputError, prefixed with `where` and naming rank and cell, if its operations are not one
+    complete order (`torch_csv.parse_order`), or if a cell is no action. Whether its posts are right
+    depends on the pipeline: `time_communication_order` checks them.
     """
     order = torch_csv.parse_order(content, where)
     lines = content.removesuffix("\n").split("\n")
@@ -127,7 +127,7 @@ def time_communication_order(
 ) -> Schedule:
     """Time a communication order on the pipeline of `settings` (as `torch_csv.schedule`).
 
-    Its links are streams. Raises InputError if a rule of `ppopt.verifier.posting` is broken.
+    Its links are streams. Raises InputError if it breaks a rule of `ppopt.verifier.posting`.
     """
     fields = {"link_mode": LinkMode.STREAMS, **settings}
     pipeline = torch_csv.pipeline_of_order(order.order, fields)

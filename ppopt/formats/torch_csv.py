@@ -7,9 +7,9 @@ An overlapped pair is one cell, `(0F7;7B3)OVERLAP_F_B`. PyTorch runs its parts o
 and sends both results at the end of the pair, unless the user registers a function that overlaps
 them.
 
-PyTorch wants a backward of every stage (`_validate_schedule`, 2.13). Those of frozen stages that
-run none stand at the ends of the rows, where they do nothing and wait for nothing. A frozen stage
-that hands a gradient on has a `B` and no `W`: all of its backward is that gradient.
+PyTorch requires a backward of every stage (`_validate_schedule`, 2.13). Those of frozen stages that
+run none are at the ends of the rows, where they do nothing and wait for nothing. A frozen stage
+that passes a gradient on has a `B` and no `W`: all of its backward is that gradient.
 
 The reader accepts more than the writer writes: empty cells, CRLF, blanks around cells, and the
 communication actions that `_dump_csv` writes by default (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD,
@@ -53,7 +53,7 @@ from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
-from ppopt.verifier.measured import planned
+from ppopt.verifier.measured_steps import planned
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""
@@ -63,11 +63,11 @@ KINDS = {letter: kind for kind, letter in LETTERS.items()}
 LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
 MAX_CELLS = 2**21
-"""Most cells that are read: more than any search makes, communication included."""
+"""Maximum number of cells of a file: more than any search produces, communication included."""
 HANDLES = BESIDE_COMPUTE | PER_OPERATION
-"""Traits of the pipelines whose schedules PyTorch can run, as far as their order says."""
+"""Traits of the pipelines whose schedules PyTorch can run, as far as their order shows."""
 LISTED = 16
-"""Most ranks or stages that a message lists."""
+"""Maximum number of ranks or stages that a message lists."""
 _NUMBER = r"(0|[1-9][0-9]{0,7})"
 _OP = re.compile(rf"{_NUMBER}([FIBW]){_NUMBER}")
 _OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
@@ -115,7 +115,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
 
 
 def check_planned(schedule: Schedule, form: str) -> None:
-    """Raise InputError, beginning with `form`, unless this is a plan that keeps every rule.
+    """Raise InputError, prefixed with `form`, unless this is a plan that follows every rule.
 
     A measured step is not a plan. The memory limit is ignored.
     """

@@ -31,19 +31,19 @@ from ppopt.problem.pipeline import Model, Pipeline
 
 MEGATRON = "Megatron-LM"
 _NAME_PARTS = {"embedding": "embed", "head": "head"}
-"""Role of an end -> part of the name of a layer that is one."""
+"""Role of an end -> text that is part of the name of such a layer."""
 _ROLES = Sequence[Sequence[str]]
-"""The role of every layer, stage by stage: the costs of layers play no part here."""
+"""The role of every layer, stage by stage; the costs of layers play no part here."""
 
 
 def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str:
-    """Write the arguments of Megatron-LM that cut its model as the pipeline is cut, one a line.
+    """Write the arguments of Megatron-LM for the pipeline's partition, one per line.
 
     They say whether its transformer layers recompute and, if ranks have several stages, the group
     size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. The sizes
     of `pipeline.training` come first, if these are known. Raises NotApplicableError if there are no
-    layers, or if Megatron-LM runs no such partition, recompute, group size or sizes. Equal stages
-    without layers are what Megatron-LM makes by itself: they need no layout.
+    layers, or if Megatron-LM does not support the partition, recompute, group size or sizes. Equal
+    stages without layers are Megatron-LM's default: they need no layout.
     """
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
@@ -63,7 +63,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
 
 
 def _arguments_of_equal_stages(pipeline: Pipeline, group_size: int | None) -> str:
-    """Arguments of stages without layers: as many as there are, of as many layers each."""
+    """Arguments of stages without layers: their number; all have equally many layers."""
     _check_megatron_placement(pipeline)
     if any(pipeline.costs.recompute_time):
         raise NotApplicableError(
@@ -84,7 +84,7 @@ def _group_argument(group: int | None) -> list[str]:
 
 
 def megatron_sizes(pipeline: Pipeline) -> list[str]:
-    """Arguments of the sizes beside the pipeline's; none where they are not known.
+    """Arguments of the sizes of the training; none if they are unknown.
 
     Raises NotApplicableError if Megatron-LM refuses them (`validate_args`).
     """
@@ -110,10 +110,10 @@ def megatron_sizes(pipeline: Pipeline) -> list[str]:
 
 
 def check_model(model: Model, trainer: str) -> None:
-    """Raise NotApplicableError if a trainer takes no partition of a model.
+    """Raise NotApplicableError if a trainer supports no partition of a model.
 
-    An embedding or a head has another place than its own, or no role; or the trainer does not
-    recompute these layers alone.
+    That is if an embedding or a head is not at its end or has no role, or if the trainer cannot
+    recompute just these layers.
     """
     roles = [layer.role for layer in model.layers]
     for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
@@ -132,9 +132,9 @@ def check_model(model: Model, trainer: str) -> None:
 
 
 def added_ends(model: Model) -> list[str]:
-    """Roles of ends that a trainer adds, although the layer in their place may be one.
+    """Roles of ends that a trainer adds although the layer at that end may be one.
 
-    Such a layer is another one than the layer next to it.
+    Such a layer differs from the layer next to it.
     """
     roles = {layer.role for layer in model.layers}
     pairs = zip(ENDS, (model.layers[:2], model.layers[-2:]), strict=True)
@@ -167,9 +167,10 @@ def _recomputes_fully(model: Model, trainer: str) -> bool:
 
 
 def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
-    """Which partitions of a pipeline's layers Megatron-LM takes, by the places of MTP layers.
+    """The predicate of partitions that Megatron-LM supports, by the positions of MTP layers.
 
-    Raises NotApplicableError if it takes none: by placement, recompute, or the order of layers.
+    Raises NotApplicableError if it supports none: because of placement, recompute, or the order of
+    layers.
     """
     _megatron_stages(pipeline)
     _recomputes_fully(pipeline.model, MEGATRON)
@@ -213,7 +214,7 @@ def _check_megatron_placement(pipeline: Pipeline) -> None:
 
 
 def _mtp_layers(stages: _ROLES, devices: int) -> int:
-    """Number of MTP layers; raises NotApplicableError if Megatron-LM refuses their place."""
+    """Number of MTP layers; raises NotApplicableError if Megatron-LM refuses their position."""
     with_mtp = [stage for stage, roles in enumerate(stages) if "mtp" in roles]
     if not with_mtp:
         return 0
@@ -230,11 +231,11 @@ def _mtp_layers(stages: _ROLES, devices: int) -> int:
 
 
 def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
-    """Write tables of torchtitan, as TOML: its model is cut as the pipeline is, and recomputes so.
+    """Write tables of torchtitan, as TOML, with the pipeline's partition and recompute.
 
-    The schedule named is one whose stages sit as the pipeline's do. `order` is the name of the file
-    with the order, as PyTorch reads it. Raises NotApplicableError if torchtitan has no such
-    module, place or recompute, and without `order` if there are no layers.
+    The schedule named is one with the pipeline's placement. `order` is the name of the file with
+    the order, as PyTorch reads it. Raises NotApplicableError if torchtitan has no such module,
+    placement or recompute, and without `order` if there are no layers.
     """
     lines = [
         "[parallelism]",
@@ -271,14 +272,14 @@ def _torchtitan_model(pipeline: Pipeline) -> list[str]:
 
 
 def deepspeed_module(pipeline: Pipeline) -> str:
-    """Write the subclass of DeepSpeed's PipelineModule that cuts its layers as the pipeline is cut.
+    """Write the subclass of DeepSpeed's PipelineModule with the pipeline's partition.
 
-    No `partition_method` of DeepSpeed takes counts of layers: `uniform`, `parameters` and
+    No `partition_method` of DeepSpeed accepts counts of layers: `uniform`, `parameters` and
     `type:REGEX` balance weights. So the class sets the bounds that `_partition_layers` sets, for
     one layer spec per layer of the model, in its order (deepspeed/runtime/pipe/module.py of
     deepspeedai/DeepSpeed, 12e65a6). Its docstring names the arguments with which the transformer
-    layers recompute (`_is_checkpointable` there). Raises NotApplicableError if there are no
-    layers, if a rank would have more than one stage, or if only some of them recompute.
+    layers recompute (`_is_checkpointable` there). Raises NotApplicableError if there are no layers,
+    if a rank would have more than one stage, or if only some of them recompute.
     """
     if pipeline.model is None:
         raise NotApplicableError("deepspeed cuts layers, and this schedule knows stages alone")
@@ -325,7 +326,7 @@ def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:
 
 
 def _torchtitan_schedule(pipeline: Pipeline) -> str:
-    """A schedule of torchtitan whose stages sit where the pipeline's do."""
+    """A schedule of torchtitan with the pipeline's placement."""
     devices, chunks = pipeline.num_devices, pipeline.num_stages // pipeline.num_devices
     looped, v = (placement.named(name, devices, chunks) for name in ("interleaved", "v"))
     if pipeline.hosts[0] == looped:
@@ -339,7 +340,7 @@ def _torchtitan_schedule(pipeline: Pipeline) -> str:
 
 
 def _check_no_stage_is_empty(counts: Sequence[int], trainer: str) -> None:
-    """Raise NotApplicableError if a stage has no layer: PyTorch's optimizers want parameters."""
+    """Raise NotApplicableError if a stage is empty: PyTorch's optimizers need parameters."""
     if 0 in counts:
         raise NotApplicableError(
             f"{trainer}: stage {counts.index(0)} is empty, and its optimizers need parameters in "

@@ -1,4 +1,4 @@
-"""Values as a user types them, into a flag or a field of a form: text into what a file would hold.
+"""Values that a user types into a flag or a form, converted to the values of a file.
 
 `ppopt.formats.config.canonical` checks them further.
 """
@@ -20,7 +20,7 @@ WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 
 
 def typed_value(setting: Setting, text: str) -> Any:
-    """The value of a setting that is typed as this text; raises InputError if it is none."""
+    """The value of a setting from typed text; raises InputError if it is none."""
     match setting.shape:
         case Shape.WHOLE if "," in text:
             raise InputError(
@@ -42,12 +42,14 @@ def typed_value(setting: Setting, text: str) -> Any:
 def share(name: str, text: str) -> Fraction:
     """Read a share, `1%` or `0.01`; raises InputError on anything else, below 0 and above 100 %.
 
-    A share of 1 or more is taken with its sign alone: 1 may be meant as 1 %.
+    A share of 1 needs its sign: it may be meant as 1 %.
     """
     number, percent, rest = text.strip().partition("%")
     value = exact.read(number, name).value / (100 if percent else 1)
     if rest.strip() or not 0 <= value <= 1:
-        raise InputError(f"{name}: {abbreviated(text)} is no share of 0 to 100 %; write 1% or 0.01")
+        raise InputError(
+            f"{name}: {abbreviated(text)} is not a percentage from 0 to 100; write 1% or 0.01"
+        )
     if value == 1 and not percent:
         raise InputError(f"{name}: 1 is 100 %; write 1% or 100%")
     return value

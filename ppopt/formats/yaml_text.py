@@ -19,7 +19,8 @@ from ppopt.formats.documents import guarded
 from ppopt.formats.fields import abbreviated
 
 MAX_KEYS = 1000
-"""Most keys of a mapping: many times the settings there are. PyYAML takes long for more."""
+"""Maximum number of keys of a mapping: far more than there are settings. PyYAML is slow for more.
+"""
 _NULL = "tag:yaml.org,2002:null"
 _BOOL = "tag:yaml.org,2002:bool"
 _INT = "tag:yaml.org,2002:int"

@@ -1,1 +1,4 @@
-"""What is to be scheduled: pipelines, costs, the instance. Imports `ppopt.errors` alone."""
+"""The problem: layers and models, partition, placement, costs, and the instance to be scheduled.
+
+It imports only `ppopt.errors`.
+"""

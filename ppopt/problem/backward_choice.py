@@ -1,9 +1,11 @@
-"""Split or whole: where one of them is never worse.
+"""Stages at which split backwards, or whole backwards, are never worse.
 
-BW of a stage, replaced by B and then W at once, fits into its time where BW >= B + W. If B and W
-then hold no more memory than it, splitting that stage loses nothing. B and its W, replaced by BW in
-the place of B, fit into the time of B where BW <= B. If BW then holds no more than B, splitting
-that stage gains nothing. All other stages have a choice, per microbatch.
+- BW >= B + W: B and then W fit into the time of BW. If they also need no more memory, splitting the
+  backwards of the stage loses nothing.
+- BW <= B: BW fits into the time of B. If it also needs no more memory than B, splitting gains
+  nothing.
+
+At all other stages the kind of backward is a decision per microbatch.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class BackwardChoice:
 
     @cached_property
     def uniform(self) -> BackwardKind | None:
-        """The kind that is never worse, at all stages; None: there is none."""
+        """The kind that is never worse, at all stages; None: there is no such kind."""
         stages = range(self.pipeline.num_stages)
         if all(map(self._splitting_loses_nothing, stages)):
             return BackwardKind.SPLIT
@@ -45,14 +47,14 @@ class BackwardChoice:
 
     @cached_property
     def _tables(self) -> list[Ticks]:
-        """Costs of the microbatches that differ. Of a pair the larger factor saves no more."""
+        """Costs of the different microbatches. A pair saves no more time with the larger factor."""
         return [self.pipeline.ticks_at(*factors) for factors in set(self.pipeline.factors)]
 
     def _splitting_loses_nothing(self, stage: int) -> bool:
-        """Whether BW takes no less time than B and W, and holds no less.
+        """Whether BW is at least as long as B and W together, and needs at least as much memory.
 
-        Where microbatches differ, splitting may lose: the W of an earlier one may run later than
-        BW of this one, but no later than its W, and they change places only if they are alike.
+        If microbatches differ, splitting may lose: the W of an earlier microbatch may run after BW
+        of this one, but not after its W, and two W can be exchanged only if they are equal.
         """
         ticks, *differing = self._tables
         _, partial, weight, full = (times[stage] for times in ticks.durations)
@@ -70,7 +72,7 @@ class BackwardChoice:
         )
 
     def _splitting_gains_nothing(self, stage: int) -> bool:
-        """Whether BW takes no longer than B, alone and in every pair, and holds no more."""
+        """Whether BW is no longer than B, alone and in every pair, and needs no more memory."""
         return all(self._gains_nothing(ticks, stage) for ticks in self._tables)
 
     def _gains_nothing(self, ticks: Ticks, stage: int) -> bool:

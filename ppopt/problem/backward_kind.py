@@ -1,4 +1,4 @@
-"""The kind of backwards that a search may choose: split, whole, or either of them."""
+"""The kind of backward that a search may choose: split, whole, or either."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class BackwardKind(StrEnum):
 
     @classmethod
     def read(cls, kind: str | None, fused: bool | None = None) -> BackwardKind:
-        """The kind asked for; `fused` is the flag `--fused`: True for whole, False for split.
+        """Read the kind; `fused` is the flag `--fused`: True for whole, False for split.
 
-        Mixed if neither is given. Raises InputError if they contradict each other.
+        The kind is mixed if neither is given. Raises InputError if they contradict each other.
         """
         if kind is not None and kind not in tuple(cls):
             raise InputError(f"backward_kind: {kind!r} is unknown; use {', '.join(cls)}")

@@ -2,14 +2,14 @@
 
 Trainers checkpoint layer by layer (`CheckpointFunction.backward` of PyTorch's
 torch/utils/checkpoint.py; Megatron-LM's uniform method of one layer). The backward runs the layers
-last to first. While layer l runs, live are what F keeps of the layers before it, its whole
-activation, and its workspace; layers after it are freed. So, with held_k for what F keeps of layer
-k, the peak of one microbatch in BW is
+last to first. While layer l runs, three amounts are live: what F retains of the layers before it,
+its whole activation, and its workspace. Layers after it are freed. With retained_k for what F
+retains of layer k, the peak of one microbatch in BW is
 
-    max(sum of held_k over all k, max over l of (sum of held_k over k < l + activation_l
-                                                 + workspace_l)).
+    max(sum of retained_k over all k, max over l of (sum of retained_k over k < l + activation_l
+                                                     + workspace_l)).
 
-What BW allocates at its start is this peak less what F keeps; BW frees both at its end.
+BW allocates this peak minus what F retains at its start, and frees both at its end.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from ppopt.problem.named_enum import NamedEnum
 
 
 class RecomputeUnit(NamedEnum):
-    """What a whole backward recomputes at once."""
+    """The unit that a whole backward recomputes at once."""
 
     LAYER = "layer"
-    """One layer; each is freed as its backward ends."""
+    """One layer; each is freed when its backward ends."""
     STAGE = "stage"
-    """All layers of the stage; they are freed together as BW ends."""
+    """All layers of the stage; they are freed together when BW ends."""
 
 
 class BackwardPeak(NamedTuple):
     """Memory of consecutive layers for one microbatch, in the user's unit."""
 
     retained: Fraction = Fraction(0)
-    """What F keeps of all layers."""
+    """Activation that F retains, of all layers."""
     peak: Fraction = Fraction(0)
     """Largest live memory while BW runs; `retained` or more."""
 
     def then(
         self, retained: Fraction, activation: Fraction, workspace: Fraction, count: int = 1
     ) -> BackwardPeak:
-        """The same layers, followed by `count` equal ones, of which F keeps `retained` each.
+        """The same layers, followed by `count` equal ones, of which F retains `retained` each.
 
-        Of the equal layers, the last one has the most live memory while it runs.
+        Of the equal layers, the last one has the largest live memory while it runs.
         """
         if not count:
             return self
@@ -52,5 +52,5 @@ class BackwardPeak(NamedTuple):
 
     @property
     def allocated(self) -> Fraction:
-        """What BW allocates at its start."""
+        """Memory that BW allocates at its start."""
         return self.peak - self.retained

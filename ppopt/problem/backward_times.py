@@ -1,4 +1,4 @@
-"""Times of the backward: what is not given follows from what is."""
+"""Times of the backward pass: missing times follow from the given ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def complete(
     *,
     where: str = "",
 ) -> tuple[Fraction, Fraction, Fraction]:
-    """Times of BW, W and B of one stage or layer, where those that are None follow from the rest.
+    """Times of BW, W and B of one stage or layer; those that are None follow from the rest.
 
-    BW = 2 F, W = BW / 2, B = BW - W. If B is given, W is what it leaves of BW, or else F, and BW
-    is B + W. Where all three are given they are free of each other. Raises InputError, naming the
-    field and `place`, if F is not above 0, or a time that follows would be below 0. Where all three
-    are given as 0, F may be 0: a stage without layers computes nothing.
+    BW = 2 F, W = BW / 2, B = BW - W. If B is given, W is BW - B, or F if BW is not given either,
+    and BW is B + W. If all three are given, they are independent of each other. Raises InputError,
+    naming the field and `where`, if F is not above 0, or if a derived time would be below 0. If all
+    three are given as 0, F may be 0: a stage without layers computes nothing.
     """
     nothing = full == weight == partial == 0
     if forward <= 0 and not (nothing and forward == 0):
@@ -45,7 +45,7 @@ def complete(
 
 
 def _remainder(field: str, full: Fraction, name: str, known_part: Fraction, where: str) -> Fraction:
-    """What a part leaves of the full backward: the time of the other part, named `field`."""
+    """Time of the full backward minus one part: the time of the other part, `field`."""
     if known_part > full:
         raise InputError(
             f"{name}: {where}{exact.plain(known_part)} is above the full backward time "

@@ -10,17 +10,17 @@ from ppopt.problem.instance import Instance
 class ClassGraph:
     """Some classes of an instance and the lags between them, in ticks.
 
-    Removing a class keeps all delays: what waits for it then waits for its predecessors, later by
-    its duration and both lags (vertex elimination). So the lag between two classes is the longest
-    path from the end of the first to the start of the second on which every other class has been
-    removed. The order of removal has no effect on the lags left at the end; from the last stage to
-    the first no class has more than a few neighbours, and all removals take time linear in the
-    number of classes.
+    Removing a class keeps all delays: a class that waits for it then waits for its predecessors,
+    with a lag that is longer by its duration and both lags (vertex elimination). So the lag between
+    two classes is the longest path from the end of the first to the start of the second on which
+    every other class has been removed. The order of removal has no effect on the final lags. If
+    classes are removed from the last stage to the first, none has more than a few neighbours, and
+    all removals take time linear in the number of classes.
     """
 
-    def __init__(self, instance: Instance, numbers: Iterable[int]) -> None:
-        """`numbers` are the classes of the graph; others and their precedence are left out."""
-        members = set(numbers)
+    def __init__(self, instance: Instance, class_ids: Iterable[int]) -> None:
+        """`class_ids` are the classes of the graph; all other classes are left out."""
+        members = set(class_ids)
         self._duration = {class_id: instance.classes[class_id].duration for class_id in members}
         self._after = {
             class_id: {
@@ -48,7 +48,7 @@ class ClassGraph:
             del self._before[then][class_id]
 
     def lag(self, before: int, after: int) -> int | None:
-        """Least delay from the end of a class to the start of another; None: no constraint."""
+        """Minimum delay from the end of a class to the start of another; None: no constraint."""
         return self._after[before].get(after)
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:

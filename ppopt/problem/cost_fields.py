@@ -1,4 +1,4 @@
-"""Costs of stages as a pipeline's fields give them: in one unit, per stage, and what follows.
+"""Costs of stages from the fields of a pipeline: in one unit, with one value per stage.
 
 `fields` has the fields of a pipeline by name. Every function returns the fields to change.
 """
@@ -46,7 +46,7 @@ def in_one_unit(fields: Fields, measure: Unit, reader: FieldReader) -> dict[str,
 
 
 def _numbers_of(fields: Fields, measure: Unit) -> dict[str, Any]:
-    """Every number of a measure that was given, by field; of layers, one number."""
+    """Every number of a measure that is given, by field; of layers, one number."""
     model = fields["model"]
     numbers = {
         setting.field: value
@@ -60,9 +60,9 @@ def _numbers_of(fields: Fields, measure: Unit) -> dict[str, Any]:
 
 
 def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any]:
-    """Costs of so many stages, or shares of a device; times of the backward follow.
+    """Costs of the stages, or of the shares of devices, with the times of the backward derived.
 
-    Frozen stages do not have all of those stated.
+    Costs of operations that a frozen stage does not have are 0.
     """
     faults = Faults()
     costs: dict[str, Any] = {cost.field: fields[cost.field] for cost in STAGE_COSTS}
@@ -96,12 +96,12 @@ def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any
 
 
 def _empty(forward: Any) -> list[int]:
-    """Stages that compute nothing, by what was given or read of F."""
+    """Stages that compute nothing, by the time of F."""
     return [stage for stage, time in enumerate(forward) if time == 0] if is_list(forward) else []
 
 
 def refuse_beside_layers(fields: Fields) -> None:
-    """Raise InputError if costs are given beside layers."""
+    """Raise InputError if costs of stages are given in addition to layers."""
     for cost in STAGE_COSTS:
         value = fields[cost.field]
         if value != cost.default.value and not is_exact(value):
@@ -113,9 +113,9 @@ def refuse_beside_layers(fields: Fields) -> None:
 def of_layers(
     model: Layers, counts: tuple[int, ...], first: FirstBackward, reader: FieldReader
 ) -> dict[str, Any]:
-    """Sums of the costs over the layers of every stage, which holds so many.
+    """Costs of stages that hold `counts` consecutive layers: sums over the layers of each stage.
 
-    Times of pairs follow from phases. A cost that layers do not have takes its default on every
+    Times of pairs follow from phases. A cost that layers do not have is at its default on every
     stage.
     """
     pairs = pair_times(model.stage_layers(counts))
@@ -129,7 +129,7 @@ def of_layers(
 
 
 def of_slice(costs: Mapping[str, Any], slices: int) -> dict[str, Any]:
-    """Fields of the costs of stages, from those of one of so many slices of a microbatch."""
+    """Fields of the costs of stages, from the costs of one of `slices` slices of a microbatch."""
     return {
         cost.field: times(costs[cost.field], slices if cost.per_microbatch else 1) or None
         for cost in STAGE_COSTS
@@ -144,7 +144,7 @@ def has_unequal_shares(fields: Fields) -> bool:
 
 
 def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ...] | Any]:
-    """Costs of one stage of so many that the equal share of every device is cut into.
+    """Costs of one of the `chunks` stages into which the equal share of every device is divided.
 
     Raises NotApplicableError if shares differ: other placements then have other stages.
     """

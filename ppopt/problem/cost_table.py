@@ -1,11 +1,10 @@
-"""Every cost of stages and layers, declared once.
+"""The table of costs of stages and layers: one row per cost.
 
-A row is all that a cost needs on its way from a file into ticks. From the rows follow the settings
-of stages and layers: flags, keys in files, JSON Schema, tables of the docs. So do the fields of
-`ppopt.Pipeline` and `ppopt.Layer`, costs in the user's units and in ticks, and sums over the layers
-of a stage. So does what chunks, slices and speeds divide, and what frozen stages lack. Schedule
-files and the sums of all times and of all memory read the rows, too. What a cost does in a schedule
-is said by a feature (`ppopt.problem.features`).
+Everything about a cost follows from its row: its setting (flag, key in files, JSON Schema, table in
+the docs), its field in `ppopt.Pipeline` and `ppopt.Layer`, its value in ticks, its sum over the
+layers of a stage, whether chunks, slices and device speeds divide it, and whether a frozen stage
+has it. Schedule files and the checks of total time and memory loop over the rows. What a cost does
+in a schedule is defined by a feature (`ppopt.problem.features`).
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from ppopt.problem.units import Unit
 
 ZERO = Fraction(0)
 Row = tuple[Any, ...]
-"""One number per stage; of pairs, perhaps a row per stage."""
+"""One number per stage; of pairs, also one row per stage."""
 
 
 class Per(Enum):
     """How often a cost arises."""
 
     MICROBATCH = auto()
-    """For every microbatch; a slice of one has its part."""
+    """For every microbatch; each slice has its share."""
     STEP = auto()
     """Once in a step."""
     ALWAYS = auto()
@@ -48,7 +47,7 @@ class OverLayers(Enum):
 
 
 class Needs(Enum):
-    """What a stage must run to have a cost. A frozen stage does not run all of these."""
+    """The operation that a stage must run to have a cost; a frozen stage lacks some of them."""
 
     FORWARD = auto()
     BACKWARD = auto()
@@ -59,19 +58,19 @@ class Factor(Enum):
     """Which factor of a microbatch multiplies a cost (`ppopt.problem.microbatches`)."""
 
     OWN = auto()
-    """That of its unit, if every microbatch has the cost: on times, or on memory."""
+    """The factor of its unit, on times or on memory, if every microbatch has the cost."""
     MEMORY = auto()
     NONE = auto()
 
 
 @dataclass(frozen=True)
 class Default:
-    """What a cost is if it is not given."""
+    """The value of a cost that is not given."""
 
     value_or_rule: int | str
     """Its value, or how it follows from other costs."""
     function: Callable[..., Fraction] | None = None
-    """Of other costs of the same stage or layer; None: it is its value, or 0."""
+    """Function of other costs of the same stage or layer; None: the value, or 0."""
     fields: tuple[str, ...] = ()
     """The fields of these costs: the arguments of `function`."""
 
@@ -122,7 +121,7 @@ class Cost:
     mapping: tuple[str, str] = ("", "")
     """Setting of a layer whose mapping may give it, too, and its key there."""
     counted_if: str = ""
-    """Flag of a layer without which `default` counts; empty: the cost of the layer always does."""
+    """Flag of a layer without which `default` counts; empty: the cost always counts."""
     per: Per = Per.MICROBATCH
     factor: Factor = Factor.OWN
     runs: int = 1
@@ -136,8 +135,8 @@ class Cost:
     minimum: int | None = 0
     """Smallest number; None: any."""
     of_pairs: bool = False
-    """Whether it is of an F and a backward run as one: one number per stage, a matrix [stage of
-    F][stage of the backward], or nothing."""
+    """Whether it belongs to an F and a backward that run as one: one number per stage, a matrix
+    [stage of F][stage of the backward], or nothing."""
     optional: bool = True
     """Whether schedule files have it only if it is given."""
     has_flag: bool = True
@@ -173,7 +172,7 @@ def _same_as(field: str, rule: str) -> Default:
 
 
 def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
-    """Every chunk of a share may need as much as all of it; a slice needs its part."""
+    """Every chunk of a share may need as much as the whole share; a slice needs its part."""
     return _memory(
         field,
         f"workspace of {kind}",
@@ -251,8 +250,8 @@ MEMORY = (
     ),
     _memory(
         "static",
-        "memory that is always held: weights, optimizer state",
-        "memory always held: weights, gradients, optimizer state",
+        "memory that is always allocated: weights, optimizer state",
+        "memory always allocated: weights, gradients, optimizer state",
         default=Default(0),
         per=Per.ALWAYS,
         optional=False,
@@ -260,7 +259,7 @@ MEMORY = (
     _memory(
         "output",
         "",
-        "memory of what it passes to the next layer for a microbatch, for `link`",
+        "memory of its output for a microbatch, which `link` sends to the next stage",
         over_layers=OverLayers.LAST,
     ),
 )
@@ -283,8 +282,8 @@ WORKSPACES = (
 RECOMPUTE = (
     _time(
         "recompute_time",
-        "time by which recompute makes B and BW longer, on top of their own times",
-        "time by which recompute makes B and BW longer",
+        "time that recompute adds to B and BW",
+        "time that recompute adds to B and BW",
         layer_default=_same_as("forward", "F"),
         mapping=("recompute", "time"),
         counted_if="recompute",
@@ -292,8 +291,8 @@ RECOMPUTE = (
     ),
     _memory(
         "kept",
-        "part of the activation that F keeps; B allocates the rest at its start, BW allocates "
-        "`recompute_memory`",
+        "activation that is kept after F with recompute; B allocates the rest at its start, BW "
+        "allocates `recompute_memory`",
         "part of the activation that F keeps with recompute",
         default=_same_as("activation", "activation"),
         mapping=("recompute", "activation"),
@@ -302,8 +301,8 @@ RECOMPUTE = (
     ),
     _memory(
         "recompute_memory",
-        "memory that BW allocates at its start, besides its workspace, for what F did not keep: "
-        "less than all of it if its layers recompute one at a time",
+        "memory that BW allocates at its start for recomputed activations, in addition to its "
+        "workspace; less than activation - kept if layers recompute one at a time",
         "",
         default=Default("activation - kept", sub, ("activation", "kept")),
         over_layers=OverLayers.DERIVED,
@@ -314,8 +313,8 @@ RECOMPUTE = (
 OFFLOAD = (
     _memory(
         "offload_memory",
-        "part of the activation of a microbatch that moves to the host after F and comes back "
-        "before B or BW",
+        "part of the activation of a microbatch that moves to the host after F, and back before B "
+        "or BW",
         "part of the activation that moves to the host; 0 if no time is given",
         layer_default=Default(
             "activation",
@@ -328,8 +327,8 @@ OFFLOAD = (
     ),
     _time(
         "offload_time",
-        "time to move offload_memory, each way",
-        "time of each way to the host",
+        "time to move offload_memory, per direction",
+        "time to move offload_memory, per direction",
         layer_default=ZERO_BY_DEFAULT,
         mapping=("offload", "time"),
         counted_if="offload",
@@ -343,9 +342,9 @@ PAIRS = (
     _time(
         "overlap",
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
-        "strategies with overlap and searches use it. If they belong to two stages: the sum of "
-        "both times less the smaller saving of the two stages; a B in place of BW saves as much, "
-        "without overlap_input_times. In files also a matrix [stage of F][stage of BW]",
+        "strategies with overlap and searches use it. For two different stages: the sum of both "
+        "times minus the smaller of the two stages' savings. The same saving applies to B, without "
+        "overlap_input_times. In files also a matrix [stage of F][stage of BW]",
         "",
         key="overlap_times",
         default=Default("F + BW", add, ("forward", "backward")),
@@ -354,8 +353,8 @@ PAIRS = (
     ),
     _time(
         "overlap_input",
-        "the same of an F and a B, for `overlap_times`: per stage, or in files a matrix [stage of "
-        "F][stage of B]",
+        "like `overlap_times`, for F with B: per stage, or in files a matrix [stage of F][stage of "
+        "B]",
         "",
         key="overlap_input_times",
         default=Default("by what F and BW save"),
@@ -369,7 +368,7 @@ STEP = (
         "unshard",
         "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
         "queue of its device",
-        "the all-gather of its weights before F (FSDP), once in a step",
+        "the all-gather of its weights before F (FSDP), once per step",
         per=Per.STEP,
         on_compute=False,
     ),
@@ -384,7 +383,7 @@ STEP = (
         "gradient_sync",
         "time of the reduction of a stage's gradients after its last W or BW, on the collective "
         "queue of its device",
-        "the reduction of its gradients, once in a step",
+        "the reduction of its gradients, once per step",
         per=Per.STEP,
         on_compute=False,
         needs=Needs.WEIGHT_GRADIENT,
@@ -398,9 +397,9 @@ STEP = (
         needs=Needs.WEIGHT_GRADIENT,
     ),
 )
-"""What a stage has around the microbatches."""
+"""Costs of a stage that arise once in a step, before or after the microbatches."""
 COSTS: tuple[Cost, ...] = (*(*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD, *PAIRS, *STEP),)
-"""All costs. A cost of stages stands behind those from which its default follows."""
+"""All costs. A cost of stages comes after those from which its default follows."""
 
 
 def of_stages(costs: Iterable[Cost]) -> tuple[Cost, ...]:
@@ -419,7 +418,7 @@ OTHER_TIMES = tuple(
     for cost in STAGE_COSTS
     if cost.unit is Unit.TIME and cost not in (*TIMES, *RECOMPUTE, *PAIRS)
 )
-"""Times of operations besides F, B, W and BW."""
+"""Times of operations other than F, B, W and BW."""
 STEP_FIELDS = tuple(cost.field for cost in STAGE_COSTS if cost.per is Per.STEP)
 """Costs that arise once in a step, around the microbatches."""
 LAYER_COSTS = of_layers((*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD[::-1], *STEP))

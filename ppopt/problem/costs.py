@@ -22,7 +22,7 @@ MAX_TICKS = 2**53
 Row = tuple[int, ...]
 """One number per stage, in ticks."""
 PairTimes = tuple[Fraction, ...] | tuple[tuple[Fraction, ...], ...]
-"""One number per stage, or [stage of F][stage of BW, or of B]."""
+"""One number per stage, or a matrix [stage of F][stage of BW, or of B]."""
 Number = TypeVar("Number", Fraction, int)
 
 
@@ -90,7 +90,7 @@ def costs_of(
     """Costs of every stage for one slice of a microbatch.
 
     `stated` has the costs of whole shares of the model, by field; None: the default. `share` is the
-    share of every stage, cut into `chunks` stages.
+    share of every stage, which is divided into `chunks` stages.
     """
     rows: dict[str, tuple[Any, ...]] = {}
     for cost in STAGE_COSTS:
@@ -112,7 +112,7 @@ def costs_of(
 
 
 def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any, ...]:
-    """One of so many equal parts of a value, for every stage the value of its share."""
+    """The value of one of `parts` equal parts, for every stage the value of its share."""
     if not values:
         return values
     if is_matrix(values):
@@ -123,7 +123,7 @@ def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any
 
 
 def times(values: Any, factor: int) -> Any:
-    """Numbers, in rows of any depth, so many times."""
+    """Numbers, in rows of any depth, multiplied by a factor."""
     if isinstance(values, list | tuple):
         return tuple(times(value, factor) for value in values)
     return values * factor
@@ -138,7 +138,7 @@ class Links(NamedTuple):
     """Delays of links, in the user's unit."""
 
     stated: tuple[Fraction, ...]
-    """All that the user gave, whether between stages or not."""
+    """All delays that the user gave, also those that are between no stages."""
     down: tuple[tuple[Fraction, ...], ...]
     """From every stage to the next one: `down[route][stage]`; 0 on one device."""
     up: tuple[tuple[Fraction, ...], ...]
@@ -147,10 +147,10 @@ class Links(NamedTuple):
 
 
 def links_of(hosts: tuple[Row, ...], down: Any, up: Any, has_backward: Sequence[bool]) -> Links:
-    """Delays between stages on `hosts[route][stage]`, given as a pipeline holds them.
+    """Delays between stages on `hosts[route][stage]`.
 
-    A number, one per boundary of stages, or a matrix [from device][to device]. Nothing goes up to
-    a stage without a backward: `has_backward` has an entry per stage.
+    `down` and `up` are a number, one number per boundary of stages, or a matrix [from device][to
+    device]. Nothing goes up to a stage without a backward: `has_backward` has an entry per stage.
     """
     pairs = [tuple(pairwise(route)) for route in hosts]
     return Links(
@@ -208,18 +208,18 @@ class Ticks(NamedTuple):
     up: tuple[Row, ...]
     """Delay from every stage's successor back to it: `up[route][stage]`, 0 on one device."""
     retained: tuple[int, ...]
-    """Part of the activation that F keeps, per stage, without what moves to the host: that is
-    workspace of F here, and B or BW takes it at its start. So compute alone holds no more than with
-    the ways to the host and back."""
+    """Part of the activation that F retains, per stage, without the offloaded part. That part is
+    modelled as workspace of F, and B or BW allocates it at its start. This makes the
+    compute-only problem a relaxation."""
     workspace: tuple[tuple[int, ...], ...]
     """Memory that an operation needs only while it runs: `workspace[kind][stage]`."""
     allocates: tuple[tuple[int, ...], ...]
-    """Memory that an operation takes at its start: `takes[kind][stage]`."""
+    """Memory that an operation allocates at its start: `allocates[kind][stage]`."""
     frees: tuple[tuple[int, ...], ...]
-    """Memory that an operation gives at its end: `gives[kind][stage]`. What F, B and W take, they
-    give back; so do F and BW."""
+    """Memory that an operation frees at its end: `frees[kind][stage]`. F, B and W together free
+    what they allocate, and so do F and BW."""
     static: tuple[int, ...]
-    """Memory always held, per device."""
+    """Static memory, per device."""
     limits: tuple[int, ...] | None
     """Memory limit per device; None: unlimited."""
 
@@ -231,10 +231,10 @@ class Ticks(NamedTuple):
         return chain(*self.durations, pairs, *self.down, *self.up, *other_times)
 
     def memory_amounts(self, kind: OpKind, stage: int, *, with_host: bool) -> tuple[int, int]:
-        """Memory that an operation takes and gives.
+        """Memory that an operation allocates and frees.
 
-        `with_host`: beside the operations that move memory to the host and back. They give it back
-        after F, and take it before B or BW.
+        `with_host`: moves to the host and back are operations of their own. They free the offloaded
+        memory after F, and allocate it before B or BW.
         """
         allocates, frees = self.allocates[kind][stage], self.frees[kind][stage]
         offloaded = self.costs.offload_memory[stage] if with_host else 0
@@ -245,10 +245,10 @@ class Ticks(NamedTuple):
     def memory_amounts_alone(
         self, kind: OpKind, stage: int, *, with_host: bool = False
     ) -> tuple[int, int]:
-        """The same of an operation in no pair, as it matters to peaks.
+        """The same for an operation that runs alone, as it counts in peaks.
 
-        At one instant ends come before starts, so an operation of no length holds no workspace.
-        What comes from the host is there before it.
+        At the same instant ends come before starts, so an operation of zero duration needs no
+        workspace. What the host sends back is allocated before it.
         """
         allocates, frees = self.memory_amounts(kind, stage, with_host=with_host)
         both = 0
@@ -261,24 +261,22 @@ class Ticks(NamedTuple):
         return self.allocates[kind][stage] - self.frees[kind][stage]
 
     def allocates_at_an_instant(self, kind: OpKind, stage: int) -> bool:
-        """Whether an operation has no length and takes memory, perhaps as others give it back."""
+        """Whether an operation has zero duration and allocates memory."""
         return not self.durations[kind][stage] and self.memory_change(kind, stage) > 0
 
     def headroom(self, device: int) -> int | None:
-        """Memory limit of a device less its static memory; None: unlimited."""
+        """Memory limit of a device minus its static memory; None: unlimited."""
         return None if self.limits is None else self.limits[device] - self.static[device]
 
     def pair_time(self, forward: int, kind: OpKind, backward: int) -> int:
-        """Time of an F of one stage and a B or BW (`kind`) of another run as one.
+        """Time of an F of one stage and a B or BW (`kind`) of another that run as one operation.
 
-        F and BW of two stages take what a matrix says. Without one they take what they take alone,
-        less what the stage that saves less can save; but no less than the shortest of the two
-        times stated and of the longer part. If no stated time is below the longer part of its
-        stage, this is what they take less that saving, which is then no less than either part.
-
-        If times of F and B are stated, they hold for F and B in the same way. Else a B saves
-        what BW would: F with B is shorter, or longer, than F with BW by as much as B is than BW.
-        But F with B takes no less than the longer of both, unless F with BW does.
+        - F with BW: the entry of the matrix, if the stated times are one. Otherwise the sum of both
+          times minus the smaller of the two stages' savings, but at least the smallest of the two
+          stated times and of the longer part.
+        - F with B: the same rule on the stated times of F with B. Without such times, F with B
+          saves the same time as F with BW, but never takes less than the longer of F and B, unless
+          F with BW does.
 
         Recompute makes B and BW longer, and saves nothing.
         """
@@ -293,12 +291,12 @@ class Ticks(NamedTuple):
         return max(whole + longer, min(whole, max(forward_time, backward_time)))
 
     def pair_saving(self, forward: int, kind: OpKind, backward: int) -> int:
-        """Time that such a pair saves; below 0 if it takes longer than one after the other."""
+        """Time that such a pair saves; below 0 if it is slower than one after the other."""
         alone = self.durations[OpKind.F][forward] + self.durations[kind][backward]
         return alone - self.pair_time(forward, kind, backward)
 
     def _stated_pair_time(self, times: Any, forward: int, kind: OpKind, backward: int) -> int:
-        """Time of an F and a backward of a kind run as one, from the times of such pairs."""
+        """Time of an F and a backward that run as one, from the stated times of such pairs."""
         if is_matrix(times):
             entry: int = times[forward][backward]
             return entry
@@ -343,7 +341,7 @@ def ticks_of(
     both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
     microbatches times slices, and `divisors` the number of ticks into which the common tick of
     times, and that of memory, is divided. Raises ConflictError if times or memory are so large, or
-    so finely divided, that sums of ticks would pass `MAX_TICKS`.
+    so finely divided, that sums of ticks would exceed `MAX_TICKS`.
     """
     rows: list[Mapping[str, tuple[Any, ...]]] = [costs]
     if any(speed != 1 for speed in speeds):
@@ -372,7 +370,7 @@ def ticks_of(
 
 
 def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
-    """Costs of stages with what operations take of them, as fields of `Ticks`."""
+    """Costs of stages, and the fields of `Ticks` that follow from them for each kind."""
     offloaded, recompute = costs.offload_memory, costs.recompute_time
     retained = tuple(map(sub, costs.kept, offloaded))
     forward, *remaining = (costs[WORKSPACES[kind]] for kind in OpKind)
@@ -431,9 +429,9 @@ def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[A
 def memory_by_kind(
     activation: Any, retained: Any, allocated: Any, memory_b: Any
 ) -> tuple[list[Any], list[Any]]:
-    """What F, B, W and BW take at their start and give at their end, without workspace.
+    """Memory that F, B, W and BW allocate at their start and free at their end, without workspace.
 
-    `allocated` is what BW allocates for what F did not keep. Works on integers and on arrays.
+    `allocated` is what BW allocates for what F did not retain. Works on integers and on arrays.
     """
     missing, taken_by_b = activation - retained, memory_b * (memory_b > 0)
     allocates = [retained, missing + taken_by_b, 0 * retained, allocated]

@@ -18,7 +18,7 @@ FINEST = 10**6
 """Measured input finer than 1/FINEST of its unit is rounded to it, once, on input."""
 LARGEST = 10**12
 """Largest value accepted for a time or an amount of memory, in the user's unit. A Fraction may be
-larger: such are the results of exact arithmetic, and sums are checked in ticks."""
+larger: it is a result of exact arithmetic, and sums are checked in ticks."""
 LARGEST_COUNT = 10**24
 """Largest number of tokens, or of floating-point operations, per microbatch or second."""
 LARGEST_EXPONENT = 300
@@ -107,12 +107,12 @@ def _abbreviated(number: object) -> str:
 
 
 def common_denominator(values: Iterable[Fraction]) -> int:
-    """Least number of ticks per unit that makes every value a whole number of ticks."""
+    """Smallest number of ticks per unit that makes every value a whole number of ticks."""
     return lcm(*(value.denominator for value in distinct(values)))
 
 
 def total(values: Iterable[Fraction]) -> Fraction:
-    """Sum; an object that is there several times is multiplied."""
+    """Sum of values; values that are one object are multiplied by their number."""
     values = tuple(values)
     numbers = Counter(map(id, values))
     return sum((numbers[id(value)] * value for value in distinct(values)), Fraction(0))
@@ -124,7 +124,7 @@ def plain(value: Fraction) -> int | float:
 
 
 def plain_or_none(value: Fraction | None) -> int | float | None:
-    """The same of a value that may not be known."""
+    """The same for a value that may be unknown."""
     return None if value is None else plain(value)
 
 

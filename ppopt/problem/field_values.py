@@ -1,4 +1,4 @@
-"""Values of a pipeline's fields, as its user gives them: read exactly, counted and checked."""
+"""Values of a pipeline's fields as its user gives them: read exactly, counted and checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ppopt.problem import exact
 from ppopt.problem.settings import LIMIT_1F1B
 
 LARGEST_GRID = 10**7
-"""Most stages times microbatches a pipeline may have."""
+"""Largest product of stages and microbatches."""
 Values = tuple[Fraction, ...]
 
 
@@ -32,7 +32,7 @@ class FieldReader:
     def numbers(
         self, field: str, values: Sequence[object], *, signed: bool = False, down: bool = False
     ) -> Values:
-        """Read numbers; `down`: what is too fine is rounded down, as a limit must not grow."""
+        """Read numbers; `down`: too fine a number is rounded down, as a limit must not grow."""
         read = [exact.read(number, field, down=down) for number in values]
         for number in read:
             if number.value < 0 and not signed:
@@ -52,9 +52,9 @@ class FieldReader:
         return numbers
 
     def pair_times(self, field: str, value: object, stages: int, empty: Container[int] = ()) -> Any:
-        """Read times of pairs: one per stage, or a matrix [stage of F][of backward].
+        """Read times of pairs: one per stage, or a matrix [stage of F][stage of the backward].
 
-        They are above 0, but for pairs of stages that compute nothing (`empty`).
+        They are above 0, except for pairs of stages that compute nothing (`empty`).
         """
         kind = "B" if field == "overlap_input" else "BW"
         if is_list(value) and any(map(is_list, as_list(value, field))):
@@ -147,7 +147,7 @@ def whole(value: object, what: str) -> int:
 
 
 def check_count(field: str, entries: Sized, count: int, of: str, also: str = "") -> None:
-    """Raise InputError unless there are so many entries, one of each; `also`: what will do, too."""
+    """Raise InputError unless there are `count` entries; `also` names another valid form."""
     if len(entries) != count:
         plural = f"{of}es" if of.endswith("ch") else f"{of}s"
         raise InputError(
@@ -156,7 +156,7 @@ def check_count(field: str, entries: Sized, count: int, of: str, also: str = "")
 
 
 def check_above_0(field: str, numbers: Values, of: str) -> None:
-    """Raise InputError if a number, one of each, is 0."""
+    """Raise InputError if a number is 0; `of` names what has one number each."""
     for index, number in enumerate(numbers):
         if not number:
             raise InputError(
@@ -174,7 +174,7 @@ def check_grid(stages: int, pieces: int) -> None:
 
 
 def as_list(value: object, what: str) -> list[Any]:
-    """Return a list of what a user gave as one; raises InputError, naming `what`, on any other."""
+    """Return a list that a user gave; raises InputError, naming `what`, on anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise InputError(f"{what}: {value!r} is not a list")
     return list(value)
@@ -186,12 +186,12 @@ def is_list(value: object) -> bool:
 
 
 def is_1f1b(limit: object) -> bool:
-    """Whether a memory limit is the peak of 1F1B, by its name."""
+    """Whether a memory limit is given as the peak of 1F1B, by its name."""
     return isinstance(limit, str) and limit.strip().lower() == LIMIT_1F1B
 
 
 def is_exact(value: Any) -> bool:
-    """Whether a value is a cost as a pipeline holds it, and `replace` hands it on."""
+    """Whether a value is a cost that a pipeline has read: `replace` passes it on unchanged."""
     return value is None or (
         is_list(value)
         and all(type(entry) is Fraction or (entry and is_exact(entry)) for entry in value)

@@ -26,7 +26,7 @@ class FirstBackward(NamedEnum):
     """B nothing, W the whole backward."""
 
     def check(self, model: object, routes: int, searched: Iterable[str]) -> None:
-        """Raise InputError if a pipeline of these does not go with it.
+        """Raise InputError if the setting does not apply to a pipeline.
 
         `searched` names what is chosen with the schedule: partition, recompute.
         """
@@ -49,10 +49,10 @@ class FirstBackward(NamedEnum):
 def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
     """Costs per stage in which W of stage 0 runs the whole backward, recompute included.
 
-    B of stage 0 takes no time and no workspace. If layers recompute one at a time, it allocates
-    nothing, and W what BW would; else it allocates what F did not keep. `costs` has the fields of
-    `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Pairs, if there are any, are matrices:
-    F with that B takes what F takes.
+    B of stage 0 has no time and no workspace. If layers recompute one at a time, B allocates
+    nothing, and W allocates what BW would; otherwise B allocates what F did not keep. `costs` has
+    the fields of `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Times of pairs, if there
+    are any, are matrices: F with that B has the time of F.
     """
     changed: dict[str, Any] = dict(costs)
     nothing = (Fraction(0),) * len(changed["forward"])

@@ -1,10 +1,10 @@
-"""Frozen layers and stages: what training does not run of them.
+"""Frozen layers and stages, and the operations that they do not have.
 
 A frozen layer has no gradients of its weights: no W, no gradient sync and no optimizer. Its B still
-hands a gradient on, then gives back all that F took. If all layers before it are frozen, too, no
-gradient goes that way: it has no backward at all, nothing comes back over the links before and
-after it, and its F gives the activation back at its end. So of a stage F holds the activations of
-all these layers while it runs. (PyTorch saves nothing for a backward where no input and no weight
+passes a gradient on, and then frees all that F allocated. If all layers before it are frozen, too,
+no gradient is needed: the layer has no backward at all, no gradient crosses the links before and
+after it, and its F frees the activation at its end. So F of a stage allocates the activations of
+all these layers while it runs. (PyTorch saves nothing for a backward if no input and no weight
 requires a gradient: docs.pytorch.org/docs/stable/notes/autograd.html, "Setting requires_grad".)
 
 Costs that are stated for a frozen layer and that it does not have count as 0. A stage does not have
@@ -24,15 +24,15 @@ from ppopt.problem.field_values import check_count, is_list
 
 
 def num_forward_only(frozen: Iterable[bool]) -> int:
-    """How many layers, or stages, run no backward: the frozen ones before the first trained."""
+    """Number of layers, or stages, without a backward: the frozen ones before the first trained."""
     return sum(1 for _ in takewhile(bool, frozen))
 
 
 def costs_of_frozen(costs: Mapping[str, Any], *, forward_only: bool) -> dict[str, Any]:
-    """What changes in the costs of one layer or stage, by field, if it is frozen.
+    """Changes of the costs of one layer or stage, by field, if it is frozen.
 
-    `forward_only`: all before it is frozen, too. The activation of its F is then for the caller to
-    add to what F needs while it runs.
+    `forward_only`: all layers before it are frozen, too. The caller then adds the activation to the
+    workspace of F.
     """
     lacking = {Needs.BACKWARD, Needs.WEIGHT_GRADIENT} if forward_only else {Needs.WEIGHT_GRADIENT}
     zeros = {cost.field: ZERO for cost in COSTS if cost.needs in lacking and cost.field in costs}
@@ -66,7 +66,7 @@ def read_frozen(raw_value: object, stages: int, chunks: int) -> tuple[bool, ...]
 
 
 def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, Any]:
-    """Costs per stage as they are where some stages are frozen; None: the default on every stage.
+    """Costs per stage if some stages are frozen; None: the default on every stage.
 
     A stage that runs no backward is in no pair that saves time.
     """
@@ -91,7 +91,7 @@ def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, A
 
 
 def _pairs(times: Any, forward: Sequence[Fraction], first: int) -> Any:
-    """Times of pairs, where a backward of the stages before `first` is nothing: those of F."""
+    """Times of pairs; with a backward of a stage before `first`, which is nothing: those of F."""
     if times is None:
         return None
     if isinstance(times[0], tuple):

@@ -10,11 +10,11 @@ from ppopt.problem import placement
 from ppopt.problem.field_values import as_list, check_count
 
 MAX_DEVICES = 1024
-"""Most devices of a pipeline."""
+"""Maximum number of devices of a pipeline."""
 Hosts = tuple[tuple[int, ...], ...]
 """Device of every stage, per route: `hosts[route][stage]`."""
 Layout = tuple[Hosts, int]
-"""Where every stage sits, and the slices of a microbatch."""
+"""The device of every stage, and the number of slices of a microbatch."""
 
 
 def read_placement(value: object, chunks: int | None, stages: int) -> Any:

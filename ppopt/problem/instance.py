@@ -1,17 +1,18 @@
-"""The instance: what is to be scheduled, once, as arrays.
+"""The instance: the operations to be scheduled, as arrays.
 
 An instance has resources, each of which runs one operation at a time, and classes of operations. A
-class has operations that are alike, one per microbatch of its route, or one in all. Each runs on
-one resource, in one of the modes of its class; a mode has a duration and memory. Precedence between
-two classes joins operations of the same microbatch, or all with the one. What a frozen stage does
-not run is a class without operations and without precedence.
+class has equal operations: one per microbatch of its route, or a single one. They run on one
+resource, each in one of the modes of the class; a mode has a duration and amounts of memory.
+Precedence between two classes relates the operations of the same microbatch, or all operations of
+one class to the single one of the other. A class of operations that a frozen stage does not run has
+no operations and no precedence.
 
-Memory: an operation takes an amount at its start and gives an amount at its end. F takes the
-activation; B takes or gives its own change; W gives the rest; BW gives the activation. With
-recompute F takes only what it keeps, and B or BW takes the rest. Every operation also takes its
-workspace and gives it back; one of no length holds none.
+Memory: an operation allocates at its start and frees at its end. F allocates the activation; B
+allocates or frees its own change; W frees the rest; BW frees the activation. With recompute F
+allocates only what it retains, and B or BW allocates the rest. Every operation also allocates its
+workspace and frees it; an operation of zero duration needs none.
 
-What the terms of a training step add is in `ppopt.problem.features`. Strategies, timing,
+`ppopt.problem.features` turns the terms of a training step into these. Strategies, timing,
 heuristics, bounds and exact methods read the instance. The verifier and the re-checker do not: they
 state the rules a second time.
 """
@@ -58,7 +59,7 @@ Amounts = tuple[tuple[tuple[int, ...], ...], ...]
 class Instance:
     """The operations of a pipeline, their resources, precedence and memory.
 
-    Classes are numbered 0, 1, ...: those of compute first, by row (F, backward, W), then route,
+    Classes have the ids 0, 1, ...: those of compute first, by row (F, backward, W), then route,
     slice and stage.
     """
 
@@ -66,14 +67,14 @@ class Instance:
     backward_kind: BackwardKind
     """Whether backwards are split, whole, or either (then their classes have two modes)."""
     all_resources: bool = False
-    """Whether it has all resources. Else it has those of compute: transfers are delays, and work
-    around the microbatches is left out, which is a relaxation."""
+    """Whether it has all resources. Otherwise it has only compute: transfers are delays, and work
+    before and after the microbatches is left out, which is a relaxation."""
 
     @classmethod
     def of(
         cls, pipeline: Pipeline, backward_kind: BackwardKind, *, all_resources: bool = False
     ) -> Instance:
-        """The instance of a pipeline, made once and kept with it."""
+        """The instance of a pipeline, built once and cached with it."""
         instances: dict[Any, Instance] = vars(pipeline).setdefault("_instances", {})
         key = cls, backward_kind, all_resources
         if key not in instances:
@@ -106,7 +107,7 @@ class Instance:
 
     @property
     def operations(self) -> int:
-        """Compute operations of a schedule; the most of any where backwards may be either."""
+        """Compute operations of a schedule; the maximum number if backwards may be either."""
         compute = self.classes[: len(self.rows) * self.num_positions]
         return sum(op_class.size for op_class in compute)
 
@@ -123,7 +124,7 @@ class Instance:
 
     @cached_property
     def traits(self) -> Traits:
-        """Traits that its problems have, whatever the objective; also of what is left out."""
+        """Traits of its problems, whatever the objective; also of operations that are left out."""
         own = (trait for trait, holds in OF_INSTANCE.items() if holds(self))
         return self.pipeline.traits.union(own)
 
@@ -174,24 +175,24 @@ class Instance:
 
     @property
     def num_positions(self) -> int:
-        """Number of places: routes x slices x stages. Rows of classes are that far apart."""
+        """Routes x slices x stages: the distance between rows of classes."""
         pipeline = self.pipeline
         return pipeline.routes * pipeline.num_slices * pipeline.num_stages
 
     def class_id(self, kind: OpKind, stage: int, route: int = 0, slice: int = 0) -> int:  # noqa: A002
-        """Number of the class of a kind of compute; B and BW have one where backwards are mixed."""
+        """Id of the class of a kind of compute; B and BW share one if backwards are mixed."""
         pipeline = self.pipeline
         position = (route * pipeline.num_slices + slice) * pipeline.num_stages + stage
         return ROW_OF[kind] * self.num_positions + position
 
     def class_ids(self, stage: int, route: int = 0, slice: int = 0) -> list[int]:  # noqa: A002
-        """Numbers of the compute classes of a stage, in the order in which they can run."""
+        """Ids of the compute classes of a stage, in the order in which they can run."""
         first = self.class_id(OpKind.F, stage, route, slice)
         return [first + row * self.num_positions for row in range(len(self.rows))]
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the classes that every resource has operations of; devices come first."""
+        """Ids of the classes that have operations on each resource; devices come first."""
         class_ids: list[list[int]] = [[] for _ in self.resources]
         for class_id, op_class in enumerate(self.classes):
             if op_class.size:
@@ -218,7 +219,7 @@ class Instance:
         return self._neighbours(self.flow.before, self.flow.after)
 
     def _neighbours(self, near: Ints, far: Ints) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per class: the classes at the other end of its precedence, and the lag."""
+        """Per class: the classes at the far end of its precedence, and the lag."""
         neighbours: list[list[tuple[int, int]]] = [[] for _ in self.classes]
         columns = (column.tolist() for column in (near, far, self.flow.lag))
         for class_id, neighbour, lag in zip(*columns, strict=True):
@@ -238,13 +239,13 @@ class Instance:
 
     @cached_property
     def _codes_of_whole(self) -> tuple[Ints, ...]:
-        """The same where every backward is whole."""
+        """The same if every backward is whole."""
         return self._all_codes(WHOLE_MODE)
 
     def codes_in(self, class_id: int, option: int) -> Ints:
         """Numbers of the operations of a class in one of its modes, by microbatch.
 
-        ABSENT if the mode is that there is none.
+        ABSENT if there is no operation in that mode.
         """
         return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[class_id]
 
@@ -314,13 +315,13 @@ class Instance:
 
     @cached_property
     def live_memory(self) -> tuple[ClassAllocation, ...]:
-        """What every microbatch holds in the first modes, if all is given back."""
+        """Allocations of every microbatch in the first modes, if all of them are freed."""
         return self.live_memory_in(SPLIT_MODE)
 
     def live_memory_in(self, option: int) -> tuple[ClassAllocation, ...]:
-        """What every microbatch holds in these modes, from which class to which.
+        """Allocations of every microbatch in these modes, from which class to which.
 
-        What is given back is what was taken last.
+        What was allocated last is freed first.
         """
         allocations: list[ClassAllocation] = []
         for numbers in self._lifetime:
@@ -341,7 +342,7 @@ class Instance:
 
     @cached_property
     def _lifetime(self) -> list[list[int]]:
-        """Classes of every place, in the order in which its operations run."""
+        """Classes of every position, in the order in which its operations run."""
         rows = range(len(self.rows))
         lifetimes = [
             [row * self.num_positions + position for row in rows]
@@ -355,9 +356,10 @@ class Instance:
         return lifetimes
 
     def operation_modes(self, class_id: int, option: int = SPLIT_MODE) -> tuple[Mode, ...]:
-        """Modes of the operations of a class, by microbatch; one entry if all are alike.
+        """Modes of the operations of a class, by microbatch; one entry if all are equal.
 
-        Empty if the class has no operation in this option. All amounts per operation follow.
+        Empty if the class has no operation in this option. All amounts per operation follow from
+        these.
         """
         op_class = self.classes[class_id]
         mode = op_class.modes_by_option[option]
@@ -367,7 +369,7 @@ class Instance:
 
     @cached_property
     def has_uniform_classes(self) -> bool:
-        """Whether all operations of a class are alike, whatever their microbatch."""
+        """Whether all operations of a class are equal, whatever their microbatch."""
         classes, options = range(len(self.classes)), (SPLIT_MODE, WHOLE_MODE)
         return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, options))
 
@@ -379,20 +381,20 @@ class Instance:
         return self._amounts["duration"][option][class_id]
 
     def allocated(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
-        """Memory that each allocates at its start, in the form of `times`, in ticks of memory."""
+        """Memory that each operation allocates at its start, in ticks, in the form of `times`."""
         return self._amounts["allocates"][option][class_id]
 
     def freed(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
-        """Memory that each frees at its end, in the form of `times`, in ticks of memory."""
+        """Memory that each operation frees at its end, in ticks, in the form of `times`."""
         return self._amounts["frees"][option][class_id]
 
     def changes(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
-        """Net change of memory by each, in the form of `times`, in ticks of memory."""
+        """Net change of memory by each operation, in ticks, in the form of `times`."""
         return self._amounts["change"][option][class_id]
 
     @cached_property
     def _amounts(self) -> dict[str, Amounts]:
-        """Amounts of every operation, by the name that they have in its mode."""
+        """Amounts of every operation, by the name of the field of its mode."""
         amounts: dict[str, Amounts] = {}
         for name in ("duration", "allocates", "frees", "change"):
             split = self._rows(SPLIT_MODE, attrgetter(name))
@@ -424,7 +426,7 @@ class Instance:
 
     @cached_property
     def pair_workspaces(self) -> Ints:
-        """What every operation number allocates and frees besides if it is in a pair."""
+        """Memory that every operation number also allocates and frees if it is in a pair."""
         return self._by_code(lambda mode: mode.pair_workspace)
 
     def _by_code(self, amount: Callable[[Mode], int]) -> Ints:
@@ -440,9 +442,9 @@ class Instance:
         return amounts
 
     def pair_time(self, forward: int, backward: int) -> int:
-        """Duration of two operation numbers run as one, in ticks.
+        """Duration of two operation numbers that run as one, in ticks.
 
-        Where microbatches or slices differ, as much overlaps as if both had the smaller factor.
+        If microbatches or slices differ, as much overlaps as if both had the smaller factor.
         """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
         ticks, pair = self.pipeline.ticks, (first.stage, second.kind, second.stage)
@@ -457,18 +459,18 @@ class Instance:
 
     @property
     def has_instants(self) -> bool:
-        """Whether operations may have no length."""
+        """Whether operations may have zero duration."""
         return not all(all(row) for rows in self._amounts["duration"] for row in rows)
 
     @property
     def auxiliary_classes(self) -> range:
-        """Classes of operations besides compute and on links; they come last."""
+        """Classes other than compute and transfers; they come last."""
         count = sum(isinstance(op_class.kind, AuxiliaryKind) for op_class in self.classes)
         return range(len(self.classes) - count, len(self.classes))
 
     @cached_property
     def step_long_allocations(self) -> tuple[Allocation, ...]:
-        """What is held once in a step, from one class of a stage to another one."""
+        """Memory that is allocated once in a step, from one class of a stage to another."""
         classes = {
             class_id: op_class
             for class_id in self.auxiliary_classes
@@ -488,7 +490,7 @@ class Instance:
         return self.resources[self.classes[class_id].resource].devices[0]
 
     def headroom(self, device: int) -> int | None:
-        """Memory limit of a device less its static memory; None: unlimited."""
+        """Memory limit of a device minus its static memory; None: unlimited."""
         return self.pipeline.ticks.headroom(device)
 
 
@@ -497,12 +499,12 @@ OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {
     Trait.PAIRS: lambda instance: instance.short_pairs.save_time,
     Trait.SHORT_PAIRS: lambda instance: instance.short_pairs.exist,
 }
-"""How the traits are recognised that depend on the kind of backwards
+"""How the traits that depend on the kind of backwards are recognised
 (`ppopt.problem.traits.OF_PIPELINE` has those of a pipeline)."""
 
 
 def _allocations_of_microbatch(modes: Mapping[int, Mode]) -> Iterator[Allocation]:
-    """What a microbatch holds, by the modes of its operations in the order in which they run."""
+    """Allocations of a microbatch, from the modes of its operations in running order."""
     open_allocations: list[Allocation] = []
     for class_id, mode in modes.items():
         if mode.allocates:

@@ -1,6 +1,6 @@
-"""The registry of kinds: what every kind of operation is, in one record each.
+"""The registry of kinds: one record per kind of operation.
 
-Charts, files, traces, figures and causes of idle time read the records and name no kind.
+Charts, files, traces, figures and causes of idle time loop over the records and name no kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ResourceKind(Enum):
 
 
 class Per(Enum):
-    """What has one operation of a kind."""
+    """The unit that has one operation of a kind."""
 
     MICROBATCH = "microbatch"
     """Every stage and microbatch."""
@@ -46,14 +46,14 @@ class KindRecord(NamedTuple):
     """Its name in charts of plain text."""
     label: str
     colour: str
-    """Hue in charts; a transfer has that of the operation which makes what it carries."""
+    """Hue in charts; a transfer has the hue of the operation whose result it carries."""
     resource: ResourceKind
     """What runs it."""
     per: Per = Per.MICROBATCH
     way: int = 0
     """Of a move between a device and its host: 0 to the host, 1 from the host."""
     carries: OpKind | None = None
-    """Of a transfer: what it carries, by the kind of operation that makes this."""
+    """Of a transfer: the kind of operation whose result it carries."""
     precedes_compute: bool = False
     """Whether compute of its stage waits for it, from the first microbatch on."""
 
@@ -88,4 +88,4 @@ RECORDS: tuple[KindRecord, ...] = (
     KindRecord(AuxiliaryKind.OFFLOAD, "H", "activation to the host", "#882255", _R.HOST),
     KindRecord(AuxiliaryKind.RELOAD, "R", "activation from the host", "#999933", _R.HOST, way=1),
 )
-"""The record of every kind, at the place of its code."""
+"""The record of every kind, at the index of its code."""

@@ -1,4 +1,4 @@
-"""A layer of a model: the smallest part that no partition divides, with its costs."""
+"""A layer of a model: the smallest part that a partition cannot divide, with its costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ppopt.problem.settings import accepts_every_name, with_fields
 from ppopt.problem.units import Unit
 
 MAX_LAYERS = 4096
-"""Most layers of a model, counts expanded."""
+"""Maximum number of layers of a model, counts expanded."""
 ENDS = ("embedding", "head")
 """Roles of layers that trainers do not recompute. Full recompute wraps transformer layers alone:
 `_checkpointed_forward` of transformer_block.py and multi_token_prediction.py in
@@ -37,7 +37,7 @@ COST_FIELDS = {
 
 
 def _fields(*costs: Cost) -> dict[str, int | None]:
-    """Fields of a layer, with their values if nothing is given."""
+    """Fields of a layer, with their values if they are not given."""
     return {
         cost.field: None if any(cost.mapping) else cost.layer_default.value
         for cost in of_layers(costs)
@@ -54,38 +54,38 @@ def _fields(*costs: Cost) -> dict[str, int | None]:
     frozen=_fields(*cost_table.OFFLOAD[::-1], *cost_table.STEP),
 )
 class Layer(CostFields):
-    """The smallest part of a model that no cut divides, or `count` equal ones in a row.
+    """The smallest part of a model that a partition cannot divide, or `count` equal ones in a row.
 
-    Its costs are those of `ppopt.problem.cost_table`. `forward` is required, or `phases`.
-    Numbers are read as decimals (see `ppopt.problem.exact`), may carry a unit (see
-    `ppopt.problem.units`), and are held as exact fractions. A time of the backward that is not
-    given follows from the others (`ppopt.problem.backward_times.complete`). Raises InputError on
-    anything that is no layer.
+    Its costs are those of `ppopt.problem.cost_table`. `forward` is required, or `phases`. Numbers
+    are read as decimals (see `ppopt.problem.exact`), may have a unit (see `ppopt.problem.units`),
+    and are stored as exact fractions. A time of the backward that is not given follows from the
+    others (`ppopt.problem.backward_times.complete`). Raises InputError on anything that is no
+    layer.
     """
 
     phases: Any = None
-    """What F and B do in turn, a `ppopt.problem.phases.Phases` or a mapping of files; the four
-    times before are then its sums. None: not known."""
+    """The steps of F and B in turn, a `ppopt.problem.phases.Phases` or a mapping as in files; the
+    times of F, BW, W and B are then its sums. None: unknown."""
     workspace: Any = None
     """Memory that F, B and BW need only while they run, or a mapping from kinds (`F`, `B`, `W`,
-    `BW`) to it; the fields of the workspaces have what it says."""
+    `BW`) to it; it sets the fields of the workspaces."""
     recompute: Any = False
-    """Whether F keeps only a part of its activation, and B or BW computes it again; a mapping of
-    `time` and `activation` sets `recompute_time` and `kept`."""
+    """Whether F retains only a part of its activation, and B or BW computes the rest again; a
+    mapping of `time` and `activation` sets `recompute_time` and `kept`."""
     recompute_given: bool = False
-    """Of an embedding or a head: whether its `recompute` was on as the model was read. Only then
+    """Of an embedding or a head: whether its `recompute` was on when the model was read. Only then
     may it recompute; other layers always may (see `recomputable`)."""
     offload: Any = False
     """Whether a part of its activation moves to the host between F and the backward; a mapping of
     `time` and `memory` sets `offload_time` and `offload_memory`."""
     frozen: bool = False
-    """Whether it is not trained; see `ppopt.problem.frozen`. Other fields say what it would cost if
-    it were trained; `Layers.costed` what it does cost."""
+    """Whether it is not trained; see `ppopt.problem.frozen`. Other fields have its costs as if it
+    were trained; `Layers.costed` has its actual costs."""
     role: str = DECODER
     """`embedding`, `decoder`, `mtp` (multi-token prediction) or `head` (with the loss)."""
     name: str = ""
     count: int = 1
-    """So many such layers in a row."""
+    """Number of such layers in a row."""
     time_unit: str | None = None
     """Unit of its times; None: that of the numbers which carry one, and if none does, unknown."""
     memory_unit: str | None = None
@@ -98,7 +98,7 @@ class Layer(CostFields):
         def __init__(self, forward: object = None, **fields: Any) -> None: ...
 
     def __repr__(self) -> str:
-        """What is not the default; times and memory as numbers."""
+        """Fields that differ from their defaults; times and memory as numbers."""
         fields = (
             (field.name, getattr(self, field.name), field.default)
             for field in dataclasses.fields(self)
@@ -133,7 +133,7 @@ class Layer(CostFields):
         self._complete()
         if self.memory_b < -self.activation:
             raise InputError(
-                f"memory_b: {exact.plain(self.memory_b)} gives back more than the activation "
+                f"memory_b: {exact.plain(self.memory_b)} frees more than the activation "
                 f"{exact.plain(self.activation)}"
             )
         self._check_recompute()
@@ -156,7 +156,7 @@ class Layer(CostFields):
             self._set(field, value)
 
     def _complete(self) -> None:
-        """Give costs that are not given what follows from the others."""
+        """Derive costs that are not given from the others."""
         times = (self.forward, self.backward, self.weight, self.backward_input)
         if self.forward is None:
             raise InputError(
@@ -214,7 +214,7 @@ class Layer(CostFields):
         object.__setattr__(self, field, value)
 
     def _set_units(self) -> None:
-        """Convert numbers that carry a unit to one unit for times, and one for memory."""
+        """Convert numbers with a unit to one unit of time and one of memory."""
         with _of_phases():
             phases = None if self.phases is None else Phases.read(self.phases)
         for measure, fields in COST_FIELDS.items():
@@ -237,7 +237,7 @@ class Layer(CostFields):
         return values if unit is None else [units.Quantity(value, unit) for value in values]
 
     def _number(self, value: object, name: str, field: str, minimum: int | None = 0) -> Fraction:
-        """Read a number of a field, which has a name in files."""
+        """Read a number of a field; `name` is its name in files."""
         number = exact.read(value, name)
         if number.value < 0 and minimum is not None:
             raise InputError(f"{name}: {exact.plain(number.value)} is negative")
@@ -246,7 +246,7 @@ class Layer(CostFields):
         return number.value
 
     def in_unit(self, measure: Unit, unit: str | None) -> Layer:
-        """The layer with its times, or its memory, in a unit: as they are if its own is unknown."""
+        """The layer with its times, or its memory, in a unit; unchanged if its own is unknown."""
         key, scales = f"{measure}_unit", units.SCALES[measure]
         own: str | None = getattr(self, key)
         changed: dict[str, Any] = {key: unit}
@@ -263,13 +263,13 @@ class Layer(CostFields):
     def recomputable(self) -> bool:
         """Whether `recompute: full` makes it recompute, and `recompute: search` may.
 
-        So do decoder and MTP layers, as in trainers; an embedding or a head where it says so. A
-        layer that offloads does not.
+        This holds for decoder and MTP layers, as in trainers, and for an embedding or a head whose
+        `recompute` is on. It does not hold for a layer that offloads.
         """
         return not self.offload and (self.role not in ENDS or self.recompute_given)
 
     def costed(self, *, forward_only: bool) -> Layer:
-        """The layer with the costs that it has; `forward_only`: all layers before it are frozen."""
+        """The layer with its actual costs; `forward_only`: all layers before it are frozen."""
         if not self.frozen:
             return self
         changed = costs_of_frozen(vars(self), forward_only=forward_only)
@@ -280,7 +280,7 @@ class Layer(CostFields):
         return replace(self, **changed)
 
     def amount(self, cost: Cost) -> Fraction:
-        """What it adds to a cost of its stage."""
+        """Its contribution to a cost of its stage."""
         if cost.counted_if and not getattr(self, cost.counted_if):
             return cost.default.of_layer(vars(self))
         amount: Fraction = getattr(self, cost.field)
@@ -288,7 +288,7 @@ class Layer(CostFields):
 
     @property
     def saved(self) -> Fraction:
-        """Memory of its activation that F does not keep with recompute; 0: it never recomputes."""
+        """Activation that F does not retain with recompute; 0 if the layer never recomputes."""
         return self.activation - self.kept if self.recomputable else Fraction(0)
 
     @property
@@ -321,15 +321,15 @@ def on_compute(layer: Layer) -> Layer:
 
 
 def retained_by_forward(layer: Layer) -> Fraction:
-    """What F keeps of the activation of a layer."""
+    """Activation of a layer that F retains."""
     amount: Fraction = layer.kept if layer.recompute else layer.activation
     return amount
 
 
 def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> BackwardPeak:
-    """Memory of a microbatch while BW of a stage of some layers runs, one layer at a time.
+    """Peak memory of a microbatch while BW runs the layers of a stage one at a time.
 
-    `factor` multiplies activations and what F keeps of them.
+    `factor` multiplies activations and what F retains of them.
     """
     peak = BackwardPeak()
     for _, same in groupby(layers, id):
@@ -341,11 +341,11 @@ def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> Ba
 
 
 def activation_of(layers: Iterable[Layer]) -> Fraction:
-    """Activation of some layers, as without recompute."""
+    """Activation of some layers without recompute."""
     return sum((layer.activation for layer in layers), Fraction(0))
 
 
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:
-    """Layers with equal neighbours joined into one layer of a count: what `Layers` expands."""
+    """Layers with equal neighbours joined into one layer with a count, as `Layers` expands them."""
     runs = ((layer, sum(equal.count for equal in same)) for layer, same in groupby(layers))
     return [layer if layer.count == count else replace(layer, count=count) for layer, count in runs]

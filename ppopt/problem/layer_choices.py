@@ -1,4 +1,4 @@
-"""Which layers of a model recompute, and which offload: as they say, by rule, or searched."""
+"""Recompute and offload of the layers of a model: as stated, by rule, or searched."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ppopt.errors import InputError
 from ppopt.problem.layers import Layers
 
 SEARCH_RECOMPUTE = SEARCH_OFFLOAD = "search"
-"""The value of `recompute`, and of `offload`, that means: chosen with the schedule."""
+"""The value of `recompute`, and of `offload`, for a choice made with the schedule."""
 RULES: Mapping[str, tuple[str, str]] = {"recompute": ("none", "full"), "offload": ("none", "all")}
-"""Field of a pipeline -> the values that say which layers do it."""
+"""Field of a pipeline -> its values that are a rule for all layers."""
 L = TypeVar("L", bound=Layers)
 
 
 def refuse_search(field: str, choice: object, what: str) -> None:
-    """Raise InputError if recompute, or offload, is to be searched: `what` does not search it."""
+    """Raise InputError if recompute, or offload, is to be searched where `what` does not."""
     if choice == SEARCH_RECOMPUTE:
         known = " or ".join(RULES[field])
         raise InputError(f"{field}: {what} does not search it; use {known}, or solve")
 
 
 def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
-    """The choice that is left open, and the model whose layers say what is not.
+    """The open choice, if any, and the model with the layers that a rule selects.
 
-    Raises InputError if it is no choice of this field, or if layers are to offload and none can.
+    Raises InputError if the field has no such choice, or if layers are to offload and none can.
     """
     if choice is None:
         return None, model

@@ -44,35 +44,34 @@ LAYER_SETTINGS = (
     _layer(
         "phases",
         Shape.PHASES,
-        "in place of these times, what F and B do in turn, on compute and on a link: `{F: [{on: "
+        "instead of these times, the steps of F and B, each on compute or on a link: `{F: [{on: "
         "compute, time: 4}, {on: link, time: 6}], B: [{on: link, time: 6}, {on: compute, time: 5, "
-        "weight: 4}]}`, `weight` being the W of a phase of B. F, B and W take the sums; pairs of F "
-        "and BW follow",
+        "weight: 4}]}`, `weight` is the W of a phase of B. F, B and W take the sums; the times of "
+        "overlapped pairs follow",
     ),
     *_of_layers(cost_table.MEMORY),
     _layer(
         "workspace",
         Shape.WORKSPACE,
-        "memory that F, B and BW need only while they run, or one number per kind, as "
-        "`{F: 2, B: 1, W: 1, BW: 2}`; of a stage, the largest of its layers (of BW, see "
-        "`recompute_unit`)",
+        "memory that F, B and BW need only while they run, or one number per kind, as `{F: 2, B: "
+        "1, W: 1, BW: 2}`; a stage has the maximum over its layers (for BW, see `recompute_unit`)",
         0,
     ),
     *_of_layers(cost_table.WORKSPACES),
     _layer(
         "recompute",
         Shape.RECOMPUTE,
-        "true: F keeps only part of the activation, and the backward computes the rest again and "
-        "is longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. "
-        "An embedding or head recomputes only where this says so",
+        "true: F keeps only part of the activation, and the backward recomputes the rest and takes "
+        "longer; or `{time: 1, activation: 0}`, which sets `recompute_time` and `kept`. An "
+        "embedding or head recomputes only if this is set",
         "false",
     ),
     *_of_layers(cost_table.RECOMPUTE),
     _layer(
         "offload",
         Shape.OFFLOAD,
-        "true: `offload_memory` moves to the host after F and comes back before B or BW, each way "
-        "in `offload_time`; or `{memory: 1, time: 1}`, with what these are",
+        "true: `offload_memory` moves to the host after F and back before B or BW, each in "
+        "`offload_time`; or `{memory: 1, time: 1}`, which sets both",
         "false",
     ),
     *_of_layers(cost_table.OFFLOAD[::-1]),
@@ -80,24 +79,23 @@ LAYER_SETTINGS = (
     _layer(
         "frozen",
         Shape.FLAG,
-        "true: it is not trained, so it has no W, gradient_sync or optimizer; where all layers "
-        "before it are frozen too, no backward, and F gives its activation back at its end",
+        "true: it is not trained, and has no W, gradient_sync or optimizer. If all layers before "
+        "it are frozen too, it has no backward, and F frees its activation",
         "false",
     ),
 )
-"""Every setting of a layer, declared once: files, their JSON Schema and the table in
-`models/README.md` are made from these records. All may be left out, but for `forward` or
-`phases`."""
+"""Every setting of a layer: files, their JSON Schema and the table in `models/README.md` are made
+from these records. All are optional, except that a layer needs `forward` or `phases`."""
 LAYER_NAMES: Mapping[str, Setting] = {
     name: setting for setting in LAYER_SETTINGS for name in setting.names
 }
 """Every accepted name -> its setting."""
 OF_WORKSPACE = ("F", "B", "BW")
-"""Kinds of operations whose workspace one number gives."""
+"""Kinds of operations whose workspace one number sets."""
 
 
 def flat(raw_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a layer, their workspace, recompute and offload written out as numbers.
+    """Settings of a layer, with workspace, recompute and offload written out as numbers.
 
     Raises InputError if a mapping has an unknown key.
     """
@@ -117,7 +115,7 @@ def flat(raw_settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_out(settings: dict[str, Any], name: str, values: Mapping[str, Any]) -> None:
-    """Set the costs that the mapping of a setting gives, unless they are given by themselves."""
+    """Set the costs that the mapping of a setting gives, unless they are given on their own."""
     fields = {cost.mapping[1]: cost.field for cost in LAYER_COSTS if cost.mapping[0] == name}
     for key, value in values.items():
         if key not in fields:

@@ -1,4 +1,4 @@
-"""The layers of a model as it is trained, in forward order, each with its costs."""
+"""The layers of a model in forward order, with their costs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Stages = Sequence[tuple[int, int]]
 
 
 class LayerCosts:
-    """Costs of runs of consecutive layers; the layers have the costs that they are given with."""
+    """Costs of runs of consecutive layers."""
 
     def __init__(self, layers: Sequence[Layer], passing: Row, *, one_at_a_time: bool) -> None:
         """`passing` is what F of the first 0, 1, ... layers also allocates while it runs.
@@ -75,13 +75,13 @@ class LayerCosts:
         return rows
 
     def _exists(self, cost: Cost) -> bool:
-        """Whether a cost is stated of stages: some layer has it, or schedule files always do."""
+        """Whether stages have a cost: some layer has it, or schedule files always state it."""
         if cost.counted_if:
             return any(map(attrgetter(cost.counted_if), distinct(self._layers)))
         return not cost.optional or any(distinct(self.amounts[cost.field]))
 
     def _row(self, cost: Cost, stages: Stages) -> Row:
-        """A cost of stages. If a stage is one layer it is the same object as that of the layer."""
+        """A cost of stages. For a stage of one layer it is the same object as that of the layer."""
         amounts, sums = self.amounts[cost.field], self._sums[cost.field]
         if cost.over_layers is OverLayers.MAXIMUM:
             return tuple(max(distinct(amounts[s:e]), default=ZERO) for s, e in stages)
@@ -92,9 +92,9 @@ class LayerCosts:
         )
 
     def backward_allocations(self, stages: Stages, factor: Fraction) -> Row | None:
-        """What BW of stages allocates in all for a microbatch with a factor on its memory.
+        """Memory that BW of stages allocates for a microbatch with a factor on its memory.
 
-        None if it does not run one layer at a time.
+        None if BW does not run one layer at a time.
         """
         if not self._one_at_a_time:
             return None
@@ -102,9 +102,10 @@ class LayerCosts:
         return tuple(backward_peak(run, factor).allocated for run in runs)
 
     def _backward_memory(self, stages: Stages, largest: Row | None) -> dict[str, Any]:
-        """What BW allocates per stage, of layers that recompute and run one at a time.
+        """Memory that BW allocates per stage, of layers that recompute and run one at a time.
 
-        It counts as workspace up to the largest of the layers, and the rest as recomputed.
+        It counts as workspace up to the largest workspace of the layers; the rest counts as
+        recomputed.
         """
         allocated = [backward_peak(self._layers[start:end]).allocated for start, end in stages]
         workspace = tuple(map(min, largest or (ZERO,) * len(stages), allocated))
@@ -116,21 +117,21 @@ class LayerCosts:
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers in forward order, counts expanded: `layers` holds every layer with count 1.
+    """Layers in forward order, counts expanded: `layers` has every layer with count 1.
 
-    Raises InputError, naming the layer by its number in what was given, on anything that is no
-    list of layers. A layer may be given as a `Layer` or as a mapping of its settings. All layers
-    are held in one unit of time and one of memory.
+    Raises InputError, naming the layer by its number in the input, on anything that is no list of
+    layers. A layer may be given as a `Layer` or as a mapping of its settings. All layers are in one
+    unit of time and one of memory.
     """
 
     layers: tuple[Layer, ...]
     name: str = ""
     time_unit: str | None = None
-    """Unit of times that carry none, and of all times held; None: the largest that layers carry."""
+    """Unit of times that have none, and of all times stored; None: the largest unit of a layer."""
     memory_unit: str | None = None
-    """The same of memory."""
+    """The same for memory."""
     recompute_unit: RecomputeUnit = RecomputeUnit.LAYER
-    """What a whole backward recomputes at once."""
+    """The unit that a whole backward recomputes at once."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -177,7 +178,7 @@ class Layers:
         return tuple(dict.fromkeys(field for layer in self.distinct for field in layer.rounded))
 
     def sample(self, measure: Unit) -> Fraction | units.Quantity:
-        """One of the times, or amounts of memory; not 0 if it has no unit, unless all are."""
+        """A time, or an amount of memory, other than 0 if there is one."""
         every = (quantity for layer in self.distinct for quantity in layer.quantities(measure))
         return next((value for value in every if value != 0), Fraction(0))
 
@@ -187,24 +188,24 @@ class Layers:
         return distinct(self.layers)
 
     def each(self, value: Callable[[Layer], Value]) -> tuple[Value, ...]:
-        """A value of every layer with the costs that it has; computed once for those of a count."""
+        """A value of every layer, with its actual costs; computed once per distinct layer."""
         return map_distinct(value, self.costed)
 
     @cached_property
     def has_activation(self) -> bool:
-        """Whether any layer says what activation it keeps: no memory limit makes sense else."""
+        """Whether any layer states an activation: a memory limit needs one."""
         return any(layer.activation for layer in self.distinct)
 
     @cached_property
     def num_forward_only_layers(self) -> int:
-        """How many layers run no backward: the frozen ones before the first that is trained."""
+        """Number of layers without a backward: the frozen ones before the first trained one."""
         return num_forward_only(layer.frozen for layer in self.layers)
 
     @cached_property
     def costed(self) -> tuple[Layer, ...]:
-        """The layers with the costs that they have: frozen ones do not have all that are stated.
+        """The layers with their actual costs: frozen layers do not have all stated costs.
 
-        What F holds of the activation of a layer without backward is in `passing`.
+        The activation that F of a layer without backward allocates is in `passing`.
         """
         if not any(layer.frozen for layer in self.layers):
             return self.layers
@@ -219,12 +220,12 @@ class Layers:
 
     @cached_property
     def distinct_costed(self) -> tuple[Layer, ...]:
-        """The layers with the costs that they have, those of a count once."""
+        """The layers with their actual costs, those of a count once."""
         return distinct(self.costed)
 
     @cached_property
     def passing(self) -> tuple[Fraction, ...]:
-        """What F holds only while it runs of the activations of the first 0, 1, ... layers."""
+        """Activation that F allocates only while it runs, of the first 0, 1, ... layers."""
         forward_memory = (
             layer.activation if index < self.num_forward_only_layers else ZERO
             for index, layer in enumerate(self.layers)
@@ -233,7 +234,7 @@ class Layers:
 
     @cached_property
     def costs(self) -> LayerCosts:
-        """Costs of runs of the layers, with the costs that these have."""
+        """Costs of runs of the layers, from their actual costs."""
         by_layer = self.recompute_unit is RecomputeUnit.LAYER and self.unit_matters
         return LayerCosts(self.costed, self.passing, one_at_a_time=by_layer)
 
@@ -245,22 +246,22 @@ class Layers:
     def on_compute(self) -> Self:
         """The layers without phases on links: a relaxation of stages of any of them.
 
-        Replace every F, B and BW by what it computes, and every pair by F and then the backward. A
-        pair takes no less: it computes both. So nothing ends later, and nothing holds more memory.
-        Raises NotApplicableError if an F computes nothing.
+        Replace every F, B and BW by its phases on compute, and every pair by F and then the
+        backward. A pair is no shorter: it computes both. So nothing ends later, and nothing needs
+        more memory. Raises NotApplicableError if an F computes nothing.
         """
         return replace(self, layers=tuple(map(on_compute, self.layers)))
 
     def recomputing(self, layers: Callable[[Layer], bool]) -> Self:
-        """The layers, of which exactly those recompute of which this holds."""
+        """The layers with recompute exactly where the predicate is true."""
         return self._with(recompute=[layers(layer) for layer in self.layers])
 
     def with_recompute(self, choice: str) -> Self:
-        """The layers of a choice: `none` recomputes, or all that may (`full`)."""
+        """The layers where none recomputes (`none`), or all that may (`full`)."""
         return self.recomputing(lambda layer: choice == "full" and layer.recomputable)
 
     def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
-        """The layers, of which exactly those at these places recompute, and offload."""
+        """The layers with recompute, and with offload, exactly at these indices."""
         indices = range(len(self))
         return self._with(
             recompute=[index in recompute for index in indices],
@@ -283,7 +284,7 @@ class Layers:
         return replace(self, layers=tuple(layers))
 
     def stage_costs(self, counts: Sequence[int]) -> dict[str, tuple[Fraction, ...] | None]:
-        """Costs of the stages that hold so many consecutive layers each, by field; None: 0.
+        """Costs of stages of `counts` consecutive layers each, by field; None: 0.
 
         Raises InputError if the counts are no partition of the layers.
         """
@@ -293,9 +294,9 @@ class Layers:
     def backward_allocations(
         self, counts: Sequence[int], factor: Fraction
     ) -> tuple[Fraction, ...] | None:
-        """What BW of the stages allocates in all for a microbatch with a factor on its memory.
+        """Memory that BW of the stages allocates for a microbatch with a factor on its memory.
 
-        None if it is the factor times `recompute_memory`, with the workspace.
+        None if it is the factor times `recompute_memory`, plus the workspace.
         """
         cuts = accumulate(counts, initial=0)
         return self.costs.backward_allocations(list(pairwise(cuts)), factor)
@@ -309,7 +310,7 @@ class Layers:
         )
 
     def with_offload(self, choice: str) -> Self:
-        """The layers of a choice: `none` offloads, or `all` that can and do not recompute."""
+        """The layers where `none` offloads, or `all` that can and do not recompute."""
         every = choice == "all"
         return self._with(
             offload=[
@@ -319,13 +320,13 @@ class Layers:
 
     @cached_property
     def has_output(self) -> bool:
-        """Whether any layer says what it hands on: no bandwidth makes sense else."""
+        """Whether any layer states its output: a bandwidth needs one."""
         return any(layer.output for layer in self.layers)
 
     def outputs(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
-        """Size of what every stage but the last hands on; raises InputError as `stage_costs`.
+        """Output size of every stage but the last; raises InputError as `stage_costs`.
 
-        An empty stage hands on what it gets.
+        An empty stage passes its input on.
         """
         cuts = accumulate(self.checked(counts)[:-1])
         return tuple(self.costed[cut - 1].output for cut in cuts)
@@ -336,7 +337,7 @@ class Layers:
         return tuple(self.costed[start:end] for start, end in pairwise(cuts))
 
     def checked(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Counts of layers per stage, checked: all layers together, the first and last not 0."""
+        """Counts of layers per stage, checked: they add up to all layers; the ends are not 0."""
         last = len(counts) - 1
         for stage, count in enumerate(counts):
             if isinstance(count, bool) or not isinstance(count, int):
@@ -358,7 +359,7 @@ class Layers:
 
     @cached_property
     def num_decoders(self) -> int:
-        """How many layers are decoder layers."""
+        """Number of decoder layers."""
         return sum(layer.role == DECODER for layer in self.layers)
 
 
@@ -373,7 +374,7 @@ def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
 
 
 def _read(entry: object, index: int, declared: Mapping[str, Any]) -> Layer:
-    """Read a layer; if it is a mapping, its plain numbers count in the declared units."""
+    """Read a layer; the plain numbers of a mapping are in the declared units."""
     if isinstance(entry, Layer):
         return entry
     if not isinstance(entry, Mapping):

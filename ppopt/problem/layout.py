@@ -1,11 +1,11 @@
-"""Layouts: partitions as Megatron-LM writes them, `Et*3|(tt|)*29,m|L`.
+"""Layouts: partitions in the notation of Megatron-LM, `Et*3|(tt|)*29,m|L`.
 
 A layout names every layer by the letter of its role, in order: E embedding, t transformer layer, m
-MTP, L head with loss. `|` stands between stages, `x*n` is n times x, `(...)` groups, commas are
-ignored. From docs/user-guide/features/pipeline_parallel_layout.md and `parse_str_to_list` in
-megatron/core/transformer/pipeline_parallel_layer_layout.py of NVIDIA/Megatron-LM (d98e8a6).
-A stage without layers passes its input on: `E||t|L`. Departure: brackets may be nested, or stand
-without `*n`.
+MTP, L head with loss. `|` separates stages, `x*n` is n times x, `(...)` groups, commas are ignored.
+From docs/user-guide/features/pipeline_parallel_layout.md and `parse_str_to_list` in
+megatron/core/transformer/pipeline_parallel_layer_layout.py of NVIDIA/Megatron-LM (d98e8a6). A stage
+without layers passes its input on: `E||t|L`. Difference to Megatron-LM: brackets may be nested, or
+have no `*n`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ppopt.problem.layers import ONLY_BETWEEN, Layers
 _TOKEN = re.compile(r"\*([0-9]{1,9})|.", re.DOTALL)
 _ROLES = {letter: role for role, letter in LETTERS.items()}
 _LONGEST = 2 * MAX_LAYERS
-"""Most characters of a layout, repeats written out."""
+"""Maximum number of characters of a layout, repeats written out."""
 
 
 def stages(text: str) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def stages(text: str) -> tuple[str, ...]:
 
 
 def roles(text: str) -> tuple[str, ...]:
-    """Roles of layers, named as in a layout of one stage; raises InputError on anything else."""
+    """Roles of layers, written as a layout of one stage; raises InputError on anything else."""
     letters = _read("roles", text)
     if not letters or "|" in letters:
         raise InputError(f"roles: {text!r} names no layers without stages; write them as Et*6L")
@@ -91,7 +91,7 @@ def _counted(letters: str) -> str:
 
 
 def _read(what: str, text: str) -> str:
-    """The letters of a layout, its repeats written out; an error begins with what was given."""
+    """The letters of a layout, its repeats written out; an error begins with `what`."""
     try:
         return _unrolled(text.strip().replace(",", ""))
     except InputError as error:

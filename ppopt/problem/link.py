@@ -1,4 +1,4 @@
-"""Links by size: the delay of what a stage hands on is latency + size / bandwidth."""
+"""Links by size: the delay of an output is latency + size / bandwidth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Link:
     bandwidth: Fraction
     """Memory per time, above 0."""
     backward: Link | None = None
-    """The link of gradients, on the way back; None: the same."""
+    """The link of gradients, for the way back; None: the same."""
 
     def delays(self, sizes: Iterable[Fraction]) -> tuple[Fraction, ...]:
         """Time of a transfer of every size."""
@@ -40,7 +40,7 @@ class Link:
 def from_text(text: str) -> dict[str, Any]:
     """Read the text of a flag, such as `latency=10us,bandwidth=50GB/s,backward.bandwidth=25GB/s`.
 
-    Raises InputError if it is anything else.
+    Raises InputError on anything else.
     """
     members: dict[str, Any] = {}
     for part in text.split(","):
@@ -58,7 +58,7 @@ def from_text(text: str) -> dict[str, Any]:
 def checked(raw_link: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[str, Any]:
     """The members of a link, those of the way back under `backward`; null means not given.
 
-    Raises InputError if the form is no link's; `read_link` answers for the numbers.
+    Raises InputError if the form is wrong; `read_link` checks the numbers.
     """
     if isinstance(raw_link, str):
         raw_link = from_text(raw_link)
@@ -75,11 +75,11 @@ def checked(raw_link: object, keys: tuple[str, ...] = (*_KEYS, _BACK)) -> dict[s
 
 
 def read_link(raw_link: object, time_unit: str | None, memory_unit: str | None) -> Link:
-    """Read a link: a mapping of `bandwidth`, `latency` (0) and `backward`, or text of a flag.
+    """Read a link: a mapping of `bandwidth`, `latency` (0) and `backward`, or the text of a flag.
 
     A number with units (`10us`, `50GB/s`) is converted exactly to the units of the pipeline; a
-    plain one counts in them. The way back takes from the way there what it does not give. Raises
-    InputError, naming the place, on anything that is no link.
+    plain number is in these units. Members that the way back lacks are those of the way there.
+    Raises InputError, naming the member, on anything that is no link.
     """
     if isinstance(raw_link, Link):
         return raw_link
@@ -102,7 +102,7 @@ def read_link(raw_link: object, time_unit: str | None, memory_unit: str | None) 
 def _read_way(
     members: Mapping[str, Any], where: str, time_unit: str | None, memory_unit: str | None
 ) -> Link:
-    """One way of a link."""
+    """Read one direction of a link."""
     if "bandwidth" not in members:
         raise InputError(f"{where}: bandwidth is missing; write {EXAMPLE}")
     raw_latency = members.get("latency", 0)
@@ -151,7 +151,7 @@ def _exact(number: object, where: str) -> Fraction:
 
 
 def check_model(model: Layers | None) -> None:
-    """Raise InputError if stages are not of layers, or no layer says what it hands on."""
+    """Raise InputError if there is no model in layers, or if no layer states its output."""
     if model is None:
         raise InputError("link: needs a model in layers with `output`; stages take p2p_time")
     if not model.has_output:
@@ -161,10 +161,10 @@ def check_model(model: Layers | None) -> None:
 def delays_by_size(
     ways: Link, sizes: Sequence[Fraction], stated: Mapping[str, Any]
 ) -> dict[str, tuple[Fraction, ...]]:
-    """Delays of the boundaries, both ways, of what the stages hand on.
+    """Delays of the boundaries, both ways, from the outputs of the stages.
 
-    `stated` are the delays of the fields; those of another partition, which `replace` hands on, are
-    replaced. Raises InputError if a user gave some.
+    `stated` are the delays of the fields; those of another partition, which `replace` passes on,
+    are replaced. Raises InputError if a user gave some.
     """
     delays = {}
     for field, way in {"p2p": ways, "backward_p2p": ways.backward}.items():
@@ -176,7 +176,7 @@ def delays_by_size(
 
 
 def in_unit(raw_link: object, measure: Unit, old: str, new: str) -> object:
-    """The same link where plain numbers counted in a unit (`old`), and now do in another."""
+    """The same link if its plain numbers were in one unit (`old`), and now are in another."""
     members = checked(raw_link)
     scales = units.SCALES[measure]
     per = scales[old] / scales[new]

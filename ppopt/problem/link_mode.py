@@ -1,4 +1,4 @@
-"""Link modes: what a link between two devices does with the transfers it is given.
+"""Link modes: how a link between two devices carries its transfers.
 
 `delay`: a transfer is a delay and nothing else. It starts at the end of the operation whose result
 it carries, and a link carries any number at once.
@@ -24,13 +24,13 @@ they carry, receives behind nothing but the posts before them. Both then follow 
 the queue, and start to end of a transfer is a job on a machine: its link.
 
 With `init_process_group(device_id=...)` NCCL has one queue per device and not per pair; that is not
-modelled. Nor is the handing over of data between stages of one device, which takes no transfer.
+modelled. Data between stages of one device needs no transfer and is not modelled either.
 
 `exclusive`: a link goes one way, from one device to another. It carries one transfer at a time, and
 each takes the p2p time. A transfer starts as soon as what it carries has ended and its link is
 free: nothing is posted, and no computation of the receiver holds it up. The order in which a link
-carries its transfers is part of the schedule. A hand strategy hands over first come, first served;
-of results that come at one instant, that of the smaller microbatch goes first.
+carries its transfers is part of the schedule. A baseline serves a link first come, first served; of
+results that exist at the same instant, that of the smaller microbatch goes first.
 
 Links that carry one transfer at a time only delay more: their schedules, without the transfers,
 keep every rule of `delay`. So a lower bound of the delay model holds for them.
@@ -43,12 +43,12 @@ from ppopt.problem.named_enum import NamedEnum
 
 
 class LinkMode(NamedEnum):
-    """What a link does with its transfers."""
+    """The way in which a link carries its transfers."""
 
     meaning: str
     """For the reference of settings."""
     label: str
-    """In a few words for tables and pages; empty for the default."""
+    """A few words for tables and pages; empty for the default."""
 
     def __new__(cls, value: str, meaning: str = "", label: str = "") -> LinkMode:
         """Make a mode whose text is `value`."""
@@ -76,7 +76,7 @@ class LinkMode(NamedEnum):
         return self is not LinkMode.DELAY
 
     def check(self, routes: int, slices: int) -> None:
-        """Raise ConflictError if a pipeline of these has no such links."""
+        """Raise ConflictError if the mode does not support the routes or slices."""
         if self is LinkMode.STREAMS and (routes == 2 or slices > 1):
             what = "two routes" if routes == 2 else "slices"
             raise ConflictError(
@@ -85,7 +85,7 @@ class LinkMode(NamedEnum):
 
 
 class HostLink(NamedEnum):
-    """What runs at once between a device and its host."""
+    """The moves that run at the same time between a device and its host."""
 
     DUPLEX = "duplex"
     """One move each way."""

@@ -1,4 +1,4 @@
-"""Memory of stages: checks of what is given, and closed forms of what devices hold."""
+"""Memory of stages: checks of the input, and the peak of 1F1B in closed form."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Values = Sequence[Fraction]
 
 
 def check_memory(activation: Values, memory_b: Values, retained: Values | None) -> None:
-    """Raise InputError if B gives back more than F and B take, or F keeps more than it takes."""
+    """Raise InputError if B frees more than is live, or F retains more than it allocates."""
     for stage, (taken, change) in enumerate(zip(activation, memory_b, strict=True)):
         if change < -taken:
             raise InputError(
-                f"memory_b: stage {stage}: {exact.plain(change)} gives back more than the "
+                f"memory_b: stage {stage}: {exact.plain(change)} frees more than the "
                 f"activation {exact.plain(taken)}"
             )
     for stage, (taken, keeps) in enumerate(zip(activation, retained or (), strict=False)):
@@ -34,7 +34,7 @@ def check_memory(activation: Values, memory_b: Values, retained: Values | None) 
 
 
 def check_moves(memory: Values | None, time: Values | None, retained: Values) -> None:
-    """Raise InputError if a stage moves more than F keeps, or memory in no time."""
+    """Raise InputError if a stage offloads more than F retains, or memory without time."""
     nothing = (Fraction(0),) * len(retained)
     rows = zip(memory or nothing, time or nothing, retained, strict=True)
     for stage, (offloaded, duration, available) in enumerate(rows):
@@ -56,7 +56,7 @@ def static_of(costs: StageCosts[Fraction], stages: Sequence[int]) -> Fraction:
 
 
 def check_limit(limit: object, model: Layers | None) -> None:
-    """Raise InputError if memory is limited, and no layer of the model says what it takes."""
+    """Raise InputError if memory is limited, and no layer of the model states its activation."""
     if limit is not None and model is not None and not model.has_activation:
         raise InputError(
             "mem_limit: no layer gives its activation; give `activation` in the layers, or "
@@ -67,7 +67,7 @@ def check_limit(limit: object, model: Layers | None) -> None:
 def limits_of(
     limit: Any, each: Sequence[StageCosts[Fraction]], hosted: Sequence[Sequence[int]], slices: int
 ) -> tuple[Fraction, ...] | None:
-    """Limit of every device, of a limit that is checked; other arguments as `peak_of_1f1b`."""
+    """Limit of every device, from a limit that is checked; other arguments as `peak_of_1f1b`."""
     if limit is None or isinstance(limit, tuple):
         return limit
     if limit == LIMIT_1F1B:
@@ -78,13 +78,13 @@ def limits_of(
 def peak_of_1f1b(
     each: Sequence[StageCosts[Fraction]], hosted: Sequence[Sequence[int]], slices: int
 ) -> Fraction:
-    """Largest device peak of 1F1B, whatever the placement; its microbatches take one route.
+    """Largest device peak of 1F1B, whatever the placement; all microbatches run on one route.
 
     `each` has the costs of one slice of every microbatch, in their order, and `hosted` the stages
-    of every device. Device d of P holds min(M, P - d) microbatches in a row (Megatron-LM, arXiv
-    2104.04473, section 2.2), and the gathered weights of its stages. While F or BW of a stage runs,
-    it also holds what that operation allocates besides: its workspace, and in BW, of the first of
-    these microbatches, `recompute_memory`.
+    of every device. On device d of P, min(M, P - d) consecutive microbatches are live (Megatron-LM,
+    arXiv 2104.04473, section 2.2), and so are the gathered weights of its stages. While F or BW of
+    a stage runs, what that operation allocates is live, too: its workspace, and in BW of the first
+    of these microbatches `recompute_memory`.
     """
     return max(
         static_of(each[0], stages)
@@ -97,9 +97,9 @@ def peak_of_1f1b(
 def _of_microbatches(
     each: Sequence[StageCosts[Fraction]], stages: Sequence[int], count: int, slices: int
 ) -> Fraction:
-    """Most that the stages of a device allocate for so many microbatches in a row.
+    """Maximum memory that the stages of a device allocate for `count` consecutive microbatches.
 
-    After the last F they become fewer.
+    After the last F there are fewer.
     """
     equal = len(set(map(id, each))) == 1
     retained = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
@@ -113,6 +113,6 @@ def _of_microbatches(
 
 
 def _besides(costs: StageCosts[Fraction], stage: int) -> Fraction:
-    """Most that F or BW of a stage needs besides what F keeps."""
+    """Maximum memory that F or BW of a stage needs in addition to the retained activation."""
     allocated = costs.recompute_memory[stage] + costs.backward_workspace[stage]
     return max(costs.forward_workspace[stage], allocated)

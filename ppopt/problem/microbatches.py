@@ -1,10 +1,10 @@
 """Microbatches that differ: one factor each on times, and one each on memory.
 
 With packed or variable-length sequences no two microbatches take the same time. A factor on times
-multiplies every time that a stage takes for its microbatch, recompute included. A factor on memory
-multiplies the activation, the part of it that F keeps, the part that moves to the host with the
-time of that move, and the change of memory by B; not workspace. Of two operations that run as one,
-as much overlaps as of two with the smaller of their factors; the rest of the longer runs alone.
+multiplies every time of a stage for its microbatch, recompute included. A factor on memory
+multiplies the activation, its retained and its offloaded part with the time of that move, and the
+change of memory by B; not workspace. Of two operations that run as one, as much overlaps as of two
+with the smaller of their factors; the rest of the longer one runs alone.
 
 Slices of a microbatch differ in the same way: under causal attention a later one attends to more
 tokens. The factor of a slice, of mean 1, multiplies its times, on top of that of its microbatch.
@@ -35,10 +35,10 @@ Factors = tuple[Fraction, ...]
 TIMES, MEMORY = "microbatch_times", "microbatch_memory"
 SLICE_TIMES = "slice_times"
 DIGITS = 4
-"""Decimals to which factors that follow from others are rounded: ticks must be as fine."""
+"""Decimals to which derived factors are rounded: ticks must be as fine."""
 GIVEN_ORDER = "given"
 SEARCH_ORDER = "search"
-"""The values of `order` that mean: as the factors are listed, and: chosen with the schedule."""
+"""The values of `order` for the order of the factors, and for a choice made with the schedule."""
 
 
 def read_factors(field: str, value: object, count: int, reader: FieldReader) -> Factors | None:
@@ -75,7 +75,7 @@ def read_slice_times(value: object, slices: int, reader: FieldReader) -> Factors
 
 
 def read_order(value: object, batches: int, routes: int) -> str | tuple[int, ...]:
-    """Read the order of microbatches: `given`, `search`, or the order that was chosen.
+    """Read the order of microbatches: `given`, `search`, or a chosen order.
 
     Raises InputError on anything else; ConflictError if an order is chosen on two routes.
     """
@@ -104,7 +104,7 @@ def check_memory_known(times: object, memory: object, limit: object) -> None:
 
 
 def check_no_pairs(slices: Factors | None, costs: StageCosts[Fraction]) -> None:
-    """Raise ConflictError if slices differ, and an F and a backward take another time as one."""
+    """Raise ConflictError if slices differ, and pairs have times of their own."""
     alone = tuple(map(add, costs.forward, costs.backward))
     if costs.overlap not in ((), alone) and any(factor != 1 for factor in slices or ()):
         raise ConflictError(
@@ -121,12 +121,12 @@ def check_no_frozen_front(memory: Factors | None, frozen: bool) -> None:
 
 
 def denominator(factors: Sequence[Fraction] | None) -> int:
-    """The least number by which every factor is a whole one."""
+    """Smallest number whose product with every factor is whole."""
     return lcm(*(factor.denominator for factor in factors or ()))
 
 
 def scaled(ticks: int, factor: Fraction) -> int:
-    """Ticks times a factor, which are whole: `denominator` of the factors divides the ticks."""
+    """Ticks times a factor: whole, as `denominator` of the factors divides the ticks."""
     product, rest = divmod(ticks * factor.numerator, factor.denominator)
     assert not rest, "ticks are as fine as the factors need"
     return product
@@ -141,8 +141,8 @@ def costs_of(
 ) -> StageCosts[Number]:
     """Costs of stages for a microbatch with these factors.
 
-    `allocated` is what BW of every stage allocates in all for such a microbatch; None: what follows
-    from the costs. With `in_weight` W of stage 0 allocates that, too.
+    `allocated` is what BW of every stage allocates for such a microbatch; None: what follows from
+    the costs. With `in_weight` W of stage 0 allocates that, too.
     """
     factors = {Unit.TIME: times, Unit.MEMORY: memory}
     rows: dict[str, tuple[Any, ...]] = {

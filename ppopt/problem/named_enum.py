@@ -1,4 +1,4 @@
-"""Settings that are one of a few words."""
+"""Settings whose value is one of a few names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WORD_STARTS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class NamedEnum(StrEnum):
-    """A setting whose values are words; its class has the name of the setting.
+    """A setting whose values are names; its class has the name of the setting.
 
-    `LinkMode("streams")` reads a word; it raises InputError for another one.
+    `LinkMode("streams")` reads a name; it raises InputError for an unknown one.
     """
 
     @classmethod

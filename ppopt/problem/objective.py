@@ -1,4 +1,4 @@
-"""The objective: which figure of a schedule is made small."""
+"""The objective: the figure of a schedule that is minimised."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ppopt.problem.named_enum import NamedEnum
 
 
 class Objective(NamedEnum):
-    """What a search minimises."""
+    """The figure that a search minimises."""
 
     MAKESPAN = "makespan"
     """End of the last operation, from time 0."""

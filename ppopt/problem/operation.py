@@ -1,4 +1,4 @@
-"""Operations: what a device does, how an operation is numbered, and how it is written."""
+"""Operations: their kinds, and how an operation is written."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class TransferKind(IntEnum):
     """Kind of a transfer between two devices; the integers go on after those of `OpKind`."""
 
     SEND_F = NUM_KINDS
-    """The activation that an F hands to the next stage."""
+    """The activation that an F sends to the next stage."""
     SEND_B = NUM_KINDS + 1
-    """The gradient that a B or BW hands to the stage before."""
+    """The gradient that a B or BW sends to the previous stage."""
 
 
 class AuxiliaryKind(IntEnum):
-    """Kind of an operation besides compute and transfers; the integers go on after those."""
+    """Kind of an operation other than compute and transfers; the integers continue those."""
 
     UNSHARD = NUM_KINDS + len(TransferKind)
     """The all-gather of a stage's weights."""
@@ -44,9 +44,9 @@ class AuxiliaryKind(IntEnum):
     OPTIMIZER = UNSHARD + 2
     """The optimizer step of a device."""
     OFFLOAD = UNSHARD + 3
-    """The way of a microbatch's activation to the host, after its F."""
+    """The move of a microbatch's activation to the host, after its F."""
     RELOAD = UNSHARD + 4
-    """Its way back, before its B or BW."""
+    """The move back, before its B or BW."""
 
 
 ONCE = -1

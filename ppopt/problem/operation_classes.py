@@ -1,8 +1,8 @@
-"""What an instance is made of: resources, classes of operations with modes, and precedence.
+"""The parts of an instance: classes of operations with modes, precedence and allocations.
 
-The words are those of the multi-mode resource-constrained project scheduling problem (Talbot,
-Management Science 28, 1982), as PyJobShop's `Task`, `Mode` and `Resource` have them. All operations
-of one class are alike, and a class has one operation per microbatch, or one in all.
+The terms are those of the multi-mode resource-constrained project scheduling problem (Talbot,
+Management Science 28, 1982), as in PyJobShop's `Task`, `Mode` and `Resource`. All operations of a
+class are equal, and a class has one operation per microbatch, or a single one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ppopt.problem.operation import TransferKind
 
 
 class Criterion(Enum):
-    """What a free link may go by when it takes one of the transfers that wait; the least first."""
+    """Criterion by which a free link chooses among waiting transfers; the smallest value first."""
 
     ARRIVAL = "arrival"
-    """When what it carries was there to be sent."""
+    """When its data exists."""
     NEED = "need"
-    """When its receiver starts where links are delays."""
+    """When its receiver starts if links are delays."""
     MICROBATCH = "microbatch"
 
 
 DispatchRule = tuple[Criterion, ...]
-"""Criteria of a dispatching rule, each for those that the ones before it leave equal; at last the
-number of the operation."""
+"""Criteria of a dispatching rule, each of which breaks the ties of those before it; the last tie is
+broken by the number of the operation."""
 
 
 class Mode(NamedTuple):
@@ -37,12 +37,12 @@ class Mode(NamedTuple):
     duration: int
     """In ticks."""
     allocates: int = 0
-    """Memory taken at the start, in ticks of memory."""
+    """Memory allocated at the start, in ticks of memory."""
     frees: int = 0
-    """Memory given back at the end, in ticks of memory."""
+    """Memory freed at the end, in ticks of memory."""
     pair_workspace: int = 0
-    """Memory that an operation of no length takes and gives back besides if it is in a pair, which
-    has a length; in ticks of memory."""
+    """Memory that an operation of zero duration also allocates and frees if it is in a pair, which
+    has a duration; in ticks of memory."""
 
     @property
     def change(self) -> int:
@@ -57,21 +57,21 @@ class OperationClass(NamedTuple):
     route: int
     slice: int
     resource: int
-    """Number of the resource that runs them; that of a compute resource is its device's."""
+    """Number of the resource that runs them; of compute, that of the device."""
     modes: tuple[Mode | None, ...]
     """Ways to run one of them; None: it is absent, as is the W of a whole backward. Classes of one
-    stage, route and slice that have several modes choose together, for every microbatch: the modes
-    of one place belong together."""
+    stage, route and slice that have several modes choose together, for every microbatch: modes
+    at the same index belong together."""
     size: int
     """Number of operations: one per microbatch of the route, or 1; 0 if the stage has none of this
-    kind, as a frozen stage has no W. All modes are None then."""
+    kind, as a frozen stage has no W. All modes are then None."""
     by_microbatch: tuple[tuple[Mode, ...], ...] = ()
-    """If microbatches differ, the modes of every one, in the order of `modes`; these are then as
-    short, and hold as little, as those of any microbatch. A mode of none has no entries."""
+    """If microbatches differ, the modes of every one, in the order of `modes`; these then have the
+    minimum duration and memory of all microbatches. A mode that is None has no entries."""
 
     @property
     def modes_by_option(self) -> tuple[Mode | None, Mode | None]:
-        """The modes where backwards are split, and where they are whole."""
+        """The modes if backwards are split, and if they are whole."""
         return self.modes[0], self.modes[-1]
 
     @property
@@ -96,12 +96,12 @@ class OperationClass(NamedTuple):
 
     @property
     def allocates(self) -> int:
-        """Memory taken at the start in the first mode, in ticks of memory."""
+        """Memory allocated at the start in the first mode, in ticks of memory."""
         return self.modes[0].allocates if self.modes[0] else 0
 
     @property
     def frees(self) -> int:
-        """Memory given back at the end in the first mode, in ticks of memory."""
+        """Memory freed at the end in the first mode, in ticks of memory."""
         return self.modes[0].frees if self.modes[0] else 0
 
     @property
@@ -124,23 +124,23 @@ class Precedence(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """Memory held from the start of one operation to the end of another one."""
+    """Memory that is live from the start of one operation to the end of another."""
 
     allocated_by: int
-    """Operation, or class of one, that takes it."""
+    """Operation, or class of operations, that allocates it."""
     freed_by: int
-    """Operation, or class of one, that gives it back."""
+    """Operation, or class of operations, that frees it."""
     amount: int
     """In ticks of memory."""
 
 
 class ClassAllocation(NamedTuple):
-    """Memory held from the start of the operations of one class to the end of those of another."""
+    """Memory that is live from the start of a class's operations to the end of another's."""
 
     allocated_by: int
-    """Class that takes it."""
+    """Class that allocates it."""
     freed_by: int
-    """Class that gives it back."""
+    """Class that frees it."""
     amounts: tuple[int, ...]
     """By microbatch of the route, in ticks of memory."""
 
@@ -154,11 +154,11 @@ class Constraints(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """What one class of operations hands to another one, of the same microbatch."""
+    """Data that one class of operations passes to another, of the same microbatch."""
 
     before: int
     after: int
     delay: int
     """Time from device to device, in ticks."""
     kind: TransferKind
-    """What it is if it is a transfer."""
+    """Its kind if it is a transfer."""

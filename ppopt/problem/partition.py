@@ -21,15 +21,15 @@ Speeds = tuple[Fraction, ...]
 """Speed of the device of every stage, in stage order."""
 BALANCED = "balanced"
 _WORD = re.compile(rf"(?![{''.join(LETTERS.values())}]+$)[A-Za-z0-9_-]+")
-"""Text that is the name of a rule, if anything: a layout has other signs, or its letters alone."""
+"""Text that can only be the name of a rule: a layout has other signs, or its letters alone."""
 
 
 def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  # noqa: ARG001
     """Counts of decoder layers that differ by at most one, the larger ones first.
 
-    What comes before the first decoder layer (the embedding) goes to the first stage, and every
-    other layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make
-    no difference. Raises ConflictError if there are fewer decoder layers than stages.
+    Layers before the first decoder layer (the embedding) go to the first stage, and every other
+    layer to the stage of the decoder layer before it: MTP and head to the last. Speeds make no
+    difference. Raises ConflictError if there are fewer decoder layers than stages.
     """
     num_decoders = model.num_decoders
     if num_decoders < stages:
@@ -42,10 +42,10 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
 
 
 def of_all_layers(model: Layers, partition: str | Counts) -> str | Counts:
-    """A partition that `normal` has checked, its counts those of all layers.
+    """A partition that `normal` has checked, with counts of all layers.
 
     Counts that add up to the decoder layers alone are counts of these, as trainers write them. The
-    other layers go to the stages that `even` gives them to.
+    other layers go to the stages to which `even` assigns them.
     """
     if isinstance(partition, str) or not all(type(count) is int for count in partition):
         return partition
@@ -67,17 +67,17 @@ def _with_other_layers(model: Layers, decoders: Sequence[int]) -> Counts:
 
 
 def _decoders(model: Layers) -> list[int]:
-    """Places of the decoder layers."""
+    """Indices of the decoder layers."""
     return [index for index, layer in enumerate(model.layers) if layer.role == DECODER]
 
 
 def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:
-    """Counts whose largest F + BW of a stage is least, each on a device of its speed (default 1).
+    """Counts that minimize the largest F + BW of a stage, on devices of these speeds (default 1).
 
-    Of several such partitions: the one of least sum of squares of F + BW over the stages; of these,
-    the one whose first stage has the most layers, then the second, and so on. Exact: bisection on
-    the largest F + BW, and a dynamic program over the first layer of a stage. Raises ConflictError
-    if there are fewer layers than stages.
+    Ties are broken by the smallest sum of squares of F + BW over the stages, then by the most
+    layers on the first stage, then on the second, and so on. Exact: bisection on the largest F +
+    BW, and a dynamic program over the first layer of a stage. Raises ConflictError if there are
+    fewer layers than stages.
     """
     if len(model) < stages:
         raise ConflictError(
@@ -95,7 +95,7 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
 
 @lru_cache(maxsize=64)
 def _flattest(sums: tuple[int, ...], slow: tuple[int, ...]) -> Counts:
-    """Counts of least largest time, then of least sum of squares, the larger ones first.
+    """Counts of minimum largest time, then of minimum sum of squares, the larger ones first.
 
     `sums` is the work of the first 0, 1, ... layers; stage s takes its work times `slow[s]`.
     """
@@ -121,7 +121,7 @@ def _fits(sums: Sequence[int], slow: Sequence[int], bound: int) -> bool:
 
 
 def _reached(starts: Sequence[int], latest: Sequence[int]) -> list[int]:
-    """Every end of a stage that begins at one of some starts; both ascend."""
+    """All ends of a stage that begins at one of some starts; both ascend."""
     reached: list[int] = []
     for start in starts:
         first = max(start, reached[-1] if reached else 0) + 1
@@ -130,12 +130,12 @@ def _reached(starts: Sequence[int], latest: Sequence[int]) -> list[int]:
 
 
 def _ends(sums: Sequence[int], max_work: int) -> list[int]:
-    """Where a stage that begins at each layer ends at the latest, its work within `max_work`."""
+    """The latest end of a stage that begins at each layer, with its work within `max_work`."""
     return [bisect_right(sums, done + max_work) - 1 for done in sums]
 
 
 def _fewest_stages(sums: Sequence[int], max_work: int) -> int:
-    """Fewest stages of work within `max_work` each, or more than there are layers if none do."""
+    """Fewest stages of work within `max_work` each; more than there are layers if impossible."""
     ends = _ends(sums, max_work)
     stages, start = 0, 0
     while start < len(sums) - 1:
@@ -146,12 +146,12 @@ def _fewest_stages(sums: Sequence[int], max_work: int) -> int:
 
 
 def _min_squares(sums: Sequence[int], slow: Sequence[int], bound: int) -> Counts:
-    """Counts of least sum of squares within `bound`, the larger ones first where equal.
+    """Counts of minimum sum of squares within `bound`, the larger ones first if equal.
 
     A dynamic program from the last stage to the first. Squares of sums satisfy the quadrangle
-    inequality, so the best end of a stage does not fall as its start grows: it is found for the
+    inequality, so the best end of a stage does not decrease with its start: it is computed for the
     middle start first, and then within its ends for the starts on either side (F. F. Yao, "Speed-up
-    in dynamic programming", 1982). Only starts that the first stages reach are looked at.
+    in dynamic programming", 1982). Only starts that the first stages reach are considered.
     """
     size = len(sums) - 1
     ends = [_ends(sums, bound // factor) for factor in slow]
@@ -181,9 +181,9 @@ class _Squares(NamedTuple):
     sums: Sequence[int]
     factor: int
     latest: Sequence[int]
-    """Where a stage that begins at each layer ends at the latest."""
+    """The latest end of a stage that begins at each layer."""
     rest: Mapping[int, int]
-    """Least sum of squares of the stages after an end, if they can begin there."""
+    """Minimum sum of squares of the stages after an end, if they can begin there."""
 
     def total(self, start: int, end: int) -> int:
         """Sum of squares of a stage and the best stages after it."""
@@ -210,7 +210,7 @@ class _Squares(NamedTuple):
 
 
 SEARCH = "search"
-"""The partition is chosen with the schedule; until then the pipeline is that of `balanced`."""
+"""The partition is chosen with the schedule; until then it is that of `balanced`."""
 RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
     "even": even,
     BALANCED: balanced,
@@ -220,7 +220,7 @@ RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
 
 
 def all_by_rule(model: Layers, stages: int, speeds: Speeds | None = None) -> list[Counts]:
-    """The partitions of all rules; without `even` where a stage would have no decoder layer.
+    """The partitions of all rules; without `even` if a stage would have no decoder layer.
 
     Raises ConflictError if there are fewer layers than stages.
     """
@@ -229,7 +229,7 @@ def all_by_rule(model: Layers, stages: int, speeds: Speeds | None = None) -> lis
 
 
 def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
-    """Raise InputError if the partition is to be searched: `where` does not search it."""
+    """Raise InputError if the partition is to be searched where `where` does not."""
     if partition == SEARCH:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
@@ -237,7 +237,7 @@ def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
 def refuse_without_layers(
     partition: object, recompute: object, offload: object, recompute_unit: object
 ) -> None:
-    """Raise InputError if stages that are not of layers have what only layers have."""
+    """Raise InputError if stages without layers have a setting that only layers have."""
     for field, value, of_stages in (
         ("partition", partition, ""),
         ("recompute", recompute, "; stages take recompute_time and kept"),
@@ -252,7 +252,7 @@ def refuse_without_layers(
 
 
 def normal(partition: Any) -> str | Counts:
-    """Check a partition by itself: the name of a rule, counts as a tuple, or a layout's text.
+    """Check a partition on its own: the name of a rule, counts as a tuple, or the text of a layout.
 
     None is `balanced`. Raises InputError on anything else.
     """
@@ -276,7 +276,7 @@ def normal(partition: Any) -> str | Counts:
 
 
 def stages_of(partition: str | Counts) -> int | None:
-    """Number of stages that counts or a layout make; None for a rule, which makes any."""
+    """Number of stages of counts or a layout; None for a rule, which can make any number."""
     if isinstance(partition, tuple):
         return len(partition)
     return None if partition in RULES else len(layout.stages(partition))

@@ -1,10 +1,10 @@
 """Costs of the stages for many partitions of one model at once, in whole ticks.
 
-A pipeline is costly to make: its settings are read and checked as a user gives them. A search over
-partitions asks for the costs of thousands of partitions that differ in nothing but their cuts. Here
-the layers are read once, and the cost of a stage is the difference of two sums over first layers.
+Making a pipeline is slow: its settings are read and checked as a user gives them. A search over
+partitions asks for the costs of thousands of partitions that differ only in their cuts. Here the
+layers are read once, and the cost of a stage is a difference of two prefix sums.
 
-Numbers are whole and below 2^53, and are held as 64-bit floats: sums and products are exact, and
+Numbers are whole and below 2^53, and are stored as 64-bit floats: sums and products are exact, and
 products of matrices are fast.
 """
 
@@ -33,7 +33,7 @@ _TIMES = ("forward", "backward_input", "weight", "backward")
 """Fields of the times, in the order of the kinds of operations."""
 _MEMORY = ("activation", "kept", "memory_b", "static")
 _SAFETY_FACTOR = 4
-"""Sums of ticks stay so many times below 2^53, so that differences of sums are exact, too."""
+"""Safety factor below 2^53 that keeps differences of prefix sums exact."""
 
 
 class CostTable(NamedTuple):
@@ -45,25 +45,25 @@ class CostTable(NamedTuple):
     durations: Floats
     """Time of an operation, recompute included: `[kind and stage, pipeline]`."""
     links: Floats
-    """Delay between stages: `[number of the link (link_number), pipeline]`; row 0 is 0."""
+    """Delay between stages: `[id of the link (link_number), pipeline]`; row 0 is 0."""
     allocates: Floats
-    """Memory that an operation takes at its start: `[kind and stage, pipeline]`. What one without
-    length gives back at once is left out."""
+    """Memory that an operation allocates at its start: `[kind and stage, pipeline]`. Memory that an
+    operation of zero duration frees at once is left out."""
     retained: Floats
     """Memory of a microbatch from the end of F to the start of B, or BW: `[stage, pipeline]`."""
     pending: Floats
     """Memory of a microbatch from the end of B to the end of W: `[stage, pipeline]`."""
     static: Floats
-    """Memory always held: `[device, pipeline]`."""
+    """Static memory: `[device, pipeline]`."""
 
 
 class Recomputed(NamedTuple):
-    """What recompute makes of the stages of pipelines, in ticks: `[pipeline, stage]`."""
+    """Costs of the stages of pipelines with recompute, in ticks: `[pipeline, stage]`."""
 
     time: Ints
     """Added to B and BW, at speed 1 (`PartitionCosts.per_unit_at_speed_1`)."""
     retained: Ints
-    """What F keeps of the activations."""
+    """Activation that F retains."""
     peak: Ints
     """Largest live memory of a microbatch while BW runs."""
 
@@ -71,7 +71,7 @@ class Recomputed(NamedTuple):
 def link_number(pipeline: Pipeline, route: Any, stage: Any, back: Any) -> Any:
     """Number, 1 or more, of the link after a stage on a route; works on integers and on arrays.
 
-    `back` is 0 on the way there and 1 on the way back.
+    `back` is 0 for the way forward and 1 for the way back.
     """
     return 1 + (pipeline.routes * back + route) * pipeline.num_stages + stage
 
@@ -82,7 +82,7 @@ class PartitionCosts:
     def __init__(self, pipeline: Pipeline) -> None:
         """The partition of the pipeline does not matter; its model is in layers.
 
-        Times of pairs are none of these costs, but they are whole in ticks. Raises
+        Times of pairs are not among these costs, but they are whole in ticks. Raises
         NotApplicableError if times or memory are too large or too finely divided to stay exact.
         """
         self._pipeline, model, slices = pipeline, pipeline.model, pipeline.num_slices
@@ -147,14 +147,15 @@ class PartitionCosts:
         }
         self._peak = self._peak_of_layers(workspaces[OpKind.BW])
         self._passing = _ticks(passing, self.memory_per_unit)
-        """What F holds only while it runs, besides its workspace, of the first 0, 1, ... layers."""
+        """Activation that F allocates only while it runs, of the first 0, 1, ... layers."""
         hosts = np.array([host for route in pipeline.hosts for host in route])
         self._hosting = (np.arange(pipeline.num_devices)[:, None] == hosts).astype(np.float64)
 
     def _peak_of_layers(self, workspace: Ints) -> Callable[[Ints, Ints], Ints]:
         """Largest live memory of a microbatch while BW of layers `low` to `high` - 1 runs.
 
-        As in `ppopt.problem.backward_memory`: the layers before one hold a difference of two sums.
+        As in `ppopt.problem.backward_memory`: the layers before one retain a difference of two
+        sums.
         """
         retained, activation = self._sums["kept"], self._sums["activation"]
         if self._pipeline.model.recompute_unit is RecomputeUnit.STAGE:
@@ -172,7 +173,7 @@ class PartitionCosts:
     def _check(
         self, rows: Mapping[str, Sequence[Fraction]], links: Iterable[Sequence[Fraction]]
     ) -> None:
-        """Refuse numbers whose sums may not be exact."""
+        """Raise NotApplicableError if sums of the numbers may not be exact."""
         model, slices = self._pipeline.model, self._pipeline.num_slices
         pieces = self._pipeline.batches * slices
         slowest = int(self._slowness.max())
@@ -196,13 +197,13 @@ class PartitionCosts:
 
     @property
     def lengthless(self) -> bool:
-        """Whether an operation of some partition may have no length."""
+        """Whether an operation of some partition may have zero duration."""
         return any((np.diff(self._sums[field]) == 0).any() for field in _TIMES)
 
     def table(self, counts: Ints, recomputed: Recomputed | None = None) -> CostTable:
         """The costs of partitions, `counts[pipeline, stage]` layers each.
 
-        `recomputed`: what recomputes, if that is not as the layers say.
+        `recomputed`: the costs of recompute, if they are not those that the layers state.
         """
         high = np.cumsum(counts, axis=1).T
         low = high - counts.T
@@ -249,7 +250,7 @@ class PartitionCosts:
         return np.concatenate([row * self._slowness for row in rows])
 
     def _delays(self, high: Ints) -> Floats:
-        """Delays of links, where every stage ends after `high` layers."""
+        """Delays of links if every stage ends after `high` layers."""
         pipeline = self._pipeline
         last = link_number(pipeline, pipeline.routes - 1, pipeline.num_stages - 1, 1)
         table = np.zeros((last + 1, high.shape[1]))
@@ -266,9 +267,9 @@ class LinkDelays(NamedTuple):
     stage: int
     """The first of the stages."""
     back: int
-    """0 on the way there, 1 on the way back."""
+    """0 for the way forward, 1 for the way back."""
     delays: Sequence[Fraction]
-    """One; or one by the number of layers before the cut, where sizes decide."""
+    """One; or one by the number of layers before the cut, if sizes decide."""
 
 
 def link_delays(pipeline: Pipeline) -> Iterator[LinkDelays]:
@@ -309,7 +310,7 @@ class _RangeMaximum:
         self._rows = np.stack(rows)
 
     def over(self, low: Ints, high: Ints) -> Ints:
-        """Largest of the numbers `low` to `high` - 1, of which there is one at least."""
+        """Maximum of the numbers `low` to `high` - 1, at least one."""
         power = np.log2(high - low).astype(np.int64)
         return np.asarray(
             np.maximum(self._rows[power, low], self._rows[power, high - (1 << power)])

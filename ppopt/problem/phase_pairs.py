@@ -1,11 +1,11 @@
-"""How long an F and a backward take as one, from their phases on compute and on a link.
+"""Time of an F and a backward that run as one, from their phases on compute and on a link.
 
 F is a chain of phases and the backward is a chain; compute and link each run one phase at a time.
 Phases run in one piece. W of a phase runs on compute any time after it, in pieces: it is made of
-many matrix products, and fills what time the chains leave. The pair takes the least time in which
-all of it ends.
+many matrix products, and fills the time that the chains leave. The time of the pair is the minimum
+time in which all of it ends.
 
-Without W these are two jobs on two machines, and the least time is a shortest path in the plane
+Without W these are two jobs on two machines, and the minimum time is a shortest path in the plane
 (S. B. Akers, A graphical approach to production scheduling problems, Operations Research 4, 1956).
 A point (x, y) says that F has run for x and the backward for y. Both advance along a diagonal, one
 alone along an axis. Two phases of one machine make a rectangle that no path may enter. The path
@@ -23,7 +23,7 @@ over all k,
 That is the makespan of preemptible jobs with release dates on the time that the chains leave, as
 some W is always ready where compute idles after the last idle time of the largest k. The paths
 above do not only reach each corner the soonest: on their way they advance y, or x, without a stop.
-If they advance y, every r(k) is the least there is. If another path has come to x later, by d
+If they advance y, every r(k) is minimal. If another path has come to x later, by d
 at least, it has at most d less compute left, so no term is smaller. Hence the same corners suffice.
 From a corner on, what is left costs the larger of what the way to the next corner costs and its
 length + what is left from there: one number per corner, found from the end backwards.
@@ -44,7 +44,7 @@ from ppopt.problem.layer import Layer
 from ppopt.problem.phases import Machine, Phase
 
 MAX_CORNERS = 2**20
-"""Most points of the grid of two chains: some seconds."""
+"""Maximum number of points of the grid of two chains: some seconds of work."""
 Matrix = tuple[tuple[Fraction, ...], ...]
 Corner = tuple[int, int]
 """Number of phases of F and of the backward that have ended."""
@@ -117,7 +117,7 @@ def _backward(layer: Layer, whole: bool) -> Iterator[Phase]:
 
 
 def _chain(phases: Sequence[Phase], per_unit: int) -> Chain:
-    """Leave out phases without length; their W is ready as soon as the phase before has ended."""
+    """Leave out phases of zero duration; their W is ready when the phase before has ended."""
     weights = [0]
     for phase in phases:
         if phase.time:
@@ -130,7 +130,7 @@ def _chain(phases: Sequence[Phase], per_unit: int) -> Chain:
 
 @lru_cache(maxsize=4096)
 def min_time(forward: Chain, backward: Chain) -> int:
-    """Least time of two chains, and the W of the second one, on compute and a link, in ticks.
+    """Minimum time of two chains, and the W of the second, on compute and a link, in ticks.
 
     Exact; see the module. Time and memory grow with the number of corners that are reached. Raises
     ConflictError if there may be more than `MAX_CORNERS`.
@@ -161,7 +161,7 @@ def min_time(forward: Chain, backward: Chain) -> int:
 
 
 class _Plane:
-    """Progress of F (x) and of the backward (y), and what no path may cross."""
+    """Progress of F (x) and of the backward (y), and the rectangles that no path may enter."""
 
     def __init__(self, forward: Chain, backward: Chain) -> None:
         self._forward, self._backward = forward, backward
@@ -180,7 +180,7 @@ class _Plane:
         self._ready = [level for level, weight in enumerate(weights) if weight]
 
     def following(self, corner: Corner) -> list[Corner]:
-        """The corners on both sides of what the diagonal meets; the end, if it meets nothing."""
+        """The corners on both sides of the rectangle that the diagonal meets; else the end."""
         (across, up), (right, top) = corner, self.end
         if corner == self.end:
             return []
@@ -199,9 +199,9 @@ class _Plane:
         )
 
     def cost(self, corner: Corner, following: Corner) -> int:
-        """Time from a corner until all ends, if nothing but the phases up to another counts.
+        """Time from a corner until all ends, if only the phases up to the next corner count.
 
-        The path is the diagonal as far as both phases of the other corner allow.
+        The path is the diagonal as far as both phases of the next corner allow.
         """
         (across, up), (right, top) = corner, following
         x, y, longest = self._x[across], self._y[up], 0
@@ -216,7 +216,7 @@ class _Plane:
         return longest
 
     def _compute_left_at(self, x: int, level: int) -> int:
-        """Compute left where F has run for `x` and so many phases of the backward have ended."""
+        """Compute left after F has run for `x` and `level` phases of the backward have ended."""
         across = bisect_right(self._x, x) - 1
         begun = x - self._x[across]
         runs = begun and self._forward.on[across] is Machine.COMPUTE

@@ -1,8 +1,8 @@
-"""Phases of a layer: what its F and its B do in turn, on compute and on a link.
+"""Phases of a layer: the steps of its F and of its B, on compute and on a link.
 
 An F of a mixture of experts computes attention, sends tokens to their experts, computes these, and
-sends the tokens back. Alone it takes the sum. Run with a backward of another microbatch, its link
-phases hide behind the compute of the other one (`ppopt.problem.phase_pairs` says how far).
+sends the tokens back. Alone it takes the sum. In a pair with a backward of another microbatch, its
+link phases overlap with the compute of the other (see `ppopt.problem.phase_pairs`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXAMPLE = "{on: compute, time: 4.3}"
 
 
 class Machine(StrEnum):
-    """What a phase runs on: one phase at a time."""
+    """The machine of a phase: it runs one phase at a time."""
 
     COMPUTE = "compute"
     LINK = "link"
@@ -42,14 +42,14 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class Phases:
-    """What F and B of a layer do in turn."""
+    """The steps of F and B of a layer."""
 
     forward: tuple[Phase, ...]
     backward: tuple[Phase, ...]
 
     @classmethod
     def read(cls, value: object) -> Phases:
-        """Read a mapping from F and B to lists of phases; numbers are left as they are.
+        """Read a mapping from F and B to lists of phases; numbers stay as they are.
 
         Raises InputError on anything else.
         """
@@ -66,7 +66,7 @@ class Phases:
         return cls(**{field: tuple(_phase_list(key, value[key])) for key, field in PARTS.items()})
 
     def each(self, change: Callable[[Any, str], Any]) -> Phases:
-        """Change every number that was given; `change` gets it and its key, `time` or `weight`.
+        """Change every number; `change` gets it and its key, `time` or `weight`.
 
         The message of an InputError names the phase.
         """

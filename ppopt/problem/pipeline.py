@@ -1,4 +1,4 @@
-"""The problem: a pipeline's stages, where they sit, what they cost and what memory they take."""
+"""The pipeline: stages on devices, with their costs, memory and limits."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from ppopt.problem.units import Unit
 @accepts_every_name
 @dataclass(frozen=True)
 class Pipeline(PipelineFields):
-    """A pipeline, given as its user gives it: exact, checked and frozen.
+    """The problem as its user gives it: exact, checked and frozen.
 
     A field may be given under any of its names in files (`forward_times` for `forward`; see
     `ppopt.problem.settings`). Values are one number for all or a list. With a named placement a
-    list has one entry per device, the device's whole share of the model, and `chunks` cuts every
-    share into equal stages; with an explicit placement it has one entry per stage. Of a `model` in
-    layers the costs are sums over the layers of each stage, one entry per stage under every
-    placement, whatever number of chunks. Numbers are read as decimals (see `ppopt.problem.exact`)
-    and may carry a unit, as in `"3.2ms"` or `"80GiB"` (see `ppopt.problem.units`). Raises
-    InputError on anything that is no pipeline; ConflictError if its parts, each of them right,
-    do not go together.
+    list has one entry per device, for the device's whole share of the model, and `chunks` divides
+    every share into equal stages; with an explicit placement it has one entry per stage. With a
+    `model` in layers, costs are sums over the layers of each stage: one entry per stage under every
+    placement, whatever the number of chunks. Numbers are read as decimals (see
+    `ppopt.problem.exact`) and may have a unit, as in `"3.2ms"` or `"80GiB"` (see
+    `ppopt.problem.units`). Raises InputError on anything that is no pipeline; ConflictError if
+    valid fields contradict each other.
     """
 
     def __post_init__(self) -> None:
@@ -80,11 +80,11 @@ class Pipeline(PipelineFields):
         _ = self.ticks
 
     def _set(self, **fields: object) -> None:
-        """Replace fields by what they say, while the pipeline is made."""
+        """Replace fields while the pipeline is built."""
         vars(self).update(fields)
 
     def _read_structure(self) -> None:
-        """Read what says which stages there are, where they sit, and what they run."""
+        """Read the stages, their placement and the modes of their operations."""
         self._set(stages=whole(self.stages, "stages"), batches=whole(self.batches, "batches"))
         if self.chunks is not None:
             self._set(chunks=whole(self.chunks, "chunks"))
@@ -116,7 +116,7 @@ class Pipeline(PipelineFields):
                 self._set(**{count.field: exact.count(number, count.field)})
 
     def _read_model(self) -> None:
-        """Read the model, its partition and its recompute, each by itself."""
+        """Read the model, its partition, recompute and offload, each on its own."""
         if self.model is None:
             partition.refuse_without_layers(
                 self.partition, self.recompute, self.offload, self.recompute_unit
@@ -151,7 +151,7 @@ class Pipeline(PipelineFields):
         self._set(**cost_fields.of_layers(self.model, self.counts, first, reader))
 
     def _read_delays(self, reader: FieldReader) -> None:
-        """Read the delays between stages, or derive them from what layers hand on."""
+        """Read the delays between stages, or derive them from the outputs of layers."""
         stated = {"p2p": self.p2p, "backward_p2p": self.backward_p2p}
         if self.link is not None:
             link.check_model(self.model)
@@ -165,7 +165,7 @@ class Pipeline(PipelineFields):
             self._set(**{field: read})
 
     def _read_microbatches(self, reader: FieldReader) -> None:
-        """Read by which factors microbatches and their slices differ."""
+        """Read the factors by which microbatches and their slices differ."""
         self._set(**sequence_lengths.factors_of(vars(self), reader))
         stated = self.microbatch_times, self.microbatch_memory
         microbatches.check_memory_known(*stated, self.mem_limit)
@@ -183,12 +183,12 @@ class Pipeline(PipelineFields):
 
     @property
     def has_links(self) -> bool:
-        """Whether links are resources, which carry one transfer at a time; else they are delays."""
+        """Whether links are resources, which carry one transfer at a time; otherwise delays."""
         return bool(self.link_mode.has_links)
 
     @cached_property
     def has_transfers(self) -> bool:
-        """Whether links are resources, and some stages next to each other are on two devices."""
+        """Whether links are resources and some neighbouring stages are on two devices."""
         boundaries = (pair for row in self.hosts for pair in pairwise(row))
         return self.has_links and any(source != target for source, target in boundaries)
 
@@ -199,7 +199,7 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def has_gradient_work(self) -> bool:
-        """Whether a step has operations around its microbatches."""
+        """Whether a step has unshards, gradient syncs, optimizers or gathered weights."""
         return any(any(self.costs[field]) for field in STEP_FIELDS)
 
     @cached_property
@@ -209,17 +209,17 @@ class Pipeline(PipelineFields):
 
     @property
     def has_auxiliary_operations(self) -> bool:
-        """Whether a step has operations besides compute and transfers."""
+        """Whether a step has operations other than compute and transfers."""
         kinds = {RESOURCES[trait] for trait in self.traits if trait in RESOURCES}
         return not kinds <= {ResourceKind.LINK}
 
     @property
     def streams(self) -> bool:
-        """Whether links are streams: what PyTorch posts, in its order."""
+        """Whether links are streams: they run what PyTorch posts, in its order."""
         return self.link_mode is LinkMode.STREAMS
 
     def refuse_search_of_layers(self, what: str) -> None:
-        """Raise InputError if recompute or offload is to be searched: `what` searches neither."""
+        """Raise InputError if recompute or offload is to be searched where `what` does not."""
         for field in layer_choices.RULES:
             layer_choices.refuse_search(field, getattr(self, field), what)
 
@@ -241,7 +241,7 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def frozen_stages(self) -> tuple[bool, ...]:
-        """Whether a stage is frozen, that is all its layers are; an empty one, all before it."""
+        """Whether all layers of a stage are frozen; for an empty stage, all layers before it."""
         if self.model is None:
             return self.frozen or (False,) * self.num_stages
         stages = self.model.stage_layers(self.counts)
@@ -287,7 +287,7 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def chunks_of_partition(self) -> int | None:
-        """Stages per device that counts or a layout make; None if they leave it open."""
+        """Stages per device that counts or a layout imply; None if they imply none."""
         num_stages = None if self.model is None else partition.stages_of(self.partition)
         if num_stages is None or num_stages % self.stages or self.placement == "linear":
             return None
@@ -321,14 +321,14 @@ class Pipeline(PipelineFields):
 
     @property
     def has_unequal_shares(self) -> bool:
-        """Whether stages are given by hand and differ, so that equal chunks may be a wrong cut."""
+        """Whether stages given by hand differ, so that equal chunks may be wrong."""
         return self.model is None and cost_fields.has_unequal_shares(vars(self))
 
     @property
     def layout(self) -> Layout:
-        """Where every stage sits, per route, and the slices of a microbatch.
+        """The device of every stage, per route, and the slices of a microbatch.
 
-        Schedules of one layout are of one search space.
+        Schedules of one layout belong to one search space.
         """
         return self.hosts, self.num_slices
 
@@ -350,8 +350,8 @@ class Pipeline(PipelineFields):
     def without_model(self) -> Pipeline:
         """The same pipeline, its costs given stage by stage with an explicit placement.
 
-        Where microbatches differ in memory, BW allocates what it does for the smallest, times the
-        factor: no more than it does if layers recompute one at a time.
+        If microbatches differ in memory, BW allocates what it allocates for the smallest one, times
+        the factor: no more than it allocates if layers recompute one at a time.
         """
         if self.model is None:
             return self
@@ -378,8 +378,8 @@ class Pipeline(PipelineFields):
     def with_stage_costs(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
         """The same pipeline with other costs given stage by stage, in the same ticks of time.
 
-        `costs` holds those of one slice, as the fields of `costs` do; what it lacks stays. `fields`
-        are further fields of the pipeline. Raises InputError if they make no pipeline.
+        `costs` has the costs of one slice, by the fields of `costs`; missing ones stay. `fields`
+        are other fields of the pipeline. Raises InputError if they make no pipeline.
         """
         bare = self.without_model()
         values = {**bare.costs, **self._unstated, **costs}
@@ -405,11 +405,11 @@ class Pipeline(PipelineFields):
         return self if divisor == self.tick_divisor else replace(self, tick_divisor=divisor)
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
-        """The same stages on other devices, by a list with the device of every stage.
+        """The same stages on other devices, given as the device of every stage.
 
-        If the partition of a model is a rule, the rule is applied again: it depends on the
-        speeds of the devices. Raises NotApplicableError if chunks cut shares that differ:
-        other placements then have other stages.
+        If the partition of a model is a rule, the rule is applied again: it depends on the speeds
+        of the devices. Raises NotApplicableError if chunks divide unequal shares: other placements
+        then have other stages.
         """
         costs: dict[str, Any] = {}
         if self.named_placement and self.model is None and self.num_chunks > 1:
@@ -417,7 +417,7 @@ class Pipeline(PipelineFields):
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
     def route(self, microbatch: Any) -> Any:
-        """Route of a microbatch: the first half takes route 0, the second half route 1.
+        """Route of a microbatch: route 0 for the first half, route 1 for the second half.
 
         It works on integers and on arrays.
         """
@@ -450,7 +450,7 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def costs(self) -> StageCosts[Fraction]:
-        """Cost of every stage for one slice of a microbatch, in the user's units, chunks cut.
+        """Cost of every stage for one slice of a microbatch, in the user's units, chunks divided.
 
         Times are those on a device of speed 1.
         """
@@ -468,7 +468,7 @@ class Pipeline(PipelineFields):
         return limits_of(self.mem_limit, each, self.hosted[0], self.num_slices)
 
     def static_of(self, device: int) -> Fraction:
-        """Memory always held by a device: the static memory of its stages, on every route."""
+        """Static memory of a device: that of its stages, on every route."""
         return static_of(self.costs, [stage for hosted in self.hosted for stage in hosted[device]])
 
     @cached_property
@@ -479,7 +479,7 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def ticks(self) -> Ticks:
-        """All costs as integer ticks: the one duration table of the project."""
+        """All costs as integer ticks: the only duration table of the project."""
         static = tuple(self.static_of(device) for device in range(self.num_devices))
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         factors = (self.microbatch_times or (), self.microbatch_memory or ())
@@ -507,11 +507,11 @@ class Pipeline(PipelineFields):
 
     @property
     def order_is_open(self) -> bool:
-        """Whether an order of microbatches that differ is to be chosen with the schedule."""
+        """Whether the order of microbatches that differ is to be chosen with the schedule."""
         return self.order == microbatches.SEARCH_ORDER and len(set(self.factors)) > 1
 
     def reordered(self, order: Sequence[int]) -> Pipeline:
-        """The pipeline whose microbatches run in another order, of the places in this one's."""
+        """The pipeline with its microbatches in another order, given by their indices."""
         before = self.order if isinstance(self.order, tuple) else range(self.batches)
         factors: dict[str, Any] = {
             field: tuple(values[index] for index in order)
@@ -543,8 +543,8 @@ class Pipeline(PipelineFields):
     def with_smallest_microbatches(self) -> Pipeline:
         """The relaxation in which every microbatch has the smallest factors, in the same ticks.
 
-        Take any schedule, and keep all starts: every operation ends no later, and every microbatch
-        holds no more at any time.
+        Keep all starts of any schedule: every operation ends no later, and every microbatch needs
+        no more memory at any time.
         """
         return self._with_equal_microbatches(*map(min, zip(*self.factors, strict=True)))
 
@@ -561,7 +561,7 @@ class Pipeline(PipelineFields):
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int
     ) -> tuple[tuple[Fraction, ...] | None, bool]:
-        """What BW of every stage allocates in all for a slice of such a microbatch.
+        """Memory that BW of every stage allocates for a slice of such a microbatch.
 
         None: what follows from `costs`. And whether W of stage 0 runs all of its backward.
         """
@@ -580,9 +580,9 @@ class Pipeline(PipelineFields):
         return units.with_unit(self.ticks.memory(ticks), self.memory_unit)
 
     def spelled_out(self) -> str:
-        """Every field with its value: the words that tell pipelines apart.
+        """Every field with its value: text that tells pipelines apart.
 
-        Fields that earlier versions had not stand only where they are given.
+        Fields that earlier versions did not have are included only if they are given.
         """
         values = (
             f"{field.name}={getattr(self, field.name)!r}"
@@ -605,7 +605,7 @@ class Pipeline(PipelineFields):
 
 
 class Model(Layers):
-    """The model as it is trained: layers (see `ppopt.problem.layers.Layers`) to put on devices."""
+    """A model in layers (see `ppopt.problem.layers.Layers`) to place on devices."""
 
     def pipeline(
         self,
@@ -617,12 +617,12 @@ class Model(Layers):
         partition: Any = None,
         **fields: Any,
     ) -> Pipeline:
-        """Place the model on devices: stages of consecutive layers, cut by a partition.
+        """Place the model on devices: stages of consecutive layers, divided by a partition.
 
         There are `devices` x `chunks` stages; with a placement list, one per entry. `partition` is
         `balanced` (the default), `even`, a list of layers per stage, or a layout as Megatron-LM
-        writes it (see `ppopt.problem.partition`). `more` are further fields of `ppopt.Pipeline`,
-        such as `mem_limit` and `p2p`. Raises InputError if that is no pipeline.
+        writes it (see `ppopt.problem.partition`). `fields` are other fields of `ppopt.Pipeline`,
+        such as `mem_limit` and `p2p`. Raises InputError if they make no pipeline.
         """
         stages = devices
         if placement is not None and not isinstance(placement, str):

@@ -14,7 +14,7 @@ from ppopt.problem.settings import with_fields
 
 
 def _fields(*costs: Cost) -> dict[str, int | None]:
-    """Fields of a pipeline, with their values if nothing is given."""
+    """Fields of a pipeline, with their values if they are not given."""
     return {cost.field: cost.default.value for cost in of_stages(costs)}
 
 
@@ -33,7 +33,7 @@ LATER_FIELDS = (
     optimizer_barrier=_fields(*cost_table.PAIRS, *cost_table.STEP),
 )
 class PipelineFields(CostFields):
-    """What a pipeline is made from. `ppopt.Pipeline` reads and checks it, and says what follows.
+    """The fields of a pipeline. `ppopt.Pipeline` reads and checks them, and derives the rest.
 
     Its costs are those of `ppopt.problem.cost_table`: one number for all stages, or one per stage.
     Names in files, flags and shapes are in `ppopt.problem.settings`.
@@ -49,18 +49,18 @@ class PipelineFields(CostFields):
     """`linear`, `interleaved`, `v`, or the device of every stage; None: linear, or interleaved
     if `chunks` is above 1. `search`: `ppopt.solve` chooses it with the schedule."""
     model: Any = None
-    """None; or the `Model` whose layers the stages hold (its list of layers will do), in place of
-    costs per stage."""
+    """None; or the `Model` (or its list of layers) whose layers the stages have, in place of costs
+    per stage."""
     partition: Any = None
     """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
     `ppopt.problem.partition`."""
     recompute: Any = None
-    """Of a model: `none` of its layers recomputes, or all do (`full`); it is None once the layers
-    of the model say so. `search`: `ppopt.solve` chooses. None: as the layers say."""
+    """Of a model: `none` of its layers recomputes, or all do (`full`); it becomes None when the
+    layers of the model are set. `search`: `ppopt.solve` chooses. None: as the layers state."""
     recompute_unit: Any = None
-    """Of a model: what a whole backward recomputes at once (see
-    `ppopt.problem.backward_memory.RecomputeUnit`); it is None once the model says so. None: as the
-    model says."""
+    """Of a model: the unit that a whole backward recomputes at once (see
+    `ppopt.problem.backward_memory.RecomputeUnit`); it becomes None when that of the model is
+    set. None: that of the model."""
     p2p: Any = 0
     """Delay between devices: one number; a list with the delay after every stage but the last; or a
     matrix [from device][to device], zero diagonal."""
@@ -68,9 +68,9 @@ class PipelineFields(CostFields):
     """The same on the way back; its list too has the boundary after stage 0 first. None: `p2p`."""
     link: Any = None
     """Of a model: the delays by size, a `ppopt.problem.link.Link` or a mapping of `latency`,
-    `bandwidth` and perhaps `backward`, in place of `p2p`, which then holds the list. After a stage
-    whose last layer hands on `output` (a slice of it: its part) it is latency + output / bandwidth.
-    """
+    `bandwidth` and optionally `backward`, in place of `p2p`, which then has the list. After a
+    stage whose last layer has the size `output` (a slice: its share) the delay is latency +
+    output / bandwidth."""
     link_mode: Any = LinkMode.DELAY
     """Whether links are delays, or carry one transfer at a time (see `ppopt.problem.link_mode`)."""
     first_backward: Any = FirstBackward.SPLIT
@@ -78,47 +78,48 @@ class PipelineFields(CostFields):
     backward, as in PyTorch's runtime (see `ppopt.problem.first_backward`)."""
     offload: Any = None
     """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; both
-    are None once the layers of the model say so. Or `search`, chosen with the schedule. None: as
-    the layers say."""
+    become None when the layers of the model are set. `search`: chosen with the schedule. None:
+    as the layers state."""
     host_link: Any = HostLink.DUPLEX
-    """Whether both ways of a device run at once, or one at a time."""
+    """Whether both directions of a device run at the same time, or one at a time."""
     device_speed: Any = 1
     """Speed of the devices, one number or one per device, above 0: an operation of a stage takes
-    its time / the speed of its device. If routes run a stage on two devices, these have one."""
+    its time / the speed of its device. If two routes run a stage on two devices, these have the
+    same speed."""
     mem_limit: Any = None
     """None; `1f1b`; one number for every device; or a list, one number per device."""
     optimizer_barrier: bool = False
     """Whether optimizers wait for the gradients of all devices."""
     frozen: Any = None
-    """Whether stages are frozen: one for all, or one per stage; None: none is. Of a model in layers
-    its layers say it (see `ppopt.problem.frozen`)."""
+    """Whether stages are frozen: one value for all, or one per stage; None: none is. With a model
+    in layers, its layers state it (see `ppopt.problem.frozen`)."""
     microbatch_times: Any = None
     """Factor on the times of a microbatch, one for all or one per microbatch; None: 1 (see
     `ppopt.problem.microbatches`)."""
     microbatch_memory: Any = None
     """Factor on the memory of a microbatch, in the same form; None: 1."""
     microbatch_tokens: Any = None
-    """Lengths of the documents of every microbatch, which give both factors; None once these say
-    so (see `ppopt.problem.sequence_lengths`)."""
+    """Lengths of the documents of every microbatch, from which both factors follow; it becomes None
+    when these are set (see `ppopt.problem.sequence_lengths`)."""
     attention_share: Any = None
-    """Share of the times that grows with the square of a document's length, and with slices gives
-    `slice_times`; None: 0, or once the factors say so."""
+    """Share of the times that grows with the square of a document's length; with slices,
+    `slice_times` follow from it. None: 0, or the factors are set."""
     reference_tokens: Any = None
-    """Tokens of the document of which the times of the stages are; None:
+    """Tokens of the document to which the times of the stages belong; None:
     `tokens_per_microbatch`."""
     order: Any = GIVEN_ORDER
-    """Order in which microbatches run: `given`, as their factors are listed; `search`,
-    chosen with the schedule; or the order that was chosen: the factors are in that order, and entry
-    k is the place in the list asked for of the microbatch that runs k-th."""
+    """Order in which microbatches run: `given`, the order of their factors; `search`, chosen with
+    the schedule; or a chosen order. The factors are then in that order, and entry k is the
+    index, in the given list, of the microbatch that runs k-th."""
     slices: int | None = None
     """Equal parts of every microbatch along the sequence, in causal order; None: 1."""
     slice_times: Any = None
     """Relative times of the slices, one each; factors of mean 1 once they are read. None: equal.
-    They say how many slices there are, too."""
+    Their number is the number of slices, too."""
     routes: int = 1
     """2: half of the microbatches run the stages in mirrored placement (bidirectional)."""
     time_unit: str | None = None
-    """ns, us, ms or s; None: that of the numbers which carry one, and if none does, unknown."""
+    """ns, us, ms or s; None: that of the numbers with a unit; unknown if there are none."""
     memory_unit: str | None = None
     """B, KB, MB, GB, KiB, MiB or GiB; None: as for `time_unit`."""
     tokens_per_microbatch: Any = None
@@ -129,11 +130,11 @@ class PipelineFields(CostFields):
     peak_flops: Any = None
     """Floating-point operations per second of one device, of speed 1, at most; None: unknown."""
     training: Any = None
-    """Sizes with which a trainer runs it, a `ppopt.problem.training_sizes.TrainingSizes` or a
-    mapping of them; None: unknown."""
+    """Sizes of the training, a `ppopt.problem.training_sizes.TrainingSizes` or a mapping of them;
+    None: unknown."""
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
     tick_divisor: int = 1
     """Ticks in the common tick of the times; above 1 only for a schedule file whose operations
-    start between those."""
+    start between common ticks."""

@@ -31,10 +31,10 @@ DEFAULT_CHUNKS = {"linear": 1, "interleaved": 2, "v": 2}
 
 
 def refuse_placement_search(placement: object, what: str) -> None:
-    """Raise InputError if a placement is to be searched by something that does not."""
+    """Raise InputError if a placement is to be searched where `what` does not."""
     if placement == SEARCH:
         raise InputError(
-            f"placement: {what} does not search placements; `ppopt solve` does: name the one it "
+            f"placement: {what} does not search placements; `ppopt solve` does: give the one it "
             "finds"
         )
 

@@ -24,12 +24,12 @@ class Problem:
 
     @cached_property
     def instance(self) -> Instance:
-        """The operations of the problem: where backwards are mixed, those of both kinds."""
+        """The operations of the problem: if backwards are mixed, those of both kinds."""
         return Instance.of(self.pipeline, self.backward_kind)
 
     @cached_property
     def full_instance(self) -> Instance:
-        """The same with all other resources and operations; the same one if there are none."""
+        """The same with all other resources and operations; `instance` if there are none."""
         instance = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
         return instance if len(instance.classes) > len(self.instance.classes) else self.instance
 
@@ -51,12 +51,12 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """Number of operations of every schedule; the largest number where backwards are mixed."""
+        """Number of operations of every schedule; the maximum number if backwards are mixed."""
         return self.instance.operations
 
     @cached_property
     def choice(self) -> BackwardChoice:
-        """What splitting a backward may gain or lose, per stage."""
+        """Gain and loss of splitting a backward, per stage."""
         return BackwardChoice(self.pipeline)
 
     @property
@@ -66,10 +66,10 @@ class Problem:
 
     @cached_property
     def reduced(self) -> Problem:
-        """The problem of the same optimum with the fewest schedules.
+        """The problem with the same optimum and the fewest schedules.
 
-        A mixed problem is that of split backwards where splitting loses nothing at any stage, and
-        that of whole ones where no stage gains by splitting.
+        A mixed problem becomes that of split backwards if splitting loses nothing at any stage, and
+        that of whole ones if splitting gains nothing at any stage.
         """
         uniform = self.choice.uniform if self.mixed else None
         return self if uniform is None else replace(self, backward_kind=uniform)
@@ -78,8 +78,8 @@ class Problem:
     def relaxed(self) -> Problem:
         """A problem of one kind of backward and equal microbatches whose bounds hold for this one.
 
-        No pair of it is shorter than one of its operations. This problem itself, if it is such a
-        problem.
+        No pair of it is shorter than one of its operations. It is this problem itself if that is
+        such a problem.
         """
         if Trait.MICROBATCHES in self.traits:
             return replace(self, pipeline=self.pipeline.with_smallest_microbatches).relaxed
@@ -97,7 +97,7 @@ class Problem:
 
     @cached_property
     def _of_one_kind(self) -> Problem:
-        """The relaxation if backwards are mixed, or a pair is shorter than an operation of it."""
+        """The relaxation, if backwards are mixed or a pair is shorter than an operation of it."""
         if not (self.mixed or self.short_pairs.exist):
             return self
         kind = BackwardKind.uniform(fused=self.fused)

@@ -1,4 +1,4 @@
-"""The resources of a pipeline: what runs its operations, one at a time."""
+"""The resources of a pipeline, each of which runs one operation at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Resource(NamedTuple):
 
     kind: ResourceKind
     devices: tuple[int, ...]
-    """The device it belongs to; of a link its two ends."""
+    """Its device; of a link, both ends."""
     one_way: bool = False
-    """Of a link: whether it carries from the first to the second alone; else both ways."""
+    """Of a link: whether it carries data only from the first to the second; otherwise both ways."""
 
 
 def resources_of(pipeline: Pipeline) -> tuple[Resource, ...]:
@@ -42,7 +42,7 @@ def resources_of(pipeline: Pipeline) -> tuple[Resource, ...]:
 
 
 def _links(pipeline: Pipeline, *, one_way: bool) -> set[tuple[int, int]]:
-    """Devices of the links that carry anything: the smaller first where they go both ways."""
+    """Devices of the links that carry data: the smaller first if they carry both ways."""
     links = set()
     for hosts in pipeline.hosts:
         for stage, (source, target) in enumerate(pairwise(hosts)):

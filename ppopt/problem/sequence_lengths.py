@@ -21,7 +21,7 @@ from ppopt.problem.microbatches import DIGITS
 Lengths = tuple[tuple[int, ...], ...]
 """Lengths of the documents of every microbatch, in tokens."""
 LARGEST = 10**12
-"""Most tokens of a document."""
+"""Maximum number of tokens of a document."""
 
 
 def read_lengths(value: object, field: str = "microbatch_tokens") -> Lengths:
@@ -56,7 +56,7 @@ def read_share(value: object) -> Fraction:
 
 
 def read_reference(value: object) -> int:
-    """Read the tokens of the document of the times; raises InputError if it is no count."""
+    """Read the tokens of the reference document; raises InputError if it is no count."""
     if value is None:
         raise InputError(
             "reference_tokens: missing; the tokens of the one document of which the times of the "
@@ -86,12 +86,12 @@ def slice_factors(slices: int, share: Fraction) -> tuple[Fraction, ...]:
 
 
 def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
-    """The factors that the fields of a pipeline give by lengths, in place of these; perhaps none.
+    """The factors that follow from the lengths in a pipeline's fields, in place of these fields.
 
-    Without lengths the share of attention gives the factors of slices, if there are any; it and the
-    reference say what the times are, and may be given without use. The reader
-    remembers which factors were rounded. Raises InputError if there are no lengths of all
-    microbatches or the reference is missing, ConflictError beside what gives the same factors.
+    Without lengths, the share of attention gives the factors of slices, if there are any; it and
+    the reference describe the times, and may be given without use. The reader remembers which
+    factors were rounded. Raises InputError if lengths of some microbatches or the reference are
+    missing, ConflictError if the same factors are given, too.
     """
     lengths, slices = fields["microbatch_tokens"], fields["slices"] or 1
     share = read_share(fields["attention_share"])
@@ -143,7 +143,7 @@ def _mean_counts(
 
 
 def no_slices_of_documents() -> ConflictError:
-    """What is raised if packed documents are cut into slices, and attention makes them differ."""
+    """The error for packed documents that are cut into slices, which attention makes unequal."""
     return ConflictError(
         "attention_share: of packed documents no two microbatches have the same slices; give "
         "microbatch_times and slice_times, or no slices"
@@ -151,7 +151,7 @@ def no_slices_of_documents() -> ConflictError:
 
 
 def _of_slices(fields: dict[str, Any], slices: int, share: Fraction) -> dict[str, Any]:
-    """The factors of slices that the share of attention gives; none without slices or a share."""
+    """Factors of slices that follow from the share of attention; perhaps none."""
     used = {} if fields["reference_tokens"] is None else {"reference_tokens": None}
     if fields["attention_share"] is None:
         return used

@@ -1,26 +1,26 @@
 """Overlapped pairs that take less time than one of their operations alone, and their relaxation.
 
-A measured BW may wait for a link that F hides: as one they take less than BW alone. Then no
-operation is as long as it is alone in every schedule, and bounds of durations do not hold. The
-relaxation has operations that do:
+A measured BW may wait for a link that F hides: as a pair they take less time than BW alone. Then an
+operation does not always take the time that it takes alone, and bounds by durations do not hold.
+The relaxation has operations for which they hold:
 
-- F', B' and BW' take the least that F, B and BW take, alone or in any pair that saves time;
-- a pair takes the time that it takes, given as one matrix; recompute is part of the times.
+- F', B' and BW' have the minimum duration of F, B and BW, alone or in any pair that saves time;
+- every pair keeps its time, in one matrix; recompute is part of the times.
 
 Take any schedule of the pipeline, and keep all starts. Every operation that runs alone ends no
-later than before, in less time or in the same; every pair takes its own time. So precedence and
-devices are kept, and what is given back is given back no later. That is a schedule of the
-relaxation, whose value is no larger: a lower bound of the relaxation is one of the pipeline,
-whatever proves it. No pair of the relaxation is shorter than one of its operations.
+later than before, and every pair has its own time. So precedence and devices are respected, and
+memory is freed no later. That is a schedule of the relaxation, and its value is no larger: a lower
+bound of the relaxation is a lower bound of the pipeline, whatever proves it. No pair of the
+relaxation is shorter than one of its operations.
 
-If backwards are split, the matrix has the times of F with B, and BW' is B', so that F with B'
-takes just that. If they may be either, the relaxation has split ones. Run B', and then W', in
-the place of every BW; B' in the place of B, and W' in the place of W. It fits:
+If backwards are split, the matrix has the times of F with B, and BW' is B', so that F with B' takes
+just that. If they may be either, the relaxation has split ones. Run B', and then W', in the place
+of every BW; B' in the place of B, and W' in the place of W. It fits:
 
-- B' takes no longer than B, BW, or any pair of them;
+- B' is no longer than B, BW, or any pair of them;
 - F with B' takes the smaller time of F with B and F with BW;
-- W' takes no longer than W, than what B' leaves of the smaller of BW and B + W, and than what F
-  with B' leaves of any F with BW.
+- W' is no longer than W, than the smaller of BW and B + W minus B', and than any F with BW minus F
+  with B'.
 
 B' and W' allocate no more than B, W and BW (`memory_of_either`).
 """
@@ -50,10 +50,10 @@ Row = list[int]
 
 
 def memory_of_either(costs: StageCosts[Fraction]) -> dict[str, tuple[Fraction, ...]]:
-    """Memory of split backwards, B' and W', in whose place B and W may run, or BW, by field.
+    """Memory of split backwards B' and W' that can replace B and W, and BW, by field.
 
-    While B' or W' runs, and between them, a microbatch holds no more than in B, in W or between
-    them, and no more than in BW.
+    While B' or W' runs, and between them, a microbatch needs no more memory than in B, in W and
+    between them, and no more than in BW.
     """
     zero, rows = Fraction(0), []
     for stage, retained in enumerate(costs.kept):
@@ -70,7 +70,7 @@ def memory_of_either(costs: StageCosts[Fraction]) -> dict[str, tuple[Fraction, .
 
 @dataclass(frozen=True, eq=False)
 class ShortPairs:
-    """The pairs of a pipeline whose backwards are of some kind."""
+    """The pairs of a pipeline with backwards of some kind."""
 
     pipeline: Pipeline
     backward_kind: BackwardKind
@@ -112,7 +112,7 @@ class ShortPairs:
 
     @cached_property
     def relaxed(self) -> Pipeline:
-        """The relaxation, in the same ticks: of whole backwards if these are whole."""
+        """The relaxation, in the same ticks; with whole backwards if these are whole."""
         pipeline, ticks = self.pipeline, self.pipeline.ticks
         forward = self._min_times(OpKind.F)
         if self.backward_kind is BackwardKind.WHOLE:
@@ -155,7 +155,7 @@ class ShortPairs:
         return min(self._time(forward, kind, backward) for kind in KINDS[self.backward_kind])
 
     def _weight(self, partial: Row) -> Row:
-        """Time of W' per stage, where B' takes so long."""
+        """Time of W' per stage, if B' takes `partial`."""
         _, b, w, bw = self.pipeline.ticks.durations
         times = list(w)
         if self.backward_kind is BackwardKind.MIXED:

@@ -1,4 +1,4 @@
-"""The sizes with which a trainer runs a pipeline: ranks beside the pipeline's, and sequences."""
+"""The sizes of a training: its ranks other than the pipeline's, and its sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST = 2**31
 
 
 class TrainingSizes(NamedTuple):
-    """Sizes in Megatron-LM's terms. They say nothing of costs, which hold for just these sizes."""
+    """Sizes in Megatron-LM's terms. The costs of a pipeline belong to these sizes."""
 
     tensor: int = 1
     """Ranks that share every matrix, with sequence parallelism."""
@@ -28,7 +28,7 @@ class TrainingSizes(NamedTuple):
     """Tokens of a sequence; None: unknown."""
 
     def in_file(self) -> dict[str, int]:
-        """Sizes as a mapping of files, which `read_training` reads."""
+        """Sizes as a mapping in files, which `read_training` reads."""
         return {name: size for name, size in self._asdict().items() if size is not None}
 
 

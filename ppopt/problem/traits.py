@@ -1,9 +1,9 @@
 """Traits: the terms of a problem that a method, a bound or a proof must handle to apply to it.
 
-Every method, every argument for a bound, every proof, every space of choices and every strategy
-declares the traits that it handles, each one by name. It does not apply to a problem with a further
-trait (`unhandled`). So a new trait is refused everywhere until it is added where it is handled.
-Views (`ppopt.solver.problem_views`) remove traits.
+Every method, argument for a bound, proof, decision space and strategy declares the traits that it
+handles, each one by name. It does not apply to a problem with any other trait (`unhandled`). So a
+new trait is refused everywhere until it is added where it is handled. Views
+(`ppopt.solver.problem_views`) remove traits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Trait(StrEnum):
     """A term of a problem beyond split or whole backwards on devices with delays and limits."""
 
     label: str
-    """What it is, in messages: "... knows no `label`"."""
+    """Name in messages: "... knows no `label`"."""
 
     def __new__(cls, value: str, label: str) -> Trait:
         """Make a trait whose text is `value`."""
@@ -59,16 +59,16 @@ class Trait(StrEnum):
 
 Traits = frozenset[Trait]
 PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
-"""Traits that the instance states operation by operation: what reads times, memory and existence of
-every operation there, and runs microbatches in their given order, handles them."""
+"""Traits that the instance states operation by operation: code that reads times, memory and
+existence of every operation there, and runs microbatches in their given order, handles them."""
 BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
-"""Traits of problems with operations beside compute."""
+"""Traits of problems with operations other than compute."""
 RESOURCES: Mapping[Trait, ResourceKind] = {
     Trait.LINKS: ResourceKind.LINK,
     Trait.STEP_WORK: ResourceKind.COLLECTIVE,
     Trait.OFFLOAD: ResourceKind.HOST,
 }
-"""The resources beside compute that a pipeline with a trait has."""
+"""The resources other than compute that a pipeline with a trait has."""
 OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.SLICES: lambda pipeline: pipeline.num_slices > 1,
     Trait.ROUTES: lambda pipeline: pipeline.routes > 1,
@@ -81,8 +81,8 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     ),
     Trait.UNEQUAL_SLICES: lambda pipeline: {*(pipeline.slice_times or ())} - {1} != set(),
 }
-"""How the traits are recognised that a pipeline has whatever the objective and the kind of its
-backwards; the others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""
+"""How traits are recognised that do not depend on the objective and the kind of backwards; the
+others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""
 
 
 def of_pipeline(pipeline: Pipeline) -> Traits:

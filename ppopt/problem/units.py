@@ -1,8 +1,8 @@
-"""Units of time and memory: numbers that carry one (`3.2ms`, `80GiB`), converted exactly.
+"""Units of time and memory: numbers with a unit (`3.2ms`, `80GiB`), converted exactly.
 
-A number without a unit counts in the unit that the pipeline declares. If it declares none,
-numbers with a unit declare the largest unit among theirs, and every other number of that measure
-needs a unit too, unless it is 0.
+A number without a unit is in the unit that the pipeline declares. If it declares none, it has the
+largest unit of the numbers with one, and every other number of that measure needs a unit too,
+unless it is 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ppopt.problem import exact
 
 
 class Unit(StrEnum):
-    """What a number measures."""
+    """The quantity that a number measures."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -52,7 +52,7 @@ _WITH_UNIT = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its unit, already exact: what `"3.2ms"` says in text."""
+    """A number with its unit, already exact: `"3.2ms"` as a value."""
 
     value: Fraction
     unit: str
@@ -69,7 +69,7 @@ class Resolved(NamedTuple):
     values: dict[str, Any]
     """As given, by name; numbers with a unit as Fraction in `unit`."""
     rounded: tuple[str, ...]
-    """Names of values with a number that was finer than 10^-6 of the unit it carries."""
+    """Names of values with a number that was finer than 10^-6 of its unit."""
 
 
 def resolve(
@@ -79,13 +79,13 @@ def resolve(
     down: Collection[str] = (),
     standing: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved:
-    """Convert every number that carries a unit to one unit: the declared one, or the largest.
+    """Convert every number with a unit to one unit: the declared one, or the largest.
 
     `measure` is `time` or `memory`. `numbers` has numbers and quantities, or nested lists of them,
     by the name of their setting. A number finer than 10^-6 of its own unit is rounded to that,
-    those of the names in `down` downwards. `standing` are the settings that stand at their default,
+    those of the names in `down` downwards. `standing` has the settings that are at their default,
     with their names in files. Raises InputError, naming the setting, on unknown units, or if a
-    number other than 0 has no unit and only others say one.
+    number other than 0 has no unit and others have one.
     """
     scales = SCALES[measure]
     if declared is not None and not (isinstance(declared, str) and declared in scales):
@@ -118,7 +118,7 @@ def with_unit(value: Fraction, unit: str | None) -> str:
 
 
 def attached(value: object, unit: str) -> object:
-    """Write a unit behind every number, of nested lists too, that carries none."""
+    """Add a unit to every number without one, of nested lists too."""
 
     def attach(number: object) -> object:
         return number if _parts(number) or isinstance(number, bool) else f"{number}{unit}"
@@ -127,7 +127,7 @@ def attached(value: object, unit: str) -> object:
 
 
 def suggestion(measure: str, unit: object) -> str:
-    """Name the units that an unknown one may abbreviate (`G`: GB or GiB), else all units."""
+    """The units that an unknown one may abbreviate (`G`: GB or GiB), or all units."""
     near = [name for name in SCALES[measure] if name.lower().startswith(str(unit).lower())]
     *names, last = near or SCALES[measure]
     listed = f"{', '.join(names)} or {last}" if names else last
@@ -147,7 +147,7 @@ def _parts(number: object) -> tuple[object, str] | None:
 
 
 def _carried(measure: str, numbers: Mapping[str, object]) -> Iterator[str]:
-    """Yield the unit of every number that carries one."""
+    """Yield the unit of every number that has one."""
     for name, value in numbers.items():
         for number in _leaves(value):
             parts = _parts(number)
@@ -164,7 +164,7 @@ def _carried(measure: str, numbers: Mapping[str, object]) -> Iterator[str]:
 def _check_plain(
     measure: str, values: Mapping[str, object], unit: str, standing: Mapping[str, str]
 ) -> None:
-    """Raise InputError for a number without a unit beside others that have one."""
+    """Raise InputError for a number without a unit if others have one."""
     numbers = [(name, number) for name, value in values.items() for number in _leaves(value)]
     named, example = next((name, f"{number}") for name, number in numbers if _parts(number))
     for name, number in sorted(numbers, key=lambda pair: pair[0] in standing):

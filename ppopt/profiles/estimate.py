@@ -95,7 +95,7 @@ class P2PTime(NamedTuple):
     error: int
     """Standard error of the median of one pair of devices: the median over the pairs."""
     delays: int
-    """Number of delays in all directions; their operations waited for nothing else."""
+    """Number of delays in all directions, of operations that waited for the transfer alone."""
     compared: int
     """Number of delays in directions with two or more."""
 
@@ -122,7 +122,7 @@ class StageMemory(NamedTuple):
     memory_b: int | None = None
     """Signed change by B, which W undoes. None if no backward was split."""
     loss: int = 0
-    """Part of the activation that the loss keeps, on the last stage."""
+    """Memory that the loss keeps, included in the activation of the last stage."""
 
     def static(self, batches: int) -> int:
         """Memory kept for the whole of a step of `batches` microbatches."""
@@ -155,9 +155,9 @@ class Profile:
     def costs(self, unit: int) -> dict[str, Any]:
         """Times per stage for `ppopt.Pipeline`, in units of `unit` nanoseconds.
 
-        If only split backwards ran, BW is B + W. If only whole backwards ran, B and W are
-        half of BW each. B, W and BW are as measured, free of each other. What no stage ran around
-        its microbatches is left out.
+        If only split backwards ran, BW is B + W. If only whole backwards ran, B and W are half of
+        BW each. If both ran, B, W and BW are independent measurements. Kinds of operations around
+        the microbatches that no stage ran are left out.
         """
         columns: dict[str, list[Fraction]] = defaultdict(list)
         for stage in range(len(self.hosts)):
@@ -204,8 +204,8 @@ def profile(
     batches = 1 + max(record.microbatch for record in ran)
     _check_steps(ran, len(hosts), batches)
     times = {key: _times(group) for key, group in sorted(groups.items())}
-    for (kind, stage), found in times.items():
-        if kind is OpKind.F and not found.median:
+    for (kind, stage), stage_times in times.items():
+        if kind is OpKind.F and not stage_times.median:
             raise InputError(
                 f"profile: F of stage {stage} took no time; measure times of operations"
             )
@@ -224,7 +224,7 @@ def _times_around(rows: Iterable[StepRecord]) -> dict[tuple[Kind, int], int]:
     lengths: dict[tuple[Kind, int], list[int]] = defaultdict(list)
     for row in rows:
         lengths[row.kind, row.stage].append(row.end - row.start)
-    return {key: round(median(found)) for key, found in lengths.items()}
+    return {key: round(median(durations)) for key, durations in lengths.items()}
 
 
 def _hosts(records: Sequence[Record]) -> tuple[int, ...]:
@@ -276,11 +276,11 @@ def _times(records: Sequence[Record]) -> OperationTimes:
 def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
     """Estimate the p2p time: the delay of a tensor between two devices.
 
-    A delay is the time from the end of an operation to the start of its successor, on a device
-    that was idle at that end. Devices may have different clocks: an offset lengthens one direction
-    and shortens the other, so the mean of both medians is free of it. The standard error of that
-    mean is half the root of the sum of both squared errors. Offsets also affect which
-    devices count as idle, so they must be small compared to the times of operations.
+    A delay is the time from the end of an operation to the start of its successor, on a device that
+    was idle at that end. Devices may have different clocks: an offset lengthens one direction and
+    shortens the other, so it cancels in the mean of both medians. The standard error of that mean
+    is half the root of the sum of both squared errors. Offsets also affect which devices count as
+    idle, so they must be small compared to the times of operations.
 
     Returns None if no pair of devices has delays in both directions.
     """
@@ -289,10 +289,10 @@ def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
     gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
     for record in records:
         for source in sources(record.op, len(hosts)):
-            made = ends.get((record.step, source))
-            here, there = record.device, hosts[source.stage]
-            if made is not None and here != there and before[record.step, record.op] <= made:
-                gaps[there, here].append(record.start - made)
+            end = ends.get((record.step, source))
+            target, origin = record.device, hosts[source.stage]
+            if end is not None and target != origin and before[record.step, record.op] <= end:
+                gaps[origin, target].append(record.start - end)
     middle = {way: median(delays) for way, delays in gaps.items()}
     both = [(a, b) for a, b in gaps if (b, a) in gaps]
     if not both:
@@ -312,13 +312,13 @@ def p2p_time(records: Sequence[Record], hosts: Sequence[int]) -> P2PTime | None:
 def _ends_before(records: Sequence[Record]) -> dict[tuple[int, Op], int]:
     """End of the previous operation on the same device; -2^62 for the first of a step."""
     ordered = sorted(records, key=lambda record: (record.device, record.step, record.start))
-    found: dict[tuple[int, Op], int] = {}
+    previous_ends: dict[tuple[int, Op], int] = {}
     last: Record | None = None
     for record in ordered:
         follows = last is not None and (last.device, last.step) == (record.device, record.step)
-        found[record.step, record.op] = last.end if follows and last else -(2**62)
+        previous_ends[record.step, record.op] = last.end if follows and last else -(2**62)
         last = record
-    return found
+    return previous_ends
 
 
 def sources(op: Op, stages: int) -> list[Op]:
@@ -327,7 +327,7 @@ def sources(op: Op, stages: int) -> list[Op]:
     waits = instance.predecessors[instance.class_id(op.kind, op.stage)]
     return [
         Op(OpKind(mode.kind), source.stage, op.microbatch)
-        for source in (instance.classes[number] for number, _ in waits)
+        for source in (instance.classes[class_id] for class_id, _ in waits)
         for mode in source.modes
         if source.stage != op.stage and mode is not None
     ]

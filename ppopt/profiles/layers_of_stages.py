@@ -1,8 +1,8 @@
-"""Layers of a model from the measured times of its stages, if it is known which layers they have.
+"""Estimates the layers of a model from the measured times of its stages and their layers.
 
-Decoder layers count as equal: each takes the mean over the stages that have decoder layers alone
-or, if there is none, over the stages without a head. Embedding and head take the rest of the time
-of their stage.
+Decoder layers count as equal: each takes the mean over the stages that have only decoder layers or,
+if there is none, over the stages without a head. Embedding and head take the rest of the time of
+their stage.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ppopt.problem.layer_settings import DECODER, LETTERS
 _ROLES = {letter: role for role, letter in LETTERS.items()}
 _T = LETTERS[DECODER]
 SHORTEST = Fraction(1, 10**6)
-"""Smallest cost of an embedding or a head: the finest number of a file; F of 0 is refused."""
+"""Minimum cost of an embedding or a head, the finest number of a file; an F of 0 is an error."""
 
 
 class LayersOfStage(NamedTuple):
-    """Layers of a stage: an embedding at most, decoder layers, a head at most."""
+    """Layers of a stage: at most one embedding, decoder layers, at most one head."""
 
     embedding: int
     decoders: int
@@ -38,21 +38,22 @@ class LayersOfStage(NamedTuple):
         ]
 
 
-class Part(NamedTuple):
+class LayerGroup(NamedTuple):
     """Equal layers in a row."""
 
     role: str
     layers: int
     """Number of the layers."""
     costs: Mapping[str, Fraction]
-    """Of one layer, by field of `ppopt.Layer`."""
+    """Costs of one layer, by field of `ppopt.Layer`."""
 
 
 def read_layers(text: str, stages: int) -> tuple[LayersOfStage, ...]:
     """Read the layers of every stage: a layout, or the decoder layers of every stage.
 
-    The counts `8,8` are the layout `Et*8|t*8L`. Raises InputError unless there are as many stages,
-    with one embedding at most, first, one head at most, last, and a decoder layer before the head.
+    The counts `8,8` are the layout `Et*8|t*8L`. Raises InputError if the number of stages differs,
+    if an embedding is not the first layer, if a head is not the last one, or if no stage without a
+    head has decoder layers.
     """
     layers = _of_layout(text) if any(map(str.isalpha, text)) else _of_counts(text)
     if len(layers) != stages:
@@ -74,7 +75,7 @@ def _of_layout(text: str) -> tuple[LayersOfStage, ...]:
 
 
 def _of_counts(text: str) -> tuple[LayersOfStage, ...]:
-    counts = [whole("layers", part.strip()) for part in text.split(",")]
+    counts = [whole("layers", entry.strip()) for entry in text.split(",")]
     if min(counts) < 0 or sum(counts) > MAX_LAYERS:
         raise InputError(f"layers: {text!r} is not a list of 0 to {MAX_LAYERS} decoder layers")
     last = len(counts) - 1
@@ -84,7 +85,9 @@ def _of_counts(text: str) -> tuple[LayersOfStage, ...]:
     )
 
 
-def parts(layers: Sequence[LayersOfStage], costs: Mapping[str, Sequence[Fraction]]) -> list[Part]:
+def parts(
+    layers: Sequence[LayersOfStage], costs: Mapping[str, Sequence[Fraction]]
+) -> list[LayerGroup]:
     """The layers of a model with the costs of each, from the costs of stages by field."""
     counts = {
         "E": sum(stage.embedding for stage in layers),
@@ -93,19 +96,19 @@ def parts(layers: Sequence[LayersOfStage], costs: Mapping[str, Sequence[Fraction
     }
     split = {field: _split(layers, column) for field, column in costs.items()}
     return [
-        Part(_ROLES[letter], count, {field: each[letter] for field, each in split.items()})
+        LayerGroup(_ROLES[letter], count, {field: each[letter] for field, each in split.items()})
         for letter, count in counts.items()
         if count
     ]
 
 
 def _split(layers: Sequence[LayersOfStage], column: Sequence[Fraction]) -> dict[str, Fraction]:
-    """A cost of every stage as that of each kind of layer, by its letter."""
+    """Split a cost of every stage into costs of an embedding, decoder layer and head, by letter."""
     pairs = [(stage, cost) for stage, cost in zip(layers, column, strict=True) if stage.decoders]
     alone = [pair for pair in pairs if not pair[0].embedding and not pair[0].head]
     chosen = alone or [pair for pair in pairs if not pair[0].head]
     decoder = sum((cost for _, cost in chosen), Fraction()) / sum(s.decoders for s, _ in chosen)
     first, last = (
-        max(column[place] - layers[place].decoders * decoder, SHORTEST) for place in (0, -1)
+        max(column[index] - layers[index].decoders * decoder, SHORTEST) for index in (0, -1)
     )
     return {"E": first, _T: decoder, "L": last}

@@ -8,12 +8,12 @@ milliseconds per iteration of every timer on every rank (megatron/core/timers.py
          rank  0: 102.50
          rank  1: 101.75
 
-`forward-compute` and `backward-compute` are sums over the microbatches of an iteration. They give
-neither the split of the backward nor times of single operations. The timers of transfers include
-waiting.
+`forward-compute` and `backward-compute` are sums over the microbatches of an iteration. They
+contain neither the split of the backward nor times of single operations. The timers of transfers
+include waiting.
 
-Other logs do not say which stage took how long. With `minmax`, the default option, and with `max`
-they have the extremes over all ranks:
+Other logs have no times per stage. With `minmax`, the default option, and with `max` they have the
+extremes over all ranks:
 
     (min, max) time across ranks (ms):
         forward-compute ................................: (102.50, 110.25)
@@ -22,7 +22,7 @@ Older versions print one line on the last rank (`timers.log`, megatron/timers.py
 
     time (ms) | forward-compute: 92.25 | backward-compute: 239.82 | optimizer: 42.31
 
-Every stage then has the largest time that is known; `StageTimes.unknown` says so.
+Every stage then gets the largest known time; `StageTimes.unknown` says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIMERS = {"forward": "forward-compute", "backward": "backward-compute"}
 _ANY_TIMER = f"({'|'.join(TIMERS.values())})"
 _EXTREMES = re.compile(rf"\b{_ANY_TIMER} \.+: (?:\({_NUMBER}, {_NUMBER}\)|{_NUMBER})")
 """Timer, minimum, maximum, and the maximum of the option `max`."""
-_ONE_LINE = re.compile(r"\btime \(ms\) \|.*")
+_SINGLE_LINE = re.compile(r"\btime \(ms\) \|.*")
 _ON_LINE = re.compile(rf"\b{_ANY_TIMER}: {_NUMBER}")
 
 
@@ -61,7 +61,7 @@ class StageTimes(NamedTuple):
     outliers: int
     """Number of values above 1.2 times their median."""
     unknown: str | None = None
-    """What the log says instead of the times of each stage; None: it says these."""
+    """Text that says what the log has instead of times per stage; None if it has these."""
 
 
 def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
@@ -70,27 +70,29 @@ def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
 
 
 def parse_log(content: str, where: str, devices: int, batches: int) -> StageTimes:
-    """Take the median over all reports of a log.
+    """Read stage times from a log, as medians over all its reports.
 
     Tensor- and data-parallel ranks may share a pipeline device. They are numbered consecutively
-    within it, which is Megatron's default order, and the slowest of them counts. A log without
-    times of ranks gives every stage the same times. Raises InputError, beginning with `where`, if
-    a timer or rank is missing.
+    within it, which is Megatron's default order, and the slowest of them counts. If the log has no
+    times of ranks, every stage gets the same times. Raises InputError, beginning with `where`, if a
+    timer or rank is missing.
     """
-    found, reports = _times_of_ranks(content)
+    times_by_rank, reports = _times_of_ranks(content)
     unknown = None
     if reports:
-        columns = {field: _column(found, name, devices, where) for field, name in TIMERS.items()}
-    else:
-        found, unknown = _times_of_log(content, where)
-        reports = max(map(len, found.values()))
         columns = {
-            field: [median(_values(found, name, where)[0])] * devices
+            field: _column(times_by_rank, name, devices, where) for field, name in TIMERS.items()
+        }
+    else:
+        times_by_rank, unknown = _times_of_log(content, where)
+        reports = max(map(len, times_by_rank.values()))
+        columns = {
+            field: [median(_values(times_by_rank, name, where)[0])] * devices
             for field, name in TIMERS.items()
         }
     outliers = sum(
         value > Fraction(6, 5) * median(values)
-        for (name, _), values in found.items()
+        for (name, _), values in times_by_rank.items()
         if name in TIMERS.values()
         for value in values
     )
@@ -108,7 +110,7 @@ _Times = dict[tuple[str, int], list[Fraction]]
 
 def _times_of_ranks(content: str) -> tuple[_Times, int]:
     """The times of every rank, and the number of reports that have them."""
-    found: _Times = defaultdict(list)
+    times_by_rank: _Times = defaultdict(list)
     reports, timer, reading = 0, "", False
     for line in content.splitlines():
         text = line.rstrip()
@@ -117,14 +119,14 @@ def _times_of_ranks(content: str) -> tuple[_Times, int]:
         elif reading and (match := _TIMER.fullmatch(text)):
             timer = match[1]
         elif reading and (match := _RANK.fullmatch(text)):
-            found[timer, int(match[1])].append(Fraction(match[2]))
+            times_by_rank[timer, int(match[1])].append(Fraction(match[2]))
         elif text:
             reading = False
-    return found, reports
+    return times_by_rank, reports
 
 
 def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
-    """The maximum over ranks, or the time of the last rank, as that of rank 0; and which it is.
+    """The maximum over ranks, or the time of the last rank, stored for rank 0, and a description.
 
     Raises InputError if the log has neither.
     """
@@ -135,10 +137,12 @@ def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
         if low:
             minima[timer, 0].append(Fraction(low))
     if times:
-        shown = (f"{timer} {float(median(values)):g}" for (timer, _), values in minima.items())
-        minimum = f"; the minimum is {', '.join(shown)} ms a step" if minima else ""
+        minimum_texts = (
+            f"{timer} {float(median(values)):g}" for (timer, _), values in minima.items()
+        )
+        minimum = f"; the minimum is {', '.join(minimum_texts)} ms a step" if minima else ""
         return times, f"the log has the maximum over ranks, and every stage has it{minimum}."
-    for line in _ONE_LINE.findall(content):
+    for line in _SINGLE_LINE.findall(content):
         for timer, time in _ON_LINE.findall(line):
             times[timer, 0].append(Fraction(time))
     if not times:
@@ -157,8 +161,8 @@ def _values(times: _Times, timer: str, where: str) -> dict[int, list[Fraction]]:
     return values
 
 
-def _column(found: _Times, timer: str, devices: int, where: str) -> list[Fraction]:
-    times = {rank: median(values) for rank, values in _values(found, timer, where).items()}
+def _column(times_by_rank: _Times, timer: str, devices: int, where: str) -> list[Fraction]:
+    times = {rank: median(values) for rank, values in _values(times_by_rank, timer, where).items()}
     each, rest = divmod(len(times), devices)
     if rest or sorted(times) != list(range(len(times))):
         raise InputError(

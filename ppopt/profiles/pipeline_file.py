@@ -21,7 +21,7 @@ from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
 MEBIBYTE = 2**20
-_MOST_LISTED = 5
+_MAX_LISTED = 5
 
 
 def write_pipeline(profile: Profile, path: str | Path, *, description: str, source: str) -> None:
@@ -68,9 +68,9 @@ def dumps(
         ]
     elif memory is not None:
         lines.append("# Memory is that of the schedule that ran, not measured.")
-        held = memory.costs
-        amounts = [cost for cost in STAGE_COSTS if cost.field in held.memory_fields]
-        lines += [f"{cost.name}: {_listed(getattr(held, cost.field))}" for cost in amounts]
+        memory_costs = memory.costs
+        amounts = [cost for cost in STAGE_COSTS if cost.field in memory_costs.memory_fields]
+        lines += [f"{cost.name}: {_listed(getattr(memory_costs, cost.field))}" for cost in amounts]
     head = _head(description, source, day, unit)
     return _document(head, facts, [*notes(profile), *comments], lines)
 
@@ -80,13 +80,13 @@ class MeasuredLayer(NamedTuple):
 
     name: str
     output: int
-    """Bytes that it hands on for one microbatch."""
+    """Bytes of its output for one microbatch."""
     role: str = DECODER
     copies: int = 1
-    """So many such layers in a row, of which one was measured."""
+    """Number of such layers in a row, of which one was measured."""
 
 
-class Training(NamedTuple):
+class TrainingSetup(NamedTuple):
     """How the model is trained."""
 
     devices: int
@@ -101,7 +101,7 @@ class Training(NamedTuple):
 def dumps_layers(
     profile: Profile,
     layers: Sequence[MeasuredLayer],
-    training: Training,
+    training: TrainingSetup,
     *,
     description: str,
     source: str,
@@ -109,9 +109,9 @@ def dumps_layers(
 ) -> str:
     """Write a profile whose stages are the layers of a model as YAML in layers.
 
-    What a layer hands on counts as its activation: inside a stage it is kept for the backward of
-    the next layer, also where the layer recomputes. The memory of receives is left out, because
-    layers do not say where stages end.
+    The output of a layer counts as part of its activation: inside a stage it is kept for the
+    backward of the next layer, also if the layer recomputes. The memory of receives is left out,
+    because layers do not determine where stages end.
     """
     costs = profile.costs(MILLISECOND)
     throughput = {
@@ -121,7 +121,7 @@ def dumps_layers(
     facts = [
         f"stages: {training.devices}",
         f"batches: {training.batches}",
-        *(f"{key}: {number}" for key, number in throughput.items() if number is not None),
+        *(f"{key}: {value}" for key, value in throughput.items() if value is not None),
         *([] if OpKind.B in {kind for kind, _ in profile.times} else ["backward_kind: whole"]),
     ]
     lines = [f"p2p_time: {_number(costs['p2p'])}", "layers:"]
@@ -153,10 +153,10 @@ def dumps_layers_of_stages(
         f"partition: {json.dumps(write_roles([stage.roles for stage in layers]))}",
     ]
     lines = [f"p2p_time: {_number(p2p)}", "layers:"]
-    for part in parts(layers, costs):
-        words = [f"name: {part.role}", f"role: {part.role}", f"count: {part.layers}"]
-        words += [f"{names[field]}: {_number(cost)}" for field, cost in part.costs.items()]
-        lines.append(f"  - {{{', '.join(words)}}}")
+    for group in parts(layers, costs):
+        entries = [f"name: {group.role}", f"role: {group.role}", f"count: {group.layers}"]
+        entries += [f"{names[field]}: {_number(cost)}" for field, cost in group.costs.items()]
+        lines.append(f"  - {{{', '.join(entries)}}}")
     comments = [*notes(profile), *comments, *_DERIVED_NOTES]
     return _document(_head(description, source, day), facts, comments, lines)
 
@@ -191,11 +191,11 @@ def _layer(
         amounts["memory_b"] = Fraction(memory.memory_b or 0, MEBIBYTE)
         amounts["static"] = Fraction(memory.fixed, MEBIBYTE)
         amounts["kept"] = output + Fraction(memory.loss, MEBIBYTE)
-    words = [f"name: {json.dumps(layer.name)}"]
-    words += [f"role: {layer.role}"] if layer.role != DECODER else []
-    words += [f"count: {layer.copies}"] if layer.copies > 1 else []
-    words += [f"{name}: {_number(amount)}" for name, amount in amounts.items()]
-    return f"  - {{{', '.join(words)}}}"
+    entries = [f"name: {json.dumps(layer.name)}"]
+    entries += [f"role: {layer.role}"] if layer.role != DECODER else []
+    entries += [f"count: {layer.copies}"] if layer.copies > 1 else []
+    entries += [f"{name}: {_number(amount)}" for name, amount in amounts.items()]
+    return f"  - {{{', '.join(entries)}}}"
 
 
 def notes(profile: Profile) -> list[str]:
@@ -213,8 +213,8 @@ def notes(profile: Profile) -> list[str]:
 
 def _notes_on_times(profile: Profile) -> list[str]:
     counts = [times.runs for times in profile.times.values()]
-    least, most = min(counts), max(counts)
-    each = str(most) if least == most else f"{least} to {most}"
+    min_runs, max_runs = min(counts), max(counts)
+    each = str(max_runs) if min_runs == max_runs else f"{min_runs} to {max_runs}"
     lines = [f"Medians of {each} operations each, steps: {profile.steps}."]
     kinds = {kind for kind, _ in profile.times}
     if OpKind.B not in kinds:
@@ -232,17 +232,19 @@ def _notes_on_times(profile: Profile) -> list[str]:
     lines += warnings(profile)
     outliers = profile.outliers
     if outliers:
-        shown = ", ".join(
+        outlier_texts = ", ".join(
             f"{record.op} {(record.end - record.start) / MILLISECOND:.3f} ms"
-            for record in outliers[:_MOST_LISTED]
+            for record in outliers[:_MAX_LISTED]
         )
-        more = ", ..." if len(outliers) > _MOST_LISTED else ""
-        lines.append(f"{len(outliers)} outliers (they do not move a median): {shown}{more}")
+        suffix = ", ..." if len(outliers) > _MAX_LISTED else ""
+        lines.append(
+            f"{len(outliers)} outliers (they do not move a median): {outlier_texts}{suffix}"
+        )
     return lines
 
 
 def warnings(profile: Profile) -> list[str]:
-    """List the values that are written differently from how they were measured, one line each."""
+    """List the values that are written other than measured, one line each."""
     lines = []
     if profile.p2p is not None and not profile.p2p.above_noise:
         lines.append(

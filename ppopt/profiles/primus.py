@@ -3,14 +3,13 @@
 github.com/AMD-AGI/Primus, primus/backends/megatron/core/pipeline_parallel/pp_visualizer.py: with
 `dump_pp_data` a run leaves a folder with `config.json` (pp_size, vp_size, num_mbs) and a file
 `pp_rank_R.json` per rank. By iteration it has lists of CUDA events in milliseconds from the start
-of the iteration on that rank: fwd_start, fwd_end, bwd_start, bwd_end, of split backwards also
-wgrad_start and wgrad_end; `memory`, the most that PyTorch has reserved so far, in GiB.
+of the iteration on that rank: fwd_start, fwd_end, bwd_start, bwd_end, and for split backwards also
+wgrad_start and wgrad_end; `memory` is PyTorch's peak reserved memory so far, in GiB.
 
-Lists of microbatches and chunks (fwd_minibatch, fwd_chunk) stand beside them where the schedule
-knows them. Where they are empty Megatron-LM's schedules ran: the k-th forward of a rank with one
-chunk is of microbatch k, and interleaved ones go in groups of pp_size microbatches per chunk
-(megatron/core/pipeline_parallel/schedules.py, get_model_chunk_id), backwards with the last chunk
-first.
+If the schedule knows the microbatches and chunks, there are lists of them too (fwd_minibatch,
+fwd_chunk). If these are empty, Megatron-LM's schedules ran: the k-th forward of a rank with one
+chunk is of microbatch k, and interleaved forwards go in groups of pp_size microbatches per chunk
+(megatron/core/pipeline_parallel/schedules.py, get_model_chunk_id), backwards from the last chunk.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ CONFIG = "config.json"
 MILLISECOND = 10**6
 OVERLAP = MILLISECOND // 100
 """Nanoseconds by which events of one rank may overlap: the resolution of events, and rounding."""
-MOST = 2**20
+MAX_COUNT = 2**20
 
 
-class Shape(NamedTuple):
-    """What the run's config.json says of its pipeline."""
+class PipelineShape(NamedTuple):
+    """Sizes of the pipeline in the run's config.json."""
 
     ranks: int
     chunks: int
@@ -50,14 +49,14 @@ class PrimusRun(NamedTuple):
     records: list[Record]
     """On the clock of rank 0; `step` is the iteration."""
     uncertainty: int
-    """Nanoseconds by which the clocks of neighbouring ranks may be off."""
+    """Maximum error of the clocks of neighbouring ranks, in nanoseconds."""
     reserved: tuple[float, ...]
-    """The most memory that PyTorch had reserved, in GiB, per rank."""
+    """Peak memory that PyTorch reserved, in GiB, per rank."""
     left_out: int | None
     """The first iteration, which warms up, if there are several."""
 
     def comments(self) -> list[str]:
-        """What a reader of the times must know, one line each."""
+        """Remarks for the file, one line each."""
         off = self.uncertainty / MILLISECOND
         reserved = " ".join(f"{size:.1f}" for size in self.reserved)
         warm = (
@@ -74,8 +73,8 @@ class PrimusRun(NamedTuple):
 def read_run(folder: Path) -> PrimusRun:
     """Read a folder that `dump_pp_data` wrote; clocks of ranks are aligned.
 
-    The first of several iterations is left out. Raises InputError, naming the file, if one is
-    missing or holds anything else, or if ranks have different iterations.
+    The first of several iterations is left out. Raises InputError, naming the file, if a file is
+    missing or has another form, or if ranks have different iterations.
     """
     config = folder / CONFIG
     shape = within(label(config), _shape, _parsed(config))
@@ -85,14 +84,18 @@ def read_run(folder: Path) -> PrimusRun:
         for rank, path in enumerate(paths)
     ]
     numbers = sorted(ranks[0])
-    for path, found in zip(paths, ranks, strict=True):
-        if sorted(found) != numbers:
+    for path, iterations in zip(paths, ranks, strict=True):
+        if sorted(iterations) != numbers:
             raise InputError(f"{label(path)}: other iterations than pp_rank_0.json; give one run")
-    left_out, kept = (numbers[0], numbers[1:]) if len(numbers) > 1 else (None, numbers)
-    records = [record for number in kept for found in ranks for record in found[number].records]
+    left_out, measured = (numbers[0], numbers[1:]) if len(numbers) > 1 else (None, numbers)
+    records = [
+        record for index in measured for iterations in ranks for record in iterations[index].records
+    ]
     return PrimusRun(
         *aligned(records),
-        reserved=tuple(max(found[number].reserved for number in kept) for found in ranks),
+        reserved=tuple(
+            max(iterations[index].reserved for index in measured) for iterations in ranks
+        ),
         left_out=left_out,
     )
 
@@ -101,13 +104,14 @@ def _parsed(path: Path) -> object:
     return parse_json(read_text(path, LARGEST_FILE), label(path), float)
 
 
-def _shape(document: object) -> Shape:
+def _shape(document: object) -> PipelineShape:
     if not isinstance(document, dict):
         raise InputError(f"{abbreviated(document)} is no object; give a folder of dump_pp_data")
     values = [
-        within(key, whole, document.get(key), 1, MOST) for key in ("pp_size", "vp_size", "num_mbs")
+        within(key, whole, document.get(key), 1, MAX_COUNT)
+        for key in ("pp_size", "vp_size", "num_mbs")
     ]
-    return Shape(*values)
+    return PipelineShape(*values)
 
 
 class _Iteration(NamedTuple):
@@ -115,29 +119,31 @@ class _Iteration(NamedTuple):
     reserved: float
 
 
-def _iterations(document: object, rank: int, shape: Shape) -> dict[int, _Iteration]:
+def _iterations(document: object, rank: int, shape: PipelineShape) -> dict[int, _Iteration]:
     """The iterations of a rank, by their number."""
     if not isinstance(document, dict) or not document:
         raise InputError(
             f"{abbreviated(document)} holds no iterations; give a file of dump_pp_data"
         )
-    found = {}
+    iterations = {}
     for name, events in document.items():
         if not (name.isascii() and name.isdigit() and isinstance(events, dict)):
             raise InputError(f"{abbreviated(name)} is no iteration; give a file of dump_pp_data")
         where = f"iteration {int(name)}"
-        found[int(name)] = within(where, _iteration, events, int(name), rank, shape)
-    return found
+        iterations[int(name)] = within(where, _iteration, events, int(name), rank, shape)
+    return iterations
 
 
-def _iteration(events: Mapping[str, object], number: int, rank: int, shape: Shape) -> _Iteration:
+def _iteration(
+    events: Mapping[str, object], index: int, rank: int, shape: PipelineShape
+) -> _Iteration:
     split = bool(events.get("wgrad_start"))
     kinds = {"fwd": OpKind.F, "bwd": OpKind.B if split else OpKind.BW}
     kinds |= {"wgrad": OpKind.W} if split else {}
     records = [
         record
         for mode, kind in kinds.items()
-        for record in _records(events, mode, kind, number, rank, shape)
+        for record in _records(events, mode, kind, index, rank, shape)
     ]
     records.sort(key=lambda record: record.start)
     for first, second in pairwise(records):
@@ -150,17 +156,22 @@ def _iteration(events: Mapping[str, object], number: int, rank: int, shape: Shap
 
 
 def _records(
-    events: Mapping[str, object], mode: str, kind: OpKind, number: int, rank: int, shape: Shape
+    events: Mapping[str, object],
+    mode: str,
+    kind: OpKind,
+    index: int,
+    rank: int,
+    shape: PipelineShape,
 ) -> list[Record]:
     """Operations of one kind."""
     begins, ends = (_times(events, f"{mode}_{what}") for what in ("start", "end"))
     count = shape.batches * shape.chunks
     if not len(begins) == len(ends) == count:
         raise InputError(f"{mode}_start, {mode}_end: {len(begins)} and {len(ends)}, not {count}")
-    places = _places(events, mode, shape, forward=kind is OpKind.F)
+    positions = _positions(events, mode, shape, forward=kind is OpKind.F)
     return [
-        Record(kind, chunk * shape.ranks + rank, microbatch, rank, begin, end, number)
-        for (microbatch, chunk), begin, end in zip(places, begins, ends, strict=True)
+        Record(kind, chunk * shape.ranks + rank, microbatch, rank, begin, end, index)
+        for (microbatch, chunk), begin, end in zip(positions, begins, ends, strict=True)
     ]
 
 
@@ -172,8 +183,8 @@ def _times(events: Mapping[str, object], key: str) -> list[int]:
     return [round(Fraction(within(key, finite, value)) * MILLISECOND) for value in values]
 
 
-def _places(
-    events: Mapping[str, Any], mode: str, shape: Shape, *, forward: bool
+def _positions(
+    events: Mapping[str, Any], mode: str, shape: PipelineShape, *, forward: bool
 ) -> Sequence[tuple[int, int]]:
     """Microbatch and chunk of every event."""
     microbatches = events.get(f"{mode}_minibatch") or []
@@ -181,18 +192,18 @@ def _places(
         return _megatron_order(shape, forward=forward)
     chunks = events.get(f"{mode}_chunk") or [0] * len(microbatches)
     count = shape.batches * shape.chunks
-    for key, values, most in (
+    for key, values, limit in (
         ("minibatch", microbatches, shape.batches),
         ("chunk", chunks, shape.chunks),
     ):
         if not isinstance(values, list) or len(values) != count:
             raise InputError(f"{mode}_{key}: not a list of {count}")
         for value in values:
-            within(f"{mode}_{key}", whole, value, 0, most - 1)
+            within(f"{mode}_{key}", whole, value, 0, limit - 1)
     return list(zip(microbatches, chunks, strict=True))
 
 
-def _megatron_order(shape: Shape, *, forward: bool) -> Sequence[tuple[int, int]]:
+def _megatron_order(shape: PipelineShape, *, forward: bool) -> Sequence[tuple[int, int]]:
     """Microbatch and chunk of the k-th pass in Megatron-LM's schedules."""
     ranks, chunks, batches = shape
     if chunks == 1:
@@ -202,9 +213,9 @@ def _megatron_order(shape: Shape, *, forward: bool) -> Sequence[tuple[int, int]]
             f"{batches} microbatches are no multiple of {ranks} ranks: which chunk ran when is not "
             "recorded"
         )
-    found = []
+    positions = []
     for index in range(batches * chunks):
-        group, place = divmod(index, ranks * chunks)
-        chunk, within_group = divmod(place, ranks)
-        found.append((group * ranks + within_group, chunk if forward else chunks - 1 - chunk))
-    return found
+        group, position = divmod(index, ranks * chunks)
+        chunk, within_group = divmod(position, ranks)
+        positions.append((group * ranks + within_group, chunk if forward else chunks - 1 - chunk))
+    return positions

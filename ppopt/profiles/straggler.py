@@ -5,9 +5,9 @@ of a data-parallel rank and a pipeline rank (`stage`), in seconds on one clock, 
 `forward-compute` and `backward-compute` name their microbatch and chunk; sends and receives are
 rows of their own, so that compute includes no wait for a transfer.
 
-The pipelines of the data-parallel ranks run side by side and meet in the gradient sync. The one
-whose last backward ends last is read: it determines the step. A collective ends for all of its
-ranks together, and the rank that came last did not wait: the shortest time of its ranks counts.
+The pipelines of the data-parallel ranks run in parallel and meet in the gradient sync. Only the
+pipeline whose last backward ends last is read: it determines the step. A collective ends for all of
+its ranks together, and the rank that came last did not wait: the shortest time of its ranks counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import Measurements, Record, StepRecord
 
 LARGEST_FILE = 2**28
-MOST = 2**20
+MAX_COUNT = 2**20
 SECOND = 10**9
 _COMPUTE = {"forward-compute": OpKind.F, "backward-compute": OpKind.BW}
 _AROUND = {
@@ -42,7 +42,7 @@ _AROUND = {
 """Type of operation around the microbatches -> its kind."""
 
 
-class Operation(NamedTuple):
+class TimelineRow(NamedTuple):
     """A row of a timeline; times in nanoseconds."""
 
     dp_rank: int
@@ -55,9 +55,9 @@ class Operation(NamedTuple):
     seq_id: int
     """Index among the operations of this type, worker and step."""
     mc: int
-    """Chunk of the pipeline rank; -1 if it is of none."""
+    """Chunk of the pipeline rank; -1 if it belongs to none."""
     mb_id: int
-    """Microbatch; -1 if it is of none."""
+    """Microbatch; -1 if it belongs to none."""
 
     @property
     def end(self) -> int:
@@ -70,11 +70,11 @@ class StragglerRun(NamedTuple):
 
     measurements: Measurements
     comments: tuple[str, ...]
-    """What a reader of the times must know, one line each."""
+    """Remarks for the file, one line each."""
 
 
 def read_timeline(path: Path) -> StragglerRun:
-    """Read a timeline (.parquet, .csv); raises InputError, naming the file, if it is none."""
+    """Read a timeline (.parquet, .csv); raises InputError, naming the file, if it is not one."""
     rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     return within(label(path), parse_rows, rows)
 
@@ -82,9 +82,10 @@ def read_timeline(path: Path) -> StragglerRun:
 def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
     """Read rows with the fields of `Operation`, times in seconds.
 
-    Raises InputError, naming the row, if one is no operation, or if none is of a microbatch.
+    Raises InputError, naming the row, if a row is not an operation, or if no row is of a
+    microbatch.
     """
-    operations = [within(f"row {number}", _operation, row) for number, row in enumerate(rows, 1)]
+    operations = [within(f"row {index}", _operation, row) for index, row in enumerate(rows, 1)]
     ends: dict[int, dict[int, int]] = defaultdict(dict)
     for op in operations:
         if op.optype in _COMPUTE:
@@ -118,29 +119,29 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
     return StragglerRun(Measurements(records, list(_around(operations, slowest))), tuple(comments))
 
 
-def _operation(row: Sequence[Any]) -> Operation:
-    values = dict(zip(Operation._fields, row, strict=True))
+def _operation(row: Sequence[Any]) -> TimelineRow:
+    values = dict(zip(TimelineRow._fields, row, strict=True))
     times = {
         key: round(SECOND * within(key, _seconds, values[key])) for key in ("start_ts", "duration")
     }
-    least = {"seq_id": -1, "mc": -1, "mb_id": -1}
+    minimum = {"seq_id": -1, "mc": -1, "mb_id": -1}
     if values["optype"] in _COMPUTE:
-        least = {"seq_id": -1, "mc": 0, "mb_id": 0}
+        minimum = {"seq_id": -1, "mc": 0, "mb_id": 0}
     numbers = {
-        key: within(key, whole, values[key], least.get(key, 0), MOST)
+        key: within(key, whole, values[key], minimum.get(key, 0), MAX_COUNT)
         for key in ("dp_rank", "stage", "step", "seq_id", "mc", "mb_id")
     }
-    return Operation(**numbers, **times, optype=str(values["optype"]))
+    return TimelineRow(**numbers, **times, optype=str(values["optype"]))
 
 
 def _seconds(value: object) -> float:
-    number = finite(value)
-    if not 0 <= number < MOST:
+    seconds = finite(value)
+    if not 0 <= seconds < MAX_COUNT:
         raise InputError(f"{abbreviated(value)} is no time in seconds from the start of the step")
-    return number
+    return seconds
 
 
-def _spans(operations: Sequence[Operation]) -> list[int]:
+def _spans(operations: Sequence[TimelineRow]) -> list[int]:
     """The length of every step over all workers."""
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -150,10 +151,10 @@ def _spans(operations: Sequence[Operation]) -> list[int]:
     return [ends[step] - starts[step] for step in ends]
 
 
-def _around(operations: Sequence[Operation], dp_rank: int) -> Iterator[StepRecord]:
-    """What a data-parallel rank runs around its microbatches, once in a step of each device.
+def _around(operations: Sequence[TimelineRow], dp_rank: int) -> Iterator[StepRecord]:
+    """Operations of a data-parallel rank around its microbatches, once per step and device.
 
-    Several operations of one kind count as one that ends with the last. It is that of chunk 0.
+    Several operations of one kind count as one of chunk 0 that ends with the last.
     """
     shortest: dict[tuple[int, ...], int] = {}
     for op in operations:
@@ -172,8 +173,8 @@ def _around(operations: Sequence[Operation], dp_rank: int) -> Iterator[StepRecor
         yield StepRecord(kind, stage, stage, max(0, end - length), end, step)
 
 
-def _collective(op: Operation) -> tuple[int, ...]:
-    """Key that the ranks of one collective share; an operation of one rank has one of its own."""
+def _collective(op: TimelineRow) -> tuple[int, ...]:
+    """Key that the ranks of one collective share; an operation of one rank has its own key."""
     of_type = (list(_AROUND).index(op.optype), op.step, op.seq_id)
     match op.optype:
         case "optimizer-clip-main-grad":
@@ -206,7 +207,7 @@ def _parquet(path: Path) -> Iterator[Sequence[Any]]:
     except ValueError as error:  # also pyarrow's ArrowInvalid
         raise InputError(f"{label(path)}: not a parquet file: {error}") from None
     _check_columns(path, list(table.columns))
-    columns = [table[name].tolist() for name in Operation._fields]
+    columns = [table[name].tolist() for name in TimelineRow._fields]
     return zip(*columns, strict=True)
 
 
@@ -214,18 +215,18 @@ def _csv(path: Path) -> Iterator[Sequence[Any]]:
     rows = csv.DictReader(io.StringIO(read_text(path, LARGEST_FILE)))
     try:
         _check_columns(path, rows.fieldnames or [])
-        table = [[row[name] for name in Operation._fields] for row in rows]
+        table = [[row[name] for name in TimelineRow._fields] for row in rows]
     except csv.Error as error:
         raise InputError(f"{label(path)}: line {rows.line_num}: not CSV: {error}") from None
-    optype = Operation._fields.index("optype")
+    optype = TimelineRow._fields.index("optype")
     return (
-        [text if place == optype else _number(text) for place, text in enumerate(row)]
+        [text if index == optype else _number(text) for index, text in enumerate(row)]
         for row in table
     )
 
 
 def _number(text: str | None) -> object:
-    """The number that a text is; else the text."""
+    """The number that a text states; else the text."""
     for kind in (int, float):
         try:
             return kind(text or "")
@@ -235,9 +236,9 @@ def _number(text: str | None) -> object:
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
-    for name in Operation._fields:
+    for name in TimelineRow._fields:
         if name not in names:
             raise InputError(
                 f"{label(path)}: column {name} is missing; give a timeline with the columns "
-                f"{', '.join(Operation._fields)}"
+                f"{', '.join(TimelineRow._fields)}"
             )

@@ -4,15 +4,15 @@ PyTorch's pipeline runtime records a range for every action: `PP:1F0`, `PP:1I0`,
 (torch 2.13, schedules.py). On an accelerator, an operation takes the time from the start of its
 first kernel to the end of its last one. Its kernels are those whose launch, on any thread, begins
 within its range on the CPU: autograd launches the kernels of a backward from a thread of its own,
-which ranges of kernels (`gpu_user_annotation`) therefore miss. A trace without launches has these
-ranges alone. An operation without kernels (the B of stage 0, which does nothing) takes its range on
-the CPU (`user_annotation`).
+so that ranges of kernels (`gpu_user_annotation`) miss them. If a trace has no launches, these
+ranges are used. An operation without kernels (the B of stage 0, which does nothing) takes its range
+on the CPU (`user_annotation`).
 
 FSDP gathers the weights of a stage in `PP:1UNSHARD` and reduces its gradients in `PP:1REDUCE_GRAD`.
-Each takes the time from the start of the first collective that it starts to the end of the last
-one: kernels of NCCL that are launched within its range, or operations of gloo that begin there. (A
-thread of gloo may begin to gather later, when nothing else is gathered.) A range without any (no
-FSDP, or weights that are there still) is left out.
+Each takes the time from the start of its first collective to the end of its last one: kernels of
+NCCL that are launched within its range, or operations of gloo that begin in it. (A thread of gloo
+may begin to gather later, if nothing else is gathered.) A range without collectives (no FSDP, or
+weights that are still gathered) is left out.
 
 A CPU range includes the wait for a receive. An operation that began before its input was ready is
 therefore given the median duration of similar operations that did not wait, counted back from its
@@ -54,34 +54,34 @@ _GPU = "gpu_user_annotation"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 """Categories of calls that launch kernels."""
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
-"""Categories of what runs on the accelerator."""
+"""Categories of events on the accelerator."""
 _LATEST = 2**62
 _Event = dict[str, Any]
 _Launches = Mapping[int | None, _Event]
-"""Call that launched a kernel, by the number that both share."""
+"""Call that launched a kernel, by the correlation id of both."""
 _TRACES = (".json", ".json.gz")
-"""How the names of traces in a folder end."""
+"""Suffixes of the names of traces in a folder."""
 
 
 def read_traces(paths: Sequence[Path]) -> Measurements:
     """Read the traces of all ranks; see `parse_trace` and `without_waits`.
 
-    A folder stands for its traces, in the order of the numbers in their names. A file that states
-    no rank gets its index. Raises InputError if a file is not such a trace,
-    if two files are of one rank, or if the trace of a rank is missing.
+    A folder represents its traces, in the order of the numbers in their names. A file that states
+    no rank gets its index as rank. Raises InputError if a file is not such a trace, if two files
+    are of one rank, or if the trace of a rank is missing.
     """
-    found: dict[int, RankTrace] = {}
+    traces: dict[int, RankTrace] = {}
     files = [file for path in paths for file in _files(path)]
     for index, path in enumerate(files):
         trace = parse_trace(read_text(path, LARGEST_FILE), label(path), index)
-        if trace.rank in found:
+        if trace.rank in traces:
             raise InputError(
                 f"{label(path)}: rank {trace.rank} has been read already; give each once"
             )
-        found[trace.rank] = trace
-    records = [record for trace in found.values() for record in trace.records]
-    _check_next({stage for trace in found.values() for stage in trace.followed}, records)
-    around = [record for trace in found.values() for record in trace.around]
+        traces[trace.rank] = trace
+    records = [record for trace in traces.values() for record in trace.records]
+    _check_next({stage for trace in traces.values() for stage in trace.followed}, records)
+    around = [record for trace in traces.values() for record in trace.around]
     return Measurements(without_waits(records), around)
 
 
@@ -134,7 +134,9 @@ def _records(trace: object, rank: int) -> RankTrace:
     base = within("baseTimeNanoseconds", whole, trace.get("baseTimeNanoseconds", 0), 0, _LATEST)
     events = [event for event in events if isinstance(event, dict)]
     launches: dict[int | None, _Event] = {
-        number: event for event in events if (number := _correlation(event, *_LAUNCHES)) is not None
+        correlation_id: event
+        for event in events
+        if (correlation_id := _correlation(event, *_LAUNCHES)) is not None
     }
     times: Counter[Op] = Counter()
     records: dict[tuple[Op, int], Record] = {}
@@ -159,7 +161,7 @@ def _records(trace: object, rank: int) -> RankTrace:
 
 
 def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[StepRecord]:
-    """Collectives of FSDP, in nanoseconds; the n-th ones of a stage are those of step n."""
+    """Collectives of FSDP, in nanoseconds; the n-th of a kind and stage is that of step n."""
     ranges = sorted((event for event in events if _is_around(event)), key=_span)
     collectives = [event for event in events if _is_nccl(event) or _is_gloo(event)]
     times: Counter[tuple[AuxiliaryKind, int]] = Counter()
@@ -175,13 +177,14 @@ def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[StepRecor
 def _started_within(
     ranges: Sequence[_Event], events: Iterable[_Event], launches: _Launches
 ) -> dict[int, tuple[float, float]]:
-    """From the first start to the last end of the events that each range started, by its index.
+    """First start and last end of the events that each range started, by the range's index.
 
-    `ranges` ascend. A kernel counts where the call that launched it begins, gloo's operations where
-    they begin themselves: those that gather, also behind the range of an UNSHARD.
+    `ranges` ascend. A kernel belongs to the range in which the call that launched it begins, an
+    operation of gloo to the range in which it begins itself; one that gathers may also begin after
+    the range of its UNSHARD.
     """
     begins = [_span(event)[0] for event in ranges]
-    found: dict[int, tuple[float, float]] = {}
+    spans: dict[int, tuple[float, float]] = {}
     for event in events:
         call = event if _is_gloo(event) else launches.get(_correlation(event, *_KERNELS))
         index = bisect(begins, _span(call)[0]) - 1 if call else -1
@@ -190,9 +193,9 @@ def _started_within(
         late = ranges[index]["name"].endswith("UNSHARD") and _gathers(event)
         if late or _span(call)[0] <= _span(ranges[index])[1]:
             start, end = _span(event)
-            first, last = found.get(index, (start, end))
-            found[index] = min(first, start), max(last, end)
-    return found
+            first, last = spans.get(index, (start, end))
+            spans[index] = min(first, start), max(last, end)
+    return spans
 
 
 def _is_around(event: _Event) -> bool:
@@ -218,35 +221,35 @@ def _is_gloo(event: _Event) -> bool:
 def _counted(
     named: Sequence[_Event], events: Sequence[_Event], launches: _Launches
 ) -> list[_Event]:
-    """The ranges that count: of the kernels where an operation has any, else on the CPU."""
+    """The range of every operation: that of its kernels if it has any, else that on the CPU."""
     on_cpu = sorted((event for event in named if event.get("cat") != _GPU), key=_span)
     with_kernels = {event["name"] for event in named if event.get("cat") == _GPU}
     if not launches or not on_cpu:
         return [e for e in named if e.get("cat") == _GPU or e["name"] not in with_kernels]
     kernels = [event for event in events if event.get("cat") in _KERNELS and not _is_nccl(event)]
-    found = _started_within(on_cpu, kernels, launches)
+    spans = _started_within(on_cpu, kernels, launches)
     for index, operation in enumerate(on_cpu):
-        if index not in found and operation["name"] in with_kernels:
+        if index not in spans and operation["name"] in with_kernels:
             raise InputError(
                 f"{operation['name']} at {_span(operation)[0]:g}: it has kernels, and none was "
                 "launched within it; record the launches too (CUDA graphs have none), or measure "
                 "with ppopt.torch.Profiler"
             )
     return [
-        operation | {"ts": found[index][0], "dur": found[index][1] - found[index][0]}
-        if index in found
+        operation | {"ts": spans[index][0], "dur": spans[index][1] - spans[index][0]}
+        if index in spans
         else operation
         for index, operation in enumerate(on_cpu)
     ]
 
 
 def _correlation(event: _Event, *categories: str) -> int | None:
-    """Number that a kernel shares with the call that launched it."""
+    """Correlation id of a kernel and the call that launched it."""
     args = event.get("args")
     if event.get("cat") not in categories or not isinstance(args, dict):
         return None
-    number = args.get("correlation")
-    return number if isinstance(number, int) else None
+    correlation_id = args.get("correlation")
+    return correlation_id if isinstance(correlation_id, int) else None
 
 
 def _span(event: _Event) -> tuple[float, float]:
@@ -282,17 +285,17 @@ def _operation(event: _Event) -> tuple[Op, int, int]:
 
 
 def _microseconds(value: object) -> float:
-    number = finite(value)
-    if not 0 <= number < 4e15:  # older ones count from 1970
+    microseconds = finite(value)
+    if not 0 <= microseconds < 4e15:  # older ones count from 1970
         raise InputError(f"{abbreviated(value)} is no time in microseconds")
-    return number
+    return microseconds
 
 
 def without_waits(records: Iterable[Record]) -> list[Record]:
     """Remove the waits from operations that began before their input was ready.
 
-    Such an operation keeps its end. It starts when its input was ready, or later: its duration is
-    at most the median of the same kind and stage without a wait.
+    The end of such an operation does not change. Its start is when its input was ready, or later:
+    its duration is at most the median of the same kind and stage without a wait.
     """
     ran = list(records)
     stages = 1 + max((record.stage for record in ran), default=0)
@@ -317,5 +320,5 @@ def without_waits(records: Iterable[Record]) -> list[Record]:
 
 def _input_ready(record: Record, ends: dict[tuple[int, Op], int], stages: int) -> int:
     """When the operation's input was produced, in nanoseconds; 0 if it has none."""
-    found = [ends.get((record.step, source), 0) for source in sources(record.op, stages)]
-    return max(found, default=0)
+    input_ends = [ends.get((record.step, source), 0) for source in sources(record.op, stages)]
+    return max(input_ends, default=0)

@@ -15,7 +15,7 @@ from typing import Protocol
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
-from ppopt.rechecker import claim, microbatches, mixed, step_operations
+from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
@@ -160,13 +160,15 @@ def proof_without_search(stated: Claim) -> tuple[int, str] | None:
     """
     routes: list[tuple[Claim, int | None]]
     if stated.bound is None and Trait.MICROBATCHES in stated.traits:
-        routes = [(relaxed, route) for route, relaxed in enumerate(microbatches.of_largest(stated))]
+        routes = [
+            (relaxed, route) for route, relaxed in enumerate(equal_microbatches.of_largest(stated))
+        ]
     else:
-        routes = [(relaxed, None) for relaxed in microbatches.simpler(stated)]
+        routes = [(relaxed, None) for relaxed in equal_microbatches.simpler(stated)]
     for relaxed, route in routes:
         simple = mixed.of_min_work(mixed.of_one_kind(relaxed))
         known = None if simple.mixed else by_arithmetic(simple, route)
-        known = known or microbatches.by_round_trip(simple, any_order=stated.orders)
+        known = known or equal_microbatches.by_round_trip(simple, any_order=stated.orders)
         if known is not None:
             return known
     return None

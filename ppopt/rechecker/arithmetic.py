@@ -8,8 +8,8 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker import step_operations
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
-from ppopt.rechecker.microbatches import of_smallest
 from ppopt.rechecker.route_times import RouteTimes
 
 HANDLES = BESIDE_COMPUTE | {

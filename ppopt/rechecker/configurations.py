@@ -8,7 +8,7 @@ from time import monotonic
 
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import unhandled
-from ppopt.rechecker import microbatches, partitions, placements
+from ppopt.rechecker import equal_microbatches, partitions, placements
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.mixed import of_one_kind
@@ -104,7 +104,7 @@ def check_orders(
         reason = f"in any order of the microbatches, {known[1]}"
         return Recheck(Verdict.CONFIRMED, reason, known[:1], monotonic() - began)
     every = tuple(range(stated.pipeline.num_devices))
-    claims = microbatches.claims_of_orders(stated)
+    claims = equal_microbatches.claims_of_orders(stated)
     if claims is None:
         reason = "there are more orders of the microbatches than can be enumerated"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)

@@ -8,7 +8,7 @@ UNSHARD to the end of GRADIENT_SYNC.
 
 OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
 claim counts that part as live while F runs and from the start of the backward on; every schedule
-needs at least that (`Ticks.kept`).
+needs at least that (`Ticks.retained`).
 
 Margins. When F(k) of a stage starts, all lower stages on its device and route have begun that
 microbatch, so their UNSHARDs and its own have ended: their sum is a release time of F(k). After the
@@ -38,21 +38,21 @@ HANDLES = BESIDE_COMPUTE | {
 """Traits of the claims that `of_compute` reduces to compute alone."""
 
 
-class Times(NamedTuple):
+class CollectiveTimes(NamedTuple):
     """Times of the operations of a stage, in ticks; None: there is no such operation."""
 
     unshard: int | None
     sync: int | None
 
 
-def times_of(claim: Claim, stage: int) -> Times:
+def times_of(claim: Claim, stage: int) -> CollectiveTimes:
     """Times of a stage's collectives; if any stage has a kind, or gathered weights, all have it."""
     costs = claim.pipeline.ticks.costs
     gathered = any(costs.unshard_memory)
     unshard, sync = (
         row[stage] if gathered or any(row) else None for row in (costs.unshard, costs.gradient_sync)
     )
-    return Times(unshard, sync)
+    return CollectiveTimes(unshard, sync)
 
 
 def trained_stages(pipeline: Pipeline) -> set[int]:

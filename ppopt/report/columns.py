@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from functools import partial
 from html import escape
 from typing import Any, Generic, TypeVar
@@ -14,12 +15,17 @@ from rich.text import Text
 
 from ppopt.formats.figures import Figure, Quantity, ScheduleFigures, declared
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import NONE, grouped, headed, measured, percent, rounded, short
+from ppopt.report.numbers import NONE, headed, measured, number, percent, significant
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.imbalance import Imbalance
 
 FIGURES = declared(ScheduleReport)
 """Every declared figure by its key."""
+_ROUNDING: Mapping[str, str] = {
+    "lower_bound": ROUND_FLOOR,
+    "gap": ROUND_CEILING,
+    "limit": ROUND_CEILING,
+}
 OVER = " over"
 """Stands behind memory that is above a limit."""
 Row = TypeVar("Row")
@@ -102,28 +108,39 @@ def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -
 
 
 def figure_columns(
-    keys: Iterable[str], units: ScheduleFigures, absent: str = NONE
+    keys: Iterable[str], units: ScheduleFigures, absent: str = NONE, *, exact: bool = False
 ) -> Iterator[Column[Any]]:
     """Columns of declared figures, of rows with figures.
 
     `units` has the units of all rows, and their objective. `absent` stands for what is not known.
+    `exact`: whether times, memory and ratios are exact, or have four digits.
     """
     for key in keys:
         figure = FIGURES[key]
         head = (figure.head or figure.label).format(objective=objective_name(units.objective))
-        yield Column(stacked(head, _unit(figure, units)), partial(_cell, figure, absent))
+        cell = partial(_cell, figure, absent, exact=exact)
+        yield Column(stacked(head, _unit(figure, units)), cell)
 
 
-def _cell(figure: Figure, absent: str, figures: ScheduleFigures) -> str | Text:
+def _cell(figure: Figure, absent: str, figures: ScheduleFigures, *, exact: bool) -> str | Text:
     value = getattr(figures, figure.key)
     if value is None:
         return absent
+    value, rounding = max(value) if figure.each else value, _rounding(figure)
+    digits = number(value) if exact else significant(value, rounding=rounding)
     match figure.quantity:
         case Quantity.MEMORY:
-            return marked(short(max(value) if figure.each else value), figures)
-        case Quantity.TIME | Quantity.RATIO:
-            return short(value)
-    return _written(figure, value, figures)
+            return marked(digits, figures)
+        case Quantity.TIME | Quantity.RATIO | Quantity.RATE:
+            return digits
+        case Quantity.SHARE:
+            return percent(value, rounding)
+    return str(value)
+
+
+def _rounding(figure: Figure) -> str:
+    """How a figure is rounded: towards the side on which it does not read better than it is."""
+    return _ROUNDING.get(figure.key, ROUND_HALF_EVEN)
 
 
 def _unit(figure: Figure, figures: ScheduleFigures) -> str | None:
@@ -132,15 +149,13 @@ def _unit(figure: Figure, figures: ScheduleFigures) -> str | None:
     return units.get(figure.quantity)
 
 
-def _written(figure: Figure, value: Any, figures: ScheduleFigures) -> str:
+def _exact(figure: Figure, value: Any, figures: ScheduleFigures) -> str:
     """A known value in full, with its unit."""
     match figure.quantity:
         case Quantity.TIME | Quantity.MEMORY | Quantity.SECONDS:
             return measured(value, _unit(figure, figures))
         case Quantity.SHARE:
-            return percent(value)
-        case Quantity.RATE:
-            return grouped(value)
+            return f"{number(100 * value)} %"
     return str(value)
 
 
@@ -150,19 +165,19 @@ def marked(memory: str, figures: ScheduleFigures) -> Text:
 
 
 def figure_text(key: str) -> Callable[[ScheduleReport], str]:
-    """Function that writes the figure of a key, with its unit; empty if it is not known."""
+    """Function that writes the figure of a key in full, with its unit; empty if it is not known."""
     figure = FIGURES[key]
 
     def write(report: ScheduleReport) -> str:
         value = getattr(report, key)
         base = figure.base.format(objective=objective_name(report.objective))
-        return "" if value is None else _written(figure, value, report) + base
+        return "" if value is None else _exact(figure, value, report) + base
 
     return write
 
 
 def glance(key: str, report: ScheduleReport) -> tuple[str, str]:
-    """A figure in six digits, and exactly where it is rounded; empty if it is not known."""
+    """A figure in four digits, and exactly where it is rounded; empty if it is not known."""
     figure, value = FIGURES[key], getattr(report, key)
     if isinstance(value, Imbalance):
         value = value.idle_share or None
@@ -171,7 +186,8 @@ def glance(key: str, report: ScheduleReport) -> tuple[str, str]:
     match figure.quantity:
         case Quantity.TIME | Quantity.MEMORY:
             value = max(value) if figure.each else value
-            return rounded(value, _unit(figure, report)), _written(figure, value, report)
+            text = significant(value, _unit(figure, report), _rounding(figure))
+            return text, _exact(figure, value, report)
         case Quantity.RATE:
-            return f"{grouped(value)} tokens/s", ""
-    return percent(value), ""
+            return f"{significant(value)} tokens/s", ""
+    return percent(value, _rounding(figure)), ""

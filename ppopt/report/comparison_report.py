@@ -11,6 +11,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.baselines import best
 from ppopt.studies.compare import Comparison, ComparisonRow
+from ppopt.studies.headline import Headline
 
 
 class ComparisonReport(NamedTuple):
@@ -26,6 +27,8 @@ class ComparisonReport(NamedTuple):
     """Row that degrades least; None without random times."""
     fragile: tuple[ScheduleReport, ScheduleReport] | None = None
     """Row that is best nominally and row that is best on average; None if they do not differ."""
+    headline: Headline = Headline()
+    """The current schedule, the best that PyTorch runs, and the best of all."""
 
 
 def report_comparison(comparison: Comparison) -> ComparisonReport:
@@ -38,6 +41,7 @@ def report_comparison(comparison: Comparison) -> ComparisonReport:
         searches=[report_result(search) for search in comparison.optima],
         skipped=comparison.skipped,
         steadiest=None if steadiest is None else reports[id(steadiest)],
+        headline=comparison.headline,
         fragile=None if fragile is None else (reports[id(fragile[0])], reports[id(fragile[1])]),
     )
 

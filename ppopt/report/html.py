@@ -65,6 +65,7 @@ def page(
     *,
     title: str = "",
     what: str = "",
+    lead: str = "",
     opening: str = "",
     first: int = 0,
     study: bool = False,
@@ -76,16 +77,16 @@ def page(
     compared with it. Of more than `FEW` charts the page opens with the best, and the sections of
     the others are folded.
 
-    `opening` is HTML that stands before the schedules; with it, they keep their order and are shown
-    one at a time: number `first`, from 0, then the k-th, from 1, when the address becomes
-    `#schedule-k`. With `study`, the opening holds the rows of a study. The schedules must be
-    complete (every device runs something). Identical input gives an identical page. Raises
-    InputError if there is no schedule, or if units of time differ.
+    `lead` is HTML that comes first. `opening` is HTML that stands before the schedules; with it,
+    they keep their order and are shown one at a time: number `first`, from 0, then the k-th, from
+    1, when the address becomes `#schedule-k`. With `study`, the opening holds the rows of a study.
+    The schedules must be complete (every device runs something). Identical input gives an identical
+    page. Raises InputError if there is no schedule, or if units of time differ.
     """
     name = _common_name(schedules)
     title = title or (f"{name}: {what.lower()}" if name and what else what)
     parts = page_parts(schedules, title=title, opening=opening, first=first)
-    return framed(parts, opening=parts.above, script=script(study=study))
+    return framed(parts, opening=lead + parts.above, script=script(study=study))
 
 
 def fitting(

@@ -11,14 +11,16 @@ from rich.text import Text
 
 from ppopt.report.comparison_report import report_comparison
 from ppopt.report.frontier_report import describe_frontier, report_frontier
+from ppopt.report.headline_table import headline_table
 from ppopt.report.placement_text import explain_routes
 from ppopt.report.plan_objects import report_plan
 from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_text import describe_use
 from ppopt.report.schedule_report import report_result
 from ppopt.report.search_text import describe_best, describe_search
+from ppopt.report.summary import summary_table
 from ppopt.report.svg import svg
-from ppopt.report.table import compare_table, frontier_table, result_table, sweep_table
+from ppopt.report.table import compare_table, details_table, frontier_table, sweep_table
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.studies.compare import Comparison
@@ -39,15 +41,22 @@ def html_of(value: object) -> str:
 @html_of.register
 def _(value: Result) -> str:
     report = report_result(value, stopped_early=value.interrupted)
-    return _picture(value.schedule) + notebook_table(result_table(report))
+    return (
+        _picture(value.schedule)
+        + notebook_table(summary_table(report))
+        + notebook_table(details_table(report))
+    )
 
 
 @html_of.register
 def _(value: Comparison) -> str:
     report = report_comparison(value)
     searches = [describe_search(search, report.rows) for search in report.searches]
-    return notebook_table(compare_table(report.rows)) + _lines(
-        [*describe_best(report.rows), *searches, *explain_routes(report.rows)]
+    tables = notebook_table(headline_table(report.headline))
+    return (
+        tables
+        + notebook_table(compare_table(report.rows))
+        + _lines([*describe_best(report.rows), *searches, *explain_routes(report.rows)])
     )
 
 
@@ -60,7 +69,8 @@ def _(value: Frontier) -> str:
 
 @html_of.register
 def _(value: Plan) -> str:
-    tables = notebook_table(result_table(report_plan(value))) + notebook_table(plan_table(value))
+    shown = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
+    tables = "".join(map(notebook_table, shown))
     return _picture(value.schedule) + tables + _lines(describe_use(value))
 
 

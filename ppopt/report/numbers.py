@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
+MAX_EXACT = 10**6
+"""Whole numbers below it are written exactly."""
+_PRECISE = Context(prec=400)
+"""For numbers of any size that a float can have."""
 FEW_DEVICES = 8
 """Values of at most this many devices are all listed."""
 
@@ -24,25 +29,31 @@ def number(value: float | Fraction | None) -> str:
 
 def measured(value: float | Fraction | None, unit: str | None) -> str:
     """Write a number with its unit, if that is known: `3.2 ms`."""
-    return number(value) if value is None else _with(number(value), unit)
+    return number(value) if value is None else with_unit(number(value), unit)
 
 
-def rounded(value: float | Fraction, unit: str | None) -> str:
-    """Write a number in six digits with its unit, for a glance: `4697.14 ms`."""
-    value = float(value)
-    return measured(round(value) if abs(value) >= 1e6 else float(f"{value:.6g}"), unit)
+def significant(
+    value: float | Fraction | None, unit: str | None = None, rounding: str = ROUND_HALF_EVEN
+) -> str:
+    """Write a number in four significant digits with its unit, if that is known: `2,635 ms`.
 
-
-def short(value: float | None) -> str:
-    """Write a number for narrow columns: six digits, at most three of them decimals."""
+    A whole number below a million is exact. `rounding` is one of `decimal`: a lower bound is
+    rounded down.
+    """
     if value is None:
         return NONE
-    whole = len(str(int(abs(value))))
-    return number(round(value, min(3, max(0, 6 - whole))))
+    exact = Decimal(repr(float(value)))
+    whole = exact == exact.to_integral_value()
+    if not whole or abs(exact) >= MAX_EXACT:
+        last_digit = Decimal(1).scaleb(exact.adjusted() - 3)
+        exact = exact.quantize(last_digit, rounding, _PRECISE)
+    text = f"{exact:,f}"
+    return with_unit(text.rstrip("0").rstrip(".") if "." in text else text, unit)
 
 
-def _with(words: str, unit: str | None) -> str:
-    return words if unit is None else f"{words} {unit}"
+def with_unit(text: str, unit: str | None) -> str:
+    """Write a unit behind a number, if it is known."""
+    return text if unit is None else f"{text} {unit}"
 
 
 def headed(name: str, unit: str | None) -> str:
@@ -50,20 +61,19 @@ def headed(name: str, unit: str | None) -> str:
     return name if unit is None else f"{name} ({unit})"
 
 
-def grouped(value: float | None) -> str:
-    """Write a number that needs no fraction: `41,200`, or three digits below 100."""
-    if value is None:
-        return NONE
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def percent(share: float | Fraction | None, rounding: str = ROUND_HALF_EVEN) -> str:
+    """Write a share as a percentage: one decimal from 1 % on, two below, `less than 0.01 %`.
 
-
-def percent(share: float | Fraction | None) -> str:
-    """Write a share as a percentage with at most two decimals: 0.15625 is 15.63 %."""
+    `rounding` is one of `decimal`: a gain is rounded down, and a gap up.
+    """
     if share is None:
         return NONE
-    if 0 < share < 0.00005:
-        return "under 0.01 %"
-    return f"{float(100 * share):.2f}".rstrip("0").rstrip(".") + " %"
+    exact = Decimal(repr(float(share))).scaleb(2)
+    digits = Decimal("0.1") if abs(exact) >= 1 else Decimal("0.01")
+    rounded = exact.quantize(digits, rounding, _PRECISE)
+    if not rounded and exact:
+        return "less than 0.01 %"
+    return f"{rounded:f}".rstrip("0").rstrip(".") + " %"
 
 
 def per_device(values: Sequence[float] | None, unit: str | None = None) -> str:
@@ -82,7 +92,7 @@ def spread(values: Sequence[float], unit: str | None = None) -> str:
     shown = [number(value) for value in values]
     if len(shown) > FEW_DEVICES:
         shown[3:-3] = [".."]
-    return _with(" ".join(shown), unit)
+    return with_unit(" ".join(shown), unit)
 
 
 def lowered(value: int) -> str:

@@ -13,9 +13,10 @@ from ppopt.formats import origin_json
 from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain
+from ppopt.report.headline_table import headline_object
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation
-from ppopt.verifier.measured import is_measured
+from ppopt.verifier.measured_steps import is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck
@@ -58,7 +59,7 @@ def of_evaluation(report: ScheduleReport) -> dict[str, Any]:
 
 
 def of_comparison(report: ComparisonReport) -> dict[str, Any]:
-    """Object of `ppopt compare`.
+    """Object of `ppopt compare`: its search, its headline, and a row for every schedule.
 
     With random times, `steadiest` names the strategy that degrades least, and `fragile` the best
     strategy on paper and the one that is better on average, or is null.
@@ -72,6 +73,7 @@ def of_comparison(report: ComparisonReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **search.to_object((*SEARCHED, "time_unit", "memory_unit", "link_mode")),
+        **headline_object(report.headline),
         "rows": [
             {
                 "schema": SCHEMA,
@@ -100,7 +102,7 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
     than the best found, its `value`, and the largest limit proved not to do (`beyond`, or null).
     """
     found = report.frontier
-    least, enough, provenance = found.least, found.enough, found.provenance
+    least, enough, provenance = found.min_memory_point, found.enough, found.provenance
     pipeline = ScheduleFigures.of(None, found.pipeline)
     return json_object(
         {
@@ -112,7 +114,7 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
             "searched": found.searched,
             "link_mode": found.pipeline.link_mode.value,
             "least_limit": least and least.limit,
-            "least_limit_proved": least is not None and least.least,
+            "least_limit_proved": least is not None and least.limit_proved,
             "useful_limit": enough and enough.limit,
             "useful_limit_proved": found.enough_proved,
             **({} if report.within is None else {"within": report.within}),

@@ -8,11 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, left, table_of
-from ppopt.report.numbers import grouped, number, percent
+from ppopt.report.headline_table import describe_headline
+from ppopt.report.numbers import number, percent, significant
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_text import describe_slowdown, excess
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
@@ -73,8 +75,9 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     return of_plan(found.plan) | json_object(own)
 
 
-def describe(found: ParallelPlan) -> Iterator[str | Table]:
+def describe(found: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
+    yield from describe_headline(found.plan.headline)
     yield from describe_parallel_plan(found)
     if found.interrupted:
         yield f"stopped early{'' if found.storage is None else '; the same command continues'}"
@@ -100,8 +103,8 @@ def parallel_table(found: ParallelPlan) -> Table:
         *_sizes(found),
         Column("de-\nvices", lambda row: str(row.model.training.devices)),
         Column("batches", lambda row: str(row.model.training.batches)),
-        Column("tokens/s\nper GPU", lambda row: grouped(found.tokens_per_second(row.value))),
-        Column("bound", lambda row: grouped(found.tokens_per_second(row.lower_bound))),
+        Column("tokens/s\nper GPU", lambda row: significant(found.tokens_per_second(row.value))),
+        Column("bound", lambda row: significant(found.tokens_per_second(row.lower_bound))),
         Column("memory\n(MiB)", lambda row: number(plain_or_none(row.peak))),
         left("versus the best", compared),
     ]
@@ -162,12 +165,10 @@ def describe_parallel_plan(found: ParallelPlan) -> list[str]:
     if bound is not None:
         gap = "" if found.gap is None else f", gap {percent(plain(found.gap))}"
         lines.append(
-            f"tokens/s per GPU: {grouped(rate)}; no combination above {grouped(bound)}{gap}"
+            f"tokens/s per GPU: {significant(rate)}; no combination above {significant(bound)}{gap}"
         )
     elif rate is not None:
-        lines.append(
-            f"tokens/s per GPU: {grouped(rate)}; no bound: combinations were not derived in time"
-        )
+        lines.append(f"tokens/s per GPU: {significant(rate)}; no bound: time limit reached")
     lines += count_combinations(found)
     failed = [row for row in found.rows if row.failed is not None]
     lines += [f"failed: {row.parallelism}: {row.failed}" for row in failed]
@@ -190,7 +191,7 @@ def _proof(found: ParallelPlan) -> str:
         return text
     _, least = min(bounds, key=lambda pair: pair[0])
     sizes = ", ".join(f"{name} {getattr(least, name)}" for name in DIMENSIONS)
-    return f"{text}; the least bound is that of {sizes}"
+    return f"{text}; the minimum bound is that of {sizes}"
 
 
 def count_combinations(found: ParallelPlan) -> list[str]:

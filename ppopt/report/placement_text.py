@@ -19,30 +19,35 @@ from ppopt.solver.open_decisions import open_decisions
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
 
+_PLANNED = ("placement", "partition", "recompute", "chunks")
+"""Decisions about a model in layers that `ppopt plan` makes."""
+
 
 def describe_unsearched(pipeline: Pipeline) -> str:
-    """What a search of the order does not search, and what would search it.
+    """Which decisions a search of the order leaves as given, and the command that searches them.
 
-    Names placement, chunks and routes, and the decisions of `unsearched_of_layers`.
+    Empty if it leaves none, or if nothing searches them.
     """
-    kept = _kept_of_layers(pipeline)
+    names, planned = list(_kept_of_layers(pipeline)), pipeline.model is not None
     if "placement" not in open_decisions(pipeline).names:
-        kept = {"placement": pipeline.resolved_placement} | kept
+        names.insert(0, "placement")
+    if planned and pipeline.named_placement:
+        names.append("chunks")
     if pipeline.order == GIVEN_ORDER and Trait.MICROBATCHES in pipeline.traits:
-        kept["order"] = GIVEN_ORDER
-    sizes: dict[str, object] = {"routes": pipeline.routes}
-    if pipeline.named_placement:
-        sizes = {"chunks": pipeline.num_chunks, **sizes}
-    sentence = _unsearched(kept, sizes)
-    if pipeline.model is None:
-        return sentence
-    return f"{sentence.removesuffix('.')}; `ppopt plan` also chooses the chunks."
+        names.append("order")
+    commands = ["`ppopt plan`"] if planned else []
+    commands += [f"`--{name} search`" for name in names if not planned or name not in _PLANNED]
+    if not names:
+        return ""
+    verb = "chooses" if len(commands) == 1 else "choose"
+    what = ("it", "them", "them all")[min(len(names), 3) - 1]
+    return f"not searched: {', '.join(names)}; {' and '.join(commands)} {verb} {what}"
 
 
 def unsearched_of_layers(pipeline: Pipeline) -> str:
     """What a comparison of strategies does not search of a model in layers; empty if nothing."""
     kept = _kept_of_layers(pipeline)
-    return _unsearched(kept, {}) if kept else ""
+    return _unsearched(kept) if kept else ""
 
 
 def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
@@ -65,19 +70,16 @@ def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
     return {name: value for name, value in kept.items() if name not in searched}
 
 
-def _unsearched(searchable: Mapping[str, object], sizes: Mapping[str, object]) -> str:
+def _unsearched(searchable: Mapping[str, object]) -> str:
     """A sentence that names decisions, each with its value if that is short, and the flags."""
     named = [
-        f"{name} ({value})" if isinstance(value, str | int) else name
-        for name, value in {**searchable, **sizes}.items()
+        f"{name} ({value})" if isinstance(value, str) else name
+        for name, value in searchable.items()
     ]
-    sentence = f"Not searched: {', '.join(named)}"
-    if searchable:
-        *firsts, last = (f"`--{name} search`" for name in searchable)
-        flags = " and ".join(filter(None, (", ".join(firsts), last)))
-        chooses = f"chooses the {next(iter(searchable))}" if len(searchable) == 1 else "choose them"
-        sentence += f"; {flags} {chooses}"
-    return f"{sentence}."
+    *firsts, last = (f"`--{name} search`" for name in searchable)
+    flags = " and ".join(filter(None, (", ".join(firsts), last)))
+    chooses = "chooses it" if len(searchable) == 1 else "choose them"
+    return f"not searched: {', '.join(named)}; {flags} {chooses}"
 
 
 def describe_partition_search(choice: StrategyChoice | None, *, limited: bool) -> str:
@@ -153,13 +155,13 @@ def describe_placing(pipeline: Pipeline) -> str:
     text = f"placement {pipeline.resolved_placement}"
     if pipeline.num_chunks > 1:
         text += f", {pipeline.num_chunks} chunks per device"
-    return text if pipeline.routes == 1 else f"{text}, two routes, weights held twice"
+    return text if pipeline.routes == 1 else f"{text}, two routes, weights allocated twice"
 
 
 def explain_routes(reports: Iterable[ScheduleReport]) -> list[str]:
     """What `short_placement` marks in a table, where it marks any of its rows."""
     marked = any((report.routes or 1) > 1 for report in reports)
-    return ["x2: two routes, weights held twice"] if marked else []
+    return ["x2: two routes; the weights are allocated twice"] if marked else []
 
 
 def describe_choices(figures: ScheduleFigures, searched: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
+from ppopt.report.headline_table import headline_object
 from ppopt.report.objects import RESULT, SCHEMA
 from ppopt.report.schedule_report import ScheduleReport, report_result
 from ppopt.studies.plan_result import Plan, PlanBaseline, PlanRow
@@ -38,6 +39,7 @@ def report_plan(plan: Plan) -> ScheduleReport:
         lower_bound=plain_or_none(plan.lower_bound),
         gap=plain_or_none(plan.gap),
         proof=plan.proof,
+        certificate=None,
         solve_seconds=round(plan.solve_seconds, 3),
         stopped_early=plan.interrupted,
         **unknown,
@@ -45,7 +47,7 @@ def report_plan(plan: Plan) -> ScheduleReport:
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:
-    """Object of `ppopt plan`: the keys of `ppopt solve` for the best plan, and more.
+    """Object of `ppopt plan`: the keys of `ppopt solve` for the best plan, its headline, and more.
 
     `lower_bound` and `gap` are over the whole space; of several batch counts they are of the time
     per microbatch, for as many microbatches as the best plan has. `rows`, best first: one object
@@ -68,6 +70,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
         {
             "schema": SCHEMA,
             **report_plan(plan).to_object(RESULT),
+            **headline_object(plan.headline),
             "strategy": first.configuration.strategy,
             "batches": batches,
             "value_per_microbatch": first.per_microbatch,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from html import escape
 
 from ppopt.formats.figures import limits
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, Html, html_table
+from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import headed, measured, number, percent, rounded, spread
+from ppopt.report.numbers import headed, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -51,7 +53,8 @@ def plan_page(plan: Plan) -> str:
         f"{_sentences(plan)}\n{_more(plan)}\n"
         f"{data_element('plan', data)}\n</section>"
     )
-    return page(list(schedules.values()), what="Plan", opening=opening)
+    lead = headline_section(plan.headline)
+    return page(list(schedules.values()), what="Plan", lead=lead, opening=opening)
 
 
 def _cards(plan: Plan) -> str:
@@ -61,7 +64,7 @@ def _cards(plan: Plan) -> str:
     assert value is not None and peak is not None and plan.lower_bound is not None
     time, memory = pipeline.time_unit, pipeline.memory_unit
     proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    low = f"no configuration is below {measured(plain(plan.lower_bound), time)}"
+    low = f"no configuration is below {significant(plan.lower_bound, time, ROUND_FLOOR)}"
     found, limit = limits(pipeline), "no limit"
     if found is not None:
         limit = f"limit of a device: {spread(found, memory)}"
@@ -77,15 +80,15 @@ def _cards(plan: Plan) -> str:
         ),
         (
             objective_name(plan.objective),
-            rounded(plain(value), time),
+            significant(plain(value), time),
             low,
             measured(plain(value), time),
         ),
-        ("gap", percent(plain_or_none(plan.gap)), "over the whole space", ""),
+        ("gap", percent(plain_or_none(plan.gap), ROUND_CEILING), "over the whole space", ""),
         *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
         (
             "peak memory",
-            rounded(plain(peak), memory),
+            significant(plain(peak), memory),
             "; ".join(filter(None, (limit, least, describe_within(plan)))),
             measured(plain(peak), memory),
         ),
@@ -116,7 +119,7 @@ def _sentences(plan: Plan) -> str:
 
 
 def _table(plan: Plan, sections: Mapping[int, str]) -> str:
-    columns = plan_columns(plan)
+    columns = plan_columns(plan, exact=True)
     links = {plan.rows[place].configuration: section for place, section in sections.items()}
 
     def configuration(row: PlanRow) -> str:

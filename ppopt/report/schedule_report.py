@@ -18,13 +18,14 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.imbalance import Imbalance, imbalance
-from ppopt.schedule.origin import HintRecord, Origin
+from ppopt.schedule.origin import Certificate, HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timing import exposed
 from ppopt.solver.options import versions
 from ppopt.solver.result import Result
 
 if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.studies.baselines import Baseline
     from ppopt.studies.best_choice import StrategyChoice
     from ppopt.studies.robustness import Jitter
@@ -137,6 +138,10 @@ class ScheduleReport(ScheduleFigures):
     limit: float | None = figure("memory", _Q.MEMORY, "memory limit of every device")
     limit_proved: bool | None = figure("proved", _Q.FLAG, "whether no smaller limit is enough")
     memory: float | None = figure("memory", _Q.MEMORY, "largest device peak")
+    pipeline: Pipeline | None = None
+    """Pipeline of the schedule or of the search."""
+    certificate: Certificate | None = None
+    """What the lower bound consists of."""
     checked: bool = True
     """False: a file claims a bound that the re-checker does not confirm."""
     stopped_early: bool = False
@@ -179,6 +184,7 @@ def report_result(
             "routes": result.pipeline.routes,
             "solve_seconds": round(result.solve_seconds, 3),
             "schedule": schedule,
+            "pipeline": result.pipeline if schedule is None else schedule.pipeline,
             "verified": schedule is not None,
             **more,
         },
@@ -214,6 +220,7 @@ def report_evaluation(
         "versions": versions(),
         "solve_seconds": round(seconds, 3),
         "schedule": schedule,
+        "pipeline": schedule.pipeline,
         "verified": True,
     }
     return ScheduleReport.of(schedule, schedule.pipeline, **{**fields, **more})
@@ -221,7 +228,8 @@ def report_evaluation(
 
 def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
     """Report of a schedule by itself: figures that take little time, and claims of its origin."""
-    return ScheduleReport(**measured(schedule), **_checked_claims(schedule), **more)
+    fields = {**measured(schedule), **_checked_claims(schedule), "pipeline": schedule.pipeline}
+    return ScheduleReport(**fields, **more)
 
 
 def report_schedule(schedule: Schedule) -> ScheduleReport:
@@ -239,6 +247,7 @@ def _claims(origin: Origin) -> dict[str, Any]:
         "lower_bound": number(origin.lower_bound),
         "gap": number(origin.gap),
         "proof": origin.proof,
+        "certificate": origin.certificate,
         "backward_kind": None if kind is None else kind.value,
         "seed": origin.seed,
         "workers": origin.workers,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.labels import SEARCHED, objective_name, title
-from ppopt.report.numbers import grouped, measured, number, per_device, percent
+from ppopt.report.numbers import measured, percent, significant
 from ppopt.report.placement_text import (
     describe_layers,
     describe_partition,
     describe_placing,
+    describe_unsearched,
     placement_of,
 )
 from ppopt.report.schedule_report import ScheduleReport
@@ -21,6 +23,7 @@ from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
     from ppopt.studies.baselines import Baseline
 
 STOPPED = "stopped early"
@@ -28,9 +31,7 @@ STOPPED = "stopped early"
 STEP_WORK = "unshard, gradient sync and optimizer"
 UNCHECKED = "(not re-checked; `ppopt verify FILE --bound` checks it)"
 _STATUS = {
-    "optimal": "proved optimal",
-    "infeasible": "proved infeasible",
-    "unknown": "nothing found in time",
+    "unknown": "unknown: no schedule was found within the time limit",
 }
 
 
@@ -38,8 +39,8 @@ def describe_throughput(report: ScheduleReport) -> str:
     """Tokens per second, per device, and MFU, as far as known; empty if nothing is."""
     parts = []
     if report.tokens_per_second is not None:
-        each = grouped(report.tokens_per_second_per_device)
-        parts.append(f"{grouped(report.tokens_per_second)} tokens/s, {each} per device")
+        each = significant(report.tokens_per_second_per_device)
+        parts.append(f"{significant(report.tokens_per_second)} tokens/s, {each} per device")
     if report.mfu is not None:
         check = "; check the FLOPs and the unit of time" if report.mfu > 1 else ""
         parts.append(f"MFU {percent(report.mfu)}{check}")
@@ -50,25 +51,24 @@ def describe_exposed(report: ScheduleReport) -> str:
     """How much longer a step is for its work around the microbatches; empty if it has none."""
     if report.exposed is None:
         return ""
-    time = measured(report.exposed, report.time_unit)
+    time = significant(report.exposed, report.time_unit)
     return f"{time} of the {objective_name(report.objective)}, for {STEP_WORK}"
 
 
 def describe_imbalance(report: ScheduleReport) -> str:
-    """What of the idle time is imbalance; empty if all devices work alike."""
-    found = report.imbalance
-    if found is None or not found.idle_share:
+    """What of the bubble is imbalance, in percentage points; empty if all devices work alike."""
+    imbalance = report.imbalance
+    if imbalance is None or not imbalance.idle_share:
         return ""
-    named = f"stage {found.stages[0]}" if len(found.stages) == 1 else f"device {found.device}"
-    points = percent(found.idle_share).removesuffix(" %")
-    text = (
-        f"{points} of the {percent(found.of_idle_share)} idle time: {named} has "
-        f"{float(found.times_mean):.3g} times the mean work"
-    )
-    if found.relief is None:
+    stages = imbalance.stages
+    busiest = f"stage {stages[0]}" if len(stages) == 1 else f"device {imbalance.device}"
+    points = percent(imbalance.idle_share).removesuffix(" %")
+    ratio = f"{float(imbalance.times_mean):.3g}x the mean work"
+    text = f"{points} points of it from imbalance ({busiest} has {ratio})"
+    if imbalance.relief is None:
         return text
-    less = percent(found.relief.idle_share)
-    return f"{text}; partition balanced takes {less} of the makespan off it"
+    saved = percent(imbalance.relief.idle_share, ROUND_FLOOR)
+    return f"{text}; a balanced partition would save up to {saved}"
 
 
 def describe_status(report: ScheduleReport) -> str:
@@ -81,14 +81,24 @@ def describe_status(report: ScheduleReport) -> str:
         return ""
     text = _STATUS.get(status, status)
     if status == "feasible":
-        text = f"not proved optimal, gap {percent(report.gap)}"
+        text = f"feasible, {describe_gap(report)}"
+    elif status in ("optimal", "infeasible") and report.checked:
+        text = f"{status} (proved)"
     if report.stopped_early:
         text = f"{text}, {STOPPED}"
     return text if report.checked else f"the file says: {text} {UNCHECKED}"
 
 
+def describe_gap(report: ScheduleReport) -> str:
+    """How much slower than the optimum a schedule may be."""
+    gap = report.gap
+    if gap is None or gap >= 1:
+        return "no useful lower bound"
+    return f"at most {percent(gap / (1 - gap), ROUND_CEILING)} slower than the optimum"
+
+
 def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ()) -> str:
-    """The outcome of a search of one placement: `best found, v/2: proved optimal`.
+    """The outcome of a search of one placement: `best found, v/2: optimal (proved)`.
 
     `rows` are schedules it is compared with: where one of them has other routes, those of the
     search are named.
@@ -113,7 +123,7 @@ def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
     where = placement_of(best)
     if not searched or where in searched:
         return []
-    value = measured(best.value, best.time_unit)
+    value = significant(best.value, best.time_unit)
     return [f"best of all: {title(best)}, {where}, {value}; this placement is not searched"]
 
 
@@ -122,10 +132,10 @@ def describe_hint(report: ScheduleReport) -> str:
     hint = report.hint
     if hint is None:
         return ""
-    memory = per_device([float(peak) for peak in hint.peak_memory], report.memory_unit)
-    over = "" if hint.fits_limit else f", but with memory {memory}"
+    peak = significant(plain(max(hint.peak_memory)), report.memory_unit)
+    over = "" if hint.fits_limit else f", but with peak memory {peak}"
     gain = None if hint.gain is None else float(hint.gain)
-    parts = [measured(hint.value, report.time_unit) + over, _gain(gain, report), *hint.notes]
+    parts = [significant(hint.value, report.time_unit) + over, _gain(gain, report), *hint.notes]
     return "; ".join(part for part in parts if part)
 
 
@@ -144,10 +154,10 @@ def describe_lowering(report: ScheduleReport) -> str:
     found, unit = report.operations_alone, report.time_unit
     if found is None or not found.loss:
         return ""
-    times = f"{measured(found.lowered, unit)} and not {measured(found.own, unit)}"
+    times = f"{measured(found.lowered, unit)} instead of {measured(found.own, unit)}"
     return (
-        f"operations alone (torch-csv) take {percent(found.loss)} longer over streams, {times}; "
-        "export --to torch-comms"
+        f"exported as torch-csv (PyTorch orders the transfers): {times}; `ppopt export --to "
+        "torch-comms` keeps the order"
     )
 
 
@@ -156,7 +166,7 @@ def describe_jitter(report: ScheduleReport) -> str:
     found = report.jitter
     if found is None:
         return ""
-    mean, p95 = (measured(round(time, 3), report.time_unit) for time in (found.mean, found.p95))
+    mean, p95 = (significant(time, report.time_unit) for time in (found.mean, found.p95))
     return (
         f"mean {mean} ({percent(found.degradation)} more), 95 % below {p95}; "
         f"{found.samples} samples of {percent(found.deviation)} deviation, seed {found.seed}"
@@ -186,33 +196,37 @@ def describe_robustness(comparison: ComparisonReport) -> list[str]:
 
 
 def _mean(row: ScheduleReport) -> str:
-    return "" if row.jitter is None else measured(round(row.jitter.mean, 3), row.time_unit)
+    return "" if row.jitter is None else significant(row.jitter.mean, row.time_unit)
 
 
 def describe_gain(report: ScheduleReport) -> str:
-    """What a search gains over the best hand strategy of its placement; empty without one."""
-    hand, limits = report.baseline, report.mem_limit
-    if hand is None or hand.speedup is None:
+    """What a search gains over the best baseline of its placement; empty without one."""
+    baseline = report.baseline
+    if baseline is None or baseline.speedup is None:
         return ""
-    speedup = plain(hand.speedup)
-    share = speedup - 1
-    if share < 0:
+    name, speedup = baseline.strategy, plain(baseline.speedup)
+    if speedup < 1:
         # an optimum is worse only if the strategy runs backwards of a kind that was not searched
         cure = "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
-        return f"no gain: {hand.strategy} has {percent(1 / speedup - 1)} more throughput; {cure}"
-    name = f"{hand.strategy}, the best hand strategy of this placement"
-    if limits is not None:
-        same, unit = min(limits) == max(limits), report.memory_unit
-        most = measured(limits[0], unit) if unit else f"memory {number(limits[0])}"
-        name += f" within {most if same else 'the memory limits'}"
-    if hand.chosen:
-        name += f", each with its own {' and '.join(hand.chosen)}{_own_cut(hand)}"
-    if hand.skipped:
-        name += f" ({', '.join(hand.skipped)} not tried)"
-    text = f"{percent(share)} more" if share else "no more"
-    text += f" throughput than {name}"
-    tokens = report.tokens_per_second
-    return text if tokens is None else f"{text}: {grouped(tokens)} tokens/s"
+        return f"no gain: {name} has {percent(1 / speedup - 1)} more throughput; {cure}"
+    value = significant(plain(baseline.value), report.time_unit)
+    best = f"the best baseline of this placement{' that fits' * (report.mem_limit is not None)}"
+    if baseline.chosen:
+        best += f", each with its own {' and '.join(baseline.chosen)}"
+    if baseline.skipped:
+        best += f" ({', '.join(baseline.skipped)} not evaluated: time limit reached)"
+    if speedup == 1:
+        return f"none: {name} ({value}), {best}, is as fast"
+    return f"{percent(speedup - 1, ROUND_FLOOR)} more throughput than {name} ({value}), {best}"
+
+
+def describe_baseline(report: ScheduleReport) -> str:
+    """The best baseline of the placement, with its exact value and its own partition."""
+    baseline = report.baseline
+    if baseline is None:
+        return ""
+    value = measured(plain(baseline.value), report.time_unit)
+    return f"{baseline.strategy}, {value}{_own_cut(baseline) if baseline.chosen else ''}"
 
 
 def _own_cut(hand: Baseline) -> str:
@@ -244,7 +258,7 @@ def note_overlaps(schedules: Iterable[Schedule]) -> list[str]:
 
 
 def describe_other_placement(report: ScheduleReport) -> str:
-    """A better hand strategy of another placement; empty if there is none."""
+    """A better baseline of another placement; empty if there is none."""
     hand = report.elsewhere
     if hand is None:
         return ""
@@ -255,11 +269,28 @@ def describe_other_placement(report: ScheduleReport) -> str:
         return f"{name} has {objective_name(report.objective)} {value}"
     if speedup > 1:
         more = f"this schedule has {percent(speedup - 1)} more throughput"
-        return f"{name} is a better hand strategy; {more}"
+        return f"{name} is a better baseline; {more}"
     more = "as much throughput as"
     if speedup < 1:
         more = f"{percent(1 / speedup - 1)} more throughput than"
     return f"{name} has {more} this schedule; {_placing_flags(hand, report)} searches there"
+
+
+def describe_next_step(report: ScheduleReport, pipeline: Pipeline) -> str:
+    """What to search next: where a baseline is faster, or what the search of a pipeline left out.
+
+    A search without a schedule has its next step in its status or its reason.
+    """
+    if report.schedule is None:
+        return ""
+    elsewhere = report.elsewhere
+    if elsewhere is not None and elsewhere.speedup is not None and elsewhere.speedup < 1:
+        gain = percent(1 / plain(elsewhere.speedup) - 1)
+        return (
+            f"next: {elsewhere.strategy} has {gain} more throughput; "
+            f"`{_placing_flags(elsewhere, report)}` searches its placement"
+        )
+    return describe_unsearched(pipeline)
 
 
 def _placing_flags(hand: Baseline, report: ScheduleReport) -> str:

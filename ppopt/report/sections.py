@@ -18,7 +18,7 @@ from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_WORDS, describe_order, isolated, objective_name, title
-from ppopt.report.numbers import NONE, grouped, headed, measured, number, percent, spread
+from ppopt.report.numbers import NONE, headed, measured, number, percent, significant, spread
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
     STEP_WORK,
@@ -109,7 +109,7 @@ def _tiles(report: ScheduleReport) -> str:
     limits, peaks = report.mem_limit, spread(report.peak_memory or (), report.memory_unit)
     limit = "no limit" if limits is None else f"limit {spread(limits, report.memory_unit)}"
     source = "" if report.checked else "; says the file"
-    tokens = f"{grouped(report.tokens_per_second_per_device)} per device"
+    tokens = f"{significant(report.tokens_per_second_per_device)} per device"
     notes = {
         "makespan": "",
         "exposed": f"of the {objective}, for {STEP_WORK}",

@@ -77,8 +77,10 @@ _MEANS = "seen from afar: a spot has the colour of what fills most of it; slate 
 class _Frame(NamedTuple):
     """From lines and ticks to pixels."""
 
-    last: int
-    """Tick at the right end."""
+    width_ticks: int
+    """Time in ticks that the width of the chart stands for."""
+    end: int
+    """Tick at the end of the schedule, where the axis ends."""
     row: float
     """Height of a line."""
     devices: int
@@ -86,7 +88,7 @@ class _Frame(NamedTuple):
     """Lines in all: those of devices and, below them, those of their queues."""
 
     def x(self, tick: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * tick / self.last
+        return LEFT + (WIDTH - LEFT - RIGHT) * tick / self.width_ticks
 
     def y(self, line: int) -> float:
         return TOP + self.row * (line + (1 - _BAR) / 2)
@@ -115,8 +117,11 @@ class _Box(NamedTuple):
     label: str
 
 
-def svg(schedule: Schedule) -> str:
+def svg(schedule: Schedule, *, heading: str = "", width_ticks: int = 0) -> str:
     """Draw a schedule: devices as rows, operations to scale, idle time as background.
+
+    `heading` replaces the caption. `width_ticks` is the time in ticks that the width of the chart
+    stands for, if it is longer than the schedule: charts with equal values share a time scale.
 
     Collectives and moves to the host have rows of their own, one per device, with their stages or
     microbatches. Optimizers are operations of their devices.
@@ -127,11 +132,12 @@ def svg(schedule: Schedule) -> str:
     Identical input gives an identical picture. Of an incomplete or defective schedule, the
     operations that the pipeline has are drawn and the figures are left out.
     """
-    words = caption(schedule)
+    words = heading or caption(schedule)
     drawn = drawing(schedule, GANTT, QUEUES)
     devices, lines = len(drawn.lines[0]), sum(map(len, drawn.lines))
     row = row_height(lines, _HIGHEST_ROW, _ROWS)
-    frame = _Frame(max(1, drawn.last), row, devices, lines)
+    end = max(1, drawn.last)
+    frame = _Frame(max(end, width_ticks), end, row, devices, lines)
     means = _MEANS if len(drawn.bars) > MOST_PATHS else ""
     legend, height = _legend(drawn.series, frame, means)
     return "\n".join(
@@ -214,8 +220,8 @@ def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
 
 def _image(drawn: Drawing, frame: _Frame) -> str:
     """Draw all operations as one image."""
-    width = frame.x(frame.last) - frame.x(0)
-    data = base64.b64encode(png(drawn, drawn.series, frame.last, round(width))).decode()
+    width = frame.x(frame.end) - frame.x(0)
+    data = base64.b64encode(png(drawn, drawn.series, frame.end, round(width))).decode()
     return (
         f'<image x="{_px(frame.x(0))}" y="{_px(frame.y(0))}" width="{_px(width)}" '
         f'height="{_px(frame.row * frame.lines)}" preserveAspectRatio="none" '
@@ -264,7 +270,7 @@ def _hover_text(schedule: Schedule, row: Operation, microbatches: Sequence[str])
 def _idle(frame: _Frame) -> Iterator[str]:
     """Outlines of the background of devices, which shows where they are idle."""
     for device in range(frame.devices):
-        yield _outline(frame.x(0), frame.y(device), frame.x(frame.last), frame.bar)
+        yield _outline(frame.x(0), frame.y(device), frame.x(frame.end), frame.bar)
 
 
 def _line_labels(drawn: Drawing, frame: _Frame) -> Iterator[str]:
@@ -280,9 +286,9 @@ def _line_labels(drawn: Drawing, frame: _Frame) -> Iterator[str]:
 def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     """Write the times below the rows: round ones, and the end."""
     per_unit, unit = schedule.pipeline.ticks.per_unit, schedule.pipeline.time_unit
-    end = Fraction(frame.last, per_unit)
+    end = Fraction(frame.end, per_unit)
     last = measured(round(end, 3), unit)
-    per_pixel = end / (WIDTH - LEFT - RIGHT)
+    per_pixel = Fraction(frame.width_ticks, per_unit) / (WIDTH - LEFT - RIGHT)
     step = _step(per_pixel * _TICK_ROOM)
     room = per_pixel * max(_TICK_ROOM, round(_LETTER * (len(last) + 4)))
     rounds = [step * k for k in range(int(end / step) + 1) if end - step * k > room]

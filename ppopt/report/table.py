@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING
+from functools import partial
 
 from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.figures import ScheduleFigures, known
 from ppopt.report.columns import (
-    FIGURES,
     Column,
     as_text,
     figure_columns,
@@ -20,51 +21,39 @@ from ppopt.report.columns import (
     table_of,
 )
 from ppopt.report.frontier_report import FrontierReport, at_most
-from ppopt.report.labels import SEARCHED, describe_links, objective_name, title
-from ppopt.report.numbers import NONE, headed, measured, per_device, percent, short, spread
-from ppopt.report.placement_text import (
-    describe_choices,
-    describe_layers,
-    describe_partition,
-    describe_partition_search,
-    describe_placement,
-    placement_of,
+from ppopt.report.labels import SEARCHED, objective_name, title
+from ppopt.report.numbers import (
+    NONE,
+    headed,
+    measured,
+    number,
+    per_device,
+    percent,
+    significant,
+    spread,
 )
+from ppopt.report.placement_text import describe_choices, describe_placement, placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
-    describe_exposed,
-    describe_gain,
-    describe_hint,
-    describe_imbalance,
-    describe_jitter,
+    describe_baseline,
     describe_lowering,
     describe_other_placement,
-    describe_status,
-    describe_throughput,
 )
+from ppopt.report.summary import status_style
 from ppopt.schedule.idle import Cause
 from ppopt.studies.records import SweepRow
 
-_Cell = Callable[[ScheduleReport], str | Text]
 
-
-def result_table(report: ScheduleReport) -> Table:
-    """Figures of one schedule or search, a line each; what is not known is left out."""
+def details_table(report: ScheduleReport) -> Table:
+    """Exact figures of one schedule or search, a line each; what is not known is left out."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, describe in _LINES.items():
+    for label, describe in _DETAILS.items():
         text = describe(report)
         if text:
             table.add_row(label, as_text(text))
     return table
-
-
-def _strategy(report: ScheduleReport) -> Text:
-    """Name of the strategy and its options."""
-    options = (report.options or {}).items()
-    text = "".join(f", {name.replace('_', ' ')} {value}" for name, value in options)
-    return Text(report.strategy or "", style="bold").append(text, "not bold")
 
 
 def _verified(report: ScheduleReport) -> str:
@@ -74,69 +63,49 @@ def _verified(report: ScheduleReport) -> str:
     return ""
 
 
-def _status(report: ScheduleReport) -> Text:
-    return Text(describe_status(report), style=_status_style(report))
-
-
-def _status_style(figures: ScheduleFigures) -> str:
-    return {"optimal": "bold green", "feasible": "yellow"}.get(str(figures.status), "red")
-
-
 def _bound(report: ScheduleReport) -> str:
     if report.lower_bound is None:
         return ""
     bound = measured(report.lower_bound, report.time_unit)
-    gap = "" if report.gap is None else f", gap {percent(report.gap)}"
+    gap = "" if report.gap is None else f", gap {number(100 * report.gap)} %"
     return f"{bound} for the {objective_name(report.objective)}{gap}"
 
 
-def _memory(report: ScheduleReport) -> Text:
+def _throughput(report: ScheduleReport) -> str:
+    if report.tokens_per_second is None:
+        return ""
+    each = number(report.tokens_per_second_per_device)
+    return f"{number(report.tokens_per_second)} tokens/s, {each} per device"
+
+
+def _memory(report: ScheduleReport) -> str:
     peaks, limits, unit = report.peak_memory, report.mem_limit, report.memory_unit
-    text = Text(per_device(peaks, unit) if peaks else "")
-    if peaks and limits:
-        text.append(f", limit {per_device(limits, unit)}")
-    if report.fits_limit is False:
-        text.append(", over the limit", style="red")
-    return text
+    text = per_device(peaks, unit) if peaks else ""
+    return f"{text}, limit {per_device(limits, unit)}" if peaks and limits else text
 
 
-_LINES: Mapping[str, _Cell] = {
-    FIGURES[key].label: describe or figure_text(key)
-    for key, describe in {
-        "strategy": _strategy,
-        "status": _status,
-        "placement": lambda report: describe_placement(report.placement),
-        "link_mode": lambda report: describe_links(report.link_mode),
-        "partition": lambda report: describe_partition(report.partition, report.layout),
-        "recompute": lambda report: describe_layers(report.recompute, report.recomputed_layers),
-        "offload": lambda report: describe_layers(report.offload, report.offloaded_layers),
-        "order": lambda report: ",".join(map(str, report.order or ())),
-        "partition_search": lambda report: describe_partition_search(
-            report.partition_search, limited=report.mem_limit is not None
-        ),
-        "makespan": None,
-        "device_span": None,
-        "exposed": describe_exposed,
-        "lower_bound": _bound,
-        "bubble_rate": None,
-        "bubble_overhead": None,
-        "imbalance": describe_imbalance,
-        "tokens_per_second": describe_throughput,
-        "baseline": describe_gain,
-        "elsewhere": describe_other_placement,
-        "peak_memory": _memory,
-        "fits_limit": _verified,
-        "jitter": describe_jitter,
-        "operations_alone": describe_lowering,
-        "hint": describe_hint,
-        "proof": None,
-        "solve_seconds": None,
-    }.items()
+_DETAILS: Mapping[str, Callable[[ScheduleReport], str]] = {
+    "placement": lambda report: describe_placement(report.placement),
+    "makespan": figure_text("makespan"),
+    "device span": figure_text("device_span"),
+    "exposed": figure_text("exposed"),
+    "lower bound": _bound,
+    "bubble rate": figure_text("bubble_rate"),
+    "bubble overhead": figure_text("bubble_overhead"),
+    "throughput": _throughput,
+    "MFU": figure_text("mfu"),
+    "best baseline": describe_baseline,
+    "other placement": describe_other_placement,
+    "peak memory": _memory,
+    "verified": _verified,
+    "for PyTorch": describe_lowering,
+    "proof": figure_text("proof"),
+    "time taken": figure_text("solve_seconds"),
 }
 """Label of a line -> its text; in the order of the table of one result."""
 
 
-def compare_table(rows: Sequence[ScheduleReport]) -> Table:
+def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Table:
     """Strategies side by side, a row each, in the order given.
 
     The third column is the objective, `bubble` the bubble rate of it, `memory` the largest device
@@ -150,8 +119,8 @@ def compare_table(rows: Sequence[ScheduleReport]) -> Table:
     columns = [
         left("strategy", lambda row: _titled(row, rows)),
         left("placement", placement_of),
-        *figure_columns(keys, first),
-        *figure_columns(["ratio_to_optimum"], first, absent=""),
+        *figure_columns(keys, first, exact=exact),
+        *figure_columns(["ratio_to_optimum"], first, absent="", exact=exact),
     ]
     return table_of(columns, rows, _style)
 
@@ -170,12 +139,12 @@ def idle_table(report: ScheduleReport) -> Table:
 
     def by_cause(cause: str) -> Column[int]:
         return Column(
-            cause, lambda device: short(idle[cause][device]) if idle[cause][device] else ""
+            cause, lambda device: number(idle[cause][device]) if idle[cause][device] else ""
         )
 
     columns: list[Column[int]] = [
         Column(headed("device", report.time_unit), str),
-        Column("busy", lambda device: short(makespan - waits(device))),
+        Column("busy", lambda device: number(makespan - waits(device))),
         *map(by_cause, idle),
         Column("idle", lambda device: percent(waits(device) / makespan if makespan else 0)),
     ]
@@ -249,15 +218,15 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
     """The objective of strategies under random times."""
     columns: list[Column[ScheduleReport]] = [
         _named(headed("jitter", rows[0].time_unit), rows),
-        Column("as planned", lambda row: short(row.value)),
-        Column("mean", lambda row: short(known(row.jitter).mean)),
-        Column("95 % below", lambda row: short(known(row.jitter).p95)),
+        Column("as planned", lambda row: significant(row.value)),
+        Column("mean", lambda row: significant(known(row.jitter).mean)),
+        Column("95 % below", lambda row: significant(known(row.jitter).p95)),
         Column("degrades", lambda row: percent(known(row.jitter).degradation)),
     ]
     return table_of(columns, rows, _style)
 
 
-def frontier_table(found: FrontierReport) -> Table:
+def frontier_table(found: FrontierReport, *, exact: bool = False) -> Table:
     """Points of a frontier and hand strategies, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
@@ -266,14 +235,21 @@ def frontier_table(found: FrontierReport) -> Table:
     """
     searched = found.frontier.searched
     units = ScheduleFigures.of(None, found.frontier.pipeline, objective=found.frontier.objective)
-    value, bubble, memory = figure_columns(("value", "bubble_rate", "memory"), units)
-    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="")
+    keys = ("value", "bubble_rate", "memory")
+    value, bubble, memory = figure_columns(keys, units, exact=exact)
+    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="", exact=exact)
     columns = [
-        Column(memory.head, lambda row: marked(at_most(row) + short(row.place[0]), row)),
+        Column(memory.head, partial(_frontier_memory, exact=exact)),
         *(value, bubble, gap, ratio),
         left("schedule", lambda row: _describe_spot(row, searched)),
     ]
     return table_of(columns, found.rows, lambda row: "dim" if row.limit is None else "bold")
+
+
+def _frontier_memory(row: ScheduleReport, *, exact: bool) -> Text:
+    memory = row.place[0]
+    text = number(memory) if exact else significant(memory, rounding=ROUND_CEILING)
+    return marked(at_most(row) + text, row)
 
 
 def _describe_spot(row: ScheduleReport, searched: Sequence[str]) -> str:
@@ -317,7 +293,7 @@ def _ended(row: SweepRow) -> Text:
         return Text(f"  failed: {row.failed}", style="red")
     if row.figures is None:
         return Text("  open", style="red")
-    return Text(f"  {row.status}", style=_status_style(row.figures))
+    return Text(f"  {row.status}", style=status_style(row.status))
 
 
 def _style(row: ScheduleReport) -> str:

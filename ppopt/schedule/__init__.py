@@ -1,4 +1,4 @@
-"""A schedule and what follows from it: orders, timing, metrics, idle causes, list scheduling.
+"""Schedules: orders, timing, event simulation, list scheduling, metrics, causes of idle time.
 
-Imports `problem`.
+It imports only `problem` and `ppopt.errors`.
 """

@@ -1,7 +1,7 @@
-"""Actions: what a device does and posts, as PyTorch's runtime runs it one after the other.
+"""Actions: the computations and communications of a device, in the order of PyTorch's runtime.
 
 A communication order has a row of cells for every device. A cell is one action, or the two
-operations of an overlapped pair. Actions besides operations:
+operations of an overlapped pair. Actions other than operations:
 
     SEND_F, RECV_F          of an activation; SEND of stage s and RECV of stage s + 1 are its ends
     SEND_B, RECV_B          of a gradient; SEND of stage s and RECV of stage s - 1
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class ActionKind(StrEnum):
-    """Kind of an action: of operations the name of `OpKind`, else that of PyTorch."""
+    """Kind of an action: the name of its `OpKind`, or PyTorch's name."""
 
     F = "F"
     B = "B"
@@ -56,4 +56,4 @@ class Action(NamedTuple):
 Cell = tuple[Action, ...]
 """One action, or the F and the B or BW of an overlapped pair."""
 ActionRow = tuple[Cell, ...]
-"""What a device does, in order."""
+"""The cells of a device, in order."""

@@ -1,7 +1,7 @@
-"""Communication orders: what every device computes and posts, in which order.
+"""Communication orders: the computations and posts of every device, in order.
 
-`of_schedule` posts in the order of a schedule's own times. `torch_lowering` is what PyTorch makes
-of an order of operations alone. `queues_of` reads queues off an order, for its times.
+`of_schedule` posts in the order of a schedule's own times. `torch_lowering` is PyTorch's own result
+for an order of operations alone. `queues_of` derives the queues of an order, for its times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_UNSHARDED = 3
 _SEND = {OpKind.F: ActionKind.SEND_F, OpKind.B: ActionKind.SEND_B}
 _RECEIVE = {OpKind.F: ActionKind.RECV_F, OpKind.B: ActionKind.RECV_B}
 _RESULT_KIND = {ActionKind.F: OpKind.F, ActionKind.B: OpKind.B, ActionKind.BW: OpKind.B}
-"""Operation -> kind of what it hands on."""
+"""Operation -> kind of its result."""
 _CLOSING = (ActionKind.W, ActionKind.BW)
 """The last operation of a stage and microbatch."""
 
@@ -71,10 +71,10 @@ def _has_backward(pipeline: Pipeline, stage: int) -> bool:
 def with_empty_backwards(
     pipeline: Pipeline, rows: Sequence[Sequence[Cell]], *, received: bool = False
 ) -> list[list[Cell]]:
-    """Rows, behind them the BW that PyTorch wants of stages that run none.
+    """Rows with the BW that PyTorch requires of stages without a backward, at their ends.
 
-    `received`: where the next stage is on another device, each after a receive, too, which PyTorch
-    wants before a backward. Nothing is sent there.
+    `received`: if the next stage is on another device, a receive precedes each of them, which
+    PyTorch requires before a backward. Nothing is sent there.
     """
     extended = [list(row) for row in rows]
     for stage in reversed(range(pipeline.num_stages)):
@@ -123,7 +123,7 @@ def _code(pipeline: Pipeline, action: Action) -> int:
 
 
 def _sends(pipeline: Pipeline, action: Action) -> tuple[Action, Action] | None:
-    """The send and the receive of what an operation hands to another device."""
+    """The send and the receive of an operation's result for another device."""
     kind = _RESULT_KIND.get(action.kind)
     if kind is None:
         return None
@@ -170,8 +170,8 @@ def with_stage_actions(row: Iterable[Cell], batches: int) -> list[Cell]:
 def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
     """Rows of the operations of a schedule with the UNSHARDs at its own times.
 
-    An UNSHARD stands before the first operation that starts no sooner. As the model has it, weights
-    stay gathered until gradients are reduced: REDUCE_GRAD and RESHARD follow the last W or BW of a
+    An UNSHARD precedes the first operation that starts no sooner. In the model, weights stay
+    gathered until gradients are reduced: REDUCE_GRAD and RESHARD follow the last W or BW of a
     stage. A frozen stage reduces nothing, and one without backward ends with its last F.
     """
     rows = computations(schedule.pipeline, schedule.orders)
@@ -189,7 +189,7 @@ def with_own_stage_actions(schedule: Schedule) -> list[list[Cell]]:
 def _around(
     pipeline: Pipeline, row: Sequence[Cell], gathered: Sequence[tuple[int, int]]
 ) -> Iterator[Cell]:
-    """A row with the UNSHARD of every (cell, stage) before that cell, and what closes stages."""
+    """A row with the UNSHARD of every (cell, stage) before that cell, and the ends of stages."""
     done: Counter[int] = Counter()
     for index, cell in enumerate(row):
         yield from ((Action(ActionKind.UNSHARD, stage),) for at, stage in gathered if at == index)
@@ -221,13 +221,12 @@ def _upcoming_stages(cells: Sequence[Cell]) -> list[list[int]]:
 
 
 def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
-    """What PyTorch's runtime makes of an order of operations alone (torch 2.13, `_add_send_recv`).
+    """PyTorch's runtime order for an order of operations alone (torch 2.13, `_add_send_recv`).
 
-    The devices take turns in the order of their numbers, one cell a turn. A device whose next
-    operation lacks an input that another device sends passes. An operation with a result for
-    another device is followed by its send, and its receive is added to the other's row at that
-    moment, behind all cells that the other has had so far. Times play no part. Raises DeadlockError
-    if all pass.
+    The devices take turns in the order of their numbers, one cell a turn. A device passes if its
+    next operation lacks an input that another device sends. An operation with a result for another
+    device is followed by its send; its receive is then appended to the other device's row. Times
+    play no part. Raises DeadlockError if all devices pass.
     """
     batches = pipeline.batches
     remaining = [iter(with_stage_actions(row, batches)) for row in computations(pipeline, orders)]
@@ -256,7 +255,7 @@ def torch_lowering(pipeline: Pipeline, orders: Orders) -> tuple[ActionRow, ...]:
 
 
 def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
-    """Whether the row of an operation's device holds what its input comes from."""
+    """Whether the row of an operation's device has the source of its input."""
     kind = _RESULT_KIND.get(action.kind)
     if kind is None:
         return True
@@ -272,7 +271,7 @@ def _ready(pipeline: Pipeline, action: Action, known: set[Action]) -> bool:
 def posted_rows(
     pipeline: Pipeline, rows: Sequence[Sequence[Cell]], queues: Queues
 ) -> tuple[ActionRow, ...]:
-    """Rows, with stage actions, in which all is posted as early as the order of the queues lets."""
+    """Rows with stage actions and posts, as early as the order of the queues allows."""
     links = queues.links
     cell_of = {
         action: (device, index)
@@ -293,7 +292,7 @@ def posted_rows(
 def _posts(
     transfer: Operation, cell_of: Mapping[Action, tuple[int, int]]
 ) -> Iterator[tuple[int, int, Action]]:
-    """Both ends of a transfer: device, first cell before which it may stand, action."""
+    """Both ends of a transfer: device, first cell before which it may be, action."""
     kind, stage, microbatch = RECORDS[transfer.kind].carries, transfer.stage, transfer.microbatch
     assert kind is not None, "it is on a link"
     makers = (ActionKind.F,) if kind is OpKind.F else (ActionKind.B, ActionKind.BW)
@@ -304,7 +303,7 @@ def _posts(
 
 
 def _merged(row: Sequence[Cell], posts: dict[int, list[Action]]) -> Iterator[Cell]:
-    """A row with its posts; its last cell is a stage action, so none stands after that."""
+    """A row with its posts; its last cell is a stage action, so that no post follows it."""
     assert len(row) not in posts, "a post behind the last cell"
     for index, cell in enumerate(row):
         yield from ((action,) for action in posts.get(index, ()))
@@ -376,7 +375,7 @@ def _transfer_of(links: LinkQueues, post: Action) -> int:
 
 
 def _agreed(links: LinkQueues, pair: tuple[int, int], ends: Mapping[int, list[int]]) -> Ints:
-    """The order of a link, where both of its devices post it."""
+    """The order of a link, if both of its devices post the same one."""
     first_row, second_row = (ends.get(device, []) for device in pair)
     for index, (first, second) in enumerate(zip_longest(first_row, second_row)):
         if first != second:
@@ -403,7 +402,7 @@ def schedule_of(
 
 
 class Loss(NamedTuple):
-    """What streams cost an order, by makespan in ticks."""
+    """The makespan of an order with streams, in ticks."""
 
     own: int
     """Posted in the order of its own times."""
@@ -412,16 +411,16 @@ class Loss(NamedTuple):
 
     @property
     def share(self) -> Fraction:
-        """What a file of operations alone loses: lowered / own - 1."""
+        """Loss of a file with operations alone: lowered / own - 1."""
         return Fraction(self.lowered, self.own) - 1
 
 
 MAX_LOWERED = 100_000
-"""Operations of a schedule whose loss is said unasked: it takes a second or two."""
+"""Maximum number of operations for a loss that is computed unasked, in a second or two."""
 
 
 def cheap_loss(schedule: Schedule) -> Loss | None:
-    """The same as `loss_of_lowering`, if it is quickly said and there may be any.
+    """The same as `loss_of_lowering`, if it is quick to compute and may be above 0.
 
     None if PyTorch cannot run the order, if transfers take no time, or if the schedule is large.
     """
@@ -433,7 +432,7 @@ def cheap_loss(schedule: Schedule) -> Loss | None:
 
 
 def loss_of_lowering(schedule: Schedule) -> Loss:
-    """What PyTorch's own lowering of an order loses where links are streams."""
+    """The loss of PyTorch's own lowering of an order if links are streams."""
     streamed = as_streams(schedule)
     pipeline = streamed.pipeline
     lowered = schedule_of(pipeline, torch_lowering(pipeline, streamed.orders))

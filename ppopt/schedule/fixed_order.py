@@ -2,10 +2,10 @@
 
 In a fixed order the idle time of a step is the larger of two: that of the step before it on its
 device, and that of the step it waits for plus a delay (`ppopt.schedule.timing.Network`). The delay
-is a sum of durations and link delays with whole coefficients. So is the memory of a device as an
-operation starts: a device runs its operations in their order, whatever their times. Both are
-products of a matrix with the costs of all pipelines. What is left is one maximum per step, taken
-for all pipelines and for all steps of equal depth at once.
+is a sum of durations and link delays with whole coefficients. So is the live memory of a device at
+the start of an operation: a device runs its operations in their order, whatever their times. Both
+are products of a matrix with the costs of all pipelines. The rest is one maximum per step, for all
+pipelines and for all steps of equal depth at once.
 
 The costs are those of models in layers: a pair takes as long as its two operations one after the
 other.
@@ -31,7 +31,7 @@ from ppopt.schedule.operations import split_codes
 from ppopt.schedule.orders import Orders
 
 CELLS = 2**18
-"""Steps times pipelines that are timed together, about: more are slower, as caches are small."""
+"""Approximate number of steps times pipelines that are timed together; caches are small."""
 
 
 class _LinearForms(NamedTuple):
@@ -51,7 +51,7 @@ class _DeviceOrder:
     """The operations of one device in their order; a class is kind x stages + stage."""
 
     def __init__(self, classes: Ints, position: Ints) -> None:
-        """One entry per operation; `place` is its position, which those of a pair share."""
+        """One entry per operation; the two of a pair share a position."""
         self.classes, column = np.unique(classes, return_inverse=True)
         self.runs = np.zeros((int(position[-1]) + 1, len(self.classes)))
         """Operations at a position, `[position, class]`."""
@@ -69,10 +69,10 @@ class _DeviceOrder:
         return _LinearForms(self.classes, self.through[-1:])
 
     def memory(self, stages: int) -> _LinearForms:
-        """What is held as an operation starts, once for each sum that occurs.
+        """Live memory at the start of an operation, once for each distinct sum.
 
-        Rows: what operations take, by class; then, by stage, what a microbatch holds from F to its
-        backward; then what it holds from B to W.
+        Rows: memory that operations allocate, by class; then, by stage, live memory of a microbatch
+        from F to its backward; then from B to W.
         """
         kind, stage = np.divmod(self.classes, stages)
         hosted, column = np.unique(stage, return_inverse=True)
@@ -87,7 +87,7 @@ class _DeviceOrder:
 
 
 class _Level(NamedTuple):
-    """Steps of equal depth, numbered by depth: none of them waits for another."""
+    """Steps of equal depth, numbered by depth: none of them waits for another of them."""
 
     low: int
     high: int
@@ -107,14 +107,14 @@ class _Delays(NamedTuple):
 
 
 HANDLES = frozenset({Trait.SLICES, Trait.ROUTES, Trait.FROZEN})
-"""Traits of the pipelines whose orders are timed right for every partition at once."""
+"""Traits of the pipelines whose orders are timed correctly for every partition at once."""
 
 
 class FixedOrder:
     """The values and peaks of one order for pipelines of its shape; links are delays.
 
-    It has all operations: those that a pipeline does not have cost nothing there, and wait as if
-    its stages were trained.
+    It has all operations: those that a pipeline does not have cost nothing, and wait as if its
+    stages were trained.
     """
 
     def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
@@ -142,7 +142,7 @@ class FixedOrder:
 
     @property
     def together(self) -> int:
-        """Pipelines that are best timed together."""
+        """Number of pipelines that are timed together most efficiently."""
         return max(4, CELLS // self._levels[-1].high)
 
     def values(self, costs: CostTable, objective: Objective) -> Ints:
@@ -155,9 +155,9 @@ class FixedOrder:
         return np.asarray(end.max(axis=0), dtype=np.int64)
 
     def peaks(self, costs: CostTable) -> Ints:
-        """The largest memory held at any instant, `[device, pipeline]`, in ticks.
+        """Peak memory, `[device, pipeline]`, in ticks.
 
-        Where operations without length meet at one instant it may be less.
+        If operations of zero duration run at the same instant it may be less.
         """
         rows = np.concatenate([costs.allocates, costs.retained, costs.pending])
         peak = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
@@ -194,7 +194,7 @@ def _by_depth(net: timing.Network) -> tuple[Ints, list[_Level]]:
 
 
 def _depths(net: timing.Network) -> list[int]:
-    """Steps on the longest way to every step."""
+    """Number of steps on the longest path to every step."""
     needed, bounds = net.needed.tolist(), net.bounds.tolist()
     depth = [-1] * len(needed)
     depth.append(0)  # at FREE
@@ -218,7 +218,7 @@ def _delays(
     devices: Sequence[_DeviceOrder],
     rank: Ints,
 ) -> Iterator[_Delays]:
-    """The delays of every device's steps: the end of what they wait for, less the work before."""
+    """The delays of every device's steps: the end of their sources minus the work before."""
     first_link, host = NUM_KINDS * pipeline.num_stages, np.array(net.host)
     starts = net.first[net.bounds]
     for device, (low, high) in enumerate(pairwise(net.bounds.tolist())):

@@ -1,16 +1,17 @@
-"""Generation of schedules: resources run operations one after another, each as early as it can.
+"""Event simulation: resources run operations one after another, each as early as possible.
 
-A generation holds what every rule needs that decides by real times which operation comes next: how
-far every class has come, when inputs arrive, when resources are free, what devices hold, how long
-they have been idle. The decision is the caller's. There are two ways to run one:
+A simulation has the state that a rule needs to choose the next operation by real times: the
+progress of every class, when inputs arrive, when resources are free, live memory, and idle time.
+The caller decides. There are two ways to run one:
 
     `append`   serial: the caller gives the operations one by one, in any order that the precedence
                allows; each starts when its resource and its inputs are ready
     `run`      parallel: whenever a resource is free and something has ended or arrived, the caller
                chooses what it starts at that instant, if anything
 
-Serial and parallel schedule generation of the scheduling literature (Kolisch, European Journal of
-Operational Research 90, 1996). The operations of a class run in the order of microbatches.
+These are the serial and parallel schedule-generation schemes of the scheduling literature (Kolisch,
+European Journal of Operational Research 90, 1996). The operations of a class run in the order of
+microbatches.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from ppopt.problem.instance import Instance
 from ppopt.schedule.orders import Orders
 
 NEVER = 2**62
-"""Later than any instant, more than any memory."""
+"""Later than any instant, and more than any memory."""
 NOT_STARTED = -1
-"""Start of a resource that has not run anything."""
+"""Start of a resource that has run nothing."""
 LOOK = 4096
-"""Number of events from one look at the clock to the next."""
+"""Number of events between two readings of the clock."""
 Event = tuple[int, int]
-"""An instant in ticks, and the resource that something happens to then."""
+"""An instant in ticks, and the resource of the event."""
 Pop = Callable[[list[Event]], Event]
-"""Takes the next event from a heap."""
+"""Removes the next event from a heap."""
 Choice = Callable[[int, int], int | None]
-"""Takes a resource and the present time; gives the class that starts now, or None."""
+"""Function from a resource and the present time to the class that starts now, or None."""
 
 
 def pop_until(deadline: float) -> Pop:
@@ -57,16 +58,16 @@ def pop_until(deadline: float) -> Pop:
 
 
 class _Inputs(NamedTuple):
-    """What the operations of a class wait for, if that is more than one operation."""
+    """Inputs of the operations of a class that waits for more than one operation."""
 
     latest: list[int]
-    """Per microbatch: when the last of the inputs known so far arrives, in ticks."""
+    """Per microbatch: arrival of the last known input, in ticks."""
     missing: list[int]
-    """Per microbatch: number of inputs that are not known yet."""
+    """Per microbatch: number of unknown inputs."""
 
 
 class _Follower(NamedTuple):
-    """A class that waits for another one."""
+    """A class that waits for another."""
 
     arrived: list[int]
     inputs: _Inputs | None
@@ -76,7 +77,7 @@ class _Follower(NamedTuple):
 
 
 class EventSimulation:
-    """Operations run so far, and when the next ones may start."""
+    """The operations run so far, and when the next ones may start."""
 
     def __init__(self, instance: Instance) -> None:
         resources = range(len(instance.resources))
@@ -88,8 +89,8 @@ class EventSimulation:
             [*[NEVER if number else 0] * op_class.size, NEVER]
             for op_class, number in zip(instance.classes, waits, strict=True)
         ]
-        """When all inputs of every operation are there, in ticks, [class][microbatch]; NEVER: not
-        known yet. One entry more stands for the operation after the last."""
+        """Arrival of the last input of every operation, in ticks, [class][microbatch]; NEVER: not
+        known yet. The last entry is for the operation after the last."""
         self.sequence: list[list[int]] = [[] for _ in resources]
         """Classes of the operations that every resource has run, in order."""
         self.free = [0 for _ in resources]
@@ -99,9 +100,9 @@ class EventSimulation:
         self.idle = [0 for _ in resources]
         """Ticks that every resource has been idle since its first operation."""
         self.max_idle = 0
-        """Largest of these."""
+        """Maximum of these."""
         self.live = [0 for _ in resources]
-        """Memory that every resource has taken and not given back, in ticks of memory."""
+        """Live memory of every resource, in ticks of memory."""
         self._placed = [
             (op_class.resource, instance.times(number), instance.changes(number))
             for number, op_class in enumerate(instance.classes)
@@ -124,7 +125,7 @@ class EventSimulation:
         ]
 
     def arrival(self, class_id: int) -> int | None:
-        """When the inputs of the next operation of a class are there; None: not yet known."""
+        """When the inputs of the next operation of a class arrive; None: not yet known."""
         time = self.arrived[class_id][self.done[class_id]]
         return None if time == NEVER else time
 
@@ -161,7 +162,7 @@ class EventSimulation:
         return end
 
     def run(self, choose: Choice, events: Iterable[Event], pop: Pop = heapq.heappop) -> None:
-        """Ask `choose` at every event, from the first ones given on: (time, resource).
+        """Ask `choose` at every event (time, resource), from the given first ones on.
 
         `pop` may raise to end the run (`pop_until`).
         """

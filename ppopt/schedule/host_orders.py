@@ -1,13 +1,14 @@
-"""When devices move activations to the host and back, given the order of their compute.
+"""Moves of activations to the host and back, for a given order of compute.
 
-Both ways go in the order in which compute asks: OFFLOAD in that of the F, RELOAD in that of the
-backwards. If memory is limited, compute waits for some OFFLOAD, and a RELOAD waits until there
-is room for it. What waits for what follows from the orders alone, by counting memory: at every
-position of a device, so many OFFLOAD must be over, and so many RELOAD may have begun. It holds at
+Both directions follow the order of compute: OFFLOAD that of the F, RELOAD that of the backwards. If
+memory is limited, compute waits for some OFFLOADs, and a RELOAD waits until there is headroom for
+it. These waits follow from the orders alone, by counting memory: at every position of a device,
+some number of OFFLOADs must have ended, and some number of RELOADs may have started. This holds at
 any times that keep the order.
 
-With every OFFLOAD before a position over, and every RELOAD only begun for the next one, a device
-holds what it holds where memory moves at once. So an order that fits there gets a schedule here.
+If every OFFLOAD before a position has ended, and every RELOAD starts only for the next one, a
+device has the live memory that it has when moves take no time. So an order that fits then gets a
+schedule here.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from ppopt.schedule.orders import Orders, codes
 from ppopt.schedule.schedule import Schedule
 
 NEAR = 2
-"""Positions of a device after which an OFFLOAD is taken to be over without a wait."""
+"""Positions of a device after which an OFFLOAD is assumed to have ended without a wait."""
 
 
 class Prefetch(Enum):
-    """How early a RELOAD may begin. Of a hand strategy's order the best schedule is kept."""
+    """How early a RELOAD may start. Of the schedules of a baseline's order the best one counts."""
 
     LATE = "late"
-    """As its backward comes next: memory holds the most microbatches."""
+    """When its backward comes next: memory has the most microbatches."""
     EARLY = "early"
-    """As soon as memory admits, without a wait of compute for a further OFFLOAD."""
+    """As soon as memory allows, without a wait of compute for another OFFLOAD."""
 
 
 class HostOrders(NamedTuple):
-    """The moves of all devices, and what they and compute wait for besides data flow."""
+    """The moves of all devices, and the waits between them and compute besides data flow."""
 
     order: list[Ints]
     """Numbers of the moves of every host link, or way of one, in order."""
@@ -64,7 +65,7 @@ class _Move(NamedTuple):
 
 
 def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostOrders:
-    """The moves that go with the orders of compute; `instance` has all resources."""
+    """The moves for the orders of compute; `instance` has all resources."""
     queues: list[Ints] = []
     waits: list[tuple[int, int]] = []
     for device, order in enumerate(orders):
@@ -76,7 +77,7 @@ def host_orders(instance: Instance, orders: Orders, prefetch: Prefetch) -> HostO
 
 
 class _DeviceMoves:
-    """A device with the order of its compute."""
+    """The moves of a device, for the order of its compute."""
 
     def __init__(self, instance: Instance, device: int, order: Ints, prefetch: Prefetch) -> None:
         self.instance, self.prefetch = instance, prefetch
@@ -119,11 +120,11 @@ class _DeviceMoves:
 
     @staticmethod
     def _count(moves: list[_Move], position: int) -> int:
-        """How many moves belong to earlier positions."""
+        """Number of moves that belong to earlier positions."""
         return bisect_left(moves, position, key=lambda move: move.position)
 
     def _live_without_moves(self) -> list[int]:
-        """Memory that a device holds at every position, were nothing moved."""
+        """Live memory of the device at every position, without moves."""
         instance, paired = self.instance, np.bincount(self.position)[self.position] > 1
         workspace = np.where(paired, instance.pair_workspaces[self.code], 0)
         allocated, freed = np.zeros((2, len(self.first)), dtype=np.int64)
@@ -133,7 +134,7 @@ class _DeviceMoves:
         return live
 
     def _gates(self) -> list[int]:
-        """Position behind which every RELOAD may begin: its F, or a later one."""
+        """Position after which every RELOAD may start: its F, or a later one."""
         forward_positions = {move.of: move.position for move in self.out}
         if self.headroom is None:
             return list(accumulate((forward_positions[move.of] for move in self.back), max))
@@ -149,7 +150,7 @@ class _DeviceMoves:
         return gates
 
     def _fits(self, position: int, index: int) -> bool:
-        """Whether a RELOAD, and those before it, may have begun at a position."""
+        """Whether a RELOAD, and those before it, may have started at a position."""
         over = max(self._count(self.out, position - NEAR + 1), self._min_over(position))
         headroom = self.headroom
         return (
@@ -158,9 +159,9 @@ class _DeviceMoves:
         )
 
     def _min_over(self, position: int, begun: int | None = None) -> int:
-        """How many OFFLOAD must be over at a position where so many RELOAD have begun.
+        """Minimum number of OFFLOADs that have ended at a position after `begun` RELOADs.
 
-        None: those of its own backwards and of earlier ones.
+        None: the RELOADs of its own backwards and of earlier ones.
         """
         begun = self._count(self.back, position + 1) if begun is None else begun
         assert self.headroom is not None
@@ -168,7 +169,7 @@ class _DeviceMoves:
         return min(self.over[position], bisect_left(self.offloaded, need))
 
     def _needed(self) -> list[int]:
-        """How many OFFLOAD compute waits for at every position."""
+        """Number of OFFLOADs for which compute waits at every position."""
         if self.headroom is None:
             return [0] * len(self.first)
         begun = (bisect_left(self.gate, position) for position in range(len(self.first)))
@@ -176,7 +177,7 @@ class _DeviceMoves:
         return list(accumulate(needed, max))
 
     def waits(self) -> Iterator[tuple[int, int]]:
-        """What compute and RELOAD wait for besides data flow: (number, number that waits)."""
+        """Waits of compute and RELOADs besides data flow: (number, number that waits)."""
         for position, (before, needed) in enumerate(
             zip([0, *self.needed], self.needed, strict=False)
         ):
@@ -190,14 +191,14 @@ class _DeviceMoves:
                 yield self.out[self.needed[gate + 1] - 1].code, move.code
 
     def queues(self) -> list[Ints]:
-        """Numbers of the moves of each way, or of both together."""
+        """Numbers of the moves of each direction, or of both together."""
         ways: list[Sequence[_Move]] = [self.out, self.back]
         if self.pipeline.host_link is HostLink.SHARED:
             ways = [self._merged()]
         return [np.array([move.code for move in way], dtype=np.int64) for way in ways if way]
 
     def _merged(self) -> list[_Move]:
-        """Moves of both ways by the last position that they wait for, OFFLOAD first."""
+        """Moves of both directions by the last position that they wait for, OFFLOAD first."""
         keys = [((move.position, 0), move) for move in self.out]
         last = 0
         for move, gate in zip(self.back, self.gate, strict=True):
@@ -208,10 +209,10 @@ class _DeviceMoves:
 
 
 def own_moves(schedule: Schedule) -> HostOrders:
-    """The moves of a schedule in its own order, and what they wait for at its own times.
+    """The moves of a schedule in its own order, with their waits at its own times.
 
-    Under a memory limit a RELOAD waits for the last operation of its device that has ended as it
-    starts, and an operation for an OFFLOAD that ends as it starts.
+    Under a memory limit a RELOAD waits for the last operation of its device that has ended when it
+    starts, and an operation waits for an OFFLOAD that ends when it starts.
     """
     table, pipeline = schedule.operations, schedule.pipeline
     moves = table.where(table.on(ResourceKind.HOST))
@@ -239,7 +240,7 @@ def _own_waits(schedule: Schedule, moves: Operations, device: int) -> Ints:
 
 
 def start_reloads_late(schedule: Schedule) -> Schedule:
-    """The same, every RELOAD as late as delays nothing; devices hold less, at no time more."""
+    """The same schedule with every RELOAD as late as delays nothing: live memory falls."""
     table = schedule.operations
     start = table.start.copy()
     needed = np.isin(table.kind, (OpKind.B, OpKind.BW))

@@ -1,12 +1,11 @@
-"""Why devices are idle: every idle interval of a schedule, split by cause.
+"""Causes of idle time: every idle interval of a schedule, split by cause.
 
-Between two operations of a device, at every instant the first of these that holds is the cause:
+Between two operations of a device, the cause at an instant is the first of these that holds:
 
-    memory      the next operation waits for data, and others of the device have all they wait
-                for, but none of these fits the memory limit: the limit alone keeps the device from
-                work
+    memory      the next operation waits for data; other operations of the device have all their
+                inputs, but none fits the memory limit: only the limit keeps the device idle
     input       the next operation waits for one that has not ended
-    link        what the next operation waits for has ended and is under way from another device
+    link        the input of the next operation is in transfer from another device
     collective  the weights of the next operation are not gathered yet
     host        its activation is not back from the host yet
     order       the next operation could start: the schedule itself waits
@@ -14,7 +13,7 @@ Between two operations of a device, at every instant the first of these that hol
 Before its first operation a device is in warm-up, after its last in cool-down. After its last
 compute it waits for gradients (collective) until its optimizer may start, or until its last
 gradient sync ends. An optimizer is busy time. The intervals of a device add up to its idle time,
-makespan less busy time.
+makespan minus busy time.
 """
 
 from __future__ import annotations
@@ -76,37 +75,37 @@ class Idle(NamedTuple):
     following: Ints
     """Row of the schedule that the device runs next; FREE after its last compute."""
     subject: Ints
-    """Row of the operation that the cause names: the one waited for, or the one that is ready and
-    does not fit (memory); FREE if there is none, or if it computes no microbatch."""
+    """Row of the operation that the cause names: the one waited for, or the ready one that does not
+    fit (memory); FREE if there is none, or if it is no compute of a microbatch."""
 
 
 class Arrivals(NamedTuple):
-    """When every operation has what it waits for, in ticks; 0: it waits for nothing."""
+    """When the inputs of every operation arrive, in ticks; 0: it has none."""
 
     sent: Ints
     """End of the last operation that it waits for."""
     ready: Ints
-    """The same with the time between devices: nothing but device and memory is missing."""
+    """The same with the time between devices: then only device and memory are missing."""
     needed: Ints
     """Row of the operation that arrives last; FREE: none."""
     awaited: Ints
-    """Row of the operation that ends last; FREE: none. If links differ, another may arrive
-    later."""
+    """Row of the operation that ends last; FREE: none. If links differ, another may arrive later.
+    """
     besides: dict[Cause, Ints]
     """By cause, the end of what it waits for on other resources of its device, or 0."""
 
     @property
     def complete(self) -> Ints:
-        """When it has all of it."""
+        """When all of it has arrived."""
         return np.asarray(np.maximum.reduce([self.ready, *self.besides.values()]))
 
 
 BESIDES = {ResourceKind.COLLECTIVE: Cause.COLLECTIVE, ResourceKind.HOST: Cause.HOST}
-"""Resource of a device -> cause of the time that its compute waits for this."""
+"""Resource of a device -> cause of the time that its compute waits for it."""
 
 
 def arrivals(schedule: Schedule, flow: Waits | None = None) -> Arrivals:
-    """When the inputs of every operation of a complete schedule are there.
+    """Arrival of the inputs of every operation of a complete schedule.
 
     `flow` is `waits(schedule)`, if it is known.
     """
@@ -198,7 +197,7 @@ def _of_device(
 ) -> Ints:
     """Columns of Idle of one device, whose operations are the rows low to high.
 
-    `memory` is what compute takes and gives, and what all operations do.
+    `memory` is what compute allocates and frees, and what all operations do.
     """
     schedule, (compute, amounts) = flow.schedule, memory
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
@@ -220,9 +219,9 @@ def _of_device(
 def _gaps_with_memory(
     schedule: Schedule, amounts: Memory, device: int, gaps: Ints
 ) -> tuple[Ints, Ints]:
-    """The gaps, cut where other resources of the device change memory, and what they hold in each.
+    """The gaps, split where other resources of the device change memory, and that memory.
 
-    `amounts` is what all operations take and give.
+    `amounts` is what all operations allocate and free.
     """
     table = schedule.operations
     own = table.on(*BESIDES) & (table.device == device)
@@ -262,7 +261,7 @@ def _after(flow: Waits, device: int, ended: int, last: int) -> Iterator[tuple[in
 
 
 class _Window(NamedTuple):
-    """When memory alone keeps operations of a device from its idle intervals; one entry each."""
+    """When only memory keeps operations of a device from its idle intervals; one entry each."""
 
     opens: Ints
     """From when some operation is ready that does not fit."""
@@ -281,11 +280,11 @@ def _blocked(
     gaps: Ints,
     gathered: Ints,
 ) -> _Window:
-    """The window of each gap of a device, whose operations are the rows `here`.
+    """The window of each gap of a device, whose operations are `rows`.
 
-    Only operations that the device has yet to run count. While a device is idle the memory of its
-    compute does not change; that of its `gathered` weights is one in each gap. Operations are
-    grouped by the memory they take; the first of a group to be ready, among those from each place
+    Only operations that the device has not run count. While a device is idle the memory of its
+    compute does not change; that of its `gathered` weights is constant in each gap. Operations are
+    grouped by the memory that they allocate; the first of a group to be ready, from each position
     on, is a running minimum from the end.
     """
     low, before = rows.start, gaps[2] - rows.start
@@ -313,14 +312,14 @@ def _blocked(
 
 
 def _min_from(values: Ints) -> tuple[Ints, Ints]:
-    """Least value from every place on, and the first place that has it."""
+    """Minimum value from every position on, and the first position that has it."""
     minimum = np.minimum.accumulate(values[::-1])[::-1]
     spot = np.where(values == minimum, np.arange(len(values)), len(values))
     return minimum, np.minimum.accumulate(spot[::-1])[::-1]
 
 
 def _cut(gaps: Ints, arrived: Arrivals, window: _Window) -> Ints:
-    """Cut gaps (start, end, following) where their cause changes; columns of Idle less device."""
+    """Split gaps (start, end, following) where their cause changes; columns of Idle."""
     start, end, following = gaps
     sent, ready = arrived.sent[following], arrived.ready[following]
     besides = {cause: ends[following] for cause, ends in arrived.besides.items()}

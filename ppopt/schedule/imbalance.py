@@ -1,8 +1,8 @@
-"""Imbalance: the idle time that uneven work of devices forces, whatever the schedule.
+"""Imbalance: the idle time that uneven work of devices forces on every schedule.
 
 The busiest device works w of the makespan T. A perfect schedule would take w, and every other
-device would still wait w less its own work. That idle time is imbalance. The rest, T - w on every
-device, is the schedule's: ramps, delays, waits. Both add up to all idle time from 0 to T.
+device would still wait w minus its own work. That idle time is imbalance. The rest, T - w on every
+device, belongs to the schedule: ramps, delays, waits. Both add up to all idle time from 0 to T.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ppopt.schedule.schedule import Schedule
 
 
 class Relief(NamedTuple):
-    """What the partition `balanced` would change."""
+    """The effect of the partition `balanced`."""
 
     layers: int
-    """Layers that it puts on another device."""
+    """Number of layers that it puts on another device."""
     idle_share: Fraction
-    """By how much the work of the busiest device falls, of the makespan."""
+    """Reduction of the work of the busiest device, as a share of the makespan."""
 
 
 class Imbalance(NamedTuple):
@@ -36,14 +36,14 @@ class Imbalance(NamedTuple):
     stages: tuple[int, ...]
     """Its stages."""
     times_mean: Fraction
-    """Its work over the mean of all devices."""
+    """Its work divided by the mean of all devices."""
     idle_share: Fraction
     """Idle time that is imbalance: (devices x its work - all work) / (devices x makespan)."""
     of_idle_share: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
-    """None if the busiest device does not work less with it; if the same order would exceed the
-    memory limits with it, and does not now; or if stages hold no known layers."""
+    """None if it does not reduce the work of the busiest device; if the same order would then
+    exceed the memory limits, and does not now; or if stages have no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:
@@ -67,7 +67,7 @@ def imbalance(schedule: Schedule) -> Imbalance:
 
 
 def _relief(schedule: Schedule) -> Relief | None:
-    """Compare the partition with the one that balances the work of F and BW."""
+    """Compare the partition with `balanced`, which balances the work of F and BW."""
     pipeline = schedule.pipeline
     if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None

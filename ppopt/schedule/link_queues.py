@@ -1,8 +1,8 @@
-"""The order in which links carry their transfers, where links are resources.
+"""The order in which links carry their transfers, if links are resources.
 
 The rules are in `ppopt.problem.link_mode`. `LinkQueues` has the transfers of a pipeline. `Queues`
-say in which order every link carries its own and behind which operations they are posted; together
-with the orders of the devices they fix all times (`ppopt.schedule.timing`).
+has the order of every link and the operations after which transfers are posted; together with the
+orders of the devices they fix all times (`ppopt.schedule.timing`).
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ppopt.schedule.timetable import Timetable
 MISSING = -1
 """Link of a transfer that does not exist: between stages of one device, or past the ends."""
 SENT_AS = {record.carries: record.kind for record in RECORDS if record.carries is not None}
-"""What makes something to hand on -> kind of the transfer."""
+"""Kind of an operation -> kind of the transfer of its result."""
 _STEP = {OpKind.F: 1, OpKind.B: -1}
 """Activations go to the next stage, gradients to the one before."""
 
 
 def receiving_stage(kind: OpKind, stage: int) -> int:
-    """The stage that gets what a stage hands on; past the ends it is none."""
+    """The stage that receives a stage's result; beyond the ends it does not exist."""
     return stage + _STEP[kind]
 
 
 def sending_stage(kind: OpKind, stage: int) -> int:
-    """The stage that hands on what a stage gets; past the ends it is none."""
+    """The stage whose result a stage receives; beyond the ends it does not exist."""
     return stage - _STEP[kind]
 
 
 class LinkQueues:
-    """The transfers of a pipeline, and the links that carry them; none where links are delays.
+    """The transfers of a pipeline, and the links that carry them; none if links are delays.
 
-    The number of a transfer is that of its operation (`Instance.codes`).
+    The id of a transfer is the number of its operation (`Instance.codes`).
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -68,16 +68,16 @@ class LinkQueues:
         """Time of every number, in ticks."""
 
     def transfer_id(self, kind: OpKind, stage: int, microbatch: int) -> int:
-        """Number of what a stage sends, where microbatches are not cut into slices."""
+        """Id of the transfer that a stage sends, if microbatches are not cut into slices."""
         return int(self.pipeline.code(SENT_AS[kind], stage, microbatch))
 
     def transfer(self, transfer_id: int) -> Operation:
-        """The transfer of this number, at 0."""
+        """The transfer of this id, at 0."""
         (transfer,) = Operations.untimed(self.pipeline, [transfer_id]).rows()
         return transfer
 
     def ends(self, split: Bools) -> tuple[Ints, Ints]:
-        """Numbers of the operations that make and that need each of `numbers`.
+        """Numbers of the operations that produce and that consume each of `numbers`.
 
         `split` says for every [stage, microbatch, slice] whether its backward is split.
         """
@@ -90,14 +90,14 @@ class LinkQueues:
 
 
 class Queues(NamedTuple):
-    """What every link carries, in order, and what has to end before."""
+    """The transfers of every link, in order, and the operations that end before them."""
 
     links: LinkQueues
     order: tuple[Ints, ...]
-    """Transfers of every link, by number, in the order in which it carries them."""
+    """Transfers of every link, by id, in order."""
     before: Ints
-    """Numbers of operations that end before a transfer starts, since its posts stand behind them:
-    without the operation that makes what it carries."""
+    """Numbers of operations that end before a transfer starts, since its posts follow them: without
+    the operation that produces its data."""
     after: Ints
     """Numbers of these transfers."""
 
@@ -108,7 +108,7 @@ class Queues(NamedTuple):
 
 
 def queues_of_orders(links: LinkQueues, order: Iterable[Ints]) -> Queues:
-    """Queues of these orders: a transfer waits for what it carries and for its link alone."""
+    """Queues of these orders: a transfer waits only for its data and for its link."""
     none = np.empty(0, dtype=np.int64)
     return Queues(links, tuple(order), none, none)
 
@@ -129,20 +129,20 @@ class QueuedOrder(NamedTuple):
     duration: Sequence[int]
     """Ticks of every position."""
     produced: Mapping[int, int]
-    """Position at whose end each transfer is there to be sent, by its number."""
+    """Position at whose end the data of each transfer exists, by its id."""
     consumed: Mapping[int, int]
-    """Position that needs each transfer, by its number."""
+    """Position that needs each transfer, by its id."""
     need: Mapping[int, int]
-    """When that starts where links are delays, in ticks, by the number of the transfer."""
+    """When that position starts if links are delays, in ticks, by the id of the transfer."""
     release: Mapping[int, int] = MappingProxyType({})
-    """Earliest start of some positions, in ticks; left out: 0."""
+    """Earliest start of some positions, in ticks; missing: 0."""
 
 
 def dispatch(links: LinkQueues, job: QueuedOrder, rule: DispatchRule) -> list[list[int]]:
-    """Serve every link by events: whenever it is free it takes one of the transfers that wait.
+    """Serve every link by events: a free link starts one of the waiting transfers.
 
-    The rule says which. Devices run their orders, each operation as early as it can. Returns the
-    transfers of every link, in order; those of orders that deadlock are left out.
+    The rule chooses which one. Devices run their orders, each operation as early as possible.
+    Returns the transfers of every link, in order; those of orders that deadlock are left out.
     """
     return _Dispatch(links, job, rule).run()
 

@@ -1,13 +1,13 @@
-"""List scheduling: event-driven parallel schedule generation, steered by a priority rule.
+"""List scheduling: event-driven parallel schedule generation with a priority rule.
 
 Whenever a device is free, it starts the operation that the rule prefers among those that may start
 at once. This is greedy list scheduling as in the heuristic of the zero-bubble paper (arXiv
 2401.10241, section 3.1): forwards up to a cap, weight passes in the gaps or when memory forces
-them. The rule sets, device by device, how far each of these goes, and what goes first.
+them. The rule sets these limits and priorities device by device.
 `ppopt.solver.heuristics.priority_rules` lists good rules, and `ppopt.solver.heuristics.annealing`
 searches over rules with list scheduling as decoder.
 
-List scheduling knows no slices of microbatches.
+List scheduling does not support slices of microbatches.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from ppopt.schedule.orders import Orders
 
 
 class PriorityRule(NamedTuple):
-    """How each device chooses; one entry per device, `cap` one per stage."""
+    """The preferences of each device; one entry per device, `cap` one per stage."""
 
     cap: tuple[int, ...]
-    """Most microbatches between F and B of a stage."""
+    """Maximum number of microbatches between F and B of a stage."""
     patience: tuple[int, ...]
     """Percent of a weight pass by which it may delay what arrives while it runs."""
     reserve: tuple[int, ...]
-    """Weight passes kept back for later gaps."""
+    """Number of weight passes reserved for later gaps."""
     forward_first: tuple[bool, ...]
-    """Whether F goes before B when both may start."""
+    """Whether F has priority over B if both may start."""
     memory_first: tuple[bool, ...]
-    """Whether W goes before B while an F that has come, or is on its way, waits for memory."""
+    """Whether W has priority over B while an F that has arrived or will arrive lacks memory."""
     prompt: tuple[bool, ...]
-    """Whether W may delay no F that is on its way: patience then applies to B alone."""
+    """Whether W may delay no F that will arrive: patience then applies to B alone."""
     shallow_first: tuple[bool, ...]
-    """Whether, of several stages, the one nearer to the start of its route goes first for F, and
-    the one nearer to the end for B. It has no effect where every device has one stage. It stays
-    the last field, so that annealing can leave it out there."""
+    """Whether, of several stages, the one nearer to the start of its route has priority for F, and
+    the one nearer to the end for B. It has no effect if every device has one stage. It is the
+    last field, so that annealing can leave it out there."""
 
 
 class RuleStyle(NamedTuple):
-    """Entries of a priority rule that all devices have in common (see `PriorityRule`)."""
+    """Entries of a priority rule that are equal on all devices (see `PriorityRule`)."""
 
     forward_first: bool
     patience: int = 0
@@ -63,7 +63,7 @@ class RuleStyle(NamedTuple):
 
 
 def uniform_rule(pipeline: Pipeline, caps: Sequence[int], style: RuleStyle) -> PriorityRule:
-    """The rule of one style on all devices, with these caps per stage, 1 at least."""
+    """The rule of one style on all devices, with these caps per stage, at least 1."""
     devices = pipeline.num_devices
     return PriorityRule(
         cap=tuple(max(1, cap) for cap in caps),
@@ -77,12 +77,12 @@ def uniform_rule(pipeline: Pipeline, caps: Sequence[int], style: RuleStyle) -> P
 
 
 class ListSchedule(NamedTuple):
-    """The schedule that a priority rule leads to."""
+    """The schedule of a priority rule."""
 
     makespan: int
     """End of the last operation, in ticks."""
     span: int
-    """Largest device span of the starts as simulated, in ticks."""
+    """Maximum device span of the starts as simulated, in ticks."""
     orders: tuple[list[int], ...]
     """Numbers of the operations per device, in order."""
 
@@ -140,7 +140,8 @@ class ListScheduler:
     def plain(self) -> bool:
         """Whether the short loop applies.
 
-        One place on every device, memory taken by F alone, and lags between devices alone.
+        It needs one position on every device, memory allocated by F alone, and lags between devices
+        only.
         """
         single_positions = all(len(positions) == 1 for positions in self.hosted)
         classes, successors = self.instance.classes, self.instance.successors
@@ -154,9 +155,9 @@ class ListScheduler:
 
     @cached_property
     def triples(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """F, B (or BW) and W of every place of a device, by stage ascending.
+        """F, B (or BW) and W of every position of a device, by stage ascending.
 
-        If there is no W, the backward stands in its place again, and F if there is none either.
+        If there is no W, the backward takes its place, and F if there is no backward either.
         """
         return tuple(tuple(map(self._triple, own_positions)) for own_positions in self.hosted)
 
@@ -167,7 +168,7 @@ class ListScheduler:
 
     @cached_property
     def allocates(self) -> list[tuple[int, ...]]:
-        """Memory that every operation of a class takes; one entry more, as in `EventSimulation`."""
+        """Memory that every operation of a class allocates, with one more entry at the end."""
         return [(*self.instance.allocated(class_id), 0) for class_id in self._numbers]
 
     @property
@@ -176,7 +177,7 @@ class ListScheduler:
 
     @cached_property
     def transient(self) -> list[int]:
-        """Largest memory that an operation of a device takes and that is not kept from F on."""
+        """Maximum memory that an operation of a device allocates and that is not live from F on."""
         instance = self.instance
         forward = [op_class.kind is OpKind.F for op_class in instance.classes]
         largest = [
@@ -189,7 +190,7 @@ class ListScheduler:
 
     @cached_property
     def needs(self) -> list[int]:
-        """Memory that surely lets any microbatch finish on a device; 0: any F that fits does."""
+        """Memory that lets any microbatch finish on a device; 0: any F that fits does."""
         changes = self.instance.changes
         return [
             0
@@ -223,7 +224,7 @@ class ListScheduler:
 
 
 class _RuleSimulation:
-    """One parallel generation, steered by a rule."""
+    """One parallel simulation with a rule."""
 
     def __init__(self, scheduler: ListScheduler, rule: PriorityRule) -> None:
         instance, num_positions = scheduler.instance, scheduler.num_positions
@@ -286,7 +287,7 @@ class _RuleSimulation:
         return -1
 
     def _next_forward_arrival(self, f: int, b: int) -> int:
-        """When the next F of a place comes that is known to come and within its cap; or NEVER."""
+        """Arrival of the next F of a position if known and within its cap; else NEVER."""
         done = self.done[f]
         return self.arrived[f][done] if done - self.done[b] < self.cap[f] else NEVER
 
@@ -306,7 +307,7 @@ class _RuleSimulation:
         return headroom >= missing + self.transient[device]
 
     def _before_f(self, device: int, now: int) -> int:
-        """A weight pass for whose memory an F waits, or the B that may start now."""
+        """A weight pass whose memory an F needs, or the B that may start now."""
         if self.rule.memory_first[device] and self._blocked_by_memory(device):
             chosen, _ = self._pending_weight_pass(device, now)
             if chosen >= 0:
@@ -314,7 +315,7 @@ class _RuleSimulation:
         return self._ready_b(device, now)
 
     def _blocked_by_memory(self, device: int) -> bool:
-        """Whether an F that has come, or is on its way, has no memory."""
+        """Whether an F that has arrived or will arrive lacks memory."""
         return any(
             self._next_forward_arrival(f, b) != NEVER
             and not self._fits(device, self.allocates[f][self.done[f]], self.done[f])
@@ -322,9 +323,9 @@ class _RuleSimulation:
         )
 
     def _pending_weight_pass(self, device: int, now: int) -> tuple[int, int]:
-        """The W with the most passes pending, and how many the device has pending.
+        """The W with the most pending passes, and the number of pending passes of the device.
 
-        -1 if there is none, or if this one may not start yet.
+        -1 if there is none, or if it may not start yet.
         """
         max_waiting, chosen, pending = 0, -1, 0
         for _, b, w in self.hosted[device]:
@@ -337,7 +338,7 @@ class _RuleSimulation:
         return chosen, pending
 
     def _ready_w(self, device: int, now: int) -> int:
-        """A pending weight pass, if it fits before the next arrival or others wait for memory."""
+        """A pending weight pass, if it fits before the next arrival or others lack memory."""
         chosen, pending = self._pending_weight_pass(device, now)
         if chosen < 0:
             return -1
@@ -354,7 +355,7 @@ class _RuleSimulation:
         return chosen if spare and now + lead <= next_b and now + due <= next_f else -1
 
     def _arrivals(self, device: int, now: int) -> tuple[int, int, bool]:
-        """When the next B and the next F known to come may start, and whether memory stops one."""
+        """When the next known B and F may start, and whether memory blocks one of them."""
         next_b, next_f, blocked = NEVER, NEVER, False
         for f, b, _ in self.hosted[device]:
             if b != f:
@@ -370,13 +371,13 @@ class _RuleSimulation:
 
 
 class _DeviceParams(NamedTuple):
-    """What the short loop reads of the instance for one device."""
+    """The data of the instance for one device, as the short loop uses it."""
 
     stage: int
     time: tuple[tuple[int, ...], ...]
     """Of F, B (or BW) and W, per microbatch, in ticks; empty if the stage has none."""
     change: tuple[tuple[int, ...], ...]
-    """Net change of memory by F, B (or BW) and W, per microbatch and one entry more."""
+    """Net change of memory by F, B (or BW) and W, per microbatch, and one more entry."""
     code: tuple[int, ...]
     """Number of the first microbatch's F, B (or BW) and W."""
     next: tuple[int, int]
@@ -388,11 +389,11 @@ class _DeviceParams(NamedTuple):
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
     scheduler: ListScheduler, rule: PriorityRule, pop: Pop
 ) -> ListSchedule | None:
-    """List scheduling of a plain pipeline: `_RuleSimulation` with all else left out.
+    """List scheduling of a plain pipeline: `_RuleSimulation` without all else.
 
-    For instances that are `ListScheduler.plain`. The result is the same to the tick, and it
-    is built 2.6 times as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most
-    of annealing's time is spent here. None if the rule gets stuck.
+    For instances that are `ListScheduler.plain`. The result is the same to the tick, and 2.6 times
+    as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most of annealing's time
+    is spent here. None if the rule gets stuck.
     """
     devices, total, size = (
         scheduler.device_params,
@@ -480,7 +481,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
 
 
 def _smaller(instance: Instance, numbers: Sequence[int]) -> Bools:
-    """Per microbatch, whether a backward holds less as B and W than as BW; classes of both."""
+    """Per microbatch, whether a backward needs less memory as B and W than as BW."""
     peaks = []
     for option in (SPLIT_MODE, WHOLE_MODE):
         live = peak = np.zeros(instance.batches, dtype=np.int64)
@@ -493,9 +494,9 @@ def _smaller(instance: Instance, numbers: Sequence[int]) -> Bools:
 
 
 def one_at_a_time(instance: Instance) -> Orders:
-    """One microbatch through the whole pipeline after another, W at once: least memory.
+    """One microbatch through the whole pipeline after another, W at once: minimum memory.
 
-    If backwards are mixed, each is of the kind that holds less.
+    If backwards are mixed, each is of the kind that needs less memory.
     """
     pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
     orders = []

@@ -31,13 +31,13 @@ class Metrics(NamedTuple):
     makespan_ticks: int
     device_span_ticks: int
     busy_ticks: tuple[int, ...]
-    """Time that it computes, optimizer included; an overlapped pair counts once."""
+    """Time of compute, optimizer included; an overlapped pair counts once."""
     first_ticks: tuple[int, ...]
     """Start of the first operation."""
     last_ticks: tuple[int, ...]
     """End of the last operation."""
     peak_memory_ticks: tuple[int, ...]
-    """Largest memory held at any instant, static memory included."""
+    """Peak memory, static memory included."""
     ticks_per_unit: int
     """Ticks of time in the user's unit."""
     memory_ticks_per_unit: int
@@ -59,7 +59,7 @@ class Metrics(NamedTuple):
 
     @property
     def peak_memory(self) -> tuple[int | float, ...]:
-        """Largest memory of each device at any instant, static memory included."""
+        """Peak memory of each device, static memory included."""
         unit = self.memory_ticks_per_unit
         return tuple(plain(Fraction(peak, unit)) for peak in self.peak_memory_ticks)
 
@@ -120,7 +120,7 @@ def metrics(schedule: Timetable) -> Metrics:
 
 
 def _of_devices(schedule: Timetable) -> Operations:
-    """What devices run, and not links between them, sorted by device."""
+    """Operations of devices, without transfers between them, sorted by device."""
     table = schedule.operations
     if len(table) == len(schedule):
         return table
@@ -129,7 +129,7 @@ def _of_devices(schedule: Timetable) -> Operations:
 
 
 class Throughput(NamedTuple):
-    """What an iteration yields per second; None if the pipeline does not say enough."""
+    """Throughput per second; None if the pipeline does not state enough."""
 
     tokens_per_second: Fraction | None
     """Of all devices together."""
@@ -157,7 +157,7 @@ def throughput(pipeline: Pipeline, value: int) -> Throughput:
 
 
 def communication(pipeline: Pipeline) -> int:
-    """Activations and gradients that devices send each other in an iteration.
+    """Number of activations and gradients that devices send each other in a step.
 
     One of each per microbatch and boundary between stages on different devices; the unit is the
     tensor of one microbatch at such a boundary.
@@ -178,13 +178,13 @@ class MemoryProfile(NamedTuple):
 
 
 Memory = tuple[Ints, Ints]
-"""What operations take at their start and give at their end, by row, in ticks of memory."""
+"""Memory that operations allocate at their start and free at their end, by row, in ticks."""
 
 
 def memory_profile(schedule: Timetable, device: int) -> MemoryProfile:
-    """Memory of a device: operations take at their start and give at their end.
+    """Memory of a device: operations allocate at their start and free at their end.
 
-    At one instant ends come before starts.
+    At the same instant ends come before starts.
     """
     table = _of_devices(schedule)
     low, high = np.searchsorted(table.device, [device, device + 1]).tolist()
@@ -223,9 +223,9 @@ def memory_of_operations(schedule: Timetable) -> tuple[Ints, Ints]:
 
 
 def _noncompute_memory(schedule: Timetable) -> tuple[Ints, Ints]:
-    """Memory by all but compute of microbatches at the start of every compute, and after it.
+    """Memory of all but compute of microbatches at the start of every compute, and after it.
 
-    In ticks. At one instant, what ends comes before what starts.
+    In ticks. At the same instant, ends come before starts.
     """
     table, computed = _of_devices(schedule), schedule.compute
     noncompute, (allocated, freed) = table.where(~table.computed), memory_of(table)
@@ -250,7 +250,7 @@ def _sum_until(time: Ints, amount: Ints, until: Ints, side: Literal["left", "rig
 
 
 def _profile(table: Operations, memory: Memory, static: int, rows: slice) -> MemoryProfile:
-    """Memory of a device of which these are all rows."""
+    """Memory of a device with these rows."""
     allocated, freed = (amount[rows] for amount in memory)
     at_start, at_end = allocated > 0, (freed > 0) | (allocated == 0)
     moment = np.concatenate([[0], table.start[rows][at_start], table.end[rows][at_end]])

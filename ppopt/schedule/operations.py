@@ -1,4 +1,4 @@
-"""The table of all operations of a schedule: what runs where, and when."""
+"""The table of all operations of a schedule: their resources and times."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Operations:
     kind: Ints
     """Codes of kinds; `ppopt.problem.kinds.RECORDS` has the record of each."""
     stage: Ints
-    """The stage; of a transfer, the one that sends; of what a device has once, its lowest stage."""
+    """The stage; of a transfer, the sender; of an operation of a device, its lowest stage."""
     microbatch: Ints
     """Microbatch, or ONCE."""
     device: Ints
-    """Device; of a transfer, the one that sends."""
+    """Device; of a transfer, the sender."""
     start: Ints
     """In ticks."""
     end: Ints
@@ -74,7 +74,7 @@ class Operations:
     """Number of the overlapped pair, or ALONE. Both operations of a pair have one start and end."""
     route: Ints
     target: Ints
-    """Device that receives; of all other operations, the device."""
+    """Device that receives; of all other operations, the device itself."""
 
     @classmethod
     def of_numbers(
@@ -113,10 +113,10 @@ class Operations:
 
     @classmethod
     def complete(cls, pipeline: Pipeline, columns: Sequence[Ints]) -> Operations:
-        """The table of columns of which some of the last may be left out: all but the first six.
+        """The table of columns of which the last ones may be missing: all but the first six.
 
-        Left out, slices are 0, no operation has a pair, and route and target are those that the
-        pipeline says.
+        If missing, slices are 0, no operation has a pair, and route and target are those of the
+        pipeline.
         """
         kind, stage, microbatch, device, *optional = columns
         if len(columns) < 7:
@@ -162,15 +162,15 @@ class Operations:
         return resource_id
 
     def where(self, chosen: Bools | Ints) -> Operations:
-        """Some of them: those of which this holds, or those of these rows."""
+        """A part of the table: by a mask or by rows."""
         return Operations(self.pipeline, *(column[chosen] for column in self.columns))
 
     def ordered(self, *, compute_in_order: bool = False) -> Operations:
         """The same, sorted by resource, start and end; pairs numbered in the order of rows.
 
-        What a device computes once in a step follows its compute of microbatches. Operations of no
-        length that share an instant are put in the order of the data flow; with `compute_in_order`
-        compute of microbatches is sorted already, and keeps the order that it has.
+        Step-long operations of a device follow its compute of microbatches. Operations of zero
+        duration at the same instant are in the order of the data flow; with `compute_in_order`
+        compute of microbatches is sorted already, and keeps its order.
         """
         in_order = self._is_in_order(compute_in_order=compute_in_order)
         table = self if in_order else self.where(self._row_order(compute_in_order=compute_in_order))
@@ -178,21 +178,21 @@ class Operations:
         return replace(table, pair=_renumbered(table.pair)) if paired else table
 
     def on(self, *kinds: ResourceKind) -> Bools:
-        """Which of them run on resources of these kinds."""
+        """Mask of those that run on resources of these kinds."""
         return self.of(lambda record: record.resource in kinds)
 
     def of(self, holds: Callable[[KindRecord], bool]) -> Bools:
-        """Which of them are of kinds of which this holds."""
+        """Mask of those whose kind fulfils the predicate."""
         return np.asarray(np.array([*map(holds, RECORDS), False])[np.clip(self.kind, -1, KINDS)])
 
     @property
     def computed(self) -> Bools:
-        """Which of them are compute of a microbatch, or of no kind that is known."""
+        """Mask of compute of microbatches, and of unknown kinds."""
         return np.asarray((self.kind < NUM_KINDS) | (self.kind >= KINDS))
 
     @property
     def known(self) -> Bools:
-        """Which of them have a resource and place that the pipeline has, and numbers therefore."""
+        """Mask of those with a resource and position of the pipeline, and thus with a number."""
         pipeline = self.pipeline
         known = (self.resource != MISSING) & (self.microbatch >= ONCE)
         known &= self.microbatch < pipeline.batches
@@ -251,14 +251,14 @@ class Operations:
 
 
 def of_per(*per: Per) -> Bools:
-    """By code of a kind of operation: whether each of these has one."""
+    """By code of a kind: whether each of these has one operation of it."""
     return np.array([record.per in per for record in RECORDS])
 
 
 _STEPS = np.array(
     [0 if record.carries is None else 1 if record.carries is OpKind.F else -1 for record in RECORDS]
 )
-"""By code of a kind: from the stage of an operation to the one that gets what it hands on."""
+"""By code of a kind: from the stage of an operation to the stage that receives its result."""
 
 
 def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -270,7 +270,7 @@ def split_codes(pipeline: Pipeline, codes: Ints) -> tuple[Ints, Ints, Ints, Ints
 
 
 def _targets(pipeline: Pipeline, kind: Ints, stage: Ints, device: Ints, route: Ints) -> Ints:
-    """Devices that receive: of what links carry, the host of the next stage, if there is one."""
+    """Devices that receive: of transfers, the host of the next stage, if there is one."""
     sent = (kind >= NUM_KINDS) & (kind < KINDS)
     if not sent.any():
         return device

@@ -17,8 +17,8 @@ from ppopt.schedule.schedule import Schedule
 Orders = Sequence[Ints]
 """For every device, the numbers of its operations in the order in which it runs them.
 
-A negative entry ~code says that this operation runs as one with the entry before it: an
-overlapped pair of an F and a B or BW of different microbatches.
+A negative entry ~code says that this operation runs as one with the entry before it: an overlapped
+pair of an F and a B or BW of different microbatches.
 """
 
 
@@ -39,11 +39,11 @@ def existing(pipeline: Pipeline, orders: Orders) -> Orders:
 
 
 def portable(schedule: Schedule) -> Orders:
-    """The orders of a schedule for pipelines of other costs, where they wait in no circle.
+    """The orders of a schedule for pipelines of other costs, without circular waits.
 
-    Stages that are frozen here may be trained there. So the orders list the operations that this
-    pipeline does not have, too, at the place where they could run. The B, or BW, of a stage comes
-    when that of the next stage has ended, and W at once behind B.
+    Stages that are frozen here may be trained there. So the orders also list the operations that
+    this pipeline does not have, at positions where they could run. The B, or BW, of a stage follows
+    the end of that of the next stage, and W follows B at once.
     """
     pipeline = schedule.pipeline
     if pipeline.has_all_operations:
@@ -66,7 +66,7 @@ def portable(schedule: Schedule) -> Orders:
 
 
 def _at_end(rows: Ints, kind: OpKind | Ints) -> Ints:
-    """Operations of a kind and of no length at the end of others, of the same stage and microbatch.
+    """Operations of a kind and of zero duration at the end of others of their microbatch.
 
     Rows are the columns of `Operation`.
     """
@@ -199,7 +199,7 @@ def is_of_kind(kinds: Ints, kind: BackwardKind) -> bool:
 
 
 def of_kind(pipeline: Pipeline, orders: Orders, kind: BackwardKind) -> Orders:
-    """The orders with every backward split, or whole; as they are where the kind is mixed."""
+    """The orders with every backward split, or whole; unchanged if the kind is mixed."""
     if kind is BackwardKind.SPLIT:
         return split_whole(pipeline, orders)
     return join_split(pipeline, orders) if kind is BackwardKind.WHOLE else orders
@@ -208,7 +208,7 @@ def of_kind(pipeline: Pipeline, orders: Orders, kind: BackwardKind) -> Orders:
 def join_split(pipeline: Pipeline, orders: Orders) -> Orders:
     """The same orders with every B replaced by BW and every W left out.
 
-    No new circle of waits arises: what had to come before B still does, and less after it.
+    No new circular wait arises: what had to come before B still does, and less comes after it.
     """
     size = pipeline.num_codes // len(OpKind)
     parts = []

@@ -1,4 +1,4 @@
-"""The origin of a schedule: what made it, what is claimed of it, and how to make it again."""
+"""The origin of a schedule: its strategy or search, and the claims about it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 
 SEARCHED = "optimal"
-"""Strategy of a schedule that a search found."""
+"""Strategy of a schedule that a search produced."""
 
 
 class Argument(StrEnum):
     """Kinds of argument for a lower bound, or for infeasibility."""
 
     WORK = "work"
-    """The one device named must wait for its first input (makespan), then do all its work."""
+    """The device named waits for its first input (makespan), then does all its work."""
     ENDS = "ends"
-    """The same, and idle at its two ends because memory holds too little to do there."""
+    """The same, and it is idle at both ends because memory limits the work there."""
     ROUND_TRIP = "round-trip"
-    """A microbatch goes from the one device named to the last stage and back; the device works on
-    those before it until it goes, and on those behind it once it is back."""
+    """A microbatch goes from the device named to the last stage and back; the device works on
+    earlier microbatches before it goes, and on later ones after it is back."""
     DEVICES = "devices"
-    """The devices named need that long, all others taken as delays."""
+    """The devices named need that long, with all others as delays."""
     SEARCH = "search"
     """All orders were searched; no devices are named."""
     TRANSFERS = "transfers"
@@ -51,16 +51,16 @@ class Argument(StrEnum):
 
 @dataclass(frozen=True)
 class Certificate:
-    """Why no schedule is below a bound, or why none exists: `ppopt.recheck` checks it again."""
+    """The argument for a bound, or for infeasibility: `ppopt.recheck` checks it again."""
 
     argument: Argument
     devices: tuple[int, ...] = ()
-    """The devices that the argument speaks of, ascending."""
+    """The devices named by the argument, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HintRecord:
-    """The schedule that a search was given to start from; figures in the user's unit."""
+    """The schedule from which a search started; figures in the user's unit."""
 
     value: Fraction
     """Its objective."""
@@ -70,12 +70,12 @@ class HintRecord:
     peak_memory: tuple[Fraction, ...]
     """Per device."""
     notes: tuple[str, ...]
-    """What was changed to start from it, in words."""
+    """Changes that were needed to start from it, as text."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What made a schedule and what is claimed of it; None if nothing is stated.
+    """The source of a schedule and the claims about it; None if nothing is stated.
 
     Nothing here is trusted: `ppopt.verify` compares it with the operations, and `ppopt.recheck`
     checks the bound.
@@ -84,13 +84,13 @@ class Origin:
     strategy: str | None = None
     """Name of the strategy; SEARCHED for the result of a search."""
     objective: Objective | None = None
-    """What the schedule was made for; None: the makespan."""
+    """The objective of the schedule; None: the makespan."""
     status: str | None = None
-    """How the search ended: `optimal` or `feasible`, if a file says no more than it may."""
+    """How the search ended: `optimal` or `feasible`, if a file states no more than it may."""
     options: Mapping[str, int] = field(default_factory=dict)
-    """Options of the strategy, given or its own choice."""
+    """Options of the strategy, given or its own defaults."""
     backward_kind: BackwardKind | None = None
-    """The kind of backwards of the schedules that the bound speaks of; None: split."""
+    """The kind of backwards in the search space of the bound; None: split."""
     value: Fraction | None = None
     """Objective of the schedule, in the user's unit."""
     lower_bound: Fraction | None = None
@@ -98,17 +98,17 @@ class Origin:
     gap: Fraction | None = None
     """(value - lower_bound) / value."""
     proof: str | None = None
-    """The argument behind the bound, in words."""
+    """The argument for the bound, as text."""
     certificate: Certificate | None = None
     seed: int | None = None
     workers: int | None = None
     time_limit: float | None = None
-    """Seconds that the search was given."""
+    """Time limit of the search in seconds."""
     versions: Mapping[str, str] | None = None
-    """Versions of the programs that made it."""
+    """Versions of the programs that produced it."""
     hint: HintRecord | None = None
-    """The schedule that the search started from, where one was given."""
+    """The schedule from which the search started, if any."""
     unknown_members: Mapping[str, Any] = field(default_factory=dict)
-    """Further members of a file's origin: kept for writing it again, never interpreted."""
+    """Other members of a file's origin: written again, never interpreted."""
     from_file: bool = field(default=False, compare=False)
-    """Whether it was read from a file: nothing it claims was proved in this process."""
+    """Whether it was read from a file: none of its claims was proved in this process."""

@@ -1,8 +1,8 @@
 """Timing of one schedule's order for many orders of its microbatches at once.
 
-Place k of a schedule is run by microbatch k of its pipeline. In another order of the microbatches
-every device keeps its order of places, and another microbatch runs at each of them: the durations
-change, and nothing else.
+Index k of a schedule is run by microbatch k of its pipeline. In another order of the microbatches
+every device keeps its order of indices, and another microbatch runs at each of them: only the
+durations change.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HANDLES = frozenset(
 )
 """Traits of the schedules whose orders of microbatches are timed as a strategy runs them.
 
-Routes own their microbatches, and a move to the host takes as long as there is memory to move. A
-link that is a resource serves first what comes first, here in the order of the schedule.
+Routes own their microbatches, and a move to the host takes as long as its memory. A link that is a
+resource serves first what comes first, here in the order of the schedule.
 """
 
 
@@ -37,11 +37,11 @@ class ReorderedTiming:
 
     run: SampledTiming
     singles: Ints
-    """Row and place of every operation that a microbatch runs alone, shape [2, operations]."""
+    """Row and index of every operation of a microbatch that runs alone, shape [2, operations]."""
     durations: Floats
     """Ticks of each, of a microbatch with factor 1."""
     pairs: Ints
-    """Row of every overlapped pair, and the places of its F and its backward: [3, pairs]."""
+    """Row of every overlapped pair, and the indices of its F and its backward: [3, pairs]."""
     paired: Floats
     """Ticks of F and of the backward alone, and of what overlaps: [3, pairs]."""
 

@@ -1,4 +1,4 @@
-"""A schedule: a timetable with its figures, its orders, and the ways it is shown."""
+"""A schedule: a timetable with its figures, its orders, and its output."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Schedule(Timetable):
     """A timetable with its figures, and with methods to build, write and draw it.
 
-    `to_json`, `to_html`, `plot` and the notebook view import the rooms above on use; no other
-    module of the lower rooms does.
+    `to_json`, `to_html`, `plot` and the notebook view import higher packages on use; no other
+    module of the lower packages does.
     """
 
     @classmethod
@@ -53,7 +53,7 @@ class Schedule(Timetable):
         return cls(pipeline, operations, origin or Origin())
 
     def with_starts(self, start: Ints) -> Schedule:
-        """The same with its operations, by row of all of them, at other starts, in ticks."""
+        """The same schedule with other starts, by row of all operations, in ticks."""
         table = self.operations
         operations = replace(table, start=start, end=start + table.end - table.start)
         return replace(self, operations=operations.ordered())
@@ -125,8 +125,8 @@ class Schedule(Timetable):
     def to_frame(self) -> DataFrame:
         """One row per operation, times in the user's unit, as a pandas DataFrame.
 
-        Operations besides compute come last. What they have not is <NA>: a microbatch around the
-        microbatches, and of an optimizer a stage. Needs pandas (the extra `frame`).
+        Operations other than compute come last. Missing values are <NA>: the microbatch of an
+        operation once per step, and the stage of an optimizer. Needs pandas (the extra `frame`).
         """
         from pandas import DataFrame  # noqa: PLC0415  optional
 

@@ -1,10 +1,10 @@
-"""In which order a device runs what it has once in a step, given the order of its compute.
+"""The order of the operations that a device runs once in a step, for an order of its compute.
 
-Those that compute waits for come first, in the order in which it needs them; then those that wait
-for compute, in the order in which it is done; then the optimizer. With one route this loses
-nothing if memory does not matter: all unshards end before the first W or BW of any stage of the
-device starts, and two neighbours out of order may change places (earliest due date for unshards,
-earliest release for syncs: Jackson, and Horn, in Pinedo, Scheduling, section 3.2).
+First come those that compute waits for, in the order in which it needs them; then those that wait
+for compute, in the order in which it is done; then the optimizer. With one route this loses nothing
+if memory does not matter: all unshards end before the first W or BW of any stage of the device
+starts, and two neighbours out of order may be exchanged (earliest due date for unshards, earliest
+release for syncs: Jackson, and Horn, in Pinedo, Scheduling, section 3.2).
 
 `delay_until_memory_fits` delays operations of a timed schedule that allocate memory before compute
 needs it.
@@ -32,10 +32,10 @@ _OPENING = next(record.kind for record in RECORDS if record.precedes_compute)
 
 
 def step_orders(instance: Instance, position: Ints) -> list[Ints]:
-    """Numbers of what devices run once in a step, in order; of the devices that run any.
+    """Numbers of the operations that devices run once in a step, in order, per device that has any.
 
-    `position` says of every number of a compute operation when its device runs it, in any measure
-    that grows along its order.
+    `position` has for every number of a compute operation a value that grows along the order of its
+    device.
     """
 
     def key(class_id: int) -> tuple[int, int]:
@@ -60,13 +60,12 @@ def step_orders(instance: Instance, position: Ints) -> list[Ints]:
 
 
 def lookahead_waits(pipeline: Pipeline, orders: Orders, ahead: int) -> tuple[Ints, Ints]:
-    """What unshards wait for where device r gathers the next r + `ahead` stages alone.
+    """Waits of unshards if device r gathers only its next r + `ahead` stages.
 
     Numbers of operations that end before others start. A stage is among the next ones of a row if
-    fewer than so many other stages are computed before it. Its unshard is issued behind the
-    operation from which on it is (torchtitan's `pipeline_parallel_unshard_lookahead`: `auto` is
-    r + 2; PyTorch pull request 196706). Weights are gathered once, so of a stage its first
-    operation counts.
+    fewer than that many other stages are computed before it. Its unshard follows the operation from
+    which on it is (torchtitan's `pipeline_parallel_unshard_lookahead`: `auto` is r + 2; PyTorch
+    pull request 196706). Weights are gathered once, so that of a stage its first operation counts.
     """
     waits = [
         (code, int(pipeline.code(_OPENING, stage, first)))
@@ -80,7 +79,7 @@ def lookahead_waits(pipeline: Pipeline, orders: Orders, ahead: int) -> tuple[Int
 def _issues(pipeline: Pipeline, order: Ints, window: int) -> Iterator[tuple[int, int, int]]:
     """Stage, first microbatch of its route and number of the operation that its unshard waits for.
 
-    One for every stage that is not among the first ones of the row, so many as in the window.
+    One for every stage that is not among the first `window` ones of the row.
     """
     _, stage, microbatch, _ = split_codes(pipeline, codes(order))
     each = pipeline.batches // pipeline.routes
@@ -99,7 +98,7 @@ def _issues(pipeline: Pipeline, order: Ints, window: int) -> Iterator[tuple[int,
 
 
 def releases(instance: Instance, position: Ints, named: Ints) -> dict[int, int]:
-    """When what devices run once in a step lets compute start at the earliest, in ticks.
+    """Earliest starts of compute because of operations once per step, in ticks.
 
     By `named`, which has a name for every operation number; `position` as in `step_orders`.
     """
@@ -133,10 +132,10 @@ def _compute(instance: Instance, position: Ints, links: tuple[tuple[int, int], .
 
 
 def delay_until_memory_fits(schedule: Schedule) -> Schedule:
-    """The same, where a device passes its limit with what takes memory before compute later.
+    """The same schedule, without peaks over the limit from memory that is allocated too early.
 
-    Nothing else moves. On every such device these operations start, in their order, as early as
-    what they take fits the limit until compute needs them.
+    Only operations that allocate memory before compute move. On every device over its limit they
+    start, in their order, as early as their memory fits the limit until compute needs them.
     """
     limits = schedule.pipeline.ticks.limits
     if limits is None or schedule.fits_limits:
@@ -150,7 +149,7 @@ def delay_until_memory_fits(schedule: Schedule) -> Schedule:
 
 
 def _delay(schedule: Schedule, device: int, limit: int, start: Ints) -> None:
-    """Delay what a device runs before its compute, in `start`, as its memory asks."""
+    """Delay the operations of a device that precede its compute, in `start`, until memory fits."""
     table = schedule.operations
     once = (table.device == device) & (table.microbatch == ONCE)
     opens = once & table.of(lambda record: record.precedes_compute)

@@ -1,4 +1,4 @@
-"""When every operation of a schedule runs, and where the schedule came from."""
+"""The times of all operations of a schedule, and its origin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Timetable:
     operations: Operations
     """The operations of all resources."""
     origin: Origin = field(default_factory=Origin)
-    """What made it and what is claimed of it."""
+    """Its source and the claims about it."""
 
     def __post_init__(self) -> None:
         if self.operations.pipeline is not self.pipeline:
@@ -91,7 +91,7 @@ class Timetable:
 
     @property
     def objective(self) -> Objective:
-        """The objective it was made for; the makespan where its origin states none."""
+        """Its objective; the makespan if its origin states none."""
         return self.origin.objective or Objective.MAKESPAN
 
     @property

@@ -1,8 +1,8 @@
-"""Timing of a fixed order: earliest starts by longest path through the precedence constraints.
+"""Timing of a fixed order: earliest starts by longest paths through the precedence constraints.
 
-If links are resources, they are machines like devices, and what they carry operations: the order
-in which they carry it is fixed too. So are the queues of all other operations, with the optimizer
-of the device at their end: all its compute is over by then.
+If links are resources, they are machines like devices, and their transfers are operations: their
+order is fixed too. So are the queues of all other operations, with the optimizer of the device at
+their end: all its compute has ended by then.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Network:
     A step waits for at most one step of another device and then runs its operations back to back.
     An operation that waits for several others is preceded by steps without operations. Operations
     are numbered by their position in the concatenated orders, where the two of an overlapped pair
-    share one position; steps are numbered in the same sequence. Links come behind the devices, and
-    queues of all other operations behind these; what they run has positions too.
+    share one position; steps are numbered in the same sequence. Links follow the devices, and
+    queues of all other operations follow the links; their operations have positions too.
 
     The idle time of a step is the time that its device has been idle before its operations: their
-    start less the work done before. It never decreases along a device, and step s satisfies
+    start minus the work done before. It never decreases along a device, and step s satisfies
     idle[s] >= idle[needed[s]] + delay[s].
     """
 
@@ -86,11 +86,11 @@ class Network:
     before: Ints
     """Position of the operation that each step waits for; FREE: none."""
     needed: Ints
-    """Step that holds that operation."""
+    """Step of that operation."""
     delay: Ints
-    """Least difference, in ticks, between the idle times of a step and of the needed one."""
+    """Minimum difference, in ticks, between the idle times of a step and of the needed one."""
     queues: Queues | None = None
-    """What the links carry, behind the devices; None: links are delays."""
+    """The transfers of the links; None: links are delays."""
 
     @cached_property
     def owner(self) -> list[int]:
@@ -165,7 +165,7 @@ def network(
 ) -> Network:
     """Join orders and data flow; raises InputError if the orders are not complete.
 
-    With `queues` links are resources, else delays. `unshard_ahead` is as for `schedule`.
+    With `queues` links are resources, otherwise delays. `unshard_ahead` is as for `schedule`.
     """
     listed = listed_orders(pipeline, orders, queues, prefetch=prefetch, unshard_ahead=unshard_ahead)
     return _cut(pipeline, listed, queues)
@@ -174,8 +174,8 @@ def network(
 def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
     """Join orders and data flow of compute alone, links being delays; with the link of every step.
 
-    That is the number (`ppopt.problem.partition_costs.link_number`) of the link over which a step
-    gets what it waits for; 0: over none. Raises InputError if the orders are not complete.
+    The link is a number (`ppopt.problem.partition_costs.link_number`): the input of the step
+    arrives through that link; 0: through none. Raises InputError if the orders are not complete.
     """
     listed = listed_orders(pipeline, orders, compute_alone=True)
     flow = Instance.with_backwards(pipeline, listed.split).chosen_flow(listed.split)
@@ -186,7 +186,7 @@ def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
 
 
 def _link_numbers(pipeline: Pipeline, flow: Constraints) -> Ints:
-    """Number of the link that the data cross from the one operation to the other; 0: none."""
+    """Number of the link between two operations; 0: none."""
     _, before, _, _ = split_codes(pipeline, flow.before)
     kind, stage, microbatch, _ = split_codes(pipeline, flow.after)
     route = microbatch * pipeline.routes // pipeline.batches
@@ -284,7 +284,7 @@ def listed_orders(
 
 
 def _positions(instance: Instance, orders: Orders) -> Ints:
-    """Place of every operation number in the orders, one device after the other; FREE: none."""
+    """Position of every operation number in the orders, one device after the other; FREE: none."""
     listed = codes(np.concatenate(list(orders)))
     position = np.full(instance.num_codes, FREE)
     position[listed] = np.arange(len(listed))
@@ -311,9 +311,9 @@ def _cut(pipeline: Pipeline, listed: ListedOrders, queues: Queues | None) -> Net
 def run(net: Network, release: Sequence[int] | None = None) -> Ints:
     """Earliest end of every position in ticks.
 
-    What device d owns starts at `release[d]` or later (default 0). Demand-driven longest path: a
+    Machines of device d start at `release[d]` or later (default 0). Demand-driven longest path: a
     device runs until it waits for another one, which then runs; linear in operations. Raises
-    DeadlockError, naming the cycle, when the constraints hold one.
+    DeadlockError, naming the cycle, if the constraints have one.
     """
     count = len(net.bounds) - 1
     idle: list[int | None] = [None] * len(net.host)
@@ -375,13 +375,13 @@ def schedule(
     prefetch: Prefetch | HostOrders | None = None,
     unshard_ahead: int | None = None,
 ) -> Schedule:
-    """Time an order: the earliest starts from 0, or the starts of least device span.
+    """Time an order: the earliest starts from 0, or the starts of minimum device span.
 
-    If links are resources and no `queues` are given, these are the best of `own_queues`; so is
-    the `prefetch` of what moves to the host. With `unshard_ahead`, device r gathers the weights of
-    the next r + so many stages alone. Operations of empty stages at one instant are put in the
-    order of files. Raises InputError if the orders are not complete, DeadlockError if they wait in
-    a circle.
+    If links are resources and no `queues` are given, these are the best of `own_queues`; so is the
+    `prefetch` of moves to the host. With `unshard_ahead`, device r gathers the weights of its next
+    r + `unshard_ahead` stages only. Operations of empty stages at the same instant are in the order
+    of files. Raises InputError if the orders are not complete, DeadlockError if they wait in a
+    circle.
     """
     if pipeline.has_links and queues is None:
         each = (
@@ -418,11 +418,11 @@ def retimed(timetable: Schedule, objective: Objective) -> Schedule:
 
 
 def exposed(timed: Schedule) -> Fraction | None:
-    """How much longer a step is for unshard, gradient sync and optimizer, in the user's unit.
+    """Time that unshard, gradient sync and optimizer add to a step, in the user's unit.
 
-    That is the objective less that of the same orders without this work: the orders of compute,
+    That is the objective minus that of the same orders without this work: the orders of compute,
     links and moves to the host stay, and get new times. None if the pipeline has no such work.
-    Raises as `schedule` does, which is where the schedule is incomplete.
+    Raises as `schedule` does, for an incomplete schedule.
     """
     pipeline, objective = timed.pipeline, timed.objective
     if not pipeline.has_gradient_work:
@@ -438,7 +438,7 @@ def exposed(timed: Schedule) -> Fraction | None:
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
-    """Queues that serve an order's own times, by each of `Instance.dispatch_rules`.
+    """Queues for an order's own times, by each of `Instance.dispatch_rules`.
 
     Raises as `schedule` does.
     """
@@ -471,13 +471,13 @@ def _pair_numbers(net: Network) -> Ints:
 
 
 def _min_span_release(net: Network, end: Ints) -> list[int]:
-    """Start of every device's first operation such that the largest device span is least.
+    """Start of every device's first operation that minimizes the largest device span.
 
-    With x[d] the start of device d's first operation, the end of device e's last one is
-    max over d of x[d] + reach[d][e] (every path starts at some device's first operation). Span V
-    is possible exactly if x[e] >= x[d] + max(lead[d][e], reach[d][e] - V) has a solution, that is
-    if these difference constraints hold no positive cycle (Bellman-Ford). Bisection finds the least
-    V; the least solution x is returned, in ticks.
+    With x[d] the start of device d's first operation, the end of device e's last one is max over d
+    of x[d] + reach[d][e] (every path starts at some device's first operation). Span V is possible
+    exactly if x[e] >= x[d] + max(lead[d][e], reach[d][e] - V) has a solution, that is if these
+    difference constraints have no positive cycle (Bellman-Ford). Bisection finds the minimum V; the
+    minimum solution x is returned, in ticks.
     """
     lead, reach = _path_lengths(net)
     start, last = end - net.duration, net.first[net.bounds[1:]] - 1
@@ -500,7 +500,7 @@ def _min_span_release(net: Network, end: Ints) -> list[int]:
 
 
 def _release(gap: Ints) -> Ints | None:
-    """Least x >= 0 with x[e] >= x[d] + gap[d][e], or None if there is a positive cycle."""
+    """Minimum x >= 0 with x[e] >= x[d] + gap[d][e], or None if there is a positive cycle."""
     x = np.zeros(len(gap), dtype=np.int64)
     for _ in range(len(gap) + 1):
         later = np.maximum(x, (x[:, None] + gap).max(axis=0))
@@ -512,7 +512,7 @@ def _release(gap: Ints) -> Ints | None:
 
 UNREACHED = -(2**60)
 DONE = 0
-"""Replaces an idle time that is not needed any more."""
+"""Replaces an idle time that is no longer needed."""
 
 
 def _path_lengths(net: Network) -> tuple[Ints, Ints]:

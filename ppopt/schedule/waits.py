@@ -1,4 +1,4 @@
-"""What every operation of a schedule waits for, and the chain of these that explains its end."""
+"""The waits of every operation of a schedule, and the chain of waits that explains its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ppopt.schedule.orders import split_backwards
 from ppopt.schedule.schedule import Schedule
 
 FREE = -1
-"""Stands for no operation."""
+"""Marks the absence of an operation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Waits:
 
     @cached_property
     def compute_row(self) -> Ints:
-        """Row in the schedule of every row of the table; FREE for what is no compute of one."""
+        """Row in the schedule of every row of the table; FREE for all but its compute."""
         table = self.schedule.operations
         compute_row = np.full(len(table), FREE)
         compute_row[table.computed] = np.arange(len(self.schedule))
@@ -37,7 +37,7 @@ class Waits:
 
     @cached_property
     def data(self) -> Bools:
-        """Which of them are of data that compute of a microbatch gets, from a link or directly."""
+        """Mask of the waits of compute for data, from a link or directly."""
         table = self.schedule.operations
         carried = table.on(ResourceKind.LINK)[self.before]
         computed = self.compute_row[self.before] != FREE
@@ -45,7 +45,7 @@ class Waits:
 
     @cached_property
     def makers(self) -> Ints:
-        """Row in the schedule of the compute that makes what each hands on."""
+        """Row in the schedule of the compute that produces the data of each wait."""
         table = self.schedule.operations
         maker, sent = np.arange(len(table)), table.on(ResourceKind.LINK)[self.after]
         maker[self.after[sent]] = self.before[sent]
@@ -53,7 +53,7 @@ class Waits:
 
 
 def waits(schedule: Schedule) -> Waits:
-    """What the operations of a schedule wait for.
+    """The waits of the operations of a schedule.
 
     Raises InputError if an operation of a microbatch is missing.
     """
@@ -72,9 +72,9 @@ def critical_path(schedule: Schedule, flow: Waits | None = None) -> Ints:
     """Rows of a complete schedule along a critical path, first to last.
 
     From the operation that ends last, back through what each waited for longest: the operation
-    before it on its device, or the one whose data arrive last (the device where both end at one
-    time). If every operation starts as early as it can, the chain begins at 0 and leaves out no
-    time but that of links; elsewhere the schedule itself waits between two of its operations.
+    before it on its device, or the one whose data arrives last (the device if both end at the same
+    time). If every operation starts as early as possible, the chain begins at 0 and has no gaps but
+    those of links; otherwise the schedule itself waits between two of its operations.
 
     The chain leads through operations of all resources. Those that are no compute of a microbatch
     have no row and are left out. `flow` is `waits(schedule)`, if it is known.

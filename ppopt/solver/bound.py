@@ -56,7 +56,7 @@ def min_possible_value(problem: Problem, bound: int) -> int:
     return -(-multiple * times // divisor)
 
 
-WHOLE_TICKS = "; of starts at multiples of the finest unit of the times (others gain less than it)"
+WHOLE_TICKS = "; for start times on the time grid (off-grid starts gain less than one tick)"
 """Text for a device span: starts between ticks might make it smaller, by less than a tick."""
 
 

@@ -74,20 +74,20 @@ def rounds(
 
     `whole` is the time of the whole search in seconds.
     """
-    for number in count() if params.max_rounds is None else range(params.max_rounds):
+    for index in count() if params.max_rounds is None else range(params.max_rounds):
         active = [entry for entry in entries if not entry.exhausted]
         if not active:
             return
         for entry in active:
-            seconds = entry.seconds(round_seconds(problem, number, params), whole)
+            seconds = entry.seconds(round_seconds(problem, index, params), whole)
             outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome()
             entry.note(outcome)
 
 
-def round_seconds(problem: Problem, number: int, params: RoundParams) -> float:
+def round_seconds(problem: Problem, index: int, params: RoundParams) -> float:
     """Unit of a round in seconds: short for small problems, doubled in every round.
 
     Rounds without work are many, so the number of doublings is limited.
     """
     first = min(params.first_seconds, params.first_per_operation * problem.operations)
-    return float(first * 2.0 ** min(number, params.max_doublings))
+    return float(first * 2.0 ** min(index, params.max_doublings))

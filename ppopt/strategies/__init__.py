@@ -1,4 +1,4 @@
-"""Hand strategies: one file each, found by importing every module of this package."""
+"""Published strategies: one file each, registered when this package imports its modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Package(ModuleType):
     """The package, which can be called: `ppopt.strategies()`."""
 
     def __call__(self) -> dict[str, str]:
-        """Return every hand strategy by name, sorted: what it is, and its source."""
+        """Return every strategy by name, sorted: what it is, and its source."""
         return {
             strategy.name: f"{strategy.summary}  [{strategy.source}]"
             for strategy in registry().values()

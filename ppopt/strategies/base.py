@@ -1,4 +1,4 @@
-"""Strategies, their registry, and helpers to write orders."""
+"""Strategies, their registry, and helpers for orders."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Options:
     """
 
     group_size: int | None = None
-    """Microbatches per group of interleaved schedules; default: the least that works, which is the
-    number of devices where it divides the microbatches."""
+    """Microbatches per group of interleaved schedules; default: the smallest valid size, which is
+    the number of devices if it divides the number of microbatches."""
     waves: int | None = None
     """Waves of hanayo; default: 2."""
     unshard_ahead: int | None = None
-    """Of any strategy with `unshard`: device r gathers the weights of the next stages that it
-    computes, at most r + this many; default: of all, as early as memory admits."""
+    """Of any strategy with `unshard`: device r prefetches the weights of at most its next r + this
+    many stages; default: of all, as early as memory allows."""
 
     def __post_init__(self) -> None:
         for name, value in self.explicit.items():
@@ -54,22 +54,22 @@ class Options:
 
     @property
     def explicit(self) -> dict[str, int]:
-        """Those that are not left to the strategy, by name."""
+        """Options that are not left to the strategy, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
-"""Options of every strategy: the order does not depend on them, its times do."""
+"""Options of every strategy: they do not change the order, only its times."""
 TIMED = BESIDE_COMPUTE | PER_OPERATION
-"""Traits that every strategy handles: the order is one of compute, timed with all else.
-Microbatches that differ run in their given order."""
+"""Traits that every strategy handles: its order is one of compute, and is timed with all other
+operations. Microbatches that differ run in their given order."""
 REFUSED = {
     Trait.ROUTES: "routes: 2 contradicts strategy {}, which has one; leave --routes out",
     Trait.SLICES: "slices: strategy {} cuts no microbatch; leave it out",
 }
-"""Why a strategy, named first, refuses a trait."""
+"""Message of a strategy, named first, that refuses a trait."""
 UNKNOWN = "strategy: {} knows no {}; use another strategy, or leave it out"
 """The same of all other traits, whose label comes second."""
 Build = Callable[[Pipeline, Options], Orders]
@@ -78,7 +78,7 @@ Defaults = Callable[[Pipeline], Options]
 
 @dataclass(frozen=True)
 class Strategy:
-    """A published rule that gives an order of operations per device."""
+    """A published rule that determines an order of operations per device."""
 
     name: str
     summary: str
@@ -100,7 +100,7 @@ class Strategy:
     adaptive: bool = False
     """Whether the order depends on the times; orders for simpler times then compete with it."""
     option_names: tuple[str, ...] = ()
-    """The fields of Options it uses."""
+    """Names of its options: fields of Options."""
     defaults: Defaults | None = None
     """Default of each of them, for a pipeline."""
     pytorch_name: str | None = None
@@ -108,7 +108,7 @@ class Strategy:
 
     @property
     def handles(self) -> Traits:
-        """Traits of the pipelines that it gives an order for."""
+        """Traits of the pipelines that it supports."""
         own = {Trait.ROUTES: self.routes > 1, Trait.SLICES: self.slices > 1}
         return TIMED | {trait for trait, has in own.items() if has}
 
@@ -116,7 +116,7 @@ class Strategy:
         """The pipeline with the chunks, placement, routes and slices of this strategy.
 
         Raises NotApplicableError, naming both sides, if the pipeline contradicts them, and
-        InputError on an option that the strategy does not take.
+        InputError on an option that the strategy does not have.
         """
         for field in options.explicit:
             if field not in (*self.option_names, *OF_TIMING):
@@ -144,7 +144,7 @@ class Strategy:
         return _changed(pipeline, chunks=chunks, placement=self.placement, **units)
 
     def own_options(self, options: Options) -> Options:
-        """Those of the options that the strategy takes."""
+        """Those of the options that the strategy has."""
         return Options(
             **{field: getattr(options, field) for field in (*self.option_names, *OF_TIMING)}
         )
@@ -158,19 +158,18 @@ class Strategy:
     def order_pipelines(self, pipeline: Pipeline) -> tuple[Pipeline, ...]:
         """Pipelines whose orders compete for the strategy's own pipeline, that one first.
 
-        All orders have the memory of the strategy: what a device holds depends on its order, not
-        on times.
+        All orders have the memory of the strategy: live memory depends on the order, not on times.
         """
         return _with_other_times(pipeline) if self.adaptive else (pipeline,)
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
-        """The orders that `build` gives, cached; they do not depend on the memory limit."""
+        """The orders of `build`, cached; they do not depend on the memory limit."""
         none: dict[str, Any] = dict.fromkeys(OF_TIMING)
         options = replace(self.with_defaults(pipeline, options), **none)
         return _built(self, _changed(pipeline, mem_limit=None), options)
 
     def seconds(self, pipeline: Pipeline) -> float:
-        """Estimated time to make its orders for a pipeline."""
+        """Estimated time to build its orders for a pipeline."""
         return (ADAPTIVE_SECONDS if self.adaptive else FIXED_SECONDS) * pipeline.num_codes
 
     def _units(self, pipeline: Pipeline) -> dict[str, int | None]:
@@ -196,7 +195,7 @@ class Strategy:
     def unplaced(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline without the chunks and placement that `apply` sets for this strategy.
 
-        Raises NotApplicableError if the pipeline has none such, as with delays listed per stage.
+        Raises NotApplicableError if there is no such pipeline, as with delays listed per stage.
         """
         fields = dict.fromkeys(("slices", "slice_times")) if self.slices == 1 else {}
         pipeline = _changed(pipeline, routes=1, **fields)
@@ -207,9 +206,9 @@ class Strategy:
 
 
 def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
-    """The pipeline with these fields; itself if it has them, which saves checking it again.
+    """The pipeline with these fields; unchanged if it has them, which avoids another check.
 
-    Raises NotApplicableError if they do not go with the rest of it.
+    Raises NotApplicableError if they contradict the rest of it.
     """
     same = all(getattr(pipeline, field) == value for field, value in fields.items())
     if same:
@@ -290,7 +289,7 @@ def names() -> tuple[str, ...]:
 def resolve(name: str) -> Strategy:
     """Return the strategy of a name, in upper or lower case.
 
-    PyTorch's name of its schedule is another name: `ZBVZeroBubble` or `ScheduleZBVZeroBubble` is
+    PyTorch's name of its schedule is accepted, too: `ZBVZeroBubble` or `ScheduleZBVZeroBubble` is
     `zbv`. Raises InputError, naming the nearest strategy, if there is none.
     """
     known = _by_any_name()

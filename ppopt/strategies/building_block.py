@@ -1,10 +1,10 @@
-"""Schedules as a building block repeated, squeezed and reordered, over two chunks in a V.
+"""Schedules from a repeated building block, squeezed and reordered, over two chunks in a V.
 
 The framework of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362, sections 2 and
-3): a block gives the slots of one microbatch, all of one length; every microbatch repeats it some
-slots later. How long a block holds an activation decides the peak of memory. Before the blocks
-overlap and after they cease to, slots are free, into which operations move as long as the peak
-stays ("reordering"); timing then starts every operation as early as it can ("squeezing").
+3): a block has the slots of one microbatch, all of one length; every microbatch repeats it some
+slots later. The lifetime of an activation in the block determines peak memory. Before the blocks
+overlap and after they no longer do, slots are free: operations move there as long as the peak stays
+("reordering"). Timing then starts every operation as early as possible ("squeezing").
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ppopt.strategies.weight_filling import Source
 INTERVAL = 6
 """Slots between microbatches: F, B and W of two chunks."""
 PASSES = ("F down", "F up", "B down", "B up")
-"""What a device runs for a microbatch, in order: the forward goes down the devices on their first
-chunks and up on their second ones, the backward down on the second and up on the first."""
+"""Operations of a device for a microbatch, in order: the forward goes down the devices on their
+first chunks and up on their second ones, the backward down on the second and up on the first."""
 FORWARD = (0, 1)
 WEIGHT = len(PASSES)
 
@@ -39,15 +39,15 @@ class Block:
     slots: tuple[tuple[int, ...], ...]
     """First slot of every pass on every device: `slots[device][pass]`."""
     back: int
-    """Slots of a backward: 1 if B stands alone (W goes where room is left), 2 for BW."""
+    """Slots of a backward: 1 for B alone (W goes into free slots), 2 for BW."""
 
 
 class Passes:
-    """Slots of all microbatches, moved towards the front where room and memory allow it.
+    """Slots of all microbatches, moved towards the front where free slots and memory allow it.
 
-    With split backward, what stands before the first backward that ends on device 0 moves, and
-    what stands after the last new microbatch: first in its own slots, with W; at the end either
-    with W or (`yielding`) as if W had no slot. Whole backwards move throughout.
+    With split backward, operations before the first backward that ends on device 0 move, and so do
+    those after the last new microbatch: first in its own slots, with W; at the end either with W or
+    (`yielding`) as if W had no slot. Whole backwards move throughout.
     """
 
     def __init__(self, block: Block, batches: int, *, yielding: bool = False) -> None:
@@ -120,12 +120,12 @@ class Passes:
         return np.cumsum(change, axis=1)
 
     def _move(self, begin: int, end: int, *, weights: bool) -> None:
-        """Move what stands in an interval, by slot."""
+        """Move the operations in an interval, by slot."""
         for slot, device, pass_index, index in self._between(begin, end, weights=weights):
             self._advance(slot, device, pass_index, index)
 
     def _cool_down(self, *, yielding: bool) -> None:
-        """Move what stands after the last new microbatch; W moves as well, or gives way."""
+        """Move the operations after the last new microbatch; W moves as well, or yields."""
         if yielding:
             self._mark_weights(taken=False)
         begin = max(int(self.at[3, 0, 0]), int(self.at[0, 0, -1])) + 1
@@ -134,7 +134,7 @@ class Passes:
             self._mark_weights(taken=False)
 
     def _mark_weights(self, *, taken: bool) -> None:
-        """Take or give up the slots of W where it stands apart from B."""
+        """Mark the slots of W as taken or free if W is separate from B."""
         if self.back == 1:
             self.taken[np.arange(self.devices)[:, None], self.weight] = taken
 
@@ -151,7 +151,7 @@ class Passes:
         yield from sorted(map(tuple, np.concatenate(rows).tolist()))
 
     def _advance(self, slot: int, device: int, pass_index: int, index: int) -> None:
-        """Move one operation to the first place that its inputs, room and the peak allow."""
+        """Move one operation to the first slot that its inputs, free slots and the peak allow."""
         first = self._earliest(device, pass_index, index)
         if pass_index in FORWARD:
             full = np.flatnonzero(self.in_flight[device, first:slot] >= self.peak)
@@ -195,9 +195,9 @@ def split_orders(
 ) -> Orders:
     """Orders of a block with split backward: W by the real times, or as in the block.
 
-    The best by device span of what the two ways to reorder the end of the run lead to, with W
-    filled in by every rule of `weight_filling` and with W in the block's own slots. At most
-    `max_in_flight` chunks on a device. Further complete orders compete with these.
+    The best by device span of the results of two ways to reorder the end of the run, with W filled
+    in by every rule of `weight_filling` and with W in the block's own slots. At most
+    `max_in_flight` chunks on a device. The complete orders of `alternatives` compete with these.
     """
 
     def backbone(yielding: bool, instance: Instance) -> list[list[int]]:
@@ -217,12 +217,12 @@ def split_orders(
 
 @lru_cache(maxsize=4)
 def passes(block: Block, batches: int, yielding: bool) -> Passes:
-    """Keep the last few: they are read several times."""
+    """Cache the last few: they are read several times."""
     return Passes(block, batches, yielding=yielding)
 
 
 def class_sequences(instance: Instance, passes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Classes of the operations from passes, per device, without those that no stage has.
+    """Classes of the operations of passes, per device, without those that no stage has.
 
     Pass 4 is W of B down, pass 5 W of B up.
     """

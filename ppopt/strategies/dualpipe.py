@@ -2,8 +2,8 @@
 
 They share eight steps. Names follow DeepSeek's own (github.com/deepseek-ai/DualPipe, dualpipe.py
 and dualpipev.py): 0 and 1 are the phases, that is the two streams of microbatches which meet on a
-device; "nF0B1F1B0" stands for n times F of phase 0 with the backward of phase 1, run as one, and
-then F of phase 1 with the backward of phase 0.
+device; "nF0B1F1B0" means n times F of phase 0 with the backward of phase 1, run as one, and then F
+of phase 1 with the backward of phase 0.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Phase(NamedTuple):
 
 
 def order(pipeline: Pipeline, phases: tuple[Phase, Phase], rank: int, ranks: int) -> Ints:
-    """Order of a device at place `rank` of `ranks`, the last being where the phases meet.
+    """Order of a device at position `rank` of `ranks`; the phases meet at the last one.
 
     Each phase has at least 2 `ranks` microbatches.
     """
@@ -152,7 +152,7 @@ def _drain(run: _OrderWriter, rank: int, ahead: int) -> None:
 
 
 class _OrderWriter:
-    """The order of one device as it is written."""
+    """Writes the order of one device."""
 
     def __init__(self, pipeline: Pipeline, phases: tuple[Phase, Phase]) -> None:
         self.order: list[int] = []

@@ -62,7 +62,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 
 
 def _equal(pipeline: Pipeline, batches: int) -> Pipeline:
-    """The pipeline of equal stages for which the order is made, with room for p activations."""
+    """The pipeline of equal stages for which the order is built, with memory for p activations."""
     return Pipeline(
         stages=pipeline.num_devices,
         batches=batches,
@@ -73,7 +73,7 @@ def _equal(pipeline: Pipeline, batches: int) -> Pipeline:
 
 
 def _surely(pipeline: Pipeline) -> ListSchedule:
-    """The rule that no memory limit stops: at most p microbatches at a stage."""
+    """The schedule of a rule that no memory limit blocks: at most p microbatches at a stage."""
     whole = _equal(pipeline, pipeline.batches)
     built = ListScheduler(Instance(replace(whole, mem_limit=None), BackwardKind.WHOLE)).build(
         next(_policies(whole))

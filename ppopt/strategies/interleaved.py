@@ -16,7 +16,7 @@ from ppopt.strategies.base import Options, alternating, overlapping, register
 
 
 def defaults(pipeline: Pipeline) -> Options:
-    """The least group that works."""
+    """The smallest valid group size."""
     return Options(group_size=min_group_size(pipeline.num_devices, pipeline.batches))
 
 
@@ -93,12 +93,12 @@ def streams(pipeline: Pipeline, options: Options) -> Iterator[tuple[Ints, Ints, 
 
 
 def min_group_size(devices: int, batches: int) -> int:
-    """Fewest microbatches per group, p or more, with which no device waits for ever.
+    """Minimum number of microbatches per group, p or more, with which no device deadlocks.
 
-    Megatron-LM's own default, p, where p divides m or m < p. Elsewhere Megatron-LM refuses to run
-    without a group size, by the rule that the last group must hold p microbatches as well
+    Megatron-LM's own default, p, if p divides m or m < p. Otherwise Megatron-LM refuses to run
+    without a group size, by the rule that the last group must have p microbatches as well
     (`--microbatch-group-size-per-virtual-pipeline-stage`, megatron/core/model_parallel_config.py
-    and pipeline_parallel/schedules.py). Every microbatch more costs v - 1 chunks of memory.
+    and pipeline_parallel/schedules.py). Every further microbatch costs v - 1 chunks of memory.
     """
     return next(group for group in count(devices) if _works(group, devices, batches))
 

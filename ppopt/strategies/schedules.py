@@ -1,8 +1,8 @@
-"""Schedules of hand strategies, each made once: searches and studies read the same ones.
+"""Schedules of strategies, each built once for searches and studies alike.
 
-A search starts from the hand strategies of its placement, and its result is compared with them. A
+A search starts from the strategies of its placement, and its result is compared with them. A
 frontier searches within many limits, and a plan searches many configurations. So the last schedules
-are cached here. A memory limit decides only when weights are gathered and activations come back
+are cached here. A memory limit only affects when weights are gathered and activations come back
 from the host; without these, one schedule serves all limits.
 """
 
@@ -23,9 +23,9 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.strategies.base import Options, Strategy
 
 MAX_CACHED = 64
-"""Most schedules that are cached."""
+"""Maximum number of cached schedules."""
 MAX_OPERATIONS = 50_000
-"""Most operation numbers of a schedule that is cached: the cache stays below 250 MB."""
+"""Maximum number of operations of a cached schedule: the cache stays below 250 MB."""
 
 
 def own_schedule(
@@ -35,9 +35,9 @@ def own_schedule(
     options: Options,
     ordered: Pipeline | None = None,
 ) -> Schedule:
-    """Schedule of a strategy's own pipeline, with the order for its times or for those of another.
+    """Schedule of a strategy's own pipeline, with the order for the times of `ordered`.
 
-    Raises NotApplicableError if the strategy cannot run on the pipeline.
+    None: for its own times. Raises NotApplicableError if the strategy cannot run on the pipeline.
     """
     ordered = placed if ordered is None else ordered
     make = _cached if placed.num_codes <= MAX_OPERATIONS else _timed
@@ -75,5 +75,5 @@ _cached = lru_cache(maxsize=MAX_CACHED)(_timed)
 
 
 def clear_cache() -> None:
-    """Make all schedules again when they are next asked for."""
+    """Forget all cached schedules."""
     _cached.cache_clear()

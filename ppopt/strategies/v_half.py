@@ -26,7 +26,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 
 
 def max_activations(devices: int) -> int:
-    """Most chunks whose activations a device holds (arXiv 2405.15362, section 3)."""
+    """Maximum number of chunks whose activations a device has (arXiv 2405.15362, section 3)."""
     return 2 * ((devices + 2) // 2)
 
 

@@ -1,9 +1,9 @@
 """V-Min: two chunks in a V within a third of the memory of 1F1B.
 
-A building block of equal slots stalls in every microbatch where F, B and W differ (arXiv
-2405.15362, section 3, on V-Min). What keeps activations alive for a short time, and so the memory
-small, is that microbatches enter no faster than devices can work and then go through without
-waiting; `paced_sequences` does the same with the real times of every stage.
+A building block of equal slots stalls in every microbatch if F, B and W differ (arXiv 2405.15362,
+section 3, on V-Min). Memory is small because activations are live for a short time: microbatches
+enter no faster than devices can work and then go through without waiting; `paced_sequences` does
+the same with the real times of every stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ppopt.strategies.base import Options, equal_times, register
 from ppopt.strategies.building_block import Block, split_orders
 
 PACES = (100, 105, 110, 115, 120, 125)
-"""Percent of the busiest device's time at which microbatches enter where passes differ."""
+"""Percent of the busiest device's time at which microbatches enter if passes differ."""
 
 
 @register(
@@ -37,8 +37,8 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 
     At most 2 floor((p + 4) / 3) chunks on a device (arXiv 2405.15362, section 3). With F, B and W
     of one length it idles about 2p/3 of a microbatch's time, at its ends alone. With other lengths
-    the block stalls in every microbatch (same section): then orders made by the same idea from the
-    real times (`paced_sequences`) compete with it.
+    the block stalls in every microbatch (same section): then orders by the same idea from the real
+    times (`paced_sequences`) compete with it.
     """
     max_in_flight = 2 * ((pipeline.num_devices + 4) // 3)
     paces = () if equal_times(pipeline) else PACES
@@ -64,7 +64,7 @@ def v_min_block(devices: int) -> Block:
 
 
 PATIENCE = 50
-"""Percent of W that must fit before the next arrival that is known of."""
+"""Percent of W that must fit before the next known arrival."""
 
 
 def paced_sequences(instance: Instance, max_in_flight: int, percent: int) -> list[list[int]]:
@@ -78,7 +78,7 @@ def paced_sequences(instance: Instance, max_in_flight: int, percent: int) -> lis
 
 
 class _Paced:
-    """One generation, and what devices hold in it."""
+    """One simulation, with the activations in flight on every device."""
 
     def __init__(self, instance: Instance, max_in_flight: int, percent: int) -> None:
         self.run, self.instance, self.max_in_flight = (
@@ -115,7 +115,7 @@ class _Paced:
         return self.run.sequence
 
     def _choose(self, device: int, now: int) -> int | None:
-        """The oldest microbatch that is ready, of equals the backward; else perhaps W."""
+        """The oldest ready microbatch, the backward if equal; otherwise a W, if any fits."""
         ready: list[tuple[int, int, int]] = []
         following, blocked = NEVER, False
         for class_id, kind in self.passes[device]:
@@ -143,12 +143,12 @@ class _Paced:
         return None
 
     def _may_begin(self, device: int, class_id: int) -> bool:
-        """Whether memory allows an F: on the second chunk it may exceed it if no W is left."""
+        """Whether memory allows an F; on the second chunk it may be exceeded if no W is left."""
         first = class_id == self.passes[device][0][0]
         return self.in_flight[device] < self.max_in_flight or not (first or self.pending[device])
 
     def _begin(self, device: int, class_id: int, kind: OpKind) -> None:
-        """Note what the start of an F or B changes."""
+        """Record the start of an F or B."""
         self.coming[class_id] = None
         *_, backward, weight = self.instance.class_ids(self.classes[class_id].stage)
         closing = weight if kind is OpKind.B else backward

@@ -23,7 +23,7 @@ class GapRule(NamedTuple):
     """When W goes into a gap that is shorter than W."""
 
     percent: int
-    """Share of its time that must fit before what comes next arrives."""
+    """Share of its time that must fit before the next arrival."""
     level: bool = False
     """Also where the gap would make the idle time of its device the largest of all (zero-bubble
     paper, arXiv 2401.10241, section 3.1)."""
@@ -34,7 +34,7 @@ RULES = (GapRule(100), GapRule(100, level=True), GapRule(50), GapRule(1))
 Sequences = Sequence[Sequence[int]]
 """For every device, the class of every operation in order; microbatches of a class follow."""
 Source = Callable[[Instance], Sequences]
-"""Gives an order for an instance of any number of microbatches."""
+"""Builds an order for an instance with any number of microbatches."""
 
 
 class Filled(NamedTuple):
@@ -46,19 +46,19 @@ class Filled(NamedTuple):
     makespan: int
     """In ticks."""
     in_flight: int
-    """Most activations on a device at once, counted from F to W."""
+    """Maximum number of activations on a device, counted from F to W."""
 
     def rank(self, max_in_flight: int) -> tuple[bool, int, int]:
-        """Key to compare fillings by: the smaller, the better."""
+        """Key for comparing fillings: the smaller, the better."""
         return self.in_flight > max_in_flight, self.span, self.makespan
 
 
 class FillingVariant(NamedTuple):
-    """A way to make complete orders."""
+    """A way to build complete orders."""
 
     source: Source
     rule: GapRule | None
-    """How W is placed; None: the source gives complete orders."""
+    """The placement of W; None: the source builds complete orders."""
 
     def filled(self, pipeline: Pipeline, max_in_flight: int) -> Filled:
         """Simulate the plan on a pipeline."""
@@ -69,12 +69,12 @@ class FillingVariant(NamedTuple):
 def best(
     pipeline: Pipeline, backbones: Sequence[Source], complete: Sequence[Source], max_in_flight: int
 ) -> Orders:
-    """The order of least device span, then of least makespan, that keeps the memory.
+    """The order of minimum device span, then of minimum makespan, within the memory.
 
-    A backbone gives F and B, and every rule fills it with W; complete orders are taken as they
-    are. No device has more than `max_in_flight` activations, counted from F to W, if any order
-    allows that. A long run uses the order that is best for its first `SAMPLE` microbatches per
-    device, or the next best if that one, repeated, exceeds the limit.
+    A backbone has F and B, and every rule fills it with W; complete orders are used as they are. No
+    device has more than `max_in_flight` activations, counted from F to W, if any order allows that.
+    A long run uses the order that is best for its first `SAMPLE` microbatches per device, or the
+    next best if that one, repeated, exceeds the limit.
     """
     sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
@@ -93,7 +93,7 @@ def best(
 
 
 class _Filling:
-    """One simulation: every device runs its order, and W where the rule, if any, says so."""
+    """One simulation: every device runs its order, and W by the rule, if there is one."""
 
     def __init__(
         self, instance: Instance, sequences: Sequences, max_in_flight: int, rule: GapRule | None
@@ -141,7 +141,7 @@ class _Filling:
         return at
 
     def _fill(self, rule: GapRule, device: int, class_id: int, arrival: int) -> None:
-        """Run W before an operation: those that fit, and those that memory asks for."""
+        """Run W before an operation: those that fit, and those that memory requires."""
         waiting, forward = self.pending[device], self.classes[class_id].kind is OpKind.F
         while waiting:
             full = forward and self.in_flight[device] >= self.max_in_flight

@@ -17,15 +17,15 @@ from ppopt.strategies.base import Options, register
 
 F, B, W = range(3)
 SHORTLIST = 3
-"""Most schedules whose starts are chosen for device span exactly."""
+"""Number of schedules whose starts are optimized for device span exactly."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the paper leaves to a grid search (section 3.1)."""
+    """Options that the paper leaves to a grid search (section 3.1)."""
 
     delay_first_backward: bool
-    """Whether a warm-up forward may run that makes the first backward late."""
+    """Whether a warm-up forward may delay the first backward."""
     skip_forwards: bool
     """Whether a stage two forwards ahead of the next one may skip one."""
     weight_in_small_gaps: bool
@@ -42,11 +42,11 @@ GRID = tuple(Choices(*choice) for choice in product((True, False), repeat=3))
     adaptive=True,
 )
 def build(pipeline: Pipeline, _: Options) -> Orders:
-    """The order of least device span among the eight of the paper's grid search.
+    """The order of minimum device span among the eight of the paper's grid search.
 
-    ArXiv 2401.10241, section 3.1, with the real time and memory of every stage: warm-up as deep
-    as the first backward and 2p activations allow; then F and B in turn, W where a gap or the
-    memory asks for it; then the W left. Stage i stays at least one F ahead of stage i + 1.
+    ArXiv 2401.10241, section 3.1, with the real time and memory of every stage: warm-up as deep as
+    the first backward and 2p activations allow; then F and B in turn, W if a gap or the memory
+    calls for it; then the remaining W. Stage i stays at least one F ahead of stage i + 1.
     """
     tried = [_Run(pipeline, choices).run for choices in GRID]
     different = {tuple(map(tuple, candidate.sequence)): candidate for candidate in tried}
@@ -62,7 +62,7 @@ def _cost(pipeline: Pipeline, orders: Orders) -> tuple[int, int]:
 
 
 class _Run:
-    """One pass of the heuristic: operations are put on their stages one by one."""
+    """One pass of the heuristic: it appends operations to their stages one by one."""
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
         instance = Instance(pipeline, BackwardKind.SPLIT)
@@ -123,7 +123,7 @@ class _Run:
         return self.memory[stage][kind][self.done[stage][kind]]
 
     def _put(self, stage: int, kind: int) -> None:
-        """Run the next operation of a kind on a stage; one that it does not have is counted."""
+        """Run the next operation of a kind on a stage; a missing one is only counted."""
         if self.exists[stage][kind]:
             arrival = 0 if kind == W else self._arrival(stage, kind)
             self.live[stage] += self._change(stage, kind)
@@ -175,7 +175,7 @@ class _Run:
                 self._put(stage, F)
 
     def _wants_forward(self, stage: int) -> bool:
-        """Whether F is left, and skipping it is not allowed or would cost idle time."""
+        """Whether an F is left, and skipping it is not allowed or would cost idle time."""
         done = self.done[stage][F]
         if done == self.batches:
             return False
@@ -192,7 +192,7 @@ class _Run:
         return fits or gap > self._spare_idle(stage)
 
     def _weights_before_forward(self, stage: int) -> int:
-        """Weight passes that must run before the next F, as far as there are any."""
+        """Number of weight passes that must run before the next F, if there are enough."""
         missing = self.live[stage] + self._change(stage, F) - self.limit[stage]
         for count, change in enumerate(self._waiting(self.memory, stage)):
             if missing <= 0 or change >= 0:
@@ -206,7 +206,7 @@ class _Run:
         return amounts[stage][W][done : done + self.pending[stage]]
 
     def _free_memory(self, stage: int, kind: int) -> None:
-        """Run W while memory does not allow the operation."""
+        """Run W as long as memory does not allow the operation."""
         while (
             self.pending[stage] and self.live[stage] + self._change(stage, kind) > self.limit[stage]
         ):

@@ -1,4 +1,4 @@
 """Studies that need many schedules: compare, frontier, plan, sweep, robustness, references.
 
-Imports the solver, the strategies and all below them.
+May import the solver, the strategies and all packages below them.
 """

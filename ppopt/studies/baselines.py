@@ -1,12 +1,12 @@
-"""Evaluates hand strategies: the baselines that a search, a plan or a frontier is compared with.
+"""Evaluates strategies: the baselines of a search, a plan or a frontier.
 
-A hand strategy is a published rule that fixes the order of operations (`ppopt.strategies`). If the
+A strategy is a published rule that fixes the order of operations (`ppopt.strategies`). If the
 pipeline leaves its partition or recompute open, every strategy is evaluated with the best ones
 found for it (`ppopt.studies.best_choice`).
 
-The baseline of a search is the best hand strategy with the placement that was searched. A better
-one with another placement is reported separately: the search keeps its placement, but the user may
-be free to change it.
+The baseline of a search is the best strategy with the placement that was searched. A better
+strategy with another placement is reported separately: the search does not change its placement,
+but the user may.
 """
 
 from __future__ import annotations
@@ -38,31 +38,32 @@ from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
 
 BEGINNING = 0.5
-"""Share of the time of a strategy that its first search takes."""
-MOST_SECONDS = 5.0
-"""Most seconds of the search for the partition and recompute of one strategy."""
+"""Share of a strategy's time for its first search."""
+MAX_SEARCH_SECONDS = 5.0
+"""Maximum seconds of the search for the partition and recompute of one strategy."""
 EVALUATING = 5e-6
 """Estimated seconds to time and verify a schedule, per operation number."""
 ORDERS_OF_FIRST_SEARCH = 3
-"""Most orders of an adaptive strategy that its first search builds: one to rank partitions, one of
-the first partition, and one with full recompute."""
+"""Maximum number of orders that the first search of an adaptive strategy builds: one to rank
+partitions, one of the first partition, and one with full recompute."""
 LONGEST = 2.0
-"""Estimated seconds above which a strategy with the placement of the search is left out."""
+"""Maximum estimated seconds of a strategy with the placement of the search; slower ones are
+skipped."""
 LONGEST_IN_OTHER_PLACEMENTS = 0.2
-"""Estimated seconds above which a strategy with another placement is left out."""
+"""Maximum estimated seconds of a strategy with another placement; slower ones are skipped."""
 BEYOND = 1.05
-"""Share of the time limit up to which a search and the evaluation of strategies may take."""
+"""Maximum time of a search plus the evaluation of strategies, as a factor on the time limit."""
 GRACE = 0.3
 """Seconds in addition to `BEYOND`, for short time limits."""
 OUT_OF_TIME = "time limit reached"
-"""Why a strategy is left out for lack of time."""
+"""Reason for a strategy that is skipped for lack of time."""
 STOPPED = "not evaluated: stopped early"
-"""Why a strategy is left out after Ctrl-C."""
+"""Reason for a strategy that is skipped after Ctrl-C."""
 _LOG = logger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The best hand strategy with the placement of a search, within the memory limits."""
+    """The best strategy with the placement of a search, within the memory limits."""
 
     strategy: str
     value: Fraction
@@ -73,9 +74,9 @@ class Baseline(NamedTuple):
     pipeline: Pipeline
     """Pipeline with the partition and the recompute of the strategy's schedule."""
     skipped: tuple[str, ...] = ()
-    """Strategies with this placement that were left out because they take long."""
+    """Strategies with this placement that were skipped because their evaluation is slow."""
     chosen: tuple[str, ...] = ()
-    """Decisions of the search (partition, recompute), which each strategy has made for itself."""
+    """Decisions of the search (partition, recompute) that were also searched for each strategy."""
 
 
 class EvaluationRequest(NamedTuple):
@@ -83,7 +84,7 @@ class EvaluationRequest(NamedTuple):
 
     strategy: Strategy
     pipeline: Pipeline
-    """Pipeline as requested; what it leaves open is searched for the strategy."""
+    """Pipeline as requested; its open decisions are searched for the strategy."""
     options: Options = Options()
     hints: tuple[Pipeline, ...] = ()
     """Pipelines whose partitions are tried first."""
@@ -97,13 +98,13 @@ class Evaluation(NamedTuple):
     name: str
     """Name of the strategy."""
     schedule: Schedule | None = None
-    """Schedule with the best partition and recompute found; None: the strategy was left out."""
+    """Schedule with the best partition and recompute found; None: the strategy was skipped."""
     seconds: float = 0.0
-    """Time to make the schedule."""
+    """Time to build the schedule."""
     reason: str = ""
-    """Why the strategy was left out; empty if it was not."""
+    """Why the strategy was skipped; empty if it was not."""
     out_of_time: bool = False
-    """Whether the strategy was left out for lack of time."""
+    """Whether the strategy was skipped for lack of time."""
     search: StrategySearch | None = None
     """Search for its partition and recompute, which can be continued; None: nothing is open."""
 
@@ -120,30 +121,30 @@ def evaluate_strategies(
     """Evaluate strategies until a deadline, each with the best partition and recompute found.
 
     If partition or recompute is open, every strategy first gets a short search; then each search
-    continues for up to twice an equal share of the time left. Strategies that do not apply are left
-    out, and so are those whose schedule takes longer to make than the time left, or than
-    `max_seconds` (estimated). The searches end after `search_seconds`, if that is earlier than the
-    deadline, but each strategy that is started has a first search. With `at_least_one`, strategies
-    are started until one applies, even after the deadline. Names of strategies are reported as
-    progress of the deadline. After Ctrl-C, strategies that were not started are left out.
+    continues for up to twice an equal share of the remaining time. Skipped are strategies that do
+    not apply, and those whose estimated time exceeds the remaining time or `max_seconds`. The
+    searches end after `search_seconds`, if that is earlier than the deadline, but each strategy
+    that is started has a first search. With `at_least_one`, strategies are started until one
+    applies, even after the deadline. Names of strategies are reported as progress of the deadline.
+    After Ctrl-C, strategies that were not started are skipped.
     """
     search_deadline = deadline.within(search_seconds)
     started: list[Evaluation] = []
     unfinished = 0.0
-    """Estimated seconds to make the schedules of the searches that were started."""
+    """Estimated seconds to build the schedules of the searches that were started."""
     interrupted, needs_one = False, at_least_one
     for position, request in enumerate(requests):
         turn = search_deadline.turn(len(requests) - position - 1).share(BEGINNING)
         if deadline.pressed:
             break
         try:
-            left = inf if needs_one else deadline.left - unfinished
-            if _seconds(request) > max_seconds or _seconds_of_start(request) > left:
-                evaluation = Evaluation(
-                    0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True
-                )
-            else:
-                evaluation = _begin(request, objective, deadline, turn)
+            seconds_left = inf if needs_one else deadline.left - unfinished
+            slow = _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left
+            evaluation = (
+                Evaluation(0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True)
+                if slow
+                else _begin(request, objective, deadline, turn)
+            )
         except KeyboardInterrupt:
             interrupted = True
             break
@@ -154,13 +155,13 @@ def evaluate_strategies(
         else:
             unfinished += _seconds(request)
             started.append(evaluation)
-    for number, evaluation in enumerate(started):
-        search, turn = evaluation.search, search_deadline.turn(len(started) - number - 1)
+    for index, evaluation in enumerate(started):
+        search, turn = evaluation.search, search_deadline.turn(len(started) - index - 1)
         assert search is not None
         if not (interrupted or deadline.pressed):
             try:
                 deadline.tell(f"strategy {evaluation.name}")
-                search.descend_until_stalled(_silent(turn.within(MOST_SECONDS)))
+                search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)))
             except KeyboardInterrupt:
                 interrupted = True
             interrupted |= search.interrupted
@@ -172,7 +173,7 @@ def evaluate_strategies(
 
 
 def _seconds(request: EvaluationRequest) -> float:
-    """Estimated seconds to make and verify one schedule of a strategy."""
+    """Estimated seconds to build and verify one schedule of a strategy."""
     pipeline = request.pipeline
     return request.strategy.seconds(pipeline) + EVALUATING * pipeline.num_codes
 
@@ -228,10 +229,10 @@ def evaluate_all(
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy with the chunks and placement that it prescribes, until a deadline.
 
-    Returns the schedules with the seconds that each took, and the strategies left out, each with
-    the reason. `names` are the strategies to evaluate; None: all. `search_seconds` and
-    `at_least_one` are those of `evaluate_strategies`. After Ctrl-C, strategies that were not
-    evaluated are left out.
+    Returns the schedules with the seconds that each took, and the skipped strategies, each with the
+    reason. `names` are the strategies to evaluate; None: all. `search_seconds` and `at_least_one`
+    are those of `evaluate_strategies`. After Ctrl-C, strategies that were not evaluated are
+    skipped.
     """
     skipped, requests = [], []
     strategies = registry().values() if names is None else map(resolve, names)
@@ -264,24 +265,24 @@ def evaluate_all(
             skipped.append((evaluation.name, evaluation.reason))
         else:
             schedules.append((evaluation.schedule, evaluation.seconds))
-    names_left = {request.strategy.name for request in requests}
-    names_left -= {evaluation.name for evaluation in evaluations}
-    skipped += [(name, STOPPED) for name in names_left]
+    unevaluated = {request.strategy.name for request in requests}
+    unevaluated -= {evaluation.name for evaluation in evaluations}
+    skipped += [(name, STOPPED) for name in unevaluated]
     return schedules, tuple(sorted(skipped))
 
 
 def baseline(
     result: Result, asked: Pipeline | None = None, deadline: Deadline | None = None
 ) -> Baseline | None:
-    """Find the best hand strategy with the placement of a search, with default options.
+    """Find the best strategy with the placement of a search, with default options.
 
-    `asked` is the pipeline that was given to the search; None: the search chose what its proof
-    says. If the search chose partition or recompute, they are searched for every strategy, too
-    (`ppopt.best_choice`), starting with those of the schedule found. Strategies of fixed order come
-    first. The evaluation ends with the first strategy that reaches the lower bound: none is better.
-    Strategies that take long on so many operations, or longer than the time left until the deadline
-    (default: `end_of_evaluation`), are left out. Returns None if no strategy is within the memory
-    limits, or if the search was interrupted or proved that no schedule is.
+    `asked` is the pipeline that was requested; None: the open decisions are read from the proof. If
+    the search chose partition or recompute, they are also searched for every strategy
+    (`ppopt.best_choice`), starting from those of the best schedule. Strategies of fixed order come
+    first. The evaluation ends with the first strategy that reaches the lower bound. Strategies that
+    are slow on so many operations, or slower than the time left until the deadline (default:
+    `end_of_evaluation`), are skipped. Returns None if no strategy is within the memory limits, or
+    if the search was interrupted or proved that no schedule is.
     """
     if _is_without(result):
         return None
@@ -318,28 +319,28 @@ def best_other_placement(
     reference: Baseline | None,
     deadline: Deadline | None = None,
 ) -> Baseline | None:
-    """Find the best hand strategy with another placement, within the memory limits of a search.
+    """Find the best strategy with another placement, within the memory limits of a search.
 
-    `requested` is the pipeline that was given to the search; `deadline` is as for `baseline`. Every
-    strategy has default options and the placement and chunks that it prescribes; if it takes any
-    number of chunks, that of the search. If partition or recompute was searched, they are searched
-    for every strategy. Left out are strategies that contradict a given partition, that would cut
-    unequal stages into chunks, that change the number of slices, that hold two copies of the
-    weights if the pipeline does not give the weight memory, and those that take long. Returns None
-    if none is better than `reference`, the baseline of the search.
+    `requested` is the pipeline of the search; `deadline` is as for `baseline`. Every strategy has
+    default options and the placement and chunks that it prescribes, or the search's chunks if it
+    works with any number. If partition or recompute was searched, they are searched for every
+    strategy. Skips strategies that: contradict a fixed partition; divide unequal stages into
+    chunks; change the number of slices; need two copies of the weights, if the pipeline does not
+    state the weight memory; are slow to evaluate. Returns None if none is better than `reference`,
+    the baseline of the search.
     """
     if _is_without(result):
         return None
     searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
     unplaced, max_seconds = _unplaced(requested, searched), LONGEST_IN_OTHER_PLACEMENTS
-    others = [
+    requests = [
         request
         for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
         if _is_other_placement(placed, searched)
     ]
     best_found = reference
     for evaluation in evaluate_strategies(
-        others, result.objective, deadline, max_seconds=max_seconds
+        requests, result.objective, deadline, max_seconds=max_seconds
     ):
         schedule = evaluation.schedule
         if schedule is not None and schedule.fits_limits:
@@ -375,7 +376,7 @@ def _is_other_placement(placed: Pipeline, searched: Pipeline) -> bool:
 
 
 def _is_without(result: Result) -> bool:
-    """Whether a search has no baseline: it was interrupted, or no schedule is within the limits."""
+    """Whether a search has no baseline: it was interrupted, or it is infeasible."""
     return result.interrupted or result.status is Status.INFEASIBLE
 
 
@@ -389,7 +390,7 @@ def end_of_evaluation(result: Result) -> Deadline:
 
 
 def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
-    """Best of the given schedules that have the placement of a search and meet its limits."""
+    """Best of the schedules that have the placement of a search and are within its limits."""
     pipeline = _pipeline_of(result)
     baselines = (
         _baseline_of(schedule, result)
@@ -400,7 +401,7 @@ def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
 
 
 def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
-    """Baseline from the schedule of a hand strategy and the result of a search."""
+    """Baseline from the schedule of a strategy and the result of a search."""
     value = objective_value(schedule, result.objective)
     speedup = value / result.value if result.value else None
     name, chosen = str(schedule.origin.strategy), _chosen(result).names
@@ -427,18 +428,17 @@ def _pipeline_of(result: Result) -> Pipeline:
 def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
     """Whether the optimum of a pipeline is at most the value of a schedule.
 
-    This holds for every schedule of the same placement, if links only delay. A search without
-    overlap times runs no F and backward as one operation. If a schedule does, running one after the
-    other takes the same time and no more memory, and gives results no later.
+    This holds for every schedule of the same placement, if links are delays. A search without
+    overlap times has no overlapped pairs. If a schedule has a pair, its two operations one after
+    the other take the same time and no more memory, and produce results no later.
     """
     return schedule.pipeline.layout == pipeline.layout
 
 
 def _with_open(searched: Pipeline, chosen: OpenDecisions) -> Pipeline:
-    """Pipeline of a search, with what the search chose left open for every strategy.
+    """Pipeline of a search, with the decisions of the search left open for every strategy.
 
-    If the search chose nothing, it is the pipeline as the search states it, so that orders are
-    cached.
+    If the search chose nothing, it is the search's pipeline itself, so that orders are cached.
     """
     if not chosen & ~OpenDecisions.PLACEMENT:
         return with_explicit_placement(searched)

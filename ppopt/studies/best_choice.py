@@ -1,8 +1,8 @@
-"""Finds the best partition and recompute for one hand strategy, with a lower bound.
+"""Finds the best partition and recompute for one strategy, with a lower bound.
 
 Local search comes first (`ppopt.studies.strategy_search`). Every partition has a lower bound that
 holds for all orders (`ppopt.solver.partitions`); partitions with their recompute are then evaluated
-in the order of these bounds. Once the next bound reaches the best value, no other one is better.
+in the order of these bounds. Once the next bound reaches the best value, the best is optimal.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ppopt.studies.strategy_search import StrategySearch
 TIME_LIMIT = 30.0
 """Default time limit, in seconds."""
 SEARCHING = 0.5
-"""Share of the time limit that the search may take; the proof has the rest."""
+"""Share of the time limit for the search; the rest is for the proof."""
 BOUNDING = 0.5
-"""Share of the time left that bounds of all partitions may take."""
+"""Share of the remaining time for bounds of all partitions."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class StrategyChoice:
     value: Fraction
     """Objective of the schedule, in the user's unit."""
     lower_bound: Fraction | None
-    """Lower bound of the strategy within the memory limits, in the user's unit; None if nothing
+    """Lower bound of the strategy within the memory limits, in the user's unit; None if no schedule
     within them was found."""
     partitions: int
     """Number of partitions to choose from."""
     evaluations: int
-    """Number of configurations that were evaluated; some perhaps twice."""
+    """Number of evaluations of configurations; a configuration may be evaluated twice."""
     proved: bool
     """Whether the schedule is proved to be the best within the memory limits or, if none was found,
     whether it is proved that there is none."""
@@ -78,11 +78,11 @@ def best_choice(
     """Find the partition and the recompute that minimise the objective of a strategy.
 
     `partition="search"` leaves the partition of the pipeline open, `recompute="search"` the layers
-    that recompute; what is given is kept. Results within the memory limits are preferred, then
-    those whose largest excess of a device is least. Without limits, layers that need not
-    recompute do not. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from
-    now. Ctrl-C ends the search with the best so far. Raises InputError if the strategy is unknown,
-    and NotApplicableError if it does not apply.
+    that recompute; other decisions are fixed. Results within the memory limits are preferred, then
+    those with the smallest maximum excess of a device. Without limits, only layers that must
+    recompute do. `time_limit` is in seconds, from `began` (of `time.monotonic`) or else from now.
+    Ctrl-C ends the search with the best so far. Raises InputError if the strategy is unknown, and
+    NotApplicableError if it does not apply.
     """
     if not has_open_choices(pipeline):
         schedule = evaluate(pipeline, strategy, objective, options)

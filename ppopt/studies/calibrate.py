@@ -1,7 +1,8 @@
 """Fits the times of a derived model to measured steps.
 
-At most two factors: one on the time of kernels, one on that of communication. The sum of squared
-logarithms of predicted / measured is least (Gauss-Newton on the logarithms of the factors).
+There are at most two factors: one on the time of kernels, one on that of communication. They
+minimize the sum of squared logarithms of predicted / measured (Gauss-Newton on the logarithms of
+the factors).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from ppopt.problem import exact
 from ppopt.studies.evaluate import evaluate
 
 STRATEGY = "1f1b"
-"""The schedule of a measured step that names none: Megatron-LM's own."""
+"""Default schedule of a measured step: Megatron-LM's own."""
 STEPS = 8
-"""Most iterations; times are almost linear in both factors, so that a few suffice."""
+"""Maximum number of iterations; times are almost linear in both factors, so that few suffice."""
 CLOSE = 1e-4
 """Largest error, or change of the logarithm of a factor, that ends the iterations."""
 NUDGE = 0.01
-"""Change of the logarithm of a factor by which derivatives are taken."""
+"""Change of the logarithm of a factor for numerical derivatives."""
 LARGEST = 20
 """Factors are within 1 / LARGEST .. LARGEST."""
 LARGEST_FILE = 2**20
@@ -41,7 +42,7 @@ SENSITIVE = 0.02
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A step that was measured, and in what it differs from the model."""
+    """A measured step, and the settings in which it differs from the model."""
 
     step: float
     """ms."""
@@ -97,12 +98,12 @@ def _measured_step(row: object) -> MeasuredStep:
 
 
 def calibrate(model: DerivedModel, measured: float | Sequence[MeasuredStep]) -> DerivedModel:
-    """Set the factors on times with which derived steps are as long as measured ones.
+    """Fit the factors on times so that derived steps are as long as measured ones.
 
     `measured` is one step of 1F1B in milliseconds, on the devices, microbatches and partition of
-    the model; it sets the factor on kernels. Several `MeasuredStep` set that on communication, too,
-    if they differ in it. `calibration` of the result states the errors that remain. Raises
-    InputError if a step is not above 0, or if no factor within 1 / 20 .. 20 reaches it.
+    the model; it determines the factor on kernels. Several `MeasuredStep` also determine the factor
+    on communication, if they differ in it. `calibration` of the result states the remaining errors.
+    Raises InputError if a step is not above 0, or if no factor within 1 / 20 .. 20 reaches it.
     """
     rows = (MeasuredStep(measured),) if isinstance(measured, int | float) else tuple(measured)
     for row in rows:
@@ -112,7 +113,7 @@ def calibrate(model: DerivedModel, measured: float | Sequence[MeasuredStep]) -> 
     factors = _fitted(models, rows)
     scale = Scale(*(float(f"{exp(value):.6g}") for value in factors))
     errors = _logs(models, rows, factors)
-    return replace(model, scale=scale, calibration=_words(scale, rows, errors))
+    return replace(model, scale=scale, calibration=_describe(scale, rows, errors))
 
 
 def _fitted(models: Sequence[DerivedModel], rows: Sequence[MeasuredStep]) -> np.ndarray:
@@ -151,17 +152,17 @@ def _logs(
     return np.log(np.array(steps) / [row.step for row in rows])
 
 
-def _words(scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray) -> str:
-    """What the factors are, and what remains."""
-    words = f"kernels take {scale.compute:.4g} times"
+def _describe(scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray) -> str:
+    """Text with the factors and the remaining errors."""
+    text = f"kernels take {scale.compute:.4g} times"
     if scale.communication != 1:
-        words += f", communication {scale.communication:.4g} times"
-    words += " as long as derived"
+        text += f", communication {scale.communication:.4g} times"
+    text += " as long as derived"
     if len(rows) == 1:
-        return f"{words}; one measured step took {rows[0].step:g} ms"
+        return f"{text}; one measured step took {rows[0].step:g} ms"
     percent = 100 * np.expm1(errors)
     return (
-        f"{words}; over {len(rows)} measured steps the error is {abs(percent).mean():.1f} % on "
+        f"{text}; over {len(rows)} measured steps the error is {abs(percent).mean():.1f} % on "
         f"average, {max(percent, key=abs):+.1f} % at worst"
     )
 

@@ -1,4 +1,4 @@
-"""Compares every hand strategy that applies with the optimum, under the same cost model."""
+"""Compares every strategy that applies with the optimum, under the same cost model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ppopt.notebook_view import NotebookView
@@ -28,7 +29,9 @@ from ppopt.strategies import Options
 from ppopt.studies import robustness
 from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.best_choice import has_open_choices
+from ppopt.studies.current_schedule import can_start_from, current_schedule
 from ppopt.studies.evaluate import objective_value
+from ppopt.studies.headline import BestSchedule, Headline, headline
 from ppopt.studies.robustness import Jitter
 
 if TYPE_CHECKING:
@@ -79,6 +82,8 @@ class Comparison(NotebookView):
     one is None if it found none."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
+    current: Schedule | None = None
+    """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
 
     @property
     def optimum(self) -> Result:
@@ -97,13 +102,34 @@ class Comparison(NotebookView):
         Feasible if that search found nothing, but a hand strategy of any placement is within the
         limit.
         """
-        kept = any(row.fits_limit for row in self.rows)
+        any_fits = any(row.fits_limit for row in self.rows)
         unknown = self.optimum.status is Status.UNKNOWN
-        return Status.FEASIBLE if unknown and kept else self.optimum.status
+        return Status.FEASIBLE if unknown and any_fits else self.optimum.status
 
     def search(self, row: ComparisonRow) -> Result | None:
         """Search that found the schedule of a row; None for a hand strategy."""
         return next((optimum for optimum in self.optima if optimum.schedule is row.schedule), None)
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The current schedule, the best row that PyTorch runs, and the best row of all."""
+        schedules = [row.schedule for row in self.rows if row.fits_limit]
+        best = BestSchedule(schedules[0], self._bound_of(schedules[0])) if schedules else None
+        return headline(self.current, schedules, best, self.optimum.objective)
+
+    def _bound_of(self, best: Schedule) -> Fraction | None:
+        """Lower bound of all placements searched; None if that of the best row is not one.
+
+        A search of some backwards bounds no others, so a strategy may be below it.
+        """
+        feasible = [search for search in self.optima if search.status is not Status.INFEASIBLE]
+        bounds = [search.lower_bound for search in feasible if search.lower_bound is not None]
+        if best.pipeline.layout not in [search.pipeline.layout for search in self.optima]:
+            return None
+        bound = min(bounds, default=None)
+        if bound is None or bound > objective_value(best, self.optimum.objective):
+            return None
+        return bound
 
     @property
     def baselines(self) -> list[ComparisonRow]:
@@ -136,8 +162,8 @@ class Comparison(NotebookView):
 
     def __repr__(self) -> str:
         best = next((row for row in self.rows if row.fits_limit), None)
-        words = "none fits the limit" if best is None else f"best {best!r}"
-        return f"Comparison({len(self.rows)} schedules, {len(self.skipped)} skipped; {words})"
+        text = "none fits the limit" if best is None else f"best {best!r}"
+        return f"Comparison({len(self.rows)} schedules, {len(self.skipped)} skipped; {text})"
 
     @property
     def steadiest(self) -> ComparisonRow | None:
@@ -169,6 +195,7 @@ def compare(
     *,
     also: Sequence[Pipeline] = (),
     strategies: Collection[str] | None = None,
+    current: Schedule | str | None = None,
     mem_limit: Any = None,
     placement: str | Sequence[str] | None = None,
     objective: Objective | str = Objective.MAKESPAN,
@@ -193,6 +220,10 @@ def compare(
     other arguments are those of `ppopt.solve`, with `options` of strategies (`ppopt.Options`).
     `hint` is for the search of the pipeline's own placement; `stop` is asked in every search.
 
+    `current` is what the user runs today (`Comparison.headline`): a schedule of the same model,
+    devices and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
+    `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the pipeline.
+
     If the pipeline leaves its partition or recompute open, every strategy has the best found for it
     (`ppopt.best_choice`), and so has the optimum. `time_limit` seconds, from `began` (of
     `time.monotonic`) or else from now, cover all searches together, including those for strategies
@@ -212,6 +243,7 @@ def compare(
         robustness.check_deviation(jitter)
     tell: Callable[[Progress | str], None] = progress or (lambda _: None)
     kind = BackwardKind.read(backward_kind)
+    own_schedule = current_schedule(current, pipeline, objective, options)
     evaluation = replace(deadline, progress=lambda state: tell(state.phase), stop=None)
     evaluated, skipped = evaluate_all(
         pipeline,
@@ -232,6 +264,7 @@ def compare(
         seed=seed,
         hint=hint,
         schedules=[schedule for schedule, _ in evaluated],
+        current=None if current is None else own_schedule,
         tell=tell,
         params=params,
     )
@@ -243,7 +276,7 @@ def compare(
     rows = _rows([*optimal, *evaluated], objective, optima)
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
-    return Comparison(rows, tuple(optima.values()), skipped)
+    return Comparison(rows, tuple(optima.values()), skipped, own_schedule)
 
 
 def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
@@ -261,6 +294,7 @@ def _optima(
     tell: Callable[[Progress], None],
     hint: Schedule | None,
     schedules: Sequence[Schedule],
+    current: Schedule | None,
     objective: Objective,
     **search: Any,
 ) -> dict[Layout, Result]:
@@ -269,15 +303,16 @@ def _optima(
     If partition, recompute or order is open, a search starts from the best strategy of its
     placement, for which they were searched, too, so that no such row is better than the optimum
     found. After Ctrl-C, which ends a search at once, every search starts from the best strategy.
+    The search of its placement also starts from `current`, unless that is over the limits.
     """
     results: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
         share = deadline.left / (len(problems) - index)
 
-        def follow(state: Progress, number: int = index + 1) -> None:
+        def follow(state: Progress, position: int = index + 1) -> None:
             if len(problems) > 1:
                 state = state._replace(
-                    phase=f"placement {number} of {len(problems)}, {state.phase}"
+                    phase=f"placement {position} of {len(problems)}, {state.phase}"
                 )
             tell(state)
 
@@ -285,7 +320,7 @@ def _optima(
             problem,
             time_limit=max(0.01, share),
             objective=objective,
-            hint=(None if index else hint) or _start(problem, schedules, objective),
+            hint=(None if index else hint) or _start(problem, schedules, current, objective),
             progress=follow,
             stop=deadline.stop,
             **search,
@@ -296,12 +331,17 @@ def _optima(
 
 
 def _start(
-    problem: Pipeline, schedules: Sequence[Schedule], objective: Objective
+    problem: Pipeline,
+    schedules: Sequence[Schedule],
+    current: Schedule | None,
+    objective: Objective,
 ) -> Schedule | None:
-    """Best schedule within the limits and with the placement of a search over configurations."""
+    """Best schedule within the limits and with the placement of a search, from which it starts."""
     open_ = has_open_choices(problem) or problem.order_is_open
     if not (open_ or interrupts.pressed()):
-        return None
+        schedules = []
+    if current is not None and can_start_from(current):
+        schedules = [*schedules, current]
     starts = [
         schedule
         for schedule in schedules
@@ -320,10 +360,10 @@ def _all_under(
     """Rows under random times; after Ctrl-C the remaining rows stay unchanged."""
     done = list(rows)
     with suppress(KeyboardInterrupt), interrupts.heard():
-        for number, row in enumerate(done):
+        for index, row in enumerate(done):
             tell(f"random times: {row.schedule.origin.strategy}")
             jitter = robustness.jitter(row.schedule, deviation, objective, seed=seed)
-            done[number] = replace(row, jitter=jitter)
+            done[index] = replace(row, jitter=jitter)
     return tuple(done)
 
 

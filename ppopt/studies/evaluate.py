@@ -1,4 +1,4 @@
-"""Evaluates a hand strategy: order, timing, verifier."""
+"""Evaluates a strategy: order, timing, verifier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ppopt.strategies.schedules import schedules
 from ppopt.verifier import checked
 
 EVALUATIONS = 2000
-"""Orders of microbatches that are timed, where the order is searched."""
+"""Number of orders of microbatches that are timed, if the order is searched."""
 
 
 def evaluate(
@@ -31,10 +31,10 @@ def evaluate(
     """Return the schedule of a strategy on a pipeline, timed and verified.
 
     The strategy prescribes chunks and placement. Operations start as early as possible or, for
-    device span, so that the span is least. If a strategy has several orders, the best by the
-    objective is taken. If the order of microbatches is open, it is the best that a local search
-    finds. A memory limit is not enforced. Raises InputError if the strategy is
-    unknown, and NotApplicableError if it does not apply to the pipeline.
+    device span, so that the span is minimal. If a strategy has several orders, the result is the
+    best by the objective. If the order of microbatches is open, it is the best that a local search
+    finds. Memory limits are not enforced. Raises InputError if the strategy is unknown, and
+    NotApplicableError if it does not apply to the pipeline.
     """
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
     pipeline.refuse_search_of_layers("evaluate, unlike ppopt.best_choice,")
@@ -63,12 +63,12 @@ def _in_best_order(
     Schedules within the memory limits come first. The local search ends once Ctrl-C is recorded.
     Raises NotApplicableError if the timing of orders does not apply.
     """
-    given, objective = timed(pipeline, strategy, objective, options), Objective(objective)
-    refuse_unhandled("order: search", given.pipeline.traits, HANDLES, "give `order: given`")
-    best = OrderSearch.of_schedule(given, objective, interrupts.pressed).run(EVALUATIONS)
+    listed, objective = timed(pipeline, strategy, objective, options), Objective(objective)
+    refuse_unhandled("order: search", listed.pipeline.traits, HANDLES, "give `order: given`")
+    best = OrderSearch.of_schedule(listed, objective, interrupts.pressed).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
     return min(
-        (reordered, given),
+        (reordered, listed),
         key=lambda schedule: (not schedule.fits_limits, schedule.metrics.value_ticks(objective)),
     )
 

@@ -1,4 +1,4 @@
-"""The Pareto frontier of memory and time: points, bounds and hand strategies."""
+"""The Pareto frontier of memory and time: points, bounds and baselines."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _Evaluated = list[tuple[Schedule, float]]
-"""Schedules of strategies, each with the seconds to make it."""
+"""Schedules of strategies, each with the seconds to build it."""
 _Skipped = tuple[tuple[str, str], ...]
-"""Strategies that were left out, each with the reason."""
+"""Strategies that were skipped, each with the reason."""
 
 
 class FrontierPoint(NamedTuple):
@@ -48,19 +48,19 @@ class FrontierPoint(NamedTuple):
     schedule."""
     result: Result
     """Best schedule within the limit, with bound and status, as `ppopt.solve` returns it."""
-    least: bool
+    limit_proved: bool
     """Whether every smaller limit is proved to have a larger optimum, or no schedule."""
 
     def __repr__(self) -> str:
         return f"FrontierPoint(limit {plain(self.limit)}: {self.result!r})"
 
 
-class FrontierHand(NamedTuple):
-    """A hand strategy compared with the frontier."""
+class FrontierBaseline(NamedTuple):
+    """A strategy compared with the frontier."""
 
     schedule: Schedule
     seconds: float
-    """Time to make the schedule."""
+    """Time to build the schedule."""
     memory: Fraction
     """Largest device peak of the schedule, in the user's unit."""
     value: Fraction
@@ -70,7 +70,7 @@ class FrontierHand(NamedTuple):
 
     def __repr__(self) -> str:
         strategy = self.schedule.origin.strategy
-        return f"FrontierHand({strategy}: {plain(self.value)} in {plain(self.memory)})"
+        return f"FrontierBaseline({strategy}: {plain(self.value)} in {plain(self.memory)})"
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Frontier(NotebookView):
     """Optimal: all points are found and proved. Infeasible: the pipeline's own limits allow no
     schedule."""
     proof: str
-    """Why no limit below the first point allows a schedule, or what is open; without points, why
-    there are none."""
+    """Why every limit below the first point is infeasible, or what is not decided; without points,
+    why there are none."""
     points: tuple[FrontierPoint, ...]
     """Points by limit ascending, value descending."""
     bounds: tuple[tuple[Fraction, Fraction], ...]
     """(limit, bound), by limit ascending: the bound holds for that limit and every smaller one."""
-    baselines: tuple[FrontierHand, ...]
-    """Hand strategies by memory, then value."""
+    baselines: tuple[FrontierBaseline, ...]
+    """Strategies by memory, then value."""
     skipped: tuple[tuple[str, str], ...]
     """Strategies that do not apply, each with the reason."""
     provenance: Provenance
@@ -104,23 +104,22 @@ class Frontier(NotebookView):
             return f"Frontier({self.status.value}: {self.proof})"
         ends = (self.points[0], self.points[-1])
         values = [point.result.value for point in ends if point.result.value is not None]
-        words = (
+        texts = (
             f"{plain(value)} in {plain(point.limit)}"
             for value, point in zip(values, ends, strict=True)
         )
-        return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(words)})"
+        return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(texts)})"
 
     def to_frame(self) -> DataFrame:
-        """One row per point and per hand strategy, in the user's units, as a pandas DataFrame.
+        """One row per point and per baseline, in the user's units, as a pandas DataFrame.
 
-        `strategy` is `optimal` for the points, whether or not they are proved; a hand strategy has
-        no status and no bound. `memory` is the largest device peak. Needs pandas (the extra
-        `frame`).
+        `strategy` is `optimal` for the points, whether or not they are proved; a baseline has no
+        status and no bound. `memory` is the largest device peak. Needs pandas (the extra `frame`).
         """
         from pandas import DataFrame  # noqa: PLC0415  optional
 
         points = ((point.limit, point.result.schedule, point.result) for point in self.points)
-        hands = ((hand.memory, hand.schedule, None) for hand in self.baselines)
+        baselines = ((baseline.memory, baseline.schedule, None) for baseline in self.baselines)
         return DataFrame(
             [
                 {
@@ -132,7 +131,7 @@ class Frontier(NotebookView):
                     "lower_bound": result and plain_or_none(result.lower_bound),
                     "status": result and result.status.value,
                 }
-                for memory, schedule, result in (*points, *hands)
+                for memory, schedule, result in (*points, *baselines)
                 if schedule is not None
             ]
         )
@@ -143,18 +142,18 @@ class Frontier(NotebookView):
         return within[-1] if within else None
 
     def within(self, share: Fraction) -> FrontierPoint | None:
-        """Point of least memory whose value is at most (1 + `share`) times the best one found."""
+        """Point of minimum memory whose value is at most (1 + `share`) times the best found."""
         if not self.points:
             return None
-        most = self._most(share)
-        return next(point for point in self.points if _value(point) <= most)
+        max_value = self._max_value(share)
+        return next(point for point in self.points if _value(point) <= max_value)
 
     def beyond(self, share: Fraction) -> Fraction | None:
         """Largest limit whose bound excludes values up to (1 + `share`) times the best; or None."""
-        most = self._most(share)
-        return max((limit for limit, bound in self.bounds if bound > most), default=None)
+        max_value = self._max_value(share)
+        return max((limit for limit, bound in self.bounds if bound > max_value), default=None)
 
-    def _most(self, share: Fraction) -> Fraction:
+    def _max_value(self, share: Fraction) -> Fraction:
         return (1 + share) * _value(self.points[-1])
 
     @property
@@ -163,20 +162,20 @@ class Frontier(NotebookView):
         return open_decisions(self.pipeline).names
 
     @property
-    def least(self) -> FrontierPoint | None:
-        """Point of the least limit that allows a schedule."""
+    def min_memory_point(self) -> FrontierPoint | None:
+        """Point of the smallest limit that allows a schedule."""
         return self.points[0] if self.points else None
 
     @property
     def enough(self) -> FrontierPoint | None:
-        """Point of least memory with the best value: a larger limit does not help."""
+        """Point of minimum memory with the best value: a larger limit does not help."""
         return self.points[-1] if self.points else None
 
     @property
     def enough_proved(self) -> bool:
         """Whether more memory is proved not to help, and less memory to cost time."""
         last = self.enough
-        return last is not None and last.least and self.bounds[-1][1] == last.result.value
+        return last is not None and last.limit_proved and self.bounds[-1][1] == last.result.value
 
 
 def _value(point: FrontierPoint) -> Fraction:
@@ -199,15 +198,14 @@ def frontier(
 ) -> Frontier:
     """Find every memory limit at which the optimum changes, with the schedules.
 
-    If the partition, the placement or the recompute of the pipeline is to be searched, every
-    point has those that are best for it, and the bounds are over all of them.
+    If the partition, the placement or the recompute of the pipeline is open, every point has its
+    own best ones, and the bounds cover all of them.
 
     One limit holds for every device, static memory included, together with the pipeline's own
     limits. `time_limit` seconds cover all searches, from `began` (of `time.monotonic`) or else from
-    now; Ctrl-C ends them and keeps the points found, those of hand strategies among them. Hand
-    strategies start the search; those that take longer than their share of the time are evaluated
-    after it.
-    Raises InputError on misuse only.
+    now. Ctrl-C ends them; the points so far, also those of baselines, are returned. The search
+    starts from the schedules of strategies; strategies that need more than their share of the time
+    are evaluated after it. Raises InputError on misuse only.
     """
     search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
     deadline = search_options.deadline
@@ -248,17 +246,17 @@ def frontier(
 def _evaluated_late(
     evaluate: Callable[..., tuple[_Evaluated, _Skipped]], skipped: _Skipped, deadline: Deadline
 ) -> tuple[_Evaluated, _Skipped]:
-    """Evaluate strategies that were left out for lack of time; also return what is left out still.
+    """Evaluate strategies that were skipped for lack of time; also return those still skipped.
 
-    `evaluate` is `evaluate_all` of the pipeline. The end is a little beyond the deadline.
+    `evaluate` is `evaluate_all` of the pipeline. The evaluation ends slightly after the deadline.
     """
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if not late:
         return [], skipped
     end = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
     evaluated, still_skipped = evaluate(end, names=late)
-    others = [entry for entry in skipped if entry[0] not in late]
-    return evaluated, tuple(sorted([*others, *still_skipped]))
+    not_retried = [entry for entry in skipped if entry[0] not in late]
+    return evaluated, tuple(sorted([*not_retried, *still_skipped]))
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
@@ -282,7 +280,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     )
     schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
     return FrontierPoint(
-        limit, replace(result, schedule=checked(schedule)), _is_least(curve, point)
+        limit, replace(result, schedule=checked(schedule)), _is_limit_proved(curve, point)
     )
 
 
@@ -294,11 +292,11 @@ def _proved(space: FrontierProblem, curve: Curve, limit: int) -> Proved:
     if proved.limit == limit:
         return proved
     larger = with_unit(space.memory(proved.limit), space.problem.pipeline.memory_unit)
-    words = f"{proved.proof} (proved for the limit {larger}, so for every smaller one)"
-    return proved._replace(proof=words)
+    text = f"{proved.proof} (proved for the larger limit {larger}, which covers this one)"
+    return proved._replace(proof=text)
 
 
-def _is_least(curve: Curve, point: ParetoPoint) -> bool:
+def _is_limit_proved(curve: Curve, point: ParetoPoint) -> bool:
     """Whether every smaller limit is proved to have a larger optimum, or no schedule."""
     index = bisect_left(curve.limits, point.limit)
     return index == 0 or curve.lower_bound(curve.limits[index - 1]) > point.value
@@ -325,31 +323,35 @@ def _status(curve: Curve, impossible: str | None) -> Status:
 
 
 def _proof(search: ParetoSearch) -> str:
-    """Why no limit below the first point's allows a schedule, or why there is no point."""
+    """Why every limit below the first point's is infeasible, or why there is no point."""
     curve, space = search.curve, search.space
     if _is_impossible(curve):
-        words = space.infeasible_text("the pipeline's own limits", search.impossible)
-        return words + space.backward_kinds
+        text = space.infeasible_text("the pipeline's own limits", search.impossible)
+        return text + space.backward_kinds
     if not curve.points:
-        return "nothing was found before the time was up"
+        return "no schedule was found within the time limit"
     first, infeasible = curve.points[0], space.infeasible_below
     if infeasible is not None and space.memory(first.limit) == infeasible[0]:
         return infeasible[1]
-    if _is_least(curve, first):
+    if _is_limit_proved(curve, first):
         return space.infeasible_text("the next smaller limit", search.impossible)
-    return f"{infeasible[1]}; between is not decided" if infeasible else "less is not decided"
+    return (
+        f"{infeasible[1]}; limits in between were not proved impossible"
+        if infeasible
+        else "less was not proved impossible"
+    )
 
 
 def _baselines(
     space: FrontierProblem,
     evaluated: _Evaluated,
     points: tuple[FrontierPoint, ...],
-) -> tuple[FrontierHand, ...]:
+) -> tuple[FrontierBaseline, ...]:
     baselines = []
     for schedule, seconds in evaluated:
         memory, value = peak_memory(schedule), objective_value(schedule, space.problem.objective)
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
         ratio = value / best[-1] if same and best and best[-1] else None
-        baselines.append(FrontierHand(schedule, seconds, memory, value, ratio))
+        baselines.append(FrontierBaseline(schedule, seconds, memory, value, ratio))
     return tuple(sorted(baselines, key=lambda baseline: (baseline.memory, baseline.value)))

@@ -1,8 +1,8 @@
-"""The frontier of memory and time while it is searched: schedules found and bounds proved.
+"""The state of a frontier search: schedules found and bounds proved per memory limit.
 
-Limits are in ticks of memory, values in the user's unit of time. The optimum falls as the limit
-grows: a schedule counts for every limit from its own peak upwards, a bound for every limit from its
-own downwards.
+Limits are in ticks of memory, values in the user's unit of time. The optimum does not increase with
+the limit: a schedule is feasible for every limit from its own peak upwards, and a bound holds for
+every limit from its own downwards.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 from ppopt.schedule.origin import Certificate
 from ppopt.schedule.schedule import Schedule
 
-Number = Fraction | float
+Value = Fraction | float
 """A value; infinite if there is no schedule."""
 
 
 class ParetoPoint(NamedTuple):
-    """A non-dominated schedule: no other one found has both less memory and a smaller value."""
+    """A non-dominated schedule: no other known schedule has less memory and a smaller value."""
 
     limit: int
-    """Largest device peak of the schedule: the least limit that allows it."""
+    """Largest device peak of the schedule: the smallest limit that allows it."""
     value: Fraction
     schedule: Schedule
 
@@ -45,13 +45,13 @@ class Segment(NamedTuple):
     """Consecutive open limits with the same best schedule, as indices of the list of limits."""
 
     first: int
-    """Index of the least limit that is still open."""
+    """Index of the smallest limit that is still open."""
     last: int
-    value: Number
+    value: Value
     """Value of the best schedule; infinite if there is none."""
-    lower_bound: Number
+    lower_bound: Value
     """Lower bound proved at the last limit."""
-    step: Number
+    step: Value
     """Improvement of the best schedule of the next segment over this segment's."""
 
 
@@ -74,7 +74,7 @@ class Curve:
         return self.points[index - 1] if index else None
 
     def next(self, limit: int) -> ParetoPoint | None:
-        """Schedule of least memory above a limit."""
+        """Schedule of minimum memory above a limit."""
         index = bisect_right(self.points, limit, key=lambda point: point.limit)
         return self.points[index] if index < len(self.points) else None
 
@@ -83,8 +83,8 @@ class Curve:
         index = bisect_left(self.bounds, limit, key=lambda bound: bound.limit)
         return self.bounds[index] if index < len(self.bounds) else None
 
-    def lower_bound(self, limit: int) -> Number:
-        """Value of the best bound for a limit; infinite if no schedule meets it."""
+    def lower_bound(self, limit: int) -> Value:
+        """Value of the best bound for a limit; infinite if the limit is infeasible."""
         if limit <= self.impossible:
             return inf
         bound = self.bound(limit)
@@ -95,20 +95,22 @@ class Curve:
         known = self.best(new.limit)
         if known is not None and known.value <= new.value:
             return False
-        kept = [old for old in self.points if old.limit < new.limit or old.value < new.value]
-        self.points = sorted([*kept, new])
+        retained = [old for old in self.points if old.limit < new.limit or old.value < new.value]
+        self.points = sorted([*retained, new])
         return True
 
     def add_bound(self, new: Proved) -> None:
         """Add a bound unless one of the same or a larger limit is as good."""
         if self.lower_bound(new.limit) < new.value:
-            kept = [old for old in self.bounds if old.limit > new.limit or old.value > new.value]
-            self.bounds = sorted([*kept, new], key=lambda bound: bound.limit)
+            retained = [
+                old for old in self.bounds if old.limit > new.limit or old.value > new.value
+            ]
+            self.bounds = sorted([*retained, new], key=lambda bound: bound.limit)
 
     def open(self) -> Iterator[Segment]:
-        """Limits whose optimum is not proved, cut where the best schedule changes."""
+        """Limits whose optimum is not proved, in segments with one best schedule each."""
         starts = [bisect_left(self.limits, point.limit) for point in self.points]
-        values: list[Number] = [inf, *(point.value for point in self.points)]
+        values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
         betters = [*values[1:], inf]
         for (first, after), value, better in zip(edges, values, betters, strict=True):
@@ -117,9 +119,9 @@ class Curve:
                 lower_bound = self.lower_bound(self.limits[after - 1])
                 yield Segment(opens, after - 1, value, lower_bound, max(0, value - better))
 
-    def _closed(self, first: int, after: int, value: Number) -> int:
+    def _closed(self, first: int, after: int, value: Value) -> int:
         """Index of the first limit whose bound is below the value; bounds fall with limits."""
-        places = range(first, after)
+        indices = range(first, after)
         return first + bisect_left(
-            places, True, key=lambda index: self.lower_bound(self.limits[index]) < value
+            indices, True, key=lambda index: self.lower_bound(self.limits[index]) < value
         )

@@ -1,8 +1,8 @@
 """The problem that a frontier solves under each memory limit: one pipeline, or its configurations.
 
 A configuration is a partition, a placement, or a choice of recompute (`ppopt.solver.choices`). All
-configurations share one curve: a schedule of any of them counts for every limit from its own peak
-upwards, and a bound over all of them for every limit from its own downwards.
+configurations share one curve: a schedule of any of them is feasible for every limit from its own
+peak upwards, and a bound over all of them holds for every limit from its own downwards.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from ppopt.studies.frontier_curve import Proved
 
 
 def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
-    """Whether a schedule reaches a target, or a bound rules it out; None: no bound is known."""
+    """Whether a schedule reaches a target, or a bound excludes it; None: no bound is known."""
     return (value is not None and value <= target) or (bound is not None and bound > target)
 
 
 def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptions:
-    """Options of a search that ends once it is known whether the target can be reached."""
+    """Options of a search that ends once the target is reached or excluded."""
     if target is None:
         return options
 
@@ -64,14 +64,14 @@ class FrontierProblem:
     """All configurations of a problem, to be searched under one memory limit for every device."""
 
     has_configurations = True
-    """Whether there are several configurations: the largest limit then takes longer than the
-    others."""
+    """Whether there are several configurations: the search of the largest limit then gets more
+    time than the others."""
     impossible: str | None = None
     """Why the pipeline's own limits allow no schedule, if that needs no search; else None."""
     backward_kinds = ""
     """Text on the kinds of backwards that are searched; empty if proofs contain it."""
     infeasible_below: tuple[Fraction, str] | None = None
-    """A limit below which there is no schedule, and why; None: a search finds it."""
+    """A limit below which there is no schedule, and why; None: only a search can find it."""
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if the configurations cannot be searched."""
@@ -90,25 +90,29 @@ class FrontierProblem:
     def limits(self) -> Sequence[int]:
         """All limits at which the optimum may change, in ticks, ascending; not empty.
 
-        All ticks from static memory alone to the sum of all memory.
+        They are all ticks from static memory alone to the sum of all memory.
         """
         pipeline, column = self.problem.pipeline, self._column
-        least = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
-        many = pipeline.num_slices * sum((memory for _, memory in pipeline.factors), Fraction(0))
-        taken = zip(column("activation"), column("memory_b"), strict=True)
-        most = sum(column("static"), Fraction(0))
-        most += many * sum((own + max(at_b, Fraction(0)) for own, at_b in taken), Fraction(0))
-        most += sum((sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0))
+        minimum = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
+        slices = pipeline.num_slices * sum((memory for _, memory in pipeline.factors), Fraction(0))
+        activations = zip(column("activation"), column("memory_b"), strict=True)
+        maximum = sum(column("static"), Fraction(0))
+        maximum += slices * sum(
+            (own + max(at_b, Fraction(0)) for own, at_b in activations), Fraction(0)
+        )
+        maximum += sum(
+            (sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0)
+        )
         if pipeline.model is None:
-            most += sum(column("recompute_memory"), Fraction(0))
-        most += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
+            maximum += sum(column("recompute_memory"), Fraction(0))
+        maximum += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
         if pipeline.limits is not None:
-            most = min(most, max(pipeline.limits))
-        low, high = (floor(amount * self.memory_per_unit) for amount in (least, most))
+            maximum = min(maximum, max(pipeline.limits))
+        low, high = (floor(amount * self.memory_per_unit) for amount in (minimum, maximum))
         return range(min(low, high), high + 1)
 
     def _column(self, field: str) -> list[Fraction]:
-        """A cost of every layer, or of every stage given by hand."""
+        """A cost of every layer, or of every stage of a pipeline without layers."""
         pipeline = self.problem.pipeline
         if pipeline.model is None:
             return list(getattr(pipeline.costs, field))
@@ -117,8 +121,8 @@ class FrontierProblem:
     def starts(self, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
         """Schedules that need no search; they may exceed the limits.
 
-        These run one microbatch at a time on configurations chosen by rules, or are the given
-        schedules of hand strategies, if comparable.
+        They run one microbatch at a time on configurations chosen by rules, or follow `schedules`
+        of strategies, if comparable.
         """
         objective = self.problem.objective
         for pipeline in _by_rule(self.problem.pipeline):
@@ -142,7 +146,7 @@ class FrontierProblem:
     ) -> Result:
         """Search within a limit, from known schedules and the best bound proved for it.
 
-        With a target, only until it is known whether the limit allows this value. With a level, a
+        With a target, the search ends once this value is reached or excluded. With a level, a
         configuration has at most this number of rounds of all methods.
         """
         pipeline = limit_candidates.with_limit(self.problem.pipeline, limit)
@@ -154,9 +158,9 @@ class FrontierProblem:
         with interrupts.heard():
             choice = choice_of(problem, options.deadline)
         assert choice is not None
-        least = Fraction(0) if proved is None else proved.value
+        lower_bound = Fraction(0) if proved is None else proved.value
         search = ConfigurationSearch(
-            choice, problem, search_options, start_schedules=starts, lower_bound=least
+            choice, problem, search_options, start_schedules=starts, lower_bound=lower_bound
         )
         if target is not None:
             with interrupts.heard():
@@ -169,12 +173,12 @@ class FrontierProblem:
         return FixedPipelineProblem(replace(self.problem, pipeline=pipeline))
 
     def initial_bound(self) -> Proved:
-        """Bound known before any search; it is of the largest limit."""
-        words = "nothing is proved before the first search ends"
-        return Proved(self.limits[-1], Fraction(0), words, Certificate(Argument.SEARCH))
+        """Bound known before any search, for the largest limit."""
+        text = "nothing is proved before the first search ends"
+        return Proved(self.limits[-1], Fraction(0), text, Certificate(Argument.SEARCH))
 
     def proof_core(self, result: Result) -> str:
-        """Proof of a search without the text on its space, which `scope` gives."""
+        """Proof of a search without the text on its space, which `scope` returns."""
         return result.proof
 
     def scope(self, proved: Proved) -> str:  # noqa: ARG002
@@ -182,7 +186,7 @@ class FrontierProblem:
         return ""
 
     def infeasible_text(self, where: str, why: str) -> str:
-        """Text that says that a search has proved that no schedule is within the limits named."""
+        """Text for limits that a search has proved infeasible."""
         return f"within {where}, {why}"
 
     def comparable(self, schedule: Schedule) -> bool:
@@ -226,19 +230,22 @@ class OrdersProblem(FrontierProblem):
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if orders cannot be searched."""
         super().__init__(problem)
-        given = replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
-        self._given = FixedPipelineProblem(given)
-        self.impossible, self.backward_kinds = self._given.impossible, self._given.backward_kinds
-        self.infeasible_below = self._given.infeasible_below
+        listed = replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
+        self._listed_order = FixedPipelineProblem(listed)
+        self.impossible, self.backward_kinds = (
+            self._listed_order.impossible,
+            self._listed_order.backward_kinds,
+        )
+        self.infeasible_below = self._listed_order.infeasible_below
 
     @property
     def limits(self) -> Sequence[int]:
-        """Limits from sums of what devices can hold."""
-        return self._given.limits
+        """Limits from sums of amounts that can be live on a device."""
+        return self._listed_order.limits
 
 
 class FixedPipelineProblem(FrontierProblem):
-    """A pipeline that leaves nothing open: more is known before a search."""
+    """A pipeline without open decisions: more is known before a search."""
 
     has_configurations = False
 
@@ -248,17 +255,17 @@ class FixedPipelineProblem(FrontierProblem):
         self.memory_per_unit = pipeline.ticks.memory_per_unit
         self.backward_kinds = proof_scope.proof_scope(problem)
         self.impossible = device_bounds.infeasibility(instance)
-        least = device_bounds.minimum_memory(instance)
-        device = least.index(max(least))
-        words = f"device {device} needs {pipeline.memory_text(least[device])}"
+        minima = device_bounds.minimum_memory(instance)
+        device = minima.index(max(minima))
+        text = f"device {device} needs {pipeline.memory_text(minima[device])}"
         self.infeasible_below = (
-            self.memory(least[device]),
-            f"{words} even for one microbatch at a time",
+            self.memory(minima[device]),
+            f"{text} even for one microbatch at a time",
         )
 
     @property
     def limits(self) -> Sequence[int]:
-        """Limits from sums of what devices can hold."""
+        """Limits from sums of amounts that can be live on a device."""
         return limit_candidates.candidates(self.problem.reduced)
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:  # noqa: ARG002
@@ -285,7 +292,7 @@ class FixedPipelineProblem(FrontierProblem):
 
     def infeasible_text(self, where: str, why: str) -> str:  # noqa: ARG002
         """Text that says that all orders were searched."""
-        return f"all orders within {where} were searched and none found"
+        return f"all orders were searched, and none is within {where}"
 
 
 def frontier_problem_of(problem: Problem) -> FrontierProblem:
@@ -302,10 +309,10 @@ def frontier_problem_of(problem: Problem) -> FrontierProblem:
 
 
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """Pipelines with open decisions made by rules.
+    """Pipelines whose open decisions are fixed by rules.
 
-    Layers are cut by `balanced`, stages placed in turn, microbatches run as listed; no layer
-    recomputes or offloads, then all do one of both.
+    The partition is `balanced`, stages are placed in turn, microbatches run as listed. First no
+    layer recomputes or offloads, then all recompute, then all offload.
     """
     if not open_decisions(pipeline):
         yield pipeline
@@ -316,10 +323,17 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
         chosen = chosen.reordered(range(pipeline.batches))
     if pipeline.placement == placement.SEARCH:
         chosen = chosen.placed(pipeline.hosts[0])
-    again, moved = pipeline.recompute == SEARCH_RECOMPUTE, pipeline.offload == SEARCH_OFFLOAD
-    given = replace(chosen, recompute="none" if again else None, offload="none" if moved else None)
-    yield given
-    if again:
-        yield replace(given, recompute="full")
-    if moved:
-        yield replace(given, offload="all")
+    chooses_recompute, chooses_offload = (
+        pipeline.recompute == SEARCH_RECOMPUTE,
+        pipeline.offload == SEARCH_OFFLOAD,
+    )
+    with_neither = replace(
+        chosen,
+        recompute="none" if chooses_recompute else None,
+        offload="none" if chooses_offload else None,
+    )
+    yield with_neither
+    if chooses_recompute:
+        yield replace(with_neither, recompute="full")
+    if chooses_offload:
+        yield replace(with_neither, offload="all")

@@ -1,12 +1,12 @@
 """Searches memory against time: decides which limit to search next, and for how long.
 
-The largest limit comes first: its bound holds for all limits. The second step finds the least
+The largest limit comes first: its bound holds for all limits. The second step finds the minimum
 memory that allows the value found there; more memory does not help. A search of this step ends as
 soon as it decides whether its limit allows that value. The rest is bisection over the limits: an
 interval of limits is halved if the values at its ends differ, so that n adjacent limits with equal
-optima cost about log2(n) searches. A search starts from what is known of neighbouring limits: the
-best schedule of smaller memory, the next one above the limit (repaired to fit), and the bound of
-the next larger limit. A limit that stays open is searched again, each time for twice as long.
+optima cost about log2(n) searches. A search starts from the results of neighbouring limits: the
+best schedule of smaller memory, the next schedule above the limit (repaired to fit), and the bound
+of the next larger limit. A limit that stays open is searched again, each time for twice as long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.studies.frontier_curve import Curve, Number, ParetoPoint, Proved, Segment
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, Segment, Value
 from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
 
@@ -42,29 +42,29 @@ class ParetoSearch:
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of search per limit, in ticks of memory."""
     impossible: str = ""
-    """Why the largest limit that was proved impossible is so."""
+    """Proof for the largest limit that is infeasible."""
     given_up: set[int] = field(default_factory=set)
     """Indices of the limits at which another search would end like the last one."""
     interrupted: bool = False
     max_level: int | None = None
-    """Most rounds of a search: the first search of a limit has no rounds of all methods, every
-    further one has one more, up to this number. None: searches are limited by seconds."""
+    """Maximum number of rounds of a search: the first search of a limit has no rounds of all
+    methods, every further one has one more. None: searches are limited by seconds."""
     goal: Fraction | None = None
-    """Value, or a lower one, for which less memory is searched; None: the best value found."""
+    """Value to reach with less memory; None: the best value found."""
 
     @property
     def _params(self) -> FrontierParams:
         return self.options.params.frontier
 
     @property
-    def left(self) -> float:
-        """Seconds left."""
+    def seconds_left(self) -> float:
+        """Remaining seconds."""
         return 0.0 if self.interrupted else self.options.deadline.left
 
     def run(self, starts: Iterable[Schedule]) -> None:
-        """Search, starting from hand strategies, until all is proved, time is up, or Ctrl-C.
+        """Search, starting from `starts`, until all is proved, time is up, or Ctrl-C.
 
-        An earlier Ctrl-C ends the search with what the hand strategies reach.
+        An earlier Ctrl-C ends the search with the values of `starts`.
         """
         self.seed(starts)
         try:
@@ -72,7 +72,8 @@ class ParetoSearch:
                 self._search(self._last)
                 self._minimize_memory(self._params.edge)
                 while (
-                    self.left > self._params.min_seconds and (segment := self._next()) is not None
+                    self.seconds_left > self._params.min_seconds
+                    and (segment := self._next()) is not None
                 ):
                     self._search(self._index(segment))
         except KeyboardInterrupt:
@@ -91,7 +92,7 @@ class ParetoSearch:
     def minimize_memory(self, schedule: Schedule) -> None:
         """Minimise memory at the value of a schedule or a lower one.
 
-        Ends when the least memory is proved, when time or work is spent, or after Ctrl-C.
+        Ends when the minimum is proved, when time or work is spent, or after Ctrl-C.
         """
         self._take(schedule)
         try:
@@ -101,13 +102,13 @@ class ParetoSearch:
             self.interrupted = True
 
     def _minimize_memory(self, share: float) -> None:
-        """Minimise memory at the goal for a share of the time left, by rounds of bisection.
+        """Minimise memory at the goal for a share of the remaining time, by rounds of bisection.
 
-        The configuration of the best schedule comes first: searching one is much faster than all.
+        The configuration of the best schedule comes first: its search is much faster than all.
         """
         deadline = self.options.deadline.share(share)
         self._minimize_memory_of_best(deadline)
-        while self.left > self._params.min_seconds and not deadline.over:
+        while self.seconds_left > self._params.min_seconds and not deadline.over:
             edge = self._edge()
             if edge is None or not self._bisect(*edge, deadline):
                 return
@@ -131,36 +132,38 @@ class ParetoSearch:
             self._take(point.schedule)
 
     def _edge(self) -> tuple[int, int] | None:
-        """Bracket of the least limit: indices where the goal is impossible and where it is reached.
+        """Bracket of the minimum limit: indices of a limit without the goal and of one with it.
 
-        None if nothing is found, and if the second is proved to be the least.
+        None if there is no schedule, or if the second is proved to be the minimum.
         """
         if not self.curve.points:
             return None
         goal = self._goal
-        high = bisect_left(self.curve.limits, self.least.limit)
-        places = range(high)
+        high = bisect_left(self.curve.limits, self.min_memory_point.limit)
+        indices = range(high)
         low = bisect_left(
-            places, True, key=lambda index: self.curve.lower_bound(self.curve.limits[index]) <= goal
+            indices,
+            True,
+            key=lambda index: self.curve.lower_bound(self.curve.limits[index]) <= goal,
         )
         return (low - 1, high) if low < high else None
 
     @property
     def _goal(self) -> Fraction:
-        """Value at which less memory is searched."""
+        """Value to reach with less memory."""
         best = self.curve.points[-1].value
         return best if self.goal is None else max(best, self.goal)
 
     @property
-    def least(self) -> ParetoPoint:
-        """Schedule of least memory that reaches the goal."""
+    def min_memory_point(self) -> ParetoPoint:
+        """Schedule of minimum memory that reaches the goal."""
         return next(point for point in self.curve.points if point.value <= self._goal)
 
     @property
-    def least_limit(self) -> int:
-        """Least limit that may allow the goal, in ticks."""
+    def min_limit(self) -> int:
+        """Smallest limit that may allow the goal, in ticks."""
         edge = self._edge()
-        return self.least.limit if edge is None else self.curve.limits[edge[0] + 1]
+        return self.min_memory_point.limit if edge is None else self.curve.limits[edge[0] + 1]
 
     def _bisect(self, low: int, high: int, deadline: Deadline) -> bool:
         """Halve an interval of limits until it is short; returns whether another round may help."""
@@ -194,7 +197,7 @@ class ParetoSearch:
         )
         return min(useful, key=self._urgency, default=None)
 
-    def _urgency(self, segment: Segment) -> tuple[int, Number]:
+    def _urgency(self, segment: Segment) -> tuple[int, Value]:
         tries = self.tried[self._index(segment)]
         if segment.value == inf:
             return tries - 1, -inf
@@ -206,7 +209,7 @@ class ParetoSearch:
     def _index(self, segment: Segment) -> int:
         """Index of the limit to search: the middle of the widest untried gap of a segment.
 
-        If all limits have been tried, the one tried least.
+        If all limits have been tried, the one with the fewest tries.
         """
         first, last = segment.first, segment.last
         tried = [index for index in sorted(self.tried) if first <= index <= last]
@@ -217,8 +220,8 @@ class ParetoSearch:
         return min(tried, key=lambda index: (index in self.given_up, self.tried[index], index))
 
     @property
-    def _least(self) -> float:
-        """Least seconds of a search: as long as the largest limit took, if that is proved."""
+    def _min_seconds(self) -> float:
+        """Minimum seconds of a search: the time of the largest limit, if that is proved."""
         largest, best = (
             self.curve.limits[self._last],
             self.curve.best(self.curve.limits[self._last]),
@@ -231,21 +234,23 @@ class ParetoSearch:
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
         if index == self._last and not self.tried[index] and self.space.has_configurations:
-            return self._params.first * self.left
+            return self._params.first * self.seconds_left
         matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
-        first = max(self._least, self.options.deadline.seconds / matter)
-        return min(self.left, first * (1 << min(self.tried[index], self._params.doublings)))
+        first = max(self._min_seconds, self.options.deadline.seconds / matter)
+        return min(self.seconds_left, first * (1 << min(self.tried[index], self._params.doublings)))
 
     @interrupts.deferred()
     def _search(self, index: int, target: Fraction | None = None) -> None:
-        """Search a limit; with a target, only until it is reached or ruled out.
+        """Search a limit; with a target, only until it is reached or excluded.
 
-        Ctrl-C ends the search, and what it found is kept.
+        Ctrl-C ends the search; its results so far are used.
         """
         limit = self.curve.limits[index]
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.max_level is not None
-        seconds = max(self.left, self._params.min_seconds) if by_work else self._seconds(index)
+        seconds = (
+            max(self.seconds_left, self._params.min_seconds) if by_work else self._seconds(index)
+        )
         deadline = Deadline.after(seconds, progress=self._tell(limit))
         result = self.space.search(
             self.space.memory(limit),

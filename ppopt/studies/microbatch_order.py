@@ -1,7 +1,7 @@
-"""Orders of the microbatches of one step after another, fast enough for a trainer to ask each time.
+"""Orders the microbatches of every step, fast enough for a trainer to call it in every step.
 
-A strategy fixes the order of operations on every device. Local search chooses which microbatch runs
-at which place (`ppopt.solver.microbatch_orders`), with the exact times of the strategy.
+A strategy fixes the order of operations on every device. Local search assigns the microbatches to
+the positions of this order (`ppopt.solver.microbatch_orders`), with the strategy's exact times.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class MicrobatchOrder:
     order: tuple[int, ...]
     """Microbatch of the step that runs k-th, by k."""
     makespan: float
-    given: float
+    listed_makespan: float
     """Makespan of the order of the list."""
     lower_bound: float | None
-    """Lower bound on the makespan of the strategy in any order; None where pairs overlap."""
+    """Lower bound on the makespan of the strategy in any order; None if pairs overlap."""
 
     @property
     def gain(self) -> float:
         """Relative decrease of the makespan against the order of the list."""
-        return 1 - self.makespan / self.given
+        return 1 - self.makespan / self.listed_makespan
 
 
 class MicrobatchOrders:
@@ -74,12 +74,12 @@ class MicrobatchOrders:
         attention_share: Any = None,
         evaluations: int = EVALUATIONS,
     ) -> None:
-        """Take a pipeline, whose number of microbatches and whose memory limit do not matter.
+        """The number of microbatches and the memory limit of `pipeline` do not matter.
 
-        `reference_tokens` and `attention_share` say what lengths of documents mean
-        (`ppopt.problem.sequence_lengths`). `evaluations`: number of orders that are timed for every
-        step, at least 1. Raises InputError if the strategy is unknown, NotApplicableError if it
-        does not apply.
+        `reference_tokens` and `attention_share` convert lengths of documents to times
+        (`ppopt.problem.sequence_lengths`). `evaluations` is the number of orders that are timed for
+        every step, at least 1. Raises InputError if the strategy is unknown, NotApplicableError if
+        it does not apply.
         """
         if evaluations < 1:
             raise InputError(f"evaluations: {evaluations} is below 1")
@@ -100,8 +100,8 @@ class MicrobatchOrders:
         """Order of the microbatches of a step by the lengths of their documents, in tokens.
 
         `lengths` has one entry per microbatch: its tokens, or a list with the length of every
-        document. Raises InputError if it has not, or if there is no `reference_tokens`,
-        ConflictError if the pipeline has slices, and a share of attention makes them differ.
+        document. Raises InputError if `lengths` has another form, or without `reference_tokens`,
+        and ConflictError if the pipeline has slices that a share of attention makes unequal.
         """
         if self._share and self._pipeline.num_slices > 1:
             raise no_slices_of_documents()
@@ -159,14 +159,16 @@ class _Step:
         """Lower bound on the makespan in any order, in ticks; None if it is not known."""
         if self.rows is None:
             return None
-        rows = [[[row * factors for row in each] for each in part] for part in self.rows]
+        rows = [
+            [[row * factors for row in each] for each in rows_of_kind] for rows_of_kind in self.rows
+        ]
         stages = range(self.pipeline.num_stages)
         times = [times_of_stage(self.instance, Objective.MAKESPAN, rows, stage) for stage in stages]
         return max(bound for each in times for bound, _ in each.in_any_order())
 
     @cached_property
     def instance(self) -> Instance:
-        """The operations at factors of 1, of one kind of backwards: no strategy runs less."""
+        """The operations at factors of 1; the kind of backwards is the one of minimum work."""
         kind = BackwardKind.WHOLE if self.whole else BackwardKind.MIXED
         return Problem(self.pipeline, Objective.MAKESPAN, kind).relaxed_memory.instance
 

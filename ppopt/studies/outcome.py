@@ -32,8 +32,8 @@ from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice, has_open_choices
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.records import DamagedError, StoredResult, damage, one_line, packed, unpacked
+from ppopt.studies.solve_job import SolveJob, instance_of, version
 from ppopt.verifier import checked, verify
 
 SCHEMA = 1
@@ -70,7 +70,7 @@ def with_spent_time(result: Result) -> Result:
 
 
 def with_origin(result: Result) -> Result:
-    """Result whose schedule names it as its origin, verified again."""
+    """Result whose schedule has it as its origin, verified again."""
     schedule = result.schedule
     if schedule is None:
         return result
@@ -84,10 +84,10 @@ def reused_or_run(
     progress: Callback | None = None,
     began: float | None = None,
 ) -> tuple[Result, bool]:
-    """Reuse a stored result, continue from it, or run the job; also say whether it was reused.
+    """Reuse a stored result, continue from it, or run the job; also return whether it was reused.
 
-    A stored result that cannot be used does not count; the reason is added to `damaged`. The other
-    arguments and the errors are those of `run_job`.
+    A damaged stored result is ignored; the reason is added to `damaged`. The other arguments and
+    the errors are those of `run_job`.
     """
     earlier = None
     if stored is not None:
@@ -152,8 +152,8 @@ def _searched(
 def _better(old: Result, new: Result) -> Result:
     """Combine the better schedule and the better bound of two results of one job.
 
-    Of equal bounds the old one is kept: a search that starts from a bound repeats it. The time
-    limit and the workers are those of the run that had more of both together.
+    Of equal bounds the old one is used: a search that starts from a bound repeats it. The time
+    limit and the workers are those of the run with the larger product of both.
     """
     better = new
     if old.value is not None and (new.value is None or old.value < new.value):
@@ -239,14 +239,14 @@ def to_document(result: Result) -> dict[str, Any]:
 def read(record: StoredResult, job: SolveJob) -> Result:
     """Read a stored result of a job and check it; raises DamagedError if it is wrong."""
     with damage("a stored result"):
-        effort = Effort(
+        effort = StoredEffort(
             record.status, record.time_limit or 0.0, record.workers or 1, record.seconds
         )
         return from_document(document(record), job, effort)
 
 
-class Effort(NamedTuple):
-    """What is stored of a result beside its document."""
+class StoredEffort(NamedTuple):
+    """The columns of a stored result that are not in its document."""
 
     status: str
     time_limit: float
@@ -254,13 +254,15 @@ class Effort(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, result: Result) -> Effort:
+    def of(cls, result: Result) -> StoredEffort:
         """Effort of a result."""
-        made = result.provenance
-        return cls(result.status.value, made.time_limit, made.workers, result.solve_seconds)
+        provenance = result.provenance
+        return cls(
+            result.status.value, provenance.time_limit, provenance.workers, result.solve_seconds
+        )
 
 
-def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> Result:
+def from_document(document: Mapping[str, Any], job: SolveJob, effort: StoredEffort) -> Result:
     """Result of a job in a document of `to_document`; raises InputError if it is wrong."""
     native, certificate = document["schedule"], document["certificate"]
     schedule = None if native is None else _schedule(native, job)
@@ -287,10 +289,10 @@ def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) ->
 
 
 def schedule_of(record: StoredResult, mem_limit: Sequence[float] | None) -> Schedule | None:
-    """Schedule of a stored result on the pipeline it was made for, verified with its claims.
+    """Schedule of a stored result on its own pipeline, verified with its claims.
 
-    Memory limits, one per device, are recorded but not enforced: hand strategies may exceed them.
-    Raises DamagedError if the record is wrong.
+    Memory limits, one per device, are recorded but not enforced: strategies may exceed them. Raises
+    DamagedError if the record is wrong.
     """
     with damage("a stored result"):
         native = document(record)["schedule"]
@@ -303,7 +305,7 @@ def schedule_of(record: StoredResult, mem_limit: Sequence[float] | None) -> Sche
 
 
 def document(record: StoredResult) -> dict[str, Any]:
-    """Object of JSON in a stored result; raises InputError if it is none."""
+    """JSON object in a stored result; raises InputError if there is none."""
     document = section(unpacked(record.record), DOCUMENT, (PLAN,))
     if document["schema"] != SCHEMA:
         raise InputError(f"schema: {abbreviated(document['schema'])} is not {SCHEMA}")

@@ -9,8 +9,8 @@ The part of the grammar (https://hydra.cc/docs/advanced/override_grammar/basic) 
     KEY=range(START,STOP[,STEP])     as Python's range; fractions as well
 
 A value is a list `[VALUE,...]`, text in quotes ("...", '...'), or a word: `null`, `true`, `false`,
-a number, or else text. Text that holds a comma, brackets or parentheses needs quotes. Numbers with
-a fraction are read as decimals, not as floats.
+a number, or else text. Text with a comma, brackets or parentheses needs quotes. Numbers with a
+fraction are read as decimals, not as floats.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ppopt.formats.fields import abbreviated
 from ppopt.problem import exact
 
 Value = None | bool | int | Decimal | str | list["Value"]
-"""A value as a config file may hold it."""
-MOST = 1_000_000
-"""Most values of one key."""
+"""A value as in a config file."""
+MAX_VALUES = 1_000_000
+"""Maximum number of values of one key."""
 LONGEST = 60
-"""Characters that an error shows before and after the place of the error."""
+"""Number of characters that an error shows before and after its position."""
 DEEPEST = 8
-"""Deepest nesting of lists; settings have two levels."""
+"""Maximum nesting of lists; settings have two levels."""
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _QUOTED = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*""", re.DOTALL)
 _WORD = re.compile(r"[^,\[\](){}\"'=]*")
@@ -47,7 +47,7 @@ class Override(NamedTuple):
     """A key and its values, at least one."""
 
     key: str
-    """Key as it is written."""
+    """Key as written."""
     values: tuple[Value, ...]
 
 
@@ -140,9 +140,9 @@ class _Reader:
         if not step:
             raise self._wrong("the step is 0")
         count = max(0, ceil((stop - start) / step))
-        if count > MOST:
-            raise self._wrong(f"too many values, at most {MOST} are taken")
-        values = [start + number * step for number in range(count)]
+        if count > MAX_VALUES:
+            raise self._wrong(f"too many values, at most {MAX_VALUES} are taken")
+        values = [start + index * step for index in range(count)]
         if all(isinstance(end, int) for end in ends):
             return [int(value) for value in values]
         return [Decimal(value.numerator) / value.denominator for value in values]

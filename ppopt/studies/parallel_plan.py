@@ -1,4 +1,4 @@
-"""Plan over the parallelism: one plan per combination, one bound over all of them.
+"""Plans over the parallelism: one plan per combination, one bound over all of them.
 
 All combinations train the same batch on the same GPUs, so they are compared by step time. At first
 each has a quick bound, by its work and its memory. Combinations are searched in rounds, the
@@ -6,7 +6,7 @@ most promising first, each for a share of the time; an engine searches as many a
 it has slots. A combination is closed when its bound is at least the best step time found; a search
 ends as soon as its own bound reaches it. The better half of the combinations that are open at the
 end of a round continues, for longer, from its best schedules. A combination that was not searched
-to its end keeps its bound, and the bound over all is the least of them.
+to its end keeps its bound, and the bound over all combinations is the minimum.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
+from ppopt.formats.fields import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
@@ -33,6 +34,7 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -60,14 +62,14 @@ CLOSE = Fraction(1, 10**4)
 """Share of the best step time: a combination whose bound is lower by at most this is closed,
 because derived times are whole microseconds, and combinations differ by their rounding."""
 ROUND = 0.5
-"""Share of the time left for a round, unless it is of one combination."""
+"""Share of the remaining time for a round, unless it has one combination."""
 DERIVING = 0.5
 """Share of the time limit in which combinations are derived."""
 SHORTEST = 0.5
-"""Least seconds to start a plan."""
+"""Minimum seconds to start a plan."""
 TURN = 0.05
-"""Least share of the time limit for a search, which needs time to set up and to find its first
-schedules. Combinations for which a round has no time left wait for the next one."""
+"""Minimum share of the time limit for a search, which needs time to set up and to find its first
+schedules. Combinations without remaining time in a round wait for the next round."""
 LATE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
 
@@ -94,6 +96,9 @@ class PlanArguments:
     """Memory limit of every device; None: the memory of the GPU."""
     order: str = GIVEN_ORDER
     """Order of microbatches that differ, as `ppopt.Pipeline` reads it."""
+    current: str | None = None
+    """Strategy that the user runs today, perhaps with its chunks and recompute; None: 1F1B. It has
+    the parallelism of the best combination."""
 
     def space(self, model: DerivedModel, lengths: Lengths | None = None) -> PlanSpace:
         """Plan space of a combination.
@@ -134,9 +139,9 @@ class PlanArguments:
         deadline: Deadline,
         lengths: Lengths | None = None,
     ) -> tuple[dict[Parallelism, BoundedSpace], dict[Parallelism, str]]:
-        """Plan spaces of all combinations that have one, and why the others have none.
+        """Plan spaces of all combinations that have one, and the reasons of those that have none.
 
-        Combinations for which no time is left have none, but for the first that is valid.
+        After the deadline no further space is set up, except the first valid one.
         """
 
         def checked(combination: Parallelism) -> BoundedSpace:
@@ -185,13 +190,15 @@ def plan_parallelism(
 ) -> ParallelPlan:
     """Find the parallelism of the shortest step, with a bound over all combinations.
 
-    Each combination is planned as `ppopt.plan` does, on its derived model: in this process one
-    after the other, or by the tasks of an `engine`. With a `study`, every state of a combination is
+    Each combination is planned as by `ppopt.plan`, on its derived model: in this process one after
+    the other, or by the tasks of an `engine`. With a `study`, every state of a combination is
     stored, and a later plan of the same space continues from it: the seconds of the stored searches
     count in the time limit. Without a study, combinations that are not derived in half of the time
     are skipped, and there is no bound. Raises InputError if there is no valid combination, and if
     the storage cannot be used; "infeasible" is a result.
     """
+    if choices.current is not None:
+        within("given", parse_strategy, choices.current)
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
@@ -202,10 +209,10 @@ def plan_parallelism(
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
     rows = [
-        ParallelRow(each, models[each], CombinationState(given.lower_bound))
-        for each, given in spaces.items()
+        ParallelRow(each, models[each], CombinationState(bounded.lower_bound))
+        for each, bounded in spaces.items()
     ]
-    plans = {each: given.space for each, given in spaces.items()}
+    plans = {each: bounded.space for each, bounded in spaces.items()}
     with ExitStack() as stack:
         stored = None
         if study is not None:
@@ -220,11 +227,25 @@ def plan_parallelism(
         status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
     else:
         status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
+    rows = sorted(search.rows, key=lambda row: row.sort_key)
+    best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
+    rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
-        space, status, tuple(sorted(search.rows, key=lambda row: row.sort_key)), lower_bound,
-        skipped, options.provenance, options.deadline.spent, search.interrupted,
+        space, status, tuple(rows), lower_bound, skipped, options.provenance,
+        options.deadline.spent, search.interrupted,
         None if stored is None else stored.report,
     )  # fmt: skip
+
+
+def _with_current(row: ParallelRow, current: str | None) -> ParallelRow:
+    """A row whose plan has the current schedule; unchanged if the strategy does not apply there."""
+    plan = row.plan
+    assert plan is not None
+    try:
+        schedule = plan.space.current_schedule(current, plan.objective)
+    except InputError:
+        return row
+    return replace(row, state=row.state._replace(plan=replace(plan, current=schedule)))
 
 
 class _ParallelSearch:
@@ -260,17 +281,17 @@ class _ParallelSearch:
         """
         spent = sum(state.seconds for state in states.values()) / self._engine.slots
         self._deadline = self._deadline.longer(-spent)
-        for number, row in enumerate(self.rows):
+        for index, row in enumerate(self.rows):
             state = states.get(row.parallelism)
             if state is not None:
                 if state.lower_bound is not None and row.lower_bound is not None:
                     state = state._replace(lower_bound=max(row.lower_bound, state.lower_bound))
-                self.rows[number] = replace(row, state=state)
+                self.rows[index] = replace(row, state=state)
         best = self.best
-        for number, row in enumerate(self.rows):
+        for index, row in enumerate(self.rows):
             known = row.state.known_value
             if known is not None and (best is None or best > known):
-                self.rows[number] = replace(row, state=row.state._replace(exhausted=False))
+                self.rows[index] = replace(row, state=row.state._replace(exhausted=False))
 
     @property
     def best(self) -> Fraction | None:
@@ -279,20 +300,20 @@ class _ParallelSearch:
 
     @property
     def lower_bound(self) -> Fraction | None:
-        """Lower bound of all steps; None: no combination is within the memory limit."""
+        """Lower bound of all steps; None: no combination fits the memory limit."""
         if not self._is_bounded:
             return Fraction(0)
         bounds = (row.lower_bound for row in self.rows)
-        least = min((bound for bound in bounds if bound is not None), default=None)
+        minimum = min((bound for bound in bounds if bound is not None), default=None)
         best = self.best
-        return least if best is None or least is None else min(least, best)
+        return minimum if best is None or minimum is None else min(minimum, best)
 
     def run(self, pressed: list[int]) -> None:
         """Search in rounds, each for half of the time left; one combination even if time is up.
 
-        Every round has half as many open combinations as the one before (successive halving). The
-        last one has a slot for each of its combinations, and all of the time left. What is open
-        then, because these searches have ended early, is searched in further rounds.
+        Every round has half as many open combinations as the previous one (successive halving). The
+        last round has a slot for each of its combinations, and all remaining time. If its searches
+        end early, open combinations are searched in further rounds.
         """
         waiting = self._open()
         while waiting and not self._ended:
@@ -301,23 +322,23 @@ class _ParallelSearch:
             still_open = self._open()
             waiting = still_open if last else still_open[: (len(waiting) + 1) // 2]
         if not self._planned:
-            self._plan_here()
+            self._plan_in_process()
 
-    def _plan_here(self) -> None:
-        """Plan the most promising combination in this process: an engine has planned none.
+    def _plan_in_process(self) -> None:
+        """Plan the most promising combination in this process, if the engine has planned none.
 
-        After Ctrl-C this ends at once, with bounds alone.
+        After Ctrl-C this ends at once, with bounds only.
         """
-        possible = [number for number, row in enumerate(self.rows) if row.lower_bound is not None]
-        number = min(possible, key=self._estimate, default=0)
-        done = self._task(number, SHORTEST).perform()
+        possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
+        index = min(possible, key=self._estimate, default=0)
+        done = self._task(index, SHORTEST).perform()
         if done.state is None:
-            raise RunError(f"{self.rows[number].parallelism}: {done.failed}")
-        self._take([(number, done)])
+            raise RunError(f"{self.rows[index].parallelism}: {done.failed}")
+        self._take([(index, done)])
 
     @property
     def _ended(self) -> bool:
-        """Whether no further search begins."""
+        """Whether no further search is started."""
         return self.interrupted or (self._planned and self._deadline.left <= SHORTEST)
 
     @property
@@ -329,20 +350,20 @@ class _ParallelSearch:
         """Indices of open combinations, the most promising first."""
         return sorted(filter(self._is_open, range(len(self.rows))), key=self._estimate)
 
-    def _is_open(self, number: int) -> bool:
+    def _is_open(self, index: int) -> bool:
         """Whether a combination may have a shorter step than the best."""
-        row, best = self.rows[number], self.best
+        row, best = self.rows[index], self.best
         if row.lower_bound is None or row.state.exhausted or row.failed:
             return False
         return best is None or row.lower_bound < best * (1 - CLOSE)
 
-    def _estimate(self, number: int) -> Fraction:
+    def _estimate(self, index: int) -> Fraction:
         """Sort key of a combination: the shortest step found or, before any, an estimate.
 
         The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
         (Megatron-LM, arXiv 2104.04473, section 2.2.1).
         """
-        row = self.rows[number]
+        row = self.rows[index]
         if row.value is not None:
             return row.value
         assert row.lower_bound is not None
@@ -369,35 +390,37 @@ class _ParallelSearch:
         """Whether searches should have ended, and a combination is planned."""
         return self._planned and -self._deadline.left > LATE * self._limit + GRACE
 
-    def _submit(self, number: int, queue: Sequence[int], deadline: Deadline) -> None:
-        """Submit a search of a combination, if it is still open and time is left."""
-        left = deadline.left
-        if not self._is_open(number) or (left <= SHORTEST and (self._planned or self._engine.busy)):
+    def _submit(self, index: int, queue: Sequence[int], deadline: Deadline) -> None:
+        """Submit a search of a combination, if it is still open and time remains."""
+        seconds_left = deadline.left
+        if not self._is_open(index) or (
+            seconds_left <= SHORTEST and (self._planned or self._engine.busy)
+        ):
             return
-        others = sum(map(self._is_open, queue)) // self._engine.slots
-        turn = max(TURN * self._limit, deadline.turn(others).seconds)
+        num_waiting = sum(map(self._is_open, queue)) // self._engine.slots
+        turn = max(TURN * self._limit, deadline.turn(num_waiting).seconds)
         seconds = max(SHORTEST, min(self._deadline.left, turn))
-        self._engine.submit(number, self._task(number, seconds))
+        self._engine.submit(index, self._task(index, seconds))
 
-    def _task(self, number: int, seconds: float) -> CombinationTask:
+    def _task(self, index: int, seconds: float) -> CombinationTask:
         """Search of a combination."""
-        row = self.rows[number]
+        row = self.rows[index]
         key = None if self._stored is None else self._stored.keys[row.parallelism]
-        here = isinstance(self._engine, DirectEngine)
+        in_process = isinstance(self._engine, DirectEngine)
         return CombinationTask(
             self._spaces[row.parallelism], row.state, seconds, self.best, self._options, key,
-            self._deadline.progress if here else None,
+            self._deadline.progress if in_process else None,
         )  # fmt: skip
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
-        """Take the outcomes of searches."""
-        for number, done in ended:
-            row = replace(self.rows[number], failed=done.failed)
+        """Process the outcomes of searches."""
+        for index, done in ended:
+            row = replace(self.rows[index], failed=done.failed)
             if isinstance(done, CombinationDone) and done.state is not None:
                 row = replace(row, state=done.state)
                 if self._stored is not None:
                     self._stored.save(row.parallelism, done)
             elif done.failed is None and not self._stopped:
                 row = replace(row, failed="its search was cancelled")
-            self.rows[number] = row
+            self.rows[index] = row
             self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))

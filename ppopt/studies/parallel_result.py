@@ -67,7 +67,7 @@ class ParallelRow:
 
     @cached_property
     def breakdown(self) -> StepBreakdown | None:
-        """What the shortest step consists of; None without a schedule."""
+        """Parts of the shortest step; None without a schedule."""
         schedule = None if self.plan is None else self.plan.schedule
         return None if schedule is None else step_breakdown(schedule, self.model.layers)
 
@@ -100,7 +100,7 @@ class ParallelPlan:
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
     storage: StorageReport | None = None
-    """What became of the storage; None: the plan has none."""
+    """Report on the storage; None if the plan has no storage."""
 
     @property
     def skipped_by_reason(self) -> dict[str, int]:
@@ -114,7 +114,7 @@ class ParallelPlan:
 
     @property
     def plan(self) -> Plan:
-        """Plan of the best combination; if none has a schedule, the first plan that was made."""
+        """Plan of the best combination; if none has a schedule, the first plan."""
         return next(row.plan for row in self.rows if row.plan is not None)
 
     @property

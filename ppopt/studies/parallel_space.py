@@ -23,11 +23,11 @@ from ppopt.studies.plan_space import set_up_until
 DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
 """Dimensions of the parallelism, as fields of `ParallelSpace`."""
 MAX_COMBINATIONS = 4096
-"""Most combinations of a space: to derive one takes some hundredths of a second."""
+"""Maximum number of combinations of a space: each takes some hundredths of a second to derive."""
 MICROBATCHES = (1, 2, 4)
 """Sequences of a microbatch by default."""
 MIN_TOKENS_PER_RANK = 4096
-"""Least tokens of a sequence on a rank, for context parallel sizes that are chosen by default."""
+"""Minimum tokens of a sequence on a rank, for the default context parallel sizes."""
 
 
 class Parallelism(NamedTuple):
@@ -41,12 +41,12 @@ class Parallelism(NamedTuple):
     expert: int = 1
 
     def __str__(self) -> str:
-        more = "".join(
+        suffix = "".join(
             f", {name} {getattr(self, name)}"
             for name in ("context", "expert")
             if getattr(self, name) > 1
         )
-        return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}{more}"
+        return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class ParallelSpace:
 
     Every combination trains the same sequences per step on the same GPUs: its pipeline has gpus /
     (tensor x context x data) devices and global_batch / (data x microbatch) microbatches. A
-    dimension is a list of sizes, or None for all sizes that make sense:
+    dimension is a list of sizes, or None for all useful sizes:
 
     - tensor, context: tensor x context divides the GPUs and is within a node; a rank has at least
       `MIN_TOKENS_PER_RANK` tokens of a sequence, or context is 1;
-    - data: divides the GPUs that are left, and the sequences of a step;
+    - data: divides the remaining GPUs, and the sequences of a step;
     - expert: divides the experts of all layers and the ranks that share them, data x context;
     - microbatch: `MICROBATCHES` that divide the sequences of a data parallel rank.
 
@@ -80,8 +80,8 @@ class ParallelSpace:
     training: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every `Training`: sequence, precision, zero and others."""
     efficiency: tuple[float, ...] = ()
-    """Share of the GPU's peak that large products of matrices reach: one for all, or one for each
-    of `tensor`; empty: as the GPU has it."""
+    """Share of the GPU's peak that large matrix products reach: one for all, or one for each of
+    `tensor`; empty: the GPU's own value."""
     scale: Scale = AS_DERIVED
     """Factors of calibration on times."""
     link: str | None = None
@@ -122,14 +122,14 @@ class ParallelSpace:
     def models_until(
         self, deadline: Deadline
     ) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
-        """The same until a deadline: what no time is left for is skipped, but for the first model.
+        """The same until a deadline; the first valid combination is always derived.
 
-        The reason is then `OUT_OF_TIME`.
+        Combinations without remaining time are skipped with the reason `OUT_OF_TIME`.
         """
         return set_up_until(deadline, dict.fromkeys(self._combinations()), self.model)
 
     def _combinations(self) -> Iterator[Parallelism]:
-        """All combinations; sizes that are listed may be invalid."""
+        """All combinations; sizes from the user's lists may be invalid."""
         for tensor in self.tensor or self._tensor_sizes():
             for context in self.context or self._context_sizes(tensor):
                 for data in self.data or self._data_sizes(tensor * context):
@@ -183,7 +183,7 @@ class ParallelSpace:
             "microbatch": f"microbatches other than {', '.join(map(str, MICROBATCHES))}",
         }
         return tuple(
-            f"{words} (--{name})" for name, words in left_out.items() if getattr(self, name) is None
+            f"{text} (--{name})" for name, text in left_out.items() if getattr(self, name) is None
         )
 
     def model(self, combination: Parallelism) -> DerivedModel:
@@ -232,21 +232,21 @@ class ParallelSpace:
         return Fraction(self.global_batch * sum(map(sum, lengths)), len(lengths))
 
     def _efficiency(self, combination: Parallelism) -> float | None:
-        """Efficiency of a combination; None: as the GPU has it."""
+        """Efficiency of a combination; None: the GPU's own value."""
         if self.tensor is None or len(self.efficiency) <= 1:
             return next(iter(self.efficiency), None)
         return self.efficiency[self.tensor.index(combination.tensor)]
 
 
-def _divisors(number: int) -> list[int]:
+def _divisors(value: int) -> list[int]:
     """Divisors of a number above 0, in order."""
-    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
-    return sorted({*small, *(number // size for size in small)})
+    small = [size for size in range(1, isqrt(value) + 1) if value % size == 0]
+    return sorted({*small, *(value // size for size in small)})
 
 
-def _divided(name: str, number: int, divisor: int, divisor_text: str) -> int:
+def _divided(name: str, dividend: int, divisor: int, divisor_text: str) -> int:
     """Exact quotient; raises ConflictError if there is a remainder, or the quotient is 0."""
-    quotient, remainder = divmod(number, divisor)
+    quotient, remainder = divmod(dividend, divisor)
     if remainder or not quotient:
-        raise ConflictError(f"{name}: {number} is no multiple of {divisor_text} = {divisor}")
+        raise ConflictError(f"{name}: {dividend} is no multiple of {divisor_text} = {divisor}")
     return quotient

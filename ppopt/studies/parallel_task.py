@@ -1,7 +1,7 @@
-"""A combination of a plan over the parallelism as a unit of work, and what is known of it.
+"""A combination of a plan over the parallelism as a unit of work, and its state.
 
-A search of a combination runs here or in another process. Its state is stored, in a study with one
-trial for each combination: its plan, its bound, and the seconds of all its searches.
+A search of a combination runs in this or in another process. Its state is stored, in a study with
+one trial for each combination: its plan, its bound, and the seconds of all its searches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
-from ppopt.studies.job import version
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
@@ -41,19 +40,20 @@ from ppopt.studies.records import (
     seconds,
     section_of,
 )
+from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage, StorageError
 from ppopt.studies.task import Done
 
 
 class CombinationState(NamedTuple):
-    """What is known of a combination; times of a step, in ms."""
+    """State of a combination; times of a step, in ms."""
 
     lower_bound: Fraction | None
     """Lower bound of its steps; None: no schedule is within the memory limit."""
     plan: Plan | None = None
     """Best plan, with or without a schedule; None: it was bounded only."""
     seconds: float = 0.0
-    """Seconds that its searches took."""
+    """Total seconds of its searches."""
     exhausted: bool = False
     """Whether the last search ended before its time was up: more time cannot help."""
     known_value: Fraction | None = None
@@ -72,8 +72,8 @@ class CombinationState(NamedTuple):
         elif bound is not None and plan.lower_bound is not None:
             bound = max(bound, plan.lower_bound)
         better = plan.value is not None and (self.value is None or plan.value < self.value)
-        kept = plan if self.plan is None or better else self.plan
-        return self._replace(lower_bound=bound, plan=kept, seconds=self.seconds + seconds)
+        better_plan = plan if self.plan is None or better else self.plan
+        return self._replace(lower_bound=bound, plan=better_plan, seconds=self.seconds + seconds)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class CombinationTask:
     tell: Callback | None = None
     """Progress callback of a search in this process."""
     version: str = field(default_factory=version)
-    """Version of the process that made the task; another one refuses it."""
+    """Version of the process that created the task; a process of another version refuses it."""
 
     @property
     def workers(self) -> int:
@@ -160,7 +160,7 @@ def space_text(space: PlanSpace) -> str:
 
 
 def to_record(key: str, state: CombinationState, options: SolveOptions) -> StoredResult:
-    """Stored form of a state: that of its best schedule, and the whole plan beside it."""
+    """Stored form of a state: the result of its best schedule, and the whole plan."""
     plan = state.plan
     assert plan is not None
     first = plan.rows[0]
@@ -227,13 +227,13 @@ class StudyOptions(NamedTuple):
     storage: str
     """URL of the storage."""
     name: str | None = None
-    """Name of the study; None: made from the space."""
+    """Name of the study; None: derived from the space."""
     command: str | None = None
-    """Command line that requests the plan; it is stored, to tell how to continue."""
+    """Command line that requests the plan; it is stored to show how to continue."""
 
 
 class StorageReport(NamedTuple):
-    """What became of the storage of a plan."""
+    """Report on the storage of a plan."""
 
     storage: str
     """URL of the storage."""
@@ -249,7 +249,7 @@ class StorageReport(NamedTuple):
 class CombinationStorage:
     """Reads and writes the states of combinations; the study has one trial for each.
 
-    If the storage cannot be written, the plan goes on without it.
+    If the storage cannot be written, the plan continues without it.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class CombinationStorage:
 
     @property
     def report(self) -> StorageReport:
-        """What became of the storage so far."""
+        """Report on the storage so far."""
         return StorageReport(
             self._storage.url, self.name, self._loaded, self._not_stored, tuple(self._damaged)
         )
@@ -298,9 +298,9 @@ class CombinationStorage:
         """Store the state of a combination after a search."""
         if done.state is None or self._not_stored:
             return
-        shown = figures(done.state, self._options)
+        row_figures = figures(done.state, self._options)
         key = self.keys[combination]
-        row = SweepRow(combination._asdict(), shown, None, cached=False, key=key)
+        row = SweepRow(combination._asdict(), row_figures, None, cached=False, key=key)
         try:
             self._storage.finish(self._study, row, done.result)
         except StorageError as error:

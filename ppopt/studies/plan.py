@@ -1,15 +1,15 @@
 """The plan: the best configuration to train with, and a bound over all configurations requested.
 
 A configuration is one combination of microbatches, placement, chunks, recompute and strategy
-(`plan_space`). What it leaves open, such as its partition, is a choice (`ppopt.solver.choices`). A
-candidate is a configuration with all that is known of it (`plan_candidate`). One search finds the
-best schedule of all candidates (`plan_search`); reports are asked of it afterwards
-(`plan_reports`).
+(`plan_space`). Its open decisions, such as its partition, are a choice (`ppopt.solver.choices`). A
+candidate is a configuration with the state of its search (`plan_candidate`). One search finds the
+best schedule of all candidates (`plan_search`); reports query it afterwards (`plan_reports`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -27,6 +27,7 @@ from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.strategies import Options
+from ppopt.studies.current_schedule import can_start_from
 from ppopt.studies.plan_reports import PlanReports, share_of_search
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
@@ -52,6 +53,7 @@ def plan(
     chunks: int | Sequence[int] = CHUNKS,
     recompute: str | Sequence[str] | None = None,
     strategies: str | Sequence[str] | None = None,
+    current: Schedule | str | None = None,
     runtime: str = "any",
     within: Fraction | float | None = None,
     partition: Any = SEARCH,
@@ -88,7 +90,12 @@ def plan(
     route without slices. Configurations with different batch counts are compared by the time per
     microbatch.
 
-    `within` is a slowdown such as 0.01: the plan then also reports the least memory at which a
+    `current` is what the user runs today (`Plan.headline`): a schedule of the same model, devices
+    and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
+    `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the plan, or the
+    balanced one, and the first recompute mode that fits the limits.
+
+    `within` is a slowdown such as 0.01: the plan then also reports the minimum memory at which a
     configuration is at most 1 % slower than the best.
 
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
@@ -110,34 +117,64 @@ def plan(
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
     if devices is None or batches is None:
         raise InputError(missing("stages" if devices is None else "batches"))
+    space = _space(
+        model,
+        runtime,
+        fields,
+        mem_limit,
+        devices=devices,
+        batches=_listed(batches),
+        placements=_listed(placement),
+        chunks=_listed(chunks),
+        recompute=None if recompute is None else _listed(recompute),
+        strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
+        options=options or Options(),
+        partition=partition,
+    )
+    kind, objective = BackwardKind.read(backward_kind), Objective(objective)
+    own_schedule = space.current_schedule(current, objective)
+    share = share_of_search(
+        params.plan, limited="mem_limit" in space.fields, within=slowdown is not None
+    )
+    search = PlanSearch(space, objective, kind, request, share)
+    reports = PlanReports(search)
+    reports.start_from_baselines()
+    if own_schedule is not None and can_start_from(own_schedule):
+        search.start_from([own_schedule])
+    return replace(reports.add_to(search.run(), slowdown), current=own_schedule)
+
+
+def _space(
+    model: Model,
+    runtime: str,
+    fields: dict[str, Any],
+    mem_limit: Any,
+    *,
+    devices: int,
+    batches: tuple[int, ...],
+    partition: Any,
+    recompute: tuple[str, ...] | None,
+    **dimensions: Any,
+) -> PlanSpace:
+    """Space of a plan, by default with `default_recompute`; raises InputError if it is invalid."""
     if fields.get("routes", 1) == 2 and partition == SEARCH:
         raise InputError(
             "routes: partitions are searched for one route alone; a plan of two routes takes a "
             "partition by rule: --routes 2 --partition balanced (or even, or counts)"
         )
-    batch_counts = _listed(batches)
-    limit = _limit(model, devices, batch_counts, mem_limit, fields)
-    limited = limit is not None
-    default = default_recompute(model, runtime, limited=limited)
-    space = PlanSpace(
+    limit = _limit(model, devices, batches, mem_limit, fields)
+    if recompute is None:
+        recompute = default_recompute(model, runtime, limited=limit is not None)
+    return PlanSpace(
         model=model,
         devices=devices,
-        batches=batch_counts,
-        placements=_listed(placement),
-        chunks=_listed(chunks),
-        recompute=default if recompute is None else _listed(recompute),
-        strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
+        batches=batches,
+        recompute=recompute,
         runtime=runtime,
-        options=options or Options(),
         partition=partition,
-        fields={**fields, "mem_limit": limit} if limited else fields,
+        fields=fields if limit is None else {**fields, "mem_limit": limit},
+        **dimensions,
     )
-    kind = BackwardKind.read(backward_kind)
-    share = share_of_search(params.plan, limited=limited, within=slowdown is not None)
-    search = PlanSearch(space, Objective(objective), kind, request, share)
-    reports = PlanReports(search)
-    reports.start_from_baselines()
-    return reports.add_to(search.run(), slowdown)
 
 
 def search_plan_space(
@@ -175,7 +212,7 @@ def _share(name: str, value: Fraction | float) -> Fraction:
 def _listed(value: Any) -> tuple[Any, ...]:
     """Convert a value, a list, or text with commas (`linear,v`) to a tuple."""
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(","))
+        return tuple(entry.strip() for entry in value.split(","))
     return (value,) if isinstance(value, int) else tuple(value)
 
 

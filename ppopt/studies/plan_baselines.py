@@ -1,9 +1,9 @@
-"""The hand strategies that a plan starts from and is compared with.
+"""The baselines of a plan: strategies that it starts from and is compared with.
 
-Each has the best partition and recompute found for it (`ppopt.studies.baselines`). They are
-evaluated first, and the plan starts from their schedules, so that it is never slower than the best
-of those in its space. Strategies with placements and chunks of the plan come first; others show
-where a better schedule may be.
+Each strategy has the best partition and recompute found for it (`ppopt.studies.baselines`). The
+strategies are evaluated first, and the plan starts from their schedules, so that it is never slower
+than the best of those in its space. Strategies with placements and chunks of the plan come first;
+the others show where a better schedule may exist.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanS
 from ppopt.studies.strategy_search import StrategySearch
 
 LONGEST = 0.5
-"""Estimated seconds of one schedule above which a strategy is left out."""
+"""Maximum estimated seconds of one schedule; slower strategies are skipped."""
 KNOWN = ("1f1b", "interleaved")
-"""Strategies that come first: those that most trainers run."""
+"""Strategies that come first: most trainers run them."""
 
 
 class _Variant(NamedTuple):
@@ -61,10 +61,10 @@ class _Setting(NamedTuple):
 
 
 class PlanBaselines:
-    """Evaluates hand strategies for a plan, as far as there is time."""
+    """Evaluates strategies for a plan until the time is up."""
 
     def __init__(self, space: PlanSpace, objective: Objective, backward_kind: BackwardKind) -> None:
-        """Take the strategies of the runtime of the space whose backwards are of this kind."""
+        """Use the strategies of the space's runtime whose backwards are of this kind."""
         self._space, self._objective, self._backward_kind = space, objective, backward_kind
         self.results: list[PlanBaseline] = []
         """Baselines within the memory limits."""
@@ -93,9 +93,9 @@ class PlanBaselines:
                 self.results.append(setting.baseline(evaluation.schedule, self._objective))
 
     def refine(self, batches: int, deadline: Deadline) -> None:
-        """Continue the searches of strategies that a gain names.
+        """Continue the searches of the strategies that gains are reported over.
 
-        These are the best one, and those that most trainers run.
+        These are the best strategy, and those that most trainers run.
         """
         named = [
             position for position in self._open if self._is_named(self.results[position], batches)
@@ -105,9 +105,9 @@ class PlanBaselines:
         for name in KNOWN:
             known = [position for position in ranked if self.results[position].strategy == name]
             positions += [position for position in known[:1] if position not in positions]
-        for number, position in enumerate(positions):
+        for index, position in enumerate(positions):
             setting, search = self._open[position]
-            search.descend_until_stalled(deadline.turn(len(positions) - number - 1))
+            search.descend_until_stalled(deadline.turn(len(positions) - index - 1))
             self.results[position] = setting.baseline(search.schedule(), self._objective)
 
     @staticmethod
@@ -116,10 +116,9 @@ class PlanBaselines:
         return baseline.in_space and baseline.schedule.pipeline.batches == batches
 
     def add_to(self, plan: Plan) -> Plan:
-        """Add the hand strategies to a plan: same microbatches, best first, one per name.
+        """Add the baselines to a plan: same number of microbatches, best first, one per name.
 
-        Configurations of the plan that are hand strategies are among them, with their best
-        schedules.
+        They include the strategies that are configurations of the plan, with their best schedules.
         """
         assert plan.best is not None
         batches = plan.best.configuration.batches
@@ -148,7 +147,7 @@ class PlanBaselines:
         """All strategies with every number of chunks and every recompute mode of the plan.
 
         Those that most trainers run come first. With chosen recompute, possibly none or all layers
-        recompute. Strategies with other backwards are left out.
+        recompute. Strategies with other kinds of backwards are skipped.
         """
         space = self._space
         recompute = (SEARCH,) if SEARCH in space.recompute else space.recompute
@@ -163,10 +162,10 @@ class PlanBaselines:
                 yield from (_Variant(strategy, chunks, choice) for choice in recompute)
 
     def _placed(self, variant: _Variant, batches: int) -> Iterator[_Setting]:
-        """Yield a strategy with its pipeline, unless it is left out.
+        """Yield a strategy with its pipeline, unless it is skipped.
 
-        Left out are configurations of the plan, and strategies of two routes, unless the model
-        gives the size of the weights, of which devices then hold two copies.
+        Skipped are configurations of the plan, and strategies of two routes if the model does not
+        state the weight memory, of which devices then need two copies.
         """
         space, (strategy, chunks, recompute) = self._space, variant
         with suppress(NotApplicableError), not_applicable():

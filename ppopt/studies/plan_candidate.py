@@ -1,8 +1,8 @@
-"""A candidate: all that a plan knows of one configuration.
+"""A candidate: the state of one configuration of a plan.
 
-It owns the best schedule, the lower bound and what is proved of them. One search serves all
-configurations whose orders are open (`ppopt.studies.plan_product`). The configuration of a hand
-strategy has a search of its own, for the partition and recompute of the strategy.
+It owns the best schedule, the lower bound and their proof. One search serves all configurations
+whose orders are open (`ppopt.studies.plan_product`). The configuration of a strategy has a search
+of its own, for the partition and recompute of the strategy.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from ppopt.studies.strategy_search import Ranked, StrategySearch
 from ppopt.verifier import checked
 
 DESCENTS = 4
-"""Descents of a hand strategy to its best partition and recompute at level 0; doubled at every
-level."""
+"""Descents of a strategy to its best partition and recompute at level 0; doubled at every level."""
 SEARCHING = 0.5
-"""Share of a turn that these descents may take; the proof has the rest."""
+"""Share of a turn for these descents; the rest is for the proof."""
 
 
 class PlanChoice(NamedTuple):
@@ -50,19 +49,19 @@ class PlanCandidate:
     """State of one configuration of a plan; values in the user's unit."""
 
     impossible = False
-    """Whether no schedule is within the memory limits, which is proved."""
+    """Whether it is proved that no schedule is within the memory limits."""
     searches = 0
     """Number of searches of single partitions."""
     interrupted = False
     """Whether Ctrl-C ended a search for less memory."""
 
     def __init__(
-        self, given: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
+        self, plan_choice: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
     ) -> None:
-        self.configuration, self.problem, self.choice = given
+        self.configuration, self.problem, self.choice = plan_choice
         self.options = options
         self.strategy = strategy
-        """Search of a hand strategy; None: orders are open."""
+        """Search of a strategy; None: orders are open."""
         if strategy is not None and self.problem.pipeline.partition == SEARCH:
             strategy.choice.bounds = self.choice
         self.hints: list[Schedule] = []
@@ -72,13 +71,13 @@ class PlanCandidate:
         self._taken: Configuration | None = None
         """Configuration of the best schedule that the search of all orders does not know."""
         self._ranked: Ranked | None = None
-        """Best configuration of the hand strategy as it was last seen."""
-        self.state = SearchedConfigurations(self.least)
-        """Best schedule, bound and partitions of that search; times are per microbatch."""
+        """Best configuration of the strategy at the last update."""
+        self.state = SearchedConfigurations(self.bound_without_search)
+        """Best schedule, bound and partitions of the search of all orders, per microbatch."""
         self.update(None)
 
     @property
-    def least(self) -> Fraction:
+    def bound_without_search(self) -> Fraction:
         """Lower bound per microbatch, by bounds alone."""
         return max(self.per_microbatch(self.choice.lower_bound), self._floor)
 
@@ -120,7 +119,7 @@ class PlanCandidate:
 
     def may_be_below(self, ceiling: Fraction | None) -> bool:
         """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
-        return ceiling is None or self.least < ceiling
+        return ceiling is None or self.bound_without_search < ceiling
 
     # Bounds.
 
@@ -128,12 +127,12 @@ class PlanCandidate:
         """Raise the bound by bounds alone to that of a relaxation, per microbatch."""
         self._floor = max(self._floor, bound)
 
-    def raise_to(self, wider: PlanCandidate) -> None:
+    def raise_to(self, superset: PlanCandidate) -> None:
         """Raise bounds to those of a configuration whose schedules include all of this one."""
-        self.impossible |= wider.impossible
-        if not wider.impossible:
-            self.raise_floor(wider.least)
-            self.state.raise_open_bound(max(self.least, wider.state.open_bound))
+        self.impossible |= superset.impossible
+        if not superset.impossible:
+            self.raise_floor(superset.bound_without_search)
+            self.state.raise_open_bound(max(self.bound_without_search, superset.state.open_bound))
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration of the search; its bound becomes one per microbatch."""
@@ -142,7 +141,7 @@ class PlanCandidate:
         self.state.known[configuration.key] = configuration
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Partitions and recompute not in `known`; those at or above the ceiling do not count."""
+        """Partitions and recompute not in `known` whose bounds are below the ceiling."""
         batches = self.configuration.batches
         rest = self.choice.rest(known, None if ceiling is None else ceiling * batches)
         if isinstance(rest, Complete):
@@ -161,7 +160,7 @@ class PlanCandidate:
         best = _best([*state.known.values(), *filter(None, (self._taken,))])
         if best is not None:
             state.set_best(best)
-        state.raise_open_bound(self.least)
+        state.raise_open_bound(self.bound_without_search)
         if search is None:
             self._raise_to_open(ceiling)
             self.searches, self.impossible = state.searched, state.infeasible
@@ -202,7 +201,7 @@ class PlanCandidate:
         self.take(schedule)
 
     def take(self, schedule: Schedule) -> None:
-        """Take a schedule that belongs to the configuration, if none is better.
+        """Use a schedule that belongs to the configuration, if it is better than the best one.
 
         Of equal values, the one of less memory is better.
         """
@@ -210,10 +209,10 @@ class PlanCandidate:
         self.update(None)
 
     def _take(self, schedule: Schedule) -> None:
-        """Take a better schedule; the name of its placement becomes that of the configuration.
+        """Use a better schedule; the name of its placement becomes that of the configuration.
 
-        That of a strategy may differ: interleaved stages, one per device, have the layout of linear
-        ones.
+        The strategy's name may differ: interleaved stages, one per device, have the layout of
+        linear ones.
         """
         if self.schedule is None or self._rank(schedule) < self._rank(self.schedule):
             own = self.problem.pipeline
@@ -224,7 +223,7 @@ class PlanCandidate:
     def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
         return objective_value(schedule, self.problem.objective), peak_memory(schedule)
 
-    # The search of a hand strategy.
+    # The search of a strategy.
 
     @property
     def exhausted(self) -> bool:
@@ -240,7 +239,7 @@ class PlanCandidate:
         self.update(None)
 
     def search(self, level: int, turn: Deadline) -> None:
-        """Search near the best partition, then in the order of bounds, from the last search on."""
+        """Continue the search: near the best partition, then in the order of bounds."""
         assert self.strategy is not None
         self.searches += 1
         turn = replace(turn, progress=None)
@@ -250,13 +249,13 @@ class PlanCandidate:
         if self.strategy.interrupted:
             raise KeyboardInterrupt
 
-    # What is reported.
+    # Reports.
 
     @property
     def result(self) -> Result:
         """Result of the best schedule, or why there is none.
 
-        A bound of a hand strategy is no bound of other schedules, so its result states none.
+        A bound of a strategy does not hold for other orders, so its result states none.
         """
         state = self.state
         own = None if state.best is None else state.best.result
@@ -278,7 +277,7 @@ class PlanCandidate:
         return replace(result, lower_bound=None)
 
     def row(self, best: Fraction | None) -> PlanRow:
-        """Row of the plan; `best` is the least time per microbatch of any configuration."""
+        """Row of the plan; `best` is the minimum time per microbatch of all configurations."""
         result, bound = self.result, None
         if not self.impossible:
             bound = self.bound if self.value is None else min(self.bound, self.value)
@@ -291,7 +290,7 @@ class PlanCandidate:
 
 
 def _best(configurations: list[Configuration]) -> Configuration | None:
-    """Configuration of the best schedule; of several, that of the least memory."""
+    """Configuration of the best schedule; of several, that of minimum memory."""
 
     def rank(configuration: Configuration) -> tuple[Fraction | None, Fraction, Key]:
         assert configuration.result is not None and configuration.result.schedule is not None

@@ -1,4 +1,4 @@
-"""Less memory for a plan: of its best configuration at the same speed, of any at a slowdown."""
+"""Minimum memory of a plan: of its best configuration, and of any within a slowdown."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.strategy_search import StrategySearch
 
 MEMORY_STEP = Fraction(1, 200)
-"""Share of the memory to which the bisection for the least memory of a hand strategy goes."""
+"""Precision of the bisection for the minimum memory of a strategy, as a share of the memory."""
 
 
 def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory:
     """Minimise memory at the best value or a lower one, until the deadline.
 
-    The best schedule is then that of least memory.
+    The best schedule is then that of minimum memory.
     """
     if candidate.strategy is None:
         search = _search_memory(candidate, None, deadline)
         point, space = search.curve.points[-1], search.space
         pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
         candidate.take(replace(point.schedule, pipeline=pipeline))
-        return LeastMemory(space.memory(point.limit), space.memory(search.least_limit))
+        return LeastMemory(space.memory(point.limit), space.memory(search.min_limit))
     deadline.tell(f"{candidate.configuration}, memory", candidate.value, candidate.bound)
     candidate.strategy.descend_until_stalled(replace(deadline, progress=None))
     candidate.update(None)
     peak = candidate.peak
     assert peak is not None
-    return LeastMemory(peak, peak if candidate.strategy.conclusive else _least_peak(candidate))
+    return LeastMemory(peak, peak if candidate.strategy.conclusive else _min_peak(candidate))
 
 
 def within_share(
@@ -48,10 +48,10 @@ def within_share(
 ) -> WithinShare | None:
     """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
 
-    The configurations of least memory so far come first, each with an equal part of the time left
-    until the deadline. Returns None if no configuration is fast enough, or if Ctrl-C ends the
-    search before the first. The bound covers all configurations; it is None if one may be fast
-    enough but no such schedule of it was found.
+    The configurations of minimum memory so far come first, each with an equal part of the remaining
+    time. Returns None if no configuration is fast enough, or if Ctrl-C ends the search before the
+    first. The bound covers all configurations; it is None if a configuration may be fast enough but
+    no such schedule of it was found.
     """
     waiting = sorted(
         (candidate for candidate in candidates if _reaches(candidate, max_time)),
@@ -60,15 +60,15 @@ def within_share(
     results: list[WithinShare] = []
     for index, candidate in enumerate(waiting):
         share = deadline.share(1 / (len(waiting) - index))
-        results.append(_least_within(candidate, max_time, share))
+        results.append(_min_memory_within(candidate, max_time, share))
         if candidate.interrupted:
             break
-    least = min(results, key=lambda result: (result.memory, result.value), default=None)
-    if least is None:
+    minimum = min(results, key=lambda result: (result.memory, result.value), default=None)
+    if minimum is None:
         return None
     bounds = _memory_bounds(results, candidates, max_time)
     proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
-    return least._replace(lower_bound=proved)
+    return minimum._replace(lower_bound=proved)
 
 
 def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
@@ -93,8 +93,10 @@ def _memory_bounds(
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)
 
 
-def _least_within(candidate: PlanCandidate, max_time: Fraction, deadline: Deadline) -> WithinShare:
-    """Find the least memory of a configuration that reaches a time per microbatch.
+def _min_memory_within(
+    candidate: PlanCandidate, max_time: Fraction, deadline: Deadline
+) -> WithinShare:
+    """Minimise the memory of a configuration that reaches a time per microbatch.
 
     The best schedule does not change.
     """
@@ -102,7 +104,7 @@ def _least_within(candidate: PlanCandidate, max_time: Fraction, deadline: Deadli
     if candidate.strategy is not None:
         return _bisect_memory(candidate, candidate.strategy, value, deadline)
     search = _search_memory(candidate, value, deadline)
-    point, limit = search.least, search.least_limit
+    point, limit = search.min_memory_point, search.min_limit
     memory = map(search.space.memory, (point.limit, limit))
     return WithinShare(candidate.configuration, point.value, *memory)
 
@@ -128,14 +130,14 @@ def _search_memory(
 def _bisect_memory(
     candidate: PlanCandidate, strategy: StrategySearch, value: Fraction, deadline: Deadline
 ) -> WithinShare:
-    """Bisect the memory limit of every device of a hand strategy.
+    """Bisect the memory limit of every device of a strategy.
 
-    A limit at which no schedule is found that is as fast may still allow one.
+    A limit without a schedule of that speed is not proved infeasible.
     """
     schedule, pipeline = candidate.schedule, candidate.problem.pipeline
     assert schedule is not None and candidate.value is not None
     point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
-    low = _least_peak(candidate) if has_open_choices(pipeline) else point.memory
+    low = _min_peak(candidate) if has_open_choices(pipeline) else point.memory
     while point.memory - low > MEMORY_STEP * point.memory and not (
         deadline.over or deadline.pressed
     ):
@@ -153,8 +155,8 @@ def _bisect_memory(
     return point
 
 
-def _least_peak(candidate: PlanCandidate) -> Fraction:
-    """Least memory of all devices together, spread evenly over them."""
+def _min_peak(candidate: PlanCandidate) -> Fraction:
+    """Minimum memory of all devices together, spread evenly over them."""
     if candidate.problem.pipeline.partition != SEARCH:
         return Fraction(0)
     ticks = space_of(candidate.problem)

@@ -1,9 +1,9 @@
 """The configurations of a plan as one choice: each with its own partitions and recompute.
 
-A configuration of the plan (`linear, recompute none, 16 microbatches`) has many configurations of
-the search: its partitions, each with the layers that recompute. The product of all of them is one
-choice, so that one search serves the whole plan. Times are per microbatch, so that numbers of
-microbatches can be compared.
+A configuration of the plan (`linear, recompute none, 16 microbatches`) consists of many
+configurations of the search: its partitions, each with the layers that recompute. The product of
+all of them is one choice, so that one search serves the whole plan. Times are per microbatch, so
+that numbers of microbatches can be compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PlanProduct(ProductChoice):
         super().__init__({key: candidate.choice for key, candidate in self._candidates.items()})
         self._margin = margin
         self._ceiling: Fraction | None = None
-        """Ceiling of the last bounds: configurations with bounds above it are of no use."""
+        """Ceiling of the last bounds: configurations with bounds above it are not searched."""
 
     def prefixes(self, pipeline: Pipeline) -> Iterator[Key]:
         """Configurations with the layout, microbatches and recompute of a pipeline."""
@@ -52,10 +52,10 @@ class PlanProduct(ProductChoice):
 
     def min_bound(self, prefix: Key) -> Fraction:
         """Lower bound of a configuration, per microbatch."""
-        return self._candidates[prefix].least
+        return self._candidates[prefix].bound_without_search
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations with their bounds; each belongs to its candidate, too."""
+        """Configurations with their bounds; each is also added to its candidate."""
         for configuration in super().configurations(keys):
             prefix, configuration.key = configuration.key[:1], configuration.key[1:]
             self._candidates[prefix].add(configuration)
@@ -75,12 +75,12 @@ class PlanProduct(ProductChoice):
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
     def _share_bounds(self) -> None:
-        """Raise bounds to those with chosen recompute, which hold for any of the same placement."""
+        """Raise bounds to those with chosen recompute, which cover every mode of a placement."""
         candidates = {candidate.configuration: candidate for candidate in self._candidates.values()}
         for configuration, candidate in candidates.items():
-            wider = candidates.get(configuration._replace(recompute=SEARCH))
-            if wider is not None:
-                candidate.raise_floor(wider.least)
+            superset = candidates.get(configuration._replace(recompute=SEARCH))
+            if superset is not None:
+                candidate.raise_floor(superset.bound_without_search)
 
     def _open_prefixes(self, ceiling: Fraction | None) -> list[Key]:
         """Configurations with bounds below a ceiling: by bound, then number of stages.

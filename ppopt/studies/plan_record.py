@@ -1,7 +1,7 @@
 """A plan as an object of JSON, for the storage, and back.
 
 A row of a plan is the outcome of a job: the search of its configuration, or the evaluation of its
-strategy. A stored row is checked as that of a sweep: its schedule has the pipeline of the
+strategy. A stored row is checked like that of a sweep: its schedule has the pipeline of the
 configuration, and the verifier accepts it.
 """
 
@@ -19,11 +19,11 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.strategies import resolve
 from ppopt.studies import outcome
-from ppopt.studies.job import SolveJob
-from ppopt.studies.outcome import Effort, fraction
+from ppopt.studies.outcome import StoredEffort, fraction
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace
 from ppopt.studies.records import list_of, one_of, seconds, section_of, whole_number, workers
+from ppopt.studies.solve_job import SolveJob
 
 
 def to_object(plan: Plan) -> dict[str, Any]:
@@ -47,12 +47,12 @@ def _row_to_object(row: PlanRow) -> dict[str, Any]:
         "searches": row.searches,
         "ruled_out": row.ruled_out_by_bounds,
         "outcome": outcome.to_document(result),
-        "effort": Effort.of(result)._asdict(),
+        "effort": StoredEffort.of(result)._asdict(),
     }
 
 
-def _text(number: Fraction | None) -> str | None:
-    return None if number is None else str(number)
+def _text(value: Fraction | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def from_object(value: object, space: PlanSpace, options: SolveOptions) -> Plan:
@@ -121,17 +121,17 @@ def _configuration(value: object, space: PlanSpace) -> PlanConfiguration:
     raise InputError(f"{abbreviated(value)} is not of the space")
 
 
-def _effort(value: object) -> Effort:
+def _effort(value: object) -> StoredEffort:
     checks = {
         "status": one_of(*Status), "time_limit": seconds, "workers": workers, "seconds": seconds,
     }  # fmt: skip
-    return Effort(**section_of(value, checks))
+    return StoredEffort(**section_of(value, checks))
 
 
 def job_of_configuration(
     space: PlanSpace, configuration: PlanConfiguration, options: SolveOptions
 ) -> SolveJob:
-    """Job whose outcome a row of a plan is."""
+    """The job that a row of a plan is the outcome of."""
     strategy, kind = configuration.strategy, BackwardKind.MIXED
     if strategy != OPTIMAL and resolve(strategy).fused:
         kind = BackwardKind.WHOLE

@@ -1,7 +1,7 @@
-"""Reports beside the answer of a plan: queries on its search, each with a share of the time limit.
+"""Additional reports of a plan: queries on its search, each with a share of the time limit.
 
-The plan starts from hand strategies and is compared with them. It then says how much less memory
-is enough for its value, or for a given slowdown, and what more memory may bring.
+The plan starts from strategies and is compared with them. The reports then state the minimum memory
+for its value, or for a slowdown, and the effect of more memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MORE_ROUNDS = 2
 
 
 def share_of_search(params: PlanParams, *, limited: bool, within: bool) -> float:
-    """Share of the time limit that is left to the search beside all reports."""
+    """Share of the time limit that remains for the search without the reports."""
     share = (
         1
         - params.min_memory_share
@@ -44,14 +44,14 @@ class PlanReports:
         self._baselines = PlanBaselines(set_up.space, set_up.objective, set_up.backward_kind)
 
     def start_from_baselines(self) -> None:
-        """Evaluate hand strategies, and start every configuration from its best one."""
+        """Evaluate strategies, and start every configuration from its best one."""
         counts, params = self._search.set_up.space.batches, self._params
         max_seconds = min(params.baseline_share * self._deadline.seconds, params.baseline_seconds)
         try:
             with interrupts.heard():
-                for number, batches in enumerate(counts, start=1):
-                    seconds = max_seconds * number / len(counts)
-                    deadline = replace(self._search.told(self._deadline), seconds=seconds)
+                for index, batches in enumerate(counts, start=1):
+                    seconds = max_seconds * index / len(counts)
+                    deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
                     self._baselines.search(batches, deadline)
         except KeyboardInterrupt:
             self._search.interrupted = True
@@ -71,7 +71,7 @@ class PlanReports:
         return plan if plan.interrupted else self._with_baselines(plan)
 
     def _refined(self) -> Plan:
-        """Continue the hand strategies that the gain names; returns the updated plan.
+        """Continue the strategies that gains are reported over; returns the updated plan.
 
         This takes at most as long as the plan so far, and at most its share of the time limit.
         """
@@ -88,10 +88,10 @@ class PlanReports:
         return search.plan()
 
     def _with_less_memory(self) -> Plan:
-        """Add the least memory for the value of the plan that a short search finds.
+        """Add the minimum memory for the value of the plan that a short search finds.
 
-        This takes about as long as the plan so far, if so much of the time limit is left; nothing
-        is added if none is left.
+        This takes about as long as the plan so far, if that much time remains; nothing is added if
+        none remains.
         """
         search, best, params = self._search, self._search.best, self._params
         if self._deadline.over:
@@ -101,22 +101,24 @@ class PlanReports:
         useful = max(params.memory_share * limit, spent)
         seconds = max(
             params.min_memory_share * limit,
-            min(search.left + params.min_memory_share * limit, useful),
+            min(search.seconds_left + params.min_memory_share * limit, useful),
         )
         with interrupts.recorded() as pressed:
-            least = minimize_memory(best, search.told(Deadline.after(seconds)))
+            minimum = minimize_memory(best, search.with_progress(Deadline.after(seconds)))
         search.interrupted |= best.interrupted or bool(pressed)
-        return replace(search.plan(), least_memory=least)
+        return replace(search.plan(), least_memory=minimum)
 
     def _with_memory_within(self, plan: Plan, slowdown: Fraction) -> Plan:
-        """Add the least memory of any configuration at most `slowdown` slower than the best."""
+        """Add the minimum memory of any configuration at most `slowdown` slower than the best."""
         if self._deadline.over:
             return plan
         assert plan.best is not None and plan.best.per_microbatch is not None
         max_time = plan.best.per_microbatch * (1 + slowdown)
         deadline = Deadline.after(self._params.slowdown_share * self._deadline.seconds)
         with interrupts.recorded() as pressed:
-            within = within_share(self._search.candidates, max_time, self._search.told(deadline))
+            within = within_share(
+                self._search.candidates, max_time, self._search.with_progress(deadline)
+            )
         self._search.interrupted |= bool(pressed)
         return replace(plan, within=within, interrupted=self._search.interrupted)
 
@@ -127,23 +129,29 @@ class PlanReports:
         if limits is None or 2 * set_up.seconds > self._deadline.left:
             return plan
         assert plan.best is not None and plan.value is not None
-        more = tuple(limit * self._params.extra_memory_factor for limit in limits)
+        raised_limits = tuple(limit * self._params.extra_memory_factor for limit in limits)
         spent = plan.solve_seconds / limit
         share = max(self._params.extra_memory_share, min(1 - spent, spent / 2))
         search = PlanSearch(
-            replace(set_up.space, fields={**set_up.space.fields, "mem_limit": more}),
+            replace(set_up.space, fields={**set_up.space.fields, "mem_limit": raised_limits}),
             set_up.objective, set_up.backward_kind,
             self._options.with_deadline(Deadline.after(limit)), share,
         )  # fmt: skip
         search.set_known_value(plan.best.per_microbatch)
         search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
         search.run_rounds(MORE_ROUNDS)
-        value, least, batches = search.ceiling, search.lower_bound, plan.best.configuration.batches
-        assert value is not None and least is not None
-        return replace(plan, more_memory=MoreMemory(more, value * batches, least * batches))
+        value, lower_bound, batches = (
+            search.ceiling,
+            search.lower_bound,
+            plan.best.configuration.batches,
+        )
+        assert value is not None and lower_bound is not None
+        return replace(
+            plan, more_memory=MoreMemory(raised_limits, value * batches, lower_bound * batches)
+        )
 
     def _with_baselines(self, plan: Plan) -> Plan:
-        """Add the hand strategies; the remaining ones may slightly exceed the time limit."""
+        """Add the baselines; the remaining ones may slightly exceed the time limit."""
         assert plan.best is not None
         deadline = self._deadline
         with suppress(KeyboardInterrupt), interrupts.heard():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.notebook_view import NotebookView
@@ -16,7 +17,8 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
-from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
+from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
+from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -138,7 +140,7 @@ class PlanRow:
 
 
 def counted(rows: Sequence[PlanRow], num_late: int) -> str:
-    """Text that counts the configurations ruled out, searched, and left without a search.
+    """Text that counts the configurations excluded, searched, and not searched.
 
     `num_late` configurations without a row were not set up in time.
     """
@@ -155,13 +157,13 @@ def counted(rows: Sequence[PlanRow], num_late: int) -> str:
         "not set up in time": ("was " if num_late == 1 else "were ", num_late),
     }
     total = len(rows) + num_late
-    words = ", ".join(f"{number} {verb}{what}" for what, (verb, number) in counts.items() if number)
+    texts = (f"{count} {verb}{what}" for what, (verb, count) in counts.items() if count)
     every = "the 1 configuration" if total == 1 else f"all {total} configurations"
-    return f"over {every}: {words}"
+    return f"over {every}: {', '.join(texts)}"
 
 
 class LeastMemory(NamedTuple):
-    """The least memory at which the best configuration keeps its speed."""
+    """The minimum memory at which the best configuration keeps its speed."""
 
     memory: Fraction
     """Largest device peak of the best schedule found, in the user's unit."""
@@ -170,7 +172,7 @@ class LeastMemory(NamedTuple):
 
 
 class WithinShare(NamedTuple):
-    """The least memory found for a value that is at most a share above the best."""
+    """The minimum memory found for a value that is at most a share above the best."""
 
     configuration: PlanConfiguration
     value: Fraction
@@ -194,7 +196,7 @@ class MoreMemory(NamedTuple):
 
 
 class PlanBaseline(NamedTuple):
-    """A hand strategy compared with a plan."""
+    """A strategy compared with a plan."""
 
     strategy: str
     schedule: Schedule
@@ -243,6 +245,8 @@ class Plan(NotebookView):
     it, the best first; also those with placements and chunks outside the space."""
     late_baselines: tuple[str, ...] = ()
     """Hand strategies that were not evaluated for lack of time."""
+    current: Schedule | None = None
+    """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
 
     @property
     def best(self) -> PlanRow | None:
@@ -258,6 +262,18 @@ class Plan(NotebookView):
     def value(self) -> Fraction | None:
         """Objective of the best schedule; None without one."""
         return None if self.best is None else self.best.value
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The current schedule, the best one of the space that the runtime runs, and the best one.
+
+        The runtime is that of the space, or PyTorch.
+        """
+        schedules = [row.schedule for row in self.rows if row.schedule is not None]
+        schedules += [baseline.schedule for baseline in self.baselines if baseline.in_space]
+        best = None if self.schedule is None else BestSchedule(self.schedule, self.lower_bound)
+        runtime = DEFAULT_RUNTIME if self.space.runtime == ANY_RUNTIME else self.space.runtime
+        return headline(self.current, schedules, best, self.objective, runtime)
 
     def to_frame(self) -> DataFrame:
         """One row per configuration, in the user's units, as a pandas DataFrame.

@@ -2,12 +2,12 @@
 
 Every configuration has a lower bound over all of its partitions: first a quick one, then one by
 dynamic programming. One search serves the partitions and recompute of all configurations
-(`ppopt.studies.plan_product`): first a few partitions of each by heuristics, then more and more,
-and with all methods those of the best values and of the least bounds. After the first round the
-best schedule's own partition is searched alone. Configurations of hand strategies have a search of
-their own, which has its turn in every round. The plan ends when no configuration can beat the best
-schedule; the proof is complete when every bound reaches the best value. It also ends if no known
-partition may be better.
+(`ppopt.studies.plan_product`). It searches a few partitions of each by heuristics, then more, and
+with all methods those with the best values and the smallest bounds. After the first round the best
+schedule's own partition is searched alone. Configurations of strategies have a search of their own,
+which has its turn in every round. The plan ends when no configuration can beat the best schedule;
+the proof is complete when every bound reaches the best value. It also ends if no known partition
+can be better.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ class PlanSearch:
         self._deadline = replace(limit, seconds=share * limit.seconds)
         """Deadline of this search."""
         self._known_value: Fraction | None = None
-        """Time per microbatch that is known to be possible."""
+        """Time per microbatch that is known to be achievable."""
         self.interrupted = False
         """Whether Ctrl-C ended the search."""
         self._begun = False
-        """Whether the deadline counts: a first search was tried, with or without success."""
+        """Whether the deadline is in force: a first search has ended, with or without a
+        schedule."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options, self._deadline)
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
         self._orders = self.set_up.orders
         self._turn = self._deadline
         """Deadline of the running search of all orders."""
         self._cutoff: Fraction | None = None
-        """Ceiling as that search began: values at or above it are of no use."""
+        """Ceiling at the start of that search: values at or above it are not useful."""
         self._quick = 0
-        """Most searches of single partitions by heuristics, in all rounds so far."""
-        told = replace(
+        """Maximum number of heuristic searches of single partitions, in all rounds so far."""
+        reporting = replace(
             self._deadline, progress=lambda state: self._tell(state.phase, state), stop=self._ends
         )
         self._search = ConfigurationSearch(
             PlanProduct(self._orders, self._params.margin), self.set_up.problem,
-            options.with_deadline(told),
-            ceiling=lambda: self._cutoff, grace=GRACE,
+            options.with_deadline(reporting), ceiling=lambda: self._cutoff, grace=GRACE,
         )  # fmt: skip
         """Search of all orders of all configurations."""
         self._search.enumerate_listed()
         self._update_orders()
 
     def set_known_value(self, value: Fraction | None) -> None:
-        """Use a time per microbatch that is known to be possible."""
+        """Use a time per microbatch that is known to be achievable."""
         self._known_value = value
 
     def start_from(self, schedules: Iterable[Schedule]) -> None:
@@ -100,12 +100,12 @@ class PlanSearch:
         try:
             self._search_first()
             self._begun = True
-            for number in count():
+            for round_index in count():
                 if self._over:
                     break
                 before = self.lower_bound, self.ceiling
-                self._round(number)
-                if number == 0 and not self._over:
+                self._round(round_index)
+                if round_index == 0 and not self._over:
                     self._search_best_partition(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
@@ -113,10 +113,10 @@ class PlanSearch:
             self.interrupted = True
         return self.plan()
 
-    def run_rounds(self, number: int) -> None:
-        """Search for some rounds at most; a value is known."""
+    def run_rounds(self, round_index: int) -> None:
+        """Search for at most some rounds; a value must be known."""
         try:
-            for effort in range(number):
+            for effort in range(round_index):
                 if not self._over:
                     self._round(effort)
         except KeyboardInterrupt:
@@ -125,13 +125,13 @@ class PlanSearch:
     # The rounds.
 
     def _search_first(self) -> None:
-        """Search one configuration after the other until one has a schedule.
+        """Search the configurations one after the other until one has a schedule.
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        for number in range(1, len(self._orders) + 1):
+        for searches in range(1, len(self._orders) + 1):
             if self.best is None and not self._over:
-                self._search_orders(Effort(0, number), self._deadline)
+                self._search_orders(Effort(0, searches), self._deadline)
         latest = self._deadline.longer(GRACE)
         for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
             if self.best is not None or self.interrupted:
@@ -141,7 +141,7 @@ class PlanSearch:
             if latest.over:
                 return
 
-    def _round(self, number: int) -> None:
+    def _round(self, round_index: int) -> None:
         """Bound the configurations that may be best, and search them.
 
         The search of all orders has the turns of all of its open configurations.
@@ -151,19 +151,19 @@ class PlanSearch:
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
         if opened:
             each = (
-                self._params.partitions_per_round * 2 ** (number - 1)
-                if number
+                self._params.partitions_per_round * 2 ** (round_index - 1)
+                if round_index
                 else self._params.first_round_partitions
             )
             self._quick += each * opened
             turn = self._deadline.share(opened / (opened + waiting))
-            self._search_orders(Effort(max(0, number - 1), self._quick), turn)
+            self._search_orders(Effort(max(0, round_index - 1), self._quick), turn)
         for candidate in sorted(self._strategies, key=_by_bound):
             if self._over:
                 return
             if self._is_open(candidate):
                 waiting -= 1
-                candidate.search(max(0, number - 1), self._deadline.turn(waiting))
+                candidate.search(max(0, round_index - 1), self._deadline.turn(waiting))
                 self._note("configurations")
 
     def _bound(self, deadline: Deadline) -> None:
@@ -175,15 +175,15 @@ class PlanSearch:
             self._search.bound(share, self.ceiling)
             self._update_orders()
             self._note("bounds")
-        for place, candidate in enumerate(waiting):
+        for index, candidate in enumerate(waiting):
             ceiling = self.ceiling
             if ceiling is not None:
                 ceiling *= candidate.configuration.batches * self._params.margin
-            candidate.raise_bound(deadline.turn(len(waiting) - place - 1), ceiling)
+            candidate.raise_bound(deadline.turn(len(waiting) - index - 1), ceiling)
             self._note("bounds")
 
     def _search_orders(self, effort: Effort, turn: Deadline) -> None:
-        """Search all orders for at most a turn; if nothing is found, until the deadline."""
+        """Search all orders for at most a turn; without a schedule, until the deadline."""
         self._begin(turn)
         self._search.search(effort)
         self._update_orders()
@@ -211,8 +211,8 @@ class PlanSearch:
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
-        found, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
-        if found and self._turn.over:
+        has_value, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
+        if has_value and self._turn.over:
             return True
         return stop is not None and stop(self._state(state.phase, state))
 
@@ -224,7 +224,7 @@ class PlanSearch:
             candidate.update(ceiling)
 
     def _raise_strategies(self) -> None:
-        """Raise the bounds of hand strategies to those of all orders of the same configuration."""
+        """Raise the bounds of strategies to those of all orders of the same configuration."""
         orders = {candidate.configuration: candidate for candidate in self._orders}
         for candidate in self._strategies:
             wider = orders.get(candidate.configuration._replace(strategy=OPTIMAL))
@@ -237,7 +237,7 @@ class PlanSearch:
         self._raise_strategies()
         self._tell(phase)
 
-    # Which configuration.
+    # Queries.
 
     @property
     def best(self) -> PlanCandidate | None:
@@ -254,8 +254,14 @@ class PlanSearch:
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        least = lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))
-        return least if least is None or self.ceiling is None else min(least, self.ceiling)
+        lower_bound = lower_bound_of(
+            bounds_of_all(map(_by_bound, self._possible), self.set_up.late)
+        )
+        return (
+            lower_bound
+            if lower_bound is None or self.ceiling is None
+            else min(lower_bound, self.ceiling)
+        )
 
     @property
     def _possible(self) -> list[PlanCandidate]:
@@ -268,7 +274,7 @@ class PlanSearch:
 
     @property
     def ceiling(self) -> Fraction | None:
-        """Least time per microbatch that is known to be possible."""
+        """Minimum time per microbatch that is known to be achievable."""
         best = self.best
         times = [None if best is None else _value(best), self._known_value]
         return min((time for time in times if time is not None), default=None)
@@ -277,7 +283,7 @@ class PlanSearch:
     def _over(self) -> bool:
         """Whether the search ends now.
 
-        A first search is tried even if time is up, unless a value is known already.
+        A first search runs even if time is up, unless a value is known.
         """
         tried = self._begun or self._known_value is not None
         if self.interrupted or (tried and self._deadline.over):
@@ -289,12 +295,12 @@ class PlanSearch:
 
     @property
     def _exhausted(self) -> bool:
-        """Whether no configuration that may be best has anything left to search."""
+        """Whether all configurations that may be best are searched exhaustively."""
         if any(map(self._is_open, self._orders)) and not self._search.exhausted:
             return False
         return all(candidate.exhausted for candidate in filter(self._is_open, self._strategies))
 
-    # What is reported.
+    # Reports.
 
     def _state(self, phase: str, orders: Progress | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.
@@ -304,59 +310,61 @@ class PlanSearch:
         best, bound = self.best, self.lower_bound or Fraction(0)
         known = [None if best is None else _value(best)]
         if orders is not None:
-            others = [_by_bound(other) for other in self._strategies if not other.impossible]
-            running = bounds_of_all([orders.lower_bound, *others], self.set_up.late)
+            strategy_bounds = [
+                _by_bound(candidate) for candidate in self._strategies if not candidate.impossible
+            ]
+            running = bounds_of_all([orders.lower_bound, *strategy_bounds], self.set_up.late)
             bound = max(bound, lower_bound_of(running) or Fraction(0))
             known.append(orders.value)
         batches = self.set_up.space.batches[0] if best is None else best.configuration.batches
         value = min((time for time in known if time is not None), default=None)
-        shown = None if value is None else value * batches
-        return Progress(self._deadline.spent, phase, shown, bound * batches)
+        reported_value = None if value is None else value * batches
+        return Progress(self._deadline.spent, phase, reported_value, bound * batches)
 
     def _tell(self, phase: str, orders: Progress | None = None) -> None:
         if self._deadline.progress is not None:
             self._deadline.progress(self._state(phase, orders))
 
     @property
-    def left(self) -> float:
-        """Seconds left to this search."""
+    def seconds_left(self) -> float:
+        """Remaining seconds of this search."""
         return self._deadline.left
 
-    def told(self, deadline: Deadline) -> Deadline:
-        """Deadline of work whose progress the plan reports, with its own value and bound."""
+    def with_progress(self, deadline: Deadline) -> Deadline:
+        """The deadline with the plan's progress callback, which reports its own value and bound."""
         return replace(deadline, progress=lambda state: self._tell(state.phase))
 
     # The plan.
 
     def _take_included(self) -> None:
-        """Give configurations of chosen recompute the better schedules of those they include."""
+        """Copy better schedules to the configurations of chosen recompute that include them."""
         scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
         for candidate in self.candidates:
-            for other in scheduled:
-                chosen = other.configuration._replace(recompute=SEARCH)
-                if other is not candidate and chosen == candidate.configuration:
-                    assert other.schedule is not None
-                    candidate.take(other.schedule)
+            for source in scheduled:
+                chosen = source.configuration._replace(recompute=SEARCH)
+                if source is not candidate and chosen == candidate.configuration:
+                    assert source.schedule is not None
+                    candidate.take(source.schedule)
 
     def plan(self) -> Plan:
-        """The plan as it is known now."""
+        """The current plan."""
         self._take_included()
-        best, least, set_up = self.best, self.lower_bound, self.set_up
+        best, lower_bound, set_up = self.best, self.lower_bound, self.set_up
         ceiling = None if best is None else _value(best)
         rows = [candidate.row(ceiling) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)
         batches = set_up.space.batches[0] if best is None else best.configuration.batches
         if best is None:
-            status = Status.UNKNOWN if least is not None else Status.INFEASIBLE
+            status = Status.UNKNOWN if lower_bound is not None else Status.INFEASIBLE
         else:
-            status = Status.OPTIMAL if least == _value(best) else Status.FEASIBLE
+            status = Status.OPTIMAL if lower_bound == _value(best) else Status.FEASIBLE
         scope = delay_scope(set_up.problem)
         return Plan(
             space=set_up.space,
             objective=set_up.objective,
             status=status,
             rows=tuple(rows),
-            lower_bound=None if least is None else least * batches,
+            lower_bound=None if lower_bound is None else lower_bound * batches,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,
@@ -367,10 +375,15 @@ class PlanSearch:
     @property
     def _open_text(self) -> str:
         """Text that names the configuration whose bound leaves the gap open, if any."""
-        least, best = self.lower_bound, self.best
-        if least is None or best is None or least == _value(best) or self.set_up.num_late:
+        lower_bound, best = self.lower_bound, self.best
+        if (
+            lower_bound is None
+            or best is None
+            or lower_bound == _value(best)
+            or self.set_up.num_late
+        ):
             return ""
-        return f"; the least bound is that of {min(self._possible, key=_by_bound).configuration}"
+        return f"; the minimum bound is that of {min(self._possible, key=_by_bound).configuration}"
 
 
 def _value(candidate: PlanCandidate) -> Fraction:

@@ -1,4 +1,4 @@
-"""Sets up the configurations of a plan: the pipeline of each, and the choice of what is open."""
+"""Sets up the configurations of a plan: the pipeline of each, and its open decisions."""
 
 from __future__ import annotations
 
@@ -51,16 +51,20 @@ class PlanSetUp:
         candidates, left_out = set_up_until(deadline, space, self._candidate)
         if not candidates:
             raise InputError(next(iter(left_out.values())))
-        self.orders = [one for one in candidates.values() if one.strategy is None]
+        self.orders = [candidate for candidate in candidates.values() if candidate.strategy is None]
         """Configurations of all orders."""
-        self.strategies = [one for one in candidates.values() if one.strategy is not None]
-        """Configurations of hand strategies."""
-        self.skipped = tuple((str(left), reason) for left, reason in left_out.items())
+        self.strategies = [
+            candidate for candidate in candidates.values() if candidate.strategy is not None
+        ]
+        """Configurations of strategies."""
+        self.skipped = tuple(
+            (str(configuration), reason) for configuration, reason in left_out.items()
+        )
         """Configurations that are not set up, each with the reason."""
         self.num_late = list(left_out.values()).count(OUT_OF_TIME)
         """Number of configurations for which no time was left."""
         self.seconds = began.spent
-        """Seconds that this took."""
+        """Seconds of the set-up."""
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""
@@ -68,10 +72,11 @@ class PlanSetUp:
         kind = backward_kind_of(configuration, self.backward_kind)
         problem = problem_of(pipeline, self.objective, kind)
         choice = choice_of(problem, self._deadline) or SinglePipeline(problem)
-        if configuration.strategy == OPTIMAL:
-            return PlanCandidate(PlanChoice(configuration, problem, choice), self._options)
-        if isinstance(choice, OrderChoice):
+        if isinstance(choice, OrderChoice) and configuration.strategy != OPTIMAL:
             choice = choice.inner
+        plan_choice = PlanChoice(configuration, problem, choice)
+        if configuration.strategy == OPTIMAL:
+            return PlanCandidate(plan_choice, self._options)
         search = StrategySearch(
             problem.pipeline,
             configuration.strategy,
@@ -80,11 +85,11 @@ class PlanSetUp:
             accepts_partition=partitions_on(space.runtime, problem.pipeline),
             seed=self._options.seed,
         )
-        return PlanCandidate(PlanChoice(configuration, problem, choice), self._options, search)
+        return PlanCandidate(plan_choice, self._options, search)
 
     @property
     def candidates(self) -> list[PlanCandidate]:
-        """All candidates, those of hand strategies last."""
+        """All candidates, those of strategies last."""
         return [*self.orders, *self.strategies]
 
     @property
@@ -109,9 +114,9 @@ class PlanSetUp:
 
 
 def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:
-    """Kind of backwards of the schedules of a configuration, of those of a kind that was asked for.
+    """Kind of backwards of a configuration's schedules, within the kind that was requested.
 
-    Raises NotApplicableError if the strategy of the configuration has other ones.
+    Raises NotApplicableError if the strategy of the configuration has another kind.
     """
     if configuration.strategy == OPTIMAL:
         return kind

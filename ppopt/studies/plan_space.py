@@ -13,22 +13,27 @@ from ppopt.formats import megatron_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.layer_choices import refuse_search
 from ppopt.problem.microbatches import GIVEN_ORDER
+from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.current_schedule import current_schedule
 
 Key = TypeVar("Key")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 PLACEMENTS = ("linear", "interleaved", "v")
 """Placements of a plan by default."""
 CHUNKS = (1, 2)
 """Default numbers of stages per device."""
 OPTIMAL = "optimal"
 """Value of `strategies` for the best schedule of any order."""
-RUNTIMES = ("any", "torch", "megatron")
+ANY_RUNTIME = "any"
+"""Value of `runtime` for a plan that no runtime restricts."""
+RUNTIMES = (ANY_RUNTIME, "torch", "megatron")
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
@@ -40,6 +45,8 @@ CARRIED = (
 """Fields of a pipeline that a plan from it keeps."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
+_DEFAULT_RECOMPUTE = {"none": "none", "full": "full", SEARCH: "full", AS_GIVEN: None}
+"""Recompute of the default current schedule for each of them."""
 
 
 class PlanConfiguration(NamedTuple):
@@ -79,7 +86,7 @@ class PlanSpace:
     chunks: tuple[int, ...] = CHUNKS
     recompute: tuple[str, ...] = (AS_GIVEN,)
     strategies: tuple[str, ...] = (OPTIMAL,)
-    runtime: str = "any"
+    runtime: str = ANY_RUNTIME
     """Runtime of the schedule, one of `RUNTIMES`."""
     options: Options = field(default_factory=Options)
     """Options of the strategies."""
@@ -185,6 +192,23 @@ class PlanSpace:
         rule.built(placed, options)
         return placed
 
+    def current_schedule(
+        self, current: Schedule | str | None, objective: Objective
+    ) -> Schedule | None:
+        """What the user runs today, for the microbatches of the space; see `current_schedule`.
+
+        A strategy has the first number of microbatches. If the space has recompute modes, the
+        default strategy has the first that fits the limits.
+        """
+        batches = self.batches[0]
+        if isinstance(current, Schedule) and current.pipeline.batches in self.batches:
+            batches = current.pipeline.batches
+        pipeline = self.model.pipeline(
+            devices=self.devices, batches=batches, partition=self.partition, **self.fields
+        )
+        modes = dict.fromkeys(_DEFAULT_RECOMPUTE[mode] for mode in self.recompute)
+        return current_schedule(current, pipeline, objective, self.options, modes)
+
     def options_of(self, configuration: PlanConfiguration) -> Options:
         """Options that the strategy of a configuration takes."""
         return resolve(configuration.strategy).own_options(self.options)
@@ -203,10 +227,10 @@ def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
     if pipeline.partition != SEARCH:
         trainer_partition.megatron_arguments(pipeline, group_size)
         return
-    takes = trainer_partition.megatron_partitions(pipeline)
+    supports = trainer_partition.megatron_partitions(pipeline)
     ones, rest = (1,) * (pipeline.num_stages - 1), len(pipeline.model) - pipeline.num_stages + 1
     last, before = ((*ones[after:], rest, *ones[:after]) for after in (0, 1))
-    if not (takes(before) or takes(last)):
+    if not (supports(before) or supports(last)):
         trainer_partition.megatron_arguments(replace(pipeline, partition=last, mem_limit=None))
 
 
@@ -219,23 +243,23 @@ def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] 
 
 
 def set_up_until(
-    deadline: Deadline, keys: Iterable[Key], make: Callable[[Key], Made]
-) -> tuple[dict[Key, Made], dict[Key, str]]:
-    """Make something of every key; also returns the keys that are left out, with the reasons.
+    deadline: Deadline, keys: Iterable[Key], make: Callable[[Key], Item]
+) -> tuple[dict[Key, Item], dict[Key, str]]:
+    """Call `make` for every key; returns the results, and the skipped keys with the reasons.
 
-    Left out is what does not apply and, once something is made, that for which no time is left.
+    Skipped are keys that do not apply and, after the first result, those after the deadline.
     """
-    all_made: dict[Key, Made] = {}
+    results: dict[Key, Item] = {}
     left_out: dict[Key, str] = {}
     for key in keys:
-        if all_made and deadline.over:
+        if results and deadline.over:
             left_out[key] = OUT_OF_TIME
             continue
         try:
-            all_made[key] = make(key)
+            results[key] = make(key)
         except NotApplicableError as error:
             left_out[key] = str(error)
-    return all_made, left_out
+    return results, left_out
 
 
 def default_strategies(runtime: str) -> tuple[str, ...]:
@@ -246,14 +270,14 @@ def default_strategies(runtime: str) -> tuple[str, ...]:
 def fields_of(pipeline: Pipeline) -> dict[str, Any]:
     """Pipeline fields that a plan neither chooses nor takes as arguments: links, speeds, counts.
 
-    Default values are left out: they hold for any number of devices.
+    Default values are omitted: they hold for any number of devices.
     """
-    given = {name: getattr(pipeline, name) for name in CARRIED}
+    carried = {name: getattr(pipeline, name) for name in CARRIED}
     links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
     default = {declared.name: declared.default for declared in dataclass_fields(PipelineFields)}
     speeds = pipeline.device_speed
     slow = {} if set(speeds) == {1} else {"device_speed": speeds}
-    return {name: v for name, v in (given | links).items() if v != default[name]} | slow
+    return {name: v for name, v in (carried | links).items() if v != default[name]} | slow
 
 
 def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 Two arguments hold for every partition, placement and order on P devices. M microbatches run. If
 they differ, M is the sum of their factors on times, and for memory that of the products of both.
 
-- Work: the devices together run F and the less of BW and of B + W of every layer and microbatch,
+- Work: the devices together run F and the shorter of BW and B + W of every layer and microbatch,
   and every optimizer step; T is at least this divided by P.
-- Memory: layer l keeps its activation of a microbatch at least from the start of its F to the end
-  of its B or BW. In between run F and B or BW of all layers from l on, one after the other. So the
-  sum over layers of M x activation x time kept is at most (sum of limits - sum of static) x T.
+- Memory: the activation of layer l for a microbatch is live at least from the start of its F to the
+  end of its B or BW. In between, F and B or BW of all layers from l on run one after the other. So
+  the sum over layers of M x activation x live time is at most (sum of limits - sum of static) x T.
 
-A layer that recomputes keeps less and works longer. The bound is the least maximum of both over
-all choices of layers that recompute, even of a fraction of a layer.
+A layer that recomputes keeps less memory and works longer. The bound is the minimum, over all
+choices of layers that recompute (even fractions of a layer), of the maximum of both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ppopt.studies.plan_space import PlanSpace
 
 
 class _Recompute(NamedTuple):
-    """What recompute of a layer changes."""
+    """Effect of recompute of a layer on both bounds."""
 
     work: Fraction
     """Time by which the bound by work grows."""
@@ -51,18 +51,18 @@ def quick_bound(
     work = sum((batches * minimum_work(layer) + layer.optimizer for layer in layers), Fraction(0))
     if limits is None:
         return work / devices
-    room = sum(limits) - sum(layer.static for layer in layers)
-    kept = _times_kept(layers)
-    held = sum(time * layer.activation for time, layer in zip(kept, layers, strict=True))
-    if room < 0 or (not room and held):
+    headroom = sum(limits) - sum(layer.static for layer in layers)
+    times = _live_times(layers)
+    memory_time = sum(time * layer.activation for time, layer in zip(times, layers, strict=True))
+    if headroom < 0 or (not headroom and memory_time):
         return None
-    per_room = in_memory / room if room else Fraction(0)
+    per_headroom = in_memory / headroom if headroom else Fraction(0)
     changes = [
-        _Recompute(batches * layer.recompute_time / devices, per_room * time * layer.saved)
-        for time, layer in zip(kept, layers, strict=True)
+        _Recompute(batches * layer.recompute_time / devices, per_headroom * time * layer.saved)
+        for time, layer in zip(times, layers, strict=True)
         if layer.saved
     ]
-    return _least_maximum(work / devices, per_room * held, changes, space.recompute)
+    return _min_maximum(work / devices, per_headroom * memory_time, changes, space.recompute)
 
 
 def minimum_work(layer: Layer) -> Fraction:
@@ -71,8 +71,8 @@ def minimum_work(layer: Layer) -> Fraction:
     return time
 
 
-def _times_kept(layers: Sequence[Layer]) -> list[Fraction]:
-    """Least time from the start of F to the end of B or BW of every layer."""
+def _live_times(layers: Sequence[Layer]) -> list[Fraction]:
+    """Minimum time from the start of F to the end of B or BW of every layer."""
     times, after = [], Fraction(0)
     for layer in reversed(layers):
         after += layer.forward + min(layer.backward, layer.backward_input)
@@ -80,10 +80,10 @@ def _times_kept(layers: Sequence[Layer]) -> list[Fraction]:
     return times[::-1]
 
 
-def _least_maximum(
+def _min_maximum(
     work: Fraction, memory: Fraction, changes: Sequence[_Recompute], modes: Sequence[str]
 ) -> Fraction:
-    """Least maximum of both bounds over the choices of recompute that the modes allow."""
+    """Minimum over the allowed choices of recompute of the maximum of both bounds."""
     if set(modes) == {"full"}:
         work += sum(change.work for change in changes)
         memory -= sum(change.memory for change in changes)
@@ -100,5 +100,5 @@ def _least_maximum(
 
 
 def _saving(change: _Recompute) -> Fraction | float:
-    """Memory that recompute saves per time that it takes."""
+    """Memory that recompute saves per added time."""
     return change.memory / change.work if change.work else inf

@@ -1,9 +1,9 @@
 """Record types of the storage, and the validation of SQLite rows.
 
-A storage is untrusted input: SQLite keeps a value of any type in any column, a file may be damaged,
-and others can write it. Readers of records rely on them, so every value is checked here: its type,
-its range, the form of compressed JSON. `ppopt.studies.outcome` checks the content of a schedule.
-Every reader raises InputError, which names the column.
+A storage is untrusted input: SQLite accepts a value of any type in any column, a file may be
+damaged, and other programs can write it. So every value is checked here: its type, its range, the
+form of compressed JSON. `ppopt.studies.outcome` checks the content of a schedule. Every reader
+raises InputError, which names the column.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ppopt.formats.schedule_json import LARGEST_FILE
 from ppopt.solver.result import Status
 
 LARGEST_RECORD = LARGEST_FILE
-"""Most bytes of JSON in a compressed value: those of a schedule file."""
+"""Maximum bytes of JSON in a compressed value: the maximum of a schedule file."""
 DEEPEST = 8
-"""Deepest nesting of lists and objects in settings and figures of a row."""
+"""Maximum nesting of lists and objects in settings and figures of a row."""
 LARGEST_INT = 2**63 - 1
 """Largest whole number of SQLite."""
 COMPLETE, FAIL = "complete", "fail"
@@ -35,7 +35,7 @@ Check = Callable[[object], Any]
 
 
 class DamagedError(InputError):
-    """A record whose values are not those that ppopt writes."""
+    """A record with values that ppopt does not write."""
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def damage(what: str, advice: str = "") -> Iterator[None]:
     try:
         yield
     except (InputError, NotApplicableError) as error:
-        more = f"; {advice}" if advice else ""
-        raise DamagedError(f"{what} is damaged ({error}){more}") from None
+        suffix = f"; {advice}" if advice else ""
+        raise DamagedError(f"{what} is damaged ({error}){suffix}") from None
 
 
 def one_line(error: Exception) -> str:
@@ -54,7 +54,7 @@ def one_line(error: Exception) -> str:
 
 
 class StoredResult(NamedTuple):
-    """A search or an evaluation as it is stored; see `ppopt.studies.outcome`."""
+    """A stored search or evaluation; see `ppopt.studies.outcome`."""
 
     key: str
     strategy: str
@@ -113,7 +113,7 @@ class SweepRow:
 class StudyRecord(NamedTuple):
     """A study without its trials."""
 
-    number: int
+    study_id: int
     name: str
     base: str
     """Identity of what all its trials share."""
@@ -130,7 +130,7 @@ def canonical(value: object) -> str:
 
 
 def packed(value: object) -> bytes:
-    """Compressed JSON; its checksum tells whether it is complete."""
+    """Compressed JSON; its checksum shows whether it is complete."""
     return zlib.compress(json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
 
 
@@ -258,10 +258,10 @@ def _asked(value: object) -> tuple[str, ...]:
 
 def _object(value: object) -> dict[str, Any]:
     """Read an object of JSON from its text: no number beyond floats, and limited depth."""
-    found = parse_json(utf8(value), "JSON", finite_float)
-    if not isinstance(found, dict):
-        raise InputError(f"{abbreviated(found)} is not an object {{...}}")
-    level: list[Any] = [found]
+    content = parse_json(utf8(value), "JSON", finite_float)
+    if not isinstance(content, dict):
+        raise InputError(f"{abbreviated(content)} is not an object {{...}}")
+    level: list[Any] = [content]
     for _ in range(DEEPEST):
         entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)
         below = list(chain.from_iterable(entries))
@@ -271,7 +271,7 @@ def _object(value: object) -> dict[str, Any]:
         level = [entry for entry in below if isinstance(entry, dict | list)]
     if level:
         raise InputError("lists or objects are nested too deeply")
-    return found
+    return content
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -324,7 +324,7 @@ _TRIAL: Mapping[str, Check] = {
 TRIAL = tuple(_TRIAL)
 """Columns of a row of a study."""
 _STUDY: Mapping[str, Check] = {
-    "number": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
+    "study_id": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
     "name": utf8,
     "base": utf8,
     "created": utf8,

@@ -20,11 +20,11 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress
 from ppopt.strategies import OPTIONS, Options, names
 from ppopt.studies.evaluate import evaluate
-from ppopt.verifier.measured import planned
+from ppopt.verifier.measured_steps import planned
 
 FREE = ("order", "times", "proof", "peak memory")
-"""Items in which schedules of equal value may differ: not compared if a search had several workers.
-"""
+"""Items in which schedules of equal value may differ; not compared if the search had several
+workers."""
 
 
 _CLAIMED_OVER = {
@@ -36,7 +36,7 @@ _CLAIMED_OVER = {
     Argument.PLACEMENTS: "placements",
     Argument.ORDERS: "orders of the microbatches",
 }
-"""Objects that a bound may be claimed over, by its argument."""
+"""What a bound quantifies over, by its argument."""
 
 
 class Difference(NamedTuple):
@@ -62,7 +62,7 @@ class ReferenceCheck(NamedTuple):
     ignored_differences: tuple[Difference, ...] = ()
     """Differences in items that are not compared."""
     order_compared: bool = True
-    """Whether the order and what follows from it (`FREE`) were compared."""
+    """Whether the order, and the items that depend on it (`FREE`), were compared."""
 
 
 def check_reference(
@@ -70,67 +70,69 @@ def check_reference(
 ) -> ReferenceCheck:
     """Recompute a reference and compare.
 
-    A search runs with the objective, seed, workers and time limit that the file names, a strategy
-    with its options; any other order (an imported one) is timed again. If a search had several
-    workers, or chose the order of the microbatches, another schedule may have the same value:
-    orders are not compared, nor what follows from them (`FREE`); differences in these are in
-    `ignored_differences`. Raises InputError if the file does not say enough, or a strategy no
-    longer applies.
+    A search runs with the objective, seed, workers and time limit in the file, a strategy with its
+    options; any other order (an imported one) is timed again. If a search had several workers, or
+    chose the order of the microbatches, another schedule may have the same value: orders, and the
+    items that depend on them (`FREE`), are not compared; differences in these are in
+    `ignored_differences`. Raises InputError if the file lacks settings, or a strategy no longer
+    applies.
     """
     planned(reference, "check")
     schedule = _remade(reference, progress)
     notes = _notes(reference, schedule)
     order_compared = _order_not_compared(reference) is None
     if schedule is None:
-        status = Difference("status", _said(reference, "status"), "unknown")
+        status = Difference("status", _claim_text(reference, "status"), "unknown")
         return ReferenceCheck(None, (status,), notes, order_compared=order_compared)
-    found = differences(reference, schedule)
+    all_differences = differences(reference, schedule)
     uncompared = {*(() if order_compared else FREE), *_not_repeated(reference)}
-    free = tuple(entry for entry in found if entry.what in uncompared)
-    counted = tuple(entry for entry in found if entry not in free)
+    free = tuple(entry for entry in all_differences if entry.what in uncompared)
+    counted = tuple(entry for entry in all_differences if entry not in free)
     return ReferenceCheck(schedule, counted, notes, free, order_compared)
 
 
 def differences(before: Schedule, after: Schedule) -> tuple[Difference, ...]:
-    """Compare the claims, the metrics, then the order or, if that is the same, the times.
+    """Compare the claims, the metrics, then the order or, if orders are equal, the times.
 
-    Both are schedules of the same pipeline, complete enough to be measured.
+    Both must be schedules of the same pipeline with all operations.
     """
-    found = []
+    changes = []
     for what, key in (("status", "status"), ("lower bound", "lower_bound"), ("proof", "proof")):
-        old, new = _said(before, key), _said(after, key)
+        old, new = _claim_text(before, key), _claim_text(after, key)
         if old != new:
-            found.append(Difference(what, old, new))
+            changes.append(Difference(what, old, new))
     figures = [_figures(schedule) for schedule in (before, after)]
     for what in figures[0]:
         if figures[0][what] != figures[1][what]:
-            found.append(Difference(what, figures[0][what], figures[1][what]))
-    moved = first_difference(before, after)
-    return tuple(found if moved is None else [*found, moved])
+            changes.append(Difference(what, figures[0][what], figures[1][what]))
+    difference = first_difference(before, after)
+    return tuple(changes if difference is None else [*changes, difference])
 
 
 def first_difference(before: Schedule, after: Schedule) -> Difference | None:
-    """Find the first operation in which two schedules differ, or that runs at another time."""
+    """Find the first operation in which two orders differ or, if none, that has another time."""
     for device, (old, new) in enumerate(zip(before.orders, after.orders, strict=True)):
         shared = min(len(old), len(new))  # an overlapped pair differs from its parts in turn
         unequal = np.flatnonzero(old[:shared] != new[:shared])
         if len(unequal) or len(old) != len(new):
-            place = int(unequal[0]) if len(unequal) else shared
+            position = int(unequal[0]) if len(unequal) else shared
             what = [
-                _op(schedule, codes, place) for schedule, codes in ((before, old), (after, new))
+                _op(schedule, codes, position) for schedule, codes in ((before, old), (after, new))
             ]
-            return Difference("order", f"{what[0]} as number {place} on device {device}", what[1])
+            return Difference(
+                "order", f"{what[0]} as number {position} on device {device}", what[1]
+            )
     time = before.pipeline.ticks.time
 
-    def shown(row: Operation | None) -> str:
+    def describe_row(row: Operation | None) -> str:
         if row is None:
             return "nothing"
         start, end = (exact.plain(time(tick)) for tick in (row.start, row.end))
         return f"{row} on device {row.device} from {start} to {end}"
 
     both = zip_longest(before.operations.rows(), after.operations.rows())
-    moved = next((pair for pair in both if pair[0] != pair[1]), None)
-    return None if moved is None else Difference("times", *map(shown, moved))
+    changed = next((pair for pair in both if pair[0] != pair[1]), None)
+    return None if changed is None else Difference("times", *map(describe_row, changed))
 
 
 def _remade(reference: Schedule, progress: Callable[[Progress], None] | None) -> Schedule | None:
@@ -165,7 +167,7 @@ def _options(values: Mapping[str, int]) -> Options:
 def _not_repeated(reference: Schedule) -> tuple[str, ...]:
     """Claims about all configurations, which are not compared with a search of one.
 
-    The proof; if a gap was left, also status and bound, which may be better for one alone.
+    These are the proof and, if the gap was open, status and bound, which may be better for one.
     """
     if _claimed_over(reference) is None:
         return ()
@@ -175,7 +177,7 @@ def _not_repeated(reference: Schedule) -> tuple[str, ...]:
 
 
 def _claimed_over(reference: Schedule) -> str | None:
-    """Objects besides orders that the bound of a file is claimed over all of; None if none."""
+    """What the bound of a file quantifies over besides orders; None if nothing."""
     certificate = reference.origin.certificate
     return None if certificate is None else _CLAIMED_OVER.get(certificate.argument)
 
@@ -225,7 +227,7 @@ def _notes(reference: Schedule, schedule: Schedule | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _said(schedule: Schedule, key: str) -> str:
+def _claim_text(schedule: Schedule, key: str) -> str:
     return str(origin_json.origin_to_object(schedule.origin).get(key, "none"))
 
 

@@ -1,9 +1,10 @@
 """Robustness: a fixed order under random times of its operations.
 
-Every operation keeps its position in the order of its device, starts when its inputs are there and
-its device is free, and takes its own time multiplied by a random factor. No device begins before
-its first start in the schedule. Delays between devices are unchanged. If links are streams, every
-link keeps the order and the times of its transfers. So do collectives and optimizers.
+Every operation keeps its position in the order of its device, starts when its inputs have arrived
+and its device is free, and takes its own time multiplied by a random factor. No device begins
+before its first start in the schedule. Delays between devices are unchanged. If links are streams,
+the order and the times of transfers on every link are unchanged. The same holds for collectives and
+optimizers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ppopt.schedule.schedule import Schedule
 
 SAMPLES = 1000
 BLOCK = 2**24
-"""Most random times in memory at once."""
+"""Maximum number of random times in memory at once."""
 
 
 @dataclass(frozen=True)

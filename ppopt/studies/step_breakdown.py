@@ -1,4 +1,4 @@
-"""What the time of a step consists of, where costs are derived: five parts that add up to it."""
+"""Breaks down the time of a step with derived costs into five parts that add up to it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _communication(schedule: Schedule, layers: Sequence[LayerCosts]) -> Fraction
     total = Fraction(0)
     for times, layer, stage in zip(each, pipeline.model.layers, stage_of, strict=True):
         for kind, field in _FIELD.items():
-            again = times.forward if layer.recompute and kind in (OpKind.B, OpKind.BW) else 0.0
-            total += int(counts[kind, stage]) * _ms(getattr(times, field) + again)
+            recomputed = times.forward if layer.recompute and kind in (OpKind.B, OpKind.BW) else 0.0
+            total += int(counts[kind, stage]) * _ms(getattr(times, field) + recomputed)
     return total
 
 

@@ -2,11 +2,11 @@
 
 A storage is named by a URL, as in Optuna: `sqlite:///ppopt.db` is a file in the current folder,
 `sqlite:////data/ppopt.db` one of an absolute path. There are three tables. `results` has searches
-and evaluations, by the key of their content. `studies` has a name, what all its trials share, the
-settings of all requested rows, and the last command that requested rows. `trials` has the settings
-of one row of a study, and how it ended. A trial that is done names its result; trials of several
-studies may name the same one. `ppopt.studies.records` converts rows to records and checks every
-value.
+and evaluations, by the key of their content. `studies` has the name of a study, the digest of what
+its trials share, the settings of all requested rows, and the last command that requested rows.
+`trials` has the settings of one row of a study, and its outcome. A completed trial names its
+result; trials of several studies may name the same result. `ppopt.studies.records` converts rows to
+records and checks every value.
 
 Every write is one transaction in a write-ahead log: a process that is killed loses nothing that was
 written before. Several processes may read and write at the same time, on one machine; SQLite's
@@ -43,7 +43,7 @@ from ppopt.studies.records import (
 DEFAULT = "sqlite:///ppopt.db"
 PREFIX = "sqlite:///"
 PATIENCE = 30.0
-"""Seconds to wait for another process that holds the lock."""
+"""Seconds to wait for another process that has the lock."""
 APPLICATION = 0x70706F70
 """SQLite's `application_id` of ppopt's files: `ppop`."""
 MIGRATIONS = (
@@ -86,7 +86,7 @@ MIGRATIONS = (
 
 
 class StudySummary(NamedTuple):
-    """A study with the counts of its rows, as listed."""
+    """A study with the counts of its rows."""
 
     name: str
     base: str
@@ -105,11 +105,11 @@ _STUDY = "study_id, study_name, base, created, asked, command"
 
 
 class StorageError(InputError):
-    """A storage that cannot be read or written; the message says what to do."""
+    """Error of a storage that cannot be read or written; the message says what to do."""
 
 
 def path_of(url: str) -> Path:
-    """File of the URL of a storage; raises InputError if the URL is none of SQLite."""
+    """File of the URL of a storage; raises InputError if it is not a URL of SQLite."""
     name = url.removeprefix(PREFIX)
     if name == url or not name:
         raise InputError(f"storage: {url!r} is not known; write {DEFAULT} or the like")
@@ -184,14 +184,14 @@ class Storage:
         self._link.close()
 
     def _prepare(self, *, readonly: bool) -> None:
-        """Check what kind of file it is, and upgrade it to the newest version."""
-        tables = self._one("SELECT count(*) FROM sqlite_master")
-        application = self._one("PRAGMA application_id")
+        """Check the kind of the file, and upgrade it to the newest version."""
+        tables = self._scalar("SELECT count(*) FROM sqlite_master")
+        application = self._scalar("PRAGMA application_id")
         if application != APPLICATION and (tables or application):
             raise StorageError(
                 f"storage: {self.path} is a database of another program; name another file"
             )
-        version = self._one("PRAGMA user_version")
+        version = self._scalar("PRAGMA user_version")
         if version < 0:
             raise StorageError(f"storage: {self.path}: {_DAMAGED.format(path=self.path)}")
         if version > len(MIGRATIONS):
@@ -211,11 +211,11 @@ class Storage:
             self._migrate()
 
     def _migrate(self) -> None:
-        version = self._one("PRAGMA user_version")
-        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        version = self._scalar("PRAGMA user_version")
+        for next_version, script in enumerate(MIGRATIONS[version:], version + 1):
             for statement in script.split(";"):
                 self._link.execute(statement)
-            self._link.execute(f"PRAGMA user_version = {number}")
+            self._link.execute(f"PRAGMA user_version = {next_version}")
         if version == 0:
             self._link.execute(f"PRAGMA application_id = {APPLICATION}")
 
@@ -243,7 +243,7 @@ class Storage:
     def results(self) -> int:
         """Number of results."""
         with self._errors():
-            return int(self._one("SELECT count(*) FROM results"))
+            return int(self._scalar("SELECT count(*) FROM results"))
 
     def put(self, result: StoredResult) -> None:
         """Store a result; it replaces an earlier one of the same key."""
@@ -260,7 +260,7 @@ class Storage:
     # Studies and their trials.
 
     def study(self, name: str, base: str) -> int:
-        """Number of the study of a name, which is created if it does not exist.
+        """Id of the study of a name, which is created if it does not exist.
 
         `base` identifies what all its trials share. Raises InputError if the study has another
         base.
@@ -272,13 +272,13 @@ class Storage:
                     "INSERT INTO studies (study_name, base, created) VALUES (?, ?, ?)",
                     (name, base, _now()),
                 )
-                return self._one("SELECT last_insert_rowid()")
+                return self._scalar("SELECT last_insert_rowid()")
         if study.base != base:
             raise InputError(
                 f"study_name: {name} is a study of another pipeline in {self.path}; "
                 "choose another name"
             )
-        return study.number
+        return study.study_id
 
     def _find(self, name: str) -> StudyRecord | None:
         """Study of a name; None if there is none."""
@@ -328,11 +328,11 @@ class Storage:
 
     def _open(self, study: StudyRecord) -> list[str]:
         query = "SELECT params FROM trials WHERE study_id = ?"
-        ended = {params for (params,) in self._link.execute(query, (study.number,))}
+        ended = {params for (params,) in self._link.execute(query, (study.study_id,))}
         return [params for params in study.asked if params not in ended]
 
     def finish(self, study: int, row: SweepRow, result: StoredResult | None = None) -> None:
-        """Store how a row ended, with its result if that is new, in one transaction."""
+        """Store the outcome of a row, with its result if that is new, in one transaction."""
         with self._errors(), self._transaction():
             if result is not None:
                 self._put(result)
@@ -352,7 +352,7 @@ class Storage:
 
     def _summary(self, study: StudyRecord) -> StudySummary:
         query = "SELECT state, count(*) FROM trials WHERE study_id = ? GROUP BY state"
-        ended = dict(self._link.execute(query, (study.number,)).fetchall())
+        ended = dict(self._link.execute(query, (study.study_id,)).fetchall())
         if unknown := ended.keys() - {COMPLETE, FAIL}:
             with damage(f"storage: {self.path}: study {study.name}", _ELSEWHERE):
                 raise InputError(f"state: {abbreviated(unknown.pop())} is unknown")
@@ -367,29 +367,29 @@ class Storage:
         )
 
     def trials(self, name: str) -> list[SweepRow]:
-        """All rows of a study, in the order in which they were first done.
+        """All rows of a study, in the order of their first completion.
 
         Raises InputError if there is no such study.
         """
         with self._errors():
             query = f"SELECT trial_id, {_TRIAL} FROM trials WHERE study_id = ? ORDER BY trial_id"
-            rows = self._link.execute(query, (self._known(name).number,)).fetchall()
+            rows = self._link.execute(query, (self._known(name).study_id,)).fetchall()
         trials = []
-        for number, *row in rows:
-            with damage(f"storage: {self.path}: trial {number} of study {name}", _ELSEWHERE):
+        for trial_id, *row in rows:
+            with damage(f"storage: {self.path}: trial {trial_id} of study {name}", _ELSEWHERE):
                 trials.append(records.trial_of(row))
         return trials
 
-    def merge(self, other: Storage) -> list[str]:
+    def merge(self, source: Storage) -> list[str]:
         """Merge all results and studies of another storage in one transaction.
 
-        Of two results with the same key, the one with more effort is kept. Returns the reasons why
-        damaged results were left out; a sweep computes them again. Raises InputError if both have a
-        study of one name with different bases.
+        Of two results with the same key, the one with more effort is stored. Returns the reasons
+        for which damaged results were skipped; a sweep computes them again. Raises InputError if
+        both have a study of one name with different bases.
         """
-        studies = [(study, other.trials(study.name)) for study in other.studies()]
+        studies = [(study, source.trials(study.name)) for study in source.studies()]
         requested = {
-            study.name: [*(trial.overrides for trial in trials), *other.open_rows(study.name)]
+            study.name: [*(trial.overrides for trial in trials), *source.open_rows(study.name)]
             for study, trials in studies
         }
         numbers = {study.name: self.study(study.name, study.base) for study, _ in studies}
@@ -397,7 +397,7 @@ class Storage:
             self.request_rows(numbers[study.name], requested[study.name], study.command)
         left_out: list[str] = []
         with self._errors(), self._transaction():
-            for theirs in other._sound_results(left_out):
+            for theirs in source._sound_results(left_out):
                 ours = self.sound_result(theirs.key, [])
                 if ours is None or theirs.effort > ours.effort:
                     self._put(theirs)
@@ -417,12 +417,12 @@ class Storage:
 
     # SQLite.
 
-    def _one(self, query: str) -> int:
+    def _scalar(self, query: str) -> int:
         return int(self._link.execute(query).fetchone()[0])
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Make all writes of a block, or none of them."""
+        """Commit all writes of a block, or none of them."""
         self._link.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -436,8 +436,8 @@ class Storage:
     def _errors(self) -> Iterator[None]:
         """Turn SQLite's errors into one line that says what to do.
 
-        If a file is damaged, SQLite may ask for more memory than there is, or name a table in no
-        UTF-8.
+        If a file is damaged, SQLite may request more memory than there is, or return a table's name
+        that is not UTF-8.
         """
         try:
             yield
@@ -472,8 +472,8 @@ _ADVICE = {
 
 
 def _advice(error: Exception, path: Path) -> str:
-    """Text on what happened and what to do, by SQLite's primary result code."""
-    words = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    if words is None:
+    """Text that says what happened and what to do, by SQLite's primary result code."""
+    advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    if advice is None:
         return f"{error or 'no memory'}; {_DAMAGED.format(path=path)}"
-    return words.format(path=path)
+    return advice.format(path=path)

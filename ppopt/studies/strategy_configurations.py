@@ -1,9 +1,9 @@
-"""Configurations of a hand strategy: partitions, with an option of recompute for every stage.
+"""Configurations of a strategy: partitions, with a recompute option for every stage.
 
-A key has the layers of every stage. If recompute or offload is chosen, the number of the option of
-every stage follows (`ppopt.solver.recompute.stage_options`); options are ordered by time. Many
-configurations are the rows of an array of keys. Keys and bounds are those of the search for
-schedules (`ppopt.solver.partitions`).
+A key has the layers of every stage. If recompute or offload is searched, the index of the option of
+every stage follows (`ppopt.solver.recompute.stage_options`); options are ordered by time. An array
+of keys has one configuration per row. Keys and bounds are those of the search for schedules
+(`ppopt.solver.partitions`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.recompute.stage_options import StageOptions
 
-FEW_LAYERS = 24
-"""Most layers for which the recompute options of all partitions are counted."""
+MAX_COUNTED_LAYERS = 24
+"""Maximum number of layers for which the recompute options of all partitions are counted."""
 FAR = 24
-"""Largest distance between the two stages of a move."""
+"""Maximum distance between the two stages of a move."""
 
 
 class OptionTable(NamedTuple):
     """Recompute options of the stages of partitions, in ticks."""
 
-    number: Ints
+    row_id: Ints
     """Row of every stage of every partition: `[partition, stage]`."""
     last: Ints
-    """Number of the last option of every stage: `[partition, stage]`."""
+    """Index of the last option of every stage: `[partition, stage]`."""
     options: Ints
-    """Added time, kept memory and peak in BW of every option: `[row, option, 3]`; rows end with
-    copies of their last option."""
+    """Added time, retained memory and peak in BW of every option: `[row, option, 3]`; rows are
+    padded with copies of their last option."""
 
 
 class StrategyConfigurations(Choice):
@@ -53,7 +53,7 @@ class StrategyConfigurations(Choice):
     argument = Argument.PARTITIONS
 
     def __init__(self, placed: Pipeline, name: str, seed: int) -> None:
-        """Choose what a pipeline leaves open: partition, recompute and offload.
+        """Read the open decisions of a pipeline: partition, recompute and offload.
 
         Raises NotApplicableError if times or memory are too finely divided to stay exact.
         """
@@ -61,15 +61,15 @@ class StrategyConfigurations(Choice):
         self.bounds: Choice | None = None
         """The same configurations with bounds that hold for every order; None: no bounds."""
         self.complete = True
-        """Whether no recompute option that is left out may be better."""
+        """Whether no omitted recompute option may be better."""
         self._ordered = False
         """Whether configurations were enumerated in the order of bounds."""
         self.cut = placed.partition == SEARCH
-        """Whether the partition is chosen."""
+        """Whether the partition is searched."""
         recompute, offload = placed.recompute == SEARCH_RECOMPUTE, placed.offload == SEARCH_OFFLOAD
         limited = placed.limits is not None
         self.optional = recompute or offload
-        """Whether recompute or offload is chosen; without a limit, every stage has one option."""
+        """Whether recompute or offload is searched; without a limit, every stage has one option."""
         self.offloaded = offload and limited
         self._options = StageOptions(
             placed.model, limited=limited, full=True, recompute=recompute, offload=offload
@@ -78,7 +78,7 @@ class StrategyConfigurations(Choice):
             placed, model=self._options.bare, recompute=None, offload=None,
             partition=placed.counts, mem_limit=placed.limits,
         )  # fmt: skip
-        """Pipeline on one partition, where no layer recomputes unless that is given."""
+        """Pipeline on one partition, in which only layers that must recompute do."""
         self.costs = PartitionCosts(self.base)
         self.limits: Ints | None = None
         """Memory limit, `[device, 1]`, in ticks of `costs`; None: unlimited."""
@@ -98,30 +98,32 @@ class StrategyConfigurations(Choice):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether dominated options are left out: each takes more time, and saves no more.
+        """Whether dominated options are omitted: each takes more time, and saves no more memory.
 
-        An order that depends on times may be shorter with one of them, or hold less.
+        An order that depends on times may be shorter with such an option, or need less memory.
         """
         return self.optional and self.limits is not None and self._options.leaves_out
 
-    def every(self, most: int, size: int) -> list[Ints] | None:
+    def every(self, max_count: int, size: int) -> list[Ints] | None:
         """All configurations in batches of a size; None if there are more than `most`.
 
-        The options of all partitions of many layers take too long to be counted.
+        Returns None also if counting the options of all partitions would take too long.
         """
-        if self.partitions > most or (self.cut and self.optional and self._layers > FEW_LAYERS):
+        if self.partitions > max_count or (
+            self.cut and self.optional and self._layers > MAX_COUNTED_LAYERS
+        ):
             return None
-        keys = list(islice(self._every_key(), most + 1))
-        if len(keys) > most:
+        keys = list(islice(self._every_key(), max_count + 1))
+        if len(keys) > max_count:
             return None
         return [np.array(keys[low : low + size]) for low in range(0, len(keys), size)]
 
     def _every_key(self) -> Iterator[Key]:
         cuts = combinations(range(1, self._layers), self.num_stages - 1) if self.cut else [None]
-        for places in cuts:
+        for positions in cuts:
             counts = self.base.counts
-            if places is not None:
-                counts = tuple(high - low for low, high in pairwise((0, *places, self._layers)))
+            if positions is not None:
+                counts = tuple(high - low for low, high in pairwise((0, *positions, self._layers)))
             options = self._options.of_partition(counts) if self.optional else []
             for numbers in product(*(range(len(own)) for own in options)):
                 yield (*counts, *numbers)
@@ -137,9 +139,9 @@ class StrategyConfigurations(Choice):
         )
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Key of a pipeline of as many stages, or of one that is no worse; None: there is none.
+        """Key of a pipeline with as many stages, or of one that is no worse; None: there is none.
 
-        The recompute of the pipeline does not matter if the recompute of all keys is given.
+        The recompute of the pipeline does not matter if recompute is not searched.
         """
         counts = pipeline.counts
         if len(counts) != self.num_stages or not (self.cut or counts == self.base.counts):
@@ -148,7 +150,7 @@ class StrategyConfigurations(Choice):
         return None if numbers is None else (*counts, *numbers)
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations without bounds of their own: they are about to be evaluated."""
+        """Configurations without bounds of their own; they are evaluated next."""
         return (Configuration(key, Fraction(0)) for key in keys)
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
@@ -164,8 +166,8 @@ class StrategyConfigurations(Choice):
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Next configuration in the order of bounds.
 
-        An option that is left out has no lower bound than the option that dominates it. So if it
-        may be better, it has the least bound of all, once a configuration is enumerated.
+        The bound of an omitted option is no lower than that of the option that dominates it. So if
+        it may be better, its bound is the minimum over all, once a configuration is enumerated.
         """
         if self.bounds is None:
             return Unlisted(Fraction(0))
@@ -177,7 +179,7 @@ class StrategyConfigurations(Choice):
         return Unlisted(self.lower_bound, key)
 
     def first(self) -> Iterator[Key]:
-        """Partitions by rule, then random ones without end, each with its first options."""
+        """Partitions by rule, then endless random ones, each with its first options."""
         numbers = (0,) * (self.num_stages if self.optional else 0)
         if not self.cut:
             yield (*self.base.counts, *numbers)
@@ -190,16 +192,16 @@ class StrategyConfigurations(Choice):
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves of one layer, and other options."""
-        for keys in (self.moved(key), self.rechosen(key)):
+        for keys in (self.after_layer_move(key), self.rechosen(key)):
             yield from map(tuple, keys.tolist())
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all."""
         if not search.closed:
-            return "not every partition was tried or ruled out"
+            return "not every partition was evaluated or excluded"
         return (
-            f"in every partition but {search.searched} that were tried, one device alone takes as "
-            "long, or its memory is over the limit"
+            f"{search.searched} partitions were evaluated; in each of the others, one device "
+            "already needs this long or exceeds its memory"
         )
 
     # Arrays of keys.
@@ -210,28 +212,28 @@ class StrategyConfigurations(Choice):
         if not self.optional or self.limits is None:
             return self.costs.table(counts)
         options = options or self.option_table(counts)
-        chosen = options.options[options.number, np.minimum(numbers, options.last)]
+        chosen = options.options[options.row_id, np.minimum(numbers, options.last)]
         return self.costs.table(counts, Recomputed(*np.moveaxis(chosen, 2, 0)))
 
     def split(self, keys: Ints) -> tuple[Ints, Ints]:
-        """Layers of every stage, and numbers of their options if these are chosen."""
+        """Layers of every stage, and indices of their options if these are searched."""
         return keys[:, : self.num_stages], keys[:, self.num_stages :]
 
     def option_table(self, counts: Ints) -> OptionTable:
         """Recompute options of the stages of partitions."""
         high = np.cumsum(counts, axis=1)
         ends = (high - counts) * (self._layers + 1) + high
-        distinct, number = np.unique(ends, return_inverse=True)
+        distinct, row_ids = np.unique(ends, return_inverse=True)
         rows = [self._ticks(each) for each in distinct.tolist()]
         sizes = np.array([len(row) for row in rows])
         padded = np.array([[*row, *row[-1:] * (sizes.max() - len(row))] for row in rows])
-        number = number.reshape(ends.shape)
-        return OptionTable(number, sizes[number] - 1, padded)
+        row_ids = row_ids.reshape(ends.shape)
+        return OptionTable(row_ids, sizes[row_ids] - 1, padded)
 
     def _ticks(self, ends: int) -> list[tuple[int, int, int]]:
-        """Time, kept memory and peak in BW of the options of a stage, in ticks.
+        """Time, retained memory and peak in BW of the options of a stage, in ticks.
 
-        Moves to the host count as if they took no time.
+        Offload counts as if it took no time.
         """
         if ends not in self._option_ticks:
             slices = self.base.num_slices
@@ -246,10 +248,10 @@ class StrategyConfigurations(Choice):
             ]
         return self._option_ticks[ends]
 
-    def moved(self, key: Key) -> Ints:
-        """Keys after a move of one layer from one stage to another; not too far if many.
+    def after_layer_move(self, key: Key) -> Ints:
+        """Keys after a move of one layer from one stage to another, at most `FAR` stages away.
 
-        Every stage keeps the number of its option, or has the last one.
+        Every stage keeps the index of its option, or has its last option.
         """
         start, numbers = self.split(np.array([key]))
         counts = start + self._moves if self.cut else start[:0]
@@ -262,36 +264,36 @@ class StrategyConfigurations(Choice):
     def rechosen(self, key: Key) -> Ints:
         """Keys of the same partition with other options.
 
-        In one stage, one option or two more or less, the first or the last; or one option more in
-        one stage and one less in another stage of its device.
+        Either one stage changes its option by one or two, or to the first or last; or two stages of
+        one device change by one in opposite directions.
         """
         counts, numbers = self.split(np.array([key]))
         if not self.optional:
             return np.array([key])[:0]
-        last, here = self.option_table(counts).last[0], numbers[0]
+        last, current = self.option_table(counts).last[0], numbers[0]
         unit, stages = np.eye(self.num_stages, dtype=np.int64), np.arange(self.num_stages)
         same_device = self.hosts[:, None] == self.hosts
-        less, more = np.nonzero(same_device & (stages[:, None] != stages))
-        changed = [here + step * unit for step in (1, -1, 2, -2)]
-        changed += [here + unit * (end - here) for end in (np.zeros_like(last), last)]
-        changed.append(here + unit[more] - unit[less])
+        lowered, raised = np.nonzero(same_device & (stages[:, None] != stages))
+        changed = [current + step * unit for step in (1, -1, 2, -2)]
+        changed += [current + unit * (end - current) for end in (np.zeros_like(last), last)]
+        changed.append(current + unit[raised] - unit[lowered])
         chosen = np.unique(np.concatenate(changed), axis=0)
         chosen = chosen[((chosen >= 0) & (chosen <= last)).all(axis=1)]
         return np.concatenate([np.tile(counts, (len(chosen), 1)), chosen], axis=1)
 
     def with_more_recompute(self, key: Key, devices: Bools, steps: int) -> Key:
-        """Key of the same partition with options some steps further on some devices."""
+        """Key of the same partition with options that are some steps higher on some devices."""
         counts, numbers = self.split(np.array([key]))
         if not self.optional:
             return key
-        further = numbers + steps * devices[self.hosts]
-        numbers = np.minimum(further, self.option_table(counts).last)
+        raised = numbers + steps * devices[self.hosts]
+        numbers = np.minimum(raised, self.option_table(counts).last)
         return (*key[: self.num_stages], *numbers[0].tolist())
 
-    def after_random_moves(self, key: Key, most: int = 5) -> Key:
-        """Key at least two, and at most so many, random moves away."""
-        for _ in range(self.random.integers(2, most + 1)):
-            near = self.moved(key) if self.cut else self.rechosen(key)
+    def after_random_moves(self, key: Key, max_moves: int = 5) -> Key:
+        """Key after at least two and at most `max_moves` random moves."""
+        for _ in range(self.random.integers(2, max_moves + 1)):
+            near = self.after_layer_move(key) if self.cut else self.rechosen(key)
             if len(near):
                 key = tuple(near[self.random.integers(len(near))].tolist())
         return key
@@ -300,11 +302,11 @@ class StrategyConfigurations(Choice):
 def _layer_moves(stages: int) -> Ints:
     """Changes of layer counts by moves of one layer, near ones first: `[move, stage]`."""
     pairs = [
-        (here, there)
+        (source, target)
         for distance in range(1, min(stages - 1, FAR) + 1)
         for low in range(stages - distance)
-        for here, there in ((low, low + distance), (low + distance, low))
+        for source, target in ((low, low + distance), (low + distance, low))
     ]
     unit = np.eye(stages, dtype=np.int64)
-    here, there = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return unit[there] - unit[here]
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return unit[target] - unit[source]

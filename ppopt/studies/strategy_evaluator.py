@@ -1,4 +1,4 @@
-"""Evaluates a hand strategy on many partitions and choices of recompute at once.
+"""Evaluates a strategy on many partitions and choices of recompute at once.
 
 The order of most strategies does not depend on times, so one order is timed on hundreds of
 configurations at once (`ppopt.schedule.fixed_order`). If the order depends on times, the order of
@@ -27,9 +27,10 @@ from ppopt.studies.evaluate import timed
 from ppopt.studies.strategy_configurations import StrategyConfigurations
 
 NEAR = 64
-"""Most neighbours that are ranked at once: the best of them is next, if it is better."""
+"""Maximum number of neighbours that are ranked at once; the best of them is next, if it is
+better."""
 FULL = 2**31
-"""More recompute options than any stage has."""
+"""A number above that of any stage's recompute options."""
 REFUSED = 2**60
 """Excess of a partition that the runtime does not support."""
 
@@ -37,17 +38,17 @@ AcceptsPartition = Callable[[Counts], bool]
 """Whether a runtime supports a partition."""
 
 
-class Rank(NamedTuple):
+class ConfigurationRank(NamedTuple):
     """Sort key of a configuration (smaller is better), in ticks of the costs of the space."""
 
     excess: int
-    """Largest memory by which a device exceeds its limit; 0: the configuration is feasible."""
+    """Maximum excess of a device over its limit; 0: the configuration is feasible."""
     total_excess: int
-    """Memory by which devices exceed their limits, summed over the devices."""
+    """Excess over the limits, summed over the devices."""
     value: int
     """Makespan or device span."""
     peak: int
-    """Largest memory of a device."""
+    """Largest device peak."""
 
 
 class StrategyEvaluator:
@@ -80,18 +81,18 @@ class StrategyEvaluator:
         """Whether the rank by the order of another configuration is an estimate."""
         by_rule = self._own_orders or bool({*not_timed} - {Trait.STEP_WORK})
         self.exact = not base.order_is_open
-        """Whether no order of the microbatches may have a better rank than the one found."""
+        """Whether ranks are exact: no other order of the microbatches may have a better rank."""
         self.complete = self.exact and not (space.offloaded or (by_rule and space.leaves_out))
         self._order = FixedOrder(base, orders)
         """Order by which ranks are estimated."""
-        self._best: Rank | None = None
+        self._best: ConfigurationRank | None = None
         """Rank of the schedule that has this order; None: the order is that of the base."""
         self._exceeded: Bools = np.zeros(base.num_devices, dtype=bool)
         """Whether every device exceeds its limit in the configuration that was ranked last."""
 
     @property
     def together(self) -> int:
-        """Number of configurations that are best ranked at once."""
+        """Best number of configurations to rank at once."""
         return 1 if self.one_by_one else self._order.together
 
     def time(self, ticks: int) -> Fraction:
@@ -104,17 +105,17 @@ class StrategyEvaluator:
             return np.concatenate([self._own_rank(key) for key in keys[:, None]])
         return self.estimates(keys)
 
-    def best_estimate(self, keys: Ints) -> tuple[Rank, Key]:
+    def best_estimate(self, keys: Ints) -> tuple[ConfigurationRank, Key]:
         """Best configuration by the order of the best known one, with its estimated rank."""
         estimates = self.estimates(keys)
-        number = int(np.lexsort(estimates.T[::-1])[0])
-        return Rank(*estimates[number].tolist()), tuple(keys[number].tolist())
+        best = int(np.lexsort(estimates.T[::-1])[0])
+        return ConfigurationRank(*estimates[best].tolist()), tuple(keys[best].tolist())
 
     def estimates(self, keys: Ints) -> Ints:
         """Ranks by the order of the best known configuration."""
         size = self._order.together
         parts = [keys[low : low + size] for low in range(0, len(keys), size)]
-        return np.concatenate([self._estimates(part) for part in parts])
+        return np.concatenate([self._estimates(batch) for batch in parts])
 
     def _estimates(self, keys: Ints) -> Ints:
         table = self._space.table(keys)
@@ -130,7 +131,7 @@ class StrategyEvaluator:
         amounts = map(ticks.memory, metrics.peak_memory_ticks)
         peaks = np.array([[int(peak * costs.memory_per_unit)] for peak in amounts])
         ranks = self._ranks_of(keys, np.array([int(value)]), peaks)
-        rank = Rank(*ranks[0].tolist())
+        rank = ConfigurationRank(*ranks[0].tolist())
         if self._own_orders and (self._best is None or rank < self._best):
             self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
         return ranks
@@ -148,14 +149,14 @@ class StrategyEvaluator:
         return np.stack([largest, excess.sum(axis=0), values, peaks.max(axis=0)], axis=1)
 
     def start(self, key: Key) -> Key:
-        """Key of the same partition with the least recompute within the limits."""
-        return tuple(self._with_least_recompute(np.array([key]))[0].tolist())
+        """Key of the same partition with the minimum recompute within the limits."""
+        return tuple(self._with_min_recompute(np.array([key]))[0].tolist())
 
     def repaired(self, key: Key, steps: int, *, full: bool) -> Key:
         """Key with more recompute on the devices that exceeded their limits at the last rank.
 
-        The own order may hold more than the one of the estimate. If nothing is left to recompute
-        there, or with `full`, all recomputes on all devices.
+        The configuration's own order may need more memory than the estimate's. If all layers there
+        already recompute, or with `full`, all layers of all devices recompute.
         """
         if not self.one_by_one:
             return key
@@ -168,33 +169,35 @@ class StrategyEvaluator:
     def neighbours(self, key: Key) -> Iterator[Ints]:
         """Neighbours of a configuration in batches, in random order.
 
-        Keys in which one layer moves, each with its recompute kept and with the least that fits,
-        and keys with other recompute.
+        These are keys after a move of one layer, each with the same recompute and with the minimum
+        that fits, and keys with other recompute.
         """
         space, together = self._space, self._order.together
-        moved, rechosen = map(space.random.permutation, (space.moved(key), space.rechosen(key)))
-        batches = max(1, -(-len(moved) // min(NEAR, together)))
-        for number in range(batches):
-            own = moved[number::batches]
-            keys = [self._with_least_recompute(own)]
+        layer_moves, rechosen = map(
+            space.random.permutation, (space.after_layer_move(key), space.rechosen(key))
+        )
+        batches = max(1, -(-len(layer_moves) // min(NEAR, together)))
+        for offset in range(batches):
+            own = layer_moves[offset::batches]
+            keys = [self._with_min_recompute(own)]
             if space.optional:
-                keys += [own, rechosen[number::batches]]
+                keys += [own, rechosen[offset::batches]]
             if any(map(len, keys)):
                 yield np.concatenate(keys)
 
     def perturbed(self, key: Key) -> Key:
-        """Key some random moves away, with its recompute kept or with the least that fits."""
+        """Key after some random moves, with the same recompute or with the minimum that fits."""
         near = self._space.after_random_moves(key)
         if not (self._space.cut and self._space.optional):
             return near
-        keys = np.concatenate([np.array([near]), self._with_least_recompute(np.array([near]))])
+        keys = np.concatenate([np.array([near]), self._with_min_recompute(np.array([near]))])
         return self.best_estimate(keys)[1]
 
-    def _with_least_recompute(self, keys: Ints) -> Ints:
-        """Keys of the same partitions with the least recompute within the limits, or else full.
+    def _with_min_recompute(self, keys: Ints) -> Ints:
+        """Keys of the same partitions with the minimum recompute within the limits, or else full.
 
-        All stages of a device have the option of the same number, or their last one: the least
-        number with which the device is within its limit, by bisection.
+        All stages of a device have the option of the same index, or their last option. Bisection
+        finds the smallest index with which the device is within its limit.
         """
         space = self._space
         if not space.optional or space.limits is None or not len(keys):

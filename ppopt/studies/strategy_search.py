@@ -1,11 +1,11 @@
-"""The search over configurations, for a hand strategy whose partition or recompute is open.
+"""The search over configurations, for a strategy whose partition or recompute is open.
 
-`ConfigurationSearch` gives the order of bounds, the bound over all, the proof and the deadline; the
-strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A configuration
-is closed once it is evaluated, because no schedule of it is left to search. If there are few
+`ConfigurationSearch` provides the order of bounds, the bound over all, the proof and the deadline;
+the strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A
+configuration is closed once it is evaluated, because it has one schedule. If there are few
 configurations, all are evaluated. Otherwise local search comes first: it descends to a local
-optimum, and again from a configuration some random moves away (iterated local search: Lourenco,
-Martin and Stuetzle, "Iterated Local Search", 2003), or from another start if that does not help.
+optimum, and again after some random moves (iterated local search: Lourenco, Martin and Stuetzle,
+"Iterated Local Search", 2003), or from another start if that does not help.
 """
 
 from __future__ import annotations
@@ -34,24 +34,31 @@ from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
-from ppopt.studies.strategy_evaluator import REFUSED, AcceptsPartition, Rank, StrategyEvaluator
+from ppopt.studies.strategy_evaluator import (
+    REFUSED,
+    AcceptsPartition,
+    ConfigurationRank,
+    StrategyEvaluator,
+)
 
-FEW = 20_000
-"""Most configurations that are all evaluated, if the order does not depend on times."""
-FEW_ORDERS = 30
-"""Most configurations that are all evaluated, if each has its own order."""
+MAX_EVALUATED = 20_000
+"""Maximum number of configurations that are all evaluated, if the order does not depend on
+times."""
+MAX_EVALUATED_ORDERS = 30
+"""Maximum number of configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
-"""Descents without a better configuration after which a search stalls."""
+"""Number of descents without a better configuration after which a search stalls."""
 BARREN = 15
-"""Descents without improvement after which the search descends from another start."""
+"""Number of descents without improvement after which the search uses another start."""
 REPAIRS = 6
-"""Most evaluations of a configuration that exceeds its limits, each with more recompute."""
+"""Maximum number of evaluations of a configuration that exceeds its limits, each with more
+recompute."""
 
-Ranked = tuple[Rank, Key]
+Ranked = tuple[ConfigurationRank, Key]
 
 
 class StrategySearch(ConfigurationSearch):
-    """Search for the best configuration of a hand strategy; every run resumes the one before."""
+    """Search for the best configuration of a strategy; every run continues the previous one."""
 
     choice: StrategyConfigurations
 
@@ -65,7 +72,7 @@ class StrategySearch(ConfigurationSearch):
         accepts_partition: AcceptsPartition | None = None,
         seed: int = 0,
     ) -> None:
-        """Search what the pipeline leaves open of partition, recompute and offload.
+        """Search the open ones of partition, recompute and offload.
 
         `accepts_partition` says whether the runtime supports a partition; None: it supports all.
         Raises NotApplicableError if the strategy does not apply, or if times or memory are too
@@ -84,20 +91,20 @@ class StrategySearch(ConfigurationSearch):
         self.evaluations = 0
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
         self.barren = 0
-        """Descents since the best configuration was found."""
-        few = FEW_ORDERS if self._evaluator.one_by_one else FEW
-        self._every = choice.every(few, self._evaluator.together)
+        """Number of descents since the best configuration was found."""
+        max_configurations = MAX_EVALUATED_ORDERS if self._evaluator.one_by_one else MAX_EVALUATED
+        self._every = choice.every(max_configurations, self._evaluator.together)
         """Remaining batches of all configurations; None: there are too many."""
         self._first_starts = choice.first()
         self._starts: list[Key] = []
         """Starts of the next descents, the last one first."""
         self._current: Ranked | None = None
-        """End of the last descent that was no worse than the one before it."""
+        """End of the last descent that was no worse than the previous one."""
         self._failed = 0
-        """Descents since one was better than the one before it."""
+        """Number of descents since one was better than the previous one."""
 
     def on(self, pipeline: Pipeline) -> StrategySearch:
-        """Make a new search of the strategy on another pipeline."""
+        """Create a new search of the strategy on another pipeline."""
         return StrategySearch(
             pipeline, self._strategy, self._problem.objective, self._strategy_options,
             accepts_partition=self._evaluator.accepts_partition, seed=self._options.seed,
@@ -142,7 +149,7 @@ class StrategySearch(ConfigurationSearch):
 
     @property
     def proof(self) -> str:
-        """Text on what is proved of the best configuration."""
+        """Text of the proof for the best configuration."""
         if self.conclusive:
             return "every partition was tried, with every choice of recompute that may be best"
         return self.choice.proof(self.state)
@@ -195,7 +202,7 @@ class StrategySearch(ConfigurationSearch):
         self._options = self._options.with_deadline(deadline)
         self.search(effort)
 
-    # What differs from the search for schedules.
+    # Differences from the search for schedules.
 
     @property
     def _over(self) -> bool:
@@ -222,12 +229,12 @@ class StrategySearch(ConfigurationSearch):
             self._evaluate_batch()
 
     def _begin(self) -> None:
-        """Evaluate all configurations if they are few."""
+        """Evaluate all configurations if there are few."""
         while self._every and not self._over:
             self._evaluate_batch()
 
     def _evaluate_batch(self) -> None:
-        """Evaluate the next batch of all configurations. One that Ctrl-C cuts remains."""
+        """Evaluate the next batch of all configurations; an interrupted batch remains."""
         assert self._every is not None
         self._evaluate(self._every[0])
         del self._every[0]
@@ -253,7 +260,7 @@ class StrategySearch(ConfigurationSearch):
                 self._current = rank, key
 
     def _chosen(self, level: int) -> Iterator[Configuration]:  # noqa: ARG002
-        """Next configurations in the order of bounds, as many as are best evaluated at once."""
+        """Next configurations in the order of bounds; their number suits one evaluation."""
         self._tell()
         for _ in range(self._evaluator.together):
             rest = self.choice.rest(self.state.known, self.state.value)
@@ -320,28 +327,28 @@ class StrategySearch(ConfigurationSearch):
 
     # Evaluations.
 
-    def _evaluate(self, keys: Ints) -> list[Rank]:
+    def _evaluate(self, keys: Ints) -> list[ConfigurationRank]:
         """Rank configurations; the best of them counts."""
-        ranks = [Rank(*row) for row in self._evaluator.ranks(keys).tolist()]
+        ranks = [ConfigurationRank(*row) for row in self._evaluator.ranks(keys).tolist()]
         self.evaluations += len(ranks)
-        number = min(range(len(ranks)), key=ranks.__getitem__)
-        if self.best is None or ranks[number] < self.best[0]:
-            self._take_best(ranks[number], tuple(keys[number].tolist()))
+        best = min(range(len(ranks)), key=ranks.__getitem__)
+        if self.best is None or ranks[best] < self.best[0]:
+            self._take_best(ranks[best], tuple(keys[best].tolist()))
         self._begun = True
         return ranks
 
-    def _take_best(self, rank: Rank, key: Key) -> None:
-        """Take the best configuration. Ctrl-C comes before or after both of its assignments."""
+    def _take_best(self, rank: ConfigurationRank, key: Key) -> None:
+        """Set the best configuration. Ctrl-C comes before or after both assignments."""
         configuration = self._at(key)
         self._close(configuration, rank)
         feasible = self.state.best if rank.excess else configuration
         self.best, self.state.best = (rank, key), feasible
         self._raise_bound()
 
-    def _close(self, configuration: Configuration, rank: Rank) -> None:
-        """Set the value of a configuration, which is its bound, or that it is infeasible.
+    def _close(self, configuration: Configuration, rank: ConfigurationRank) -> None:
+        """Close a configuration: its value is also its bound, or it is infeasible.
 
-        It is neither if another order of the microbatches may be better.
+        Neither holds if another order of the microbatches may be better.
         """
         if rank.excess:
             configuration.impossible = self._evaluator.exact

@@ -17,11 +17,11 @@ from ppopt.solver import interrupts
 from ppopt.studies import outcome
 from ppopt.studies.engines.engine import Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
-from ppopt.studies.job import SolveJob
 from ppopt.studies.records import SweepRow, one_line
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
-from ppopt.studies.task import Done, Task
+from ppopt.studies.sweep_grid import Grid, Overrides, Row, base_of, grid_of
+from ppopt.studies.task import Done, SweepTask
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,10 +96,10 @@ class Study(NotebookView):
         )
 
     def __repr__(self) -> str:
-        left = f", {self.open} open" if self.open else ""
+        open_text = f", {self.open} open" if self.open else ""
         return (
             f"Study({self.name!r}: {len(self.rows)} rows, {self.done} done ({self.cached} cached), "
-            f"{self.failed} failed{left}; {self.storage})"
+            f"{self.failed} failed{open_text}; {self.storage})"
         )
 
 
@@ -117,22 +117,22 @@ def sweep(
 ) -> Study:
     """Solve every combination of settings, and store all results.
 
-    `grid` gives the values of every setting that varies, by the name of its flag; the key
-    `strategy` takes `optimal` (a search, the default) and names of hand strategies. `settings` are
-    what all rows share, as in a config file: `stages=8, time_limit=10`. Sweeps of one `study_name`
-    and one source add their rows to one study.
+    `grid` has the values of every setting that varies, by the name of its flag; values of the key
+    `strategy` are `optimal` (a search, the default) and names of strategies. `settings` are common
+    to all rows, as in a config file: `stages=8, time_limit=10`. Sweeps of one `study_name` and one
+    source add their rows to one study.
 
-    Rows run in `jobs` processes (default: the processors available), each search with one worker by
+    Rows run in `jobs` processes (default: the available processors), each search with one worker by
     default. Stored results are verified and reused; a search that had less time continues from its
     schedule and its bound. A row whose process dies is retried `retries` times, then it has failed.
-    With `dask`, a `distributed.Client`, rows run on the workers of its cluster, and `jobs` does not
-    matter. Ctrl-C ends the sweep and keeps all rows that are done. Raises InputError on misuse, and
-    if the storage cannot be used.
+    With `dask`, a `distributed.Client`, rows run on the workers of its cluster, and `jobs` is
+    ignored. Ctrl-C ends the sweep; completed rows are stored. Raises InputError on misuse, and if
+    the storage cannot be used.
     """
     rows = grid_of(base_of(source, settings), grid)
     if dask is None:
-        number = processors.available() if jobs is None else jobs
-        executor: Engine = LocalEngine(number, retries)
+        num_processes = processors.available() if jobs is None else jobs
+        executor: Engine = LocalEngine(num_processes, retries)
     else:
         from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 
@@ -152,7 +152,7 @@ def run(
 ) -> Study:
     """Run the rows of a grid on an engine; see `sweep`.
 
-    `command` is the command line that requests them; it is stored, to tell how to resume.
+    `command` is the command line that requests them; it is stored to show how to continue.
     """
     name, rows = study_name or grid.study_name, grid.rows()
     with Storage(storage) as opened, interrupts.recorded() as pressed:
@@ -172,7 +172,7 @@ def run(
 class _Sweep:
     """A running sweep. Jobs of one key run one after the other: later ones reuse the result.
 
-    Rows are submitted lazily: what another sweep has stored in the meantime does not run again.
+    Rows are submitted lazily, so that results that another sweep stores meanwhile are reused.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class _Sweep:
         self._ended: list[SweepRow | None] = [None] * len(self._rows)
         self._next = iter(range(len(self._rows)))
         self._jobs: dict[int, SolveJob] = {}
-        """Jobs of the rows that the engine has."""
+        """Jobs of the rows that are submitted."""
         self._behind: defaultdict[str, deque[tuple[int, SolveJob]]] = defaultdict(deque)
         """Rows that wait for another row of the same key."""
         self._running: set[str] = set()
@@ -216,50 +216,50 @@ class _Sweep:
             next_row = self._following()
             if next_row is None:
                 return
-            number, job = next_row
+            row_index, job = next_row
             try:
                 stored = self._storage.sound_result(job.key, self.damaged)
             except StorageError as error:
                 self.not_stored = str(error)
                 return
             self._running.add(job.key)
-            self._jobs[number] = job
-            self._engine.submit(number, Task(job, stored))
+            self._jobs[row_index] = job
+            self._engine.submit(row_index, SweepTask(job, stored))
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """Next row that can run now; None if there is none."""
         if self._ready:
             return self._ready.popleft()
-        for number in self._next:
+        for row_index in self._next:
             try:
-                job = self._grid.base.job(self._rows[number].settings).checked
+                job = self._grid.base.job(self._rows[row_index].settings).checked
             except (InputError, NotApplicableError) as error:
-                self._end(number, None, Done(failed=one_line(error)))
+                self._end(row_index, None, Done(failed=one_line(error)))
                 if self.not_stored:
                     return None
                 continue
             if job.key not in self._running:
-                return number, job
-            self._behind[job.key].append((number, job))
+                return row_index, job
+            self._behind[job.key].append((row_index, job))
         return None
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
-        for number, done in ended:
-            job = self._jobs.pop(number)
+        for row_index, done in ended:
+            job = self._jobs.pop(row_index)
             self._running.discard(job.key)
             if done.damaged is not None:
                 self.damaged.append(done.damaged)
             if done.row is not None or done.failed is not None:
-                self._end(number, job, done)
+                self._end(row_index, job, done)
             if self._behind[job.key]:
                 self._ready.append(self._behind[job.key].popleft())
 
-    def _end(self, number: int, job: SolveJob | None, done: Done) -> None:
-        """Store how a row ended."""
-        overrides = self._rows[number].overrides
+    def _end(self, row_index: int, job: SolveJob | None, done: Done) -> None:
+        """Store the outcome of a row."""
+        overrides = self._rows[row_index].overrides
         cached = done.row is not None and done.result is None
         key = None if job is None or done.row is None else job.key
-        row = self._ended[number] = SweepRow(overrides, done.row, done.failed, cached, key)
+        row = self._ended[row_index] = SweepRow(overrides, done.row, done.failed, cached, key)
         self._failed += done.failed is not None
         try:
             self._storage.finish(self._study, row, done.result)

@@ -22,8 +22,8 @@ def assert_schedule_equal(actual: Schedule, expected: Schedule) -> None:
     The AssertionError names the first difference.
     """
     _assert_same_problem(actual, expected)
-    found = first_difference(expected, actual)
-    assert found is None, f"the schedules differ: {found}"
+    difference = first_difference(expected, actual)
+    assert difference is None, f"the schedules differ: {difference}"
     assert actual == expected, "the pipelines differ, in fields without effect"
 
 
@@ -33,37 +33,38 @@ def assert_not_worse_than(actual: Schedule, reference: Schedule, *, tolerance: f
     Compares by the reference's objective; `tolerance` is a share of its value. Enforces the limits
     of the schedule's own pipeline.
     """
-    found = verify(actual)
-    assert not found, f"not a schedule of its pipeline:\n{explain(actual, found)}"
+    violations = verify(actual)
+    assert not violations, f"not a schedule of its pipeline:\n{explain(actual, violations)}"
     _assert_same_problem(actual, reference)
     objective = reference.objective
-    mine, theirs = (
+    actual_value, reference_value = (
         schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
         for schedule in (actual, reference)
     )
-    assert mine <= theirs * (1 + exact.read(tolerance, "tolerance").value), (
-        f"the {objective} is {exact.plain(mine)}, worse than {exact.plain(theirs)} of the reference"
+    assert actual_value <= reference_value * (1 + exact.read(tolerance, "tolerance").value), (
+        f"the {objective} is {exact.plain(actual_value)}, worse than "
+        f"{exact.plain(reference_value)} of the reference"
     )
 
 
 def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
-    """Assert equal placement, microbatches and costs, however they are given; not the limits.
+    """Assert equal placement, microbatches and costs, in any form of input; limits may differ.
 
-    If the order of microbatches was chosen, any order of the same ones will do.
+    If the order of microbatches was searched, any order of the same microbatches is equal.
     """
-    mine, theirs = actual.pipeline, expected.pipeline
+    new_pipeline, old_pipeline = actual.pipeline, expected.pipeline
     for what in ("hosts", "num_slices", "batches"):
-        new, old = getattr(mine, what), getattr(theirs, what)
+        new, old = getattr(new_pipeline, what), getattr(old_pipeline, what)
         assert new == old, (
             f"the pipelines differ in {what}: {_short(old)} is expected, not {_short(new)}"
         )
-    costs = [cost for cost in STAGE_COSTS if _differing(cost, theirs, mine)]
-    words = "; ".join(_in_cost(cost, theirs, mine) for cost in costs)
-    assert not costs, f"the pipelines differ in {words}"
-    links = [(pipeline.links.down, pipeline.links.up) for pipeline in (mine, theirs)]
+    costs = [cost for cost in STAGE_COSTS if _differing(cost, old_pipeline, new_pipeline)]
+    text = "; ".join(_in_cost(cost, old_pipeline, new_pipeline) for cost in costs)
+    assert not costs, f"the pipelines differ in {text}"
+    links = [(pipeline.links.down, pipeline.links.up) for pipeline in (new_pipeline, old_pipeline)]
     assert links[0] == links[1], "the pipelines differ in p2p"
-    chosen = all(isinstance(pipeline.order, tuple) for pipeline in (mine, theirs))
-    factors = [list(pipeline.factors) for pipeline in (mine, theirs)]
+    chosen = all(isinstance(pipeline.order, tuple) for pipeline in (new_pipeline, old_pipeline))
+    factors = [list(pipeline.factors) for pipeline in (new_pipeline, old_pipeline)]
     new, old = map(sorted, factors) if chosen else factors
     assert new == old, "the pipelines differ in the factors of their microbatches"
 
@@ -80,15 +81,15 @@ def _rows(cost: Cost, pipeline: Pipeline) -> tuple[Any, ...]:
 
 
 def _in_cost(cost: Cost, expected: Pipeline, actual: Pipeline) -> str:
-    """Where two pipelines differ in a cost, and how."""
+    """Text that says where and how two pipelines differ in a cost."""
     stages = _differing(cost, expected, actual)
     old, new = (
-        [exact.plain(number) for number in flat(_rows(cost, pipeline)[stages[0]])]
+        [exact.plain(value) for value in flat(_rows(cost, pipeline)[stages[0]])]
         for pipeline in (expected, actual)
     )
-    more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
-    shown = [str(row[0]) if len(row) == 1 else _short(row) for row in (old, new)]
-    return f"{cost.name} of stage {stages[0]}{more}: {shown[0]} is expected, not {shown[1]}"
+    suffix = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
+    texts = [str(row[0]) if len(row) == 1 else _short(row) for row in (old, new)]
+    return f"{cost.name} of stage {stages[0]}{suffix}: {texts[0]} is expected, not {texts[1]}"
 
 
 def _short(value: object) -> str:

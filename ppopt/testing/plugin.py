@@ -4,7 +4,7 @@
         ppopt_reference("my-schedule", make_schedule())
 
 compares with `references/my-schedule.json` next to the test. `pytest --ppopt-update` writes the
-file instead; look at what changed (`ppopt check`, `ppopt view`) before it is committed.
+file instead; review the change (`ppopt check`, `ppopt view`) before you commit it.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class References:
         try:
             schedule, claims = read_schedule(path)
         except InputError as error:
-            words = f"{error}; `pytest --ppopt-update` writes it again"
-            raise pytest.fail.Exception(words, pytrace=False) from None
-        found = verify(schedule, claims, enforce_limit=False)
-        if found:
-            pytest.fail(f"{path}: {found[0]}; `ppopt verify` lists all violations", False)
+            message = f"{error}; `pytest --ppopt-update` writes it again"
+            raise pytest.fail.Exception(message, pytrace=False) from None
+        violations = verify(schedule, claims, enforce_limit=False)
+        if violations:
+            pytest.fail(f"{path}: {violations[0]}; `ppopt verify` lists all violations", False)
         return schedule
 
     def __call__(self, name: str, actual: Schedule, *, times: bool = True) -> None:
         """Assert that a schedule equals its reference; without `times`, that it is not worse.
 
-        Under `--ppopt-update` the reference is written, if the verifier finds nothing.
+        With `--ppopt-update` the reference is written instead, if the schedule is valid.
         """
         from ppopt.testing import assert_not_worse_than, assert_schedule_equal  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ class References:
         compare(actual, self.load(name))
 
     def _path(self, name: str) -> Path:
-        """File of a reference; a name may have folders (`v/small`), all within the folder."""
+        """File of a reference; its name may contain folders (`v/small`) within the folder."""
         path = self.folder / f"{name}.json"
         if not path.resolve().is_relative_to(self.folder.resolve()):
             pytest.fail(f"{name}: lies outside {self.folder}; name a reference within it", False)
@@ -82,9 +82,11 @@ class References:
     def _write(self, path: Path, actual: Schedule, *, enforce_limit: bool) -> None:
         from ppopt.verifier import verify  # noqa: PLC0415  loads numpy
 
-        found = verify(actual, enforce_limit=enforce_limit)
-        if found:
-            pytest.fail(f"{path}: not written, not a schedule of its pipeline: {found[0]}", False)
+        violations = verify(actual, enforce_limit=enforce_limit)
+        if violations:
+            pytest.fail(
+                f"{path}: not written, not a schedule of its pipeline: {violations[0]}", False
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         actual.to_json(path)
 

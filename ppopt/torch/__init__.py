@@ -2,7 +2,7 @@
 
     import ppopt.torch
 
-    mine = ppopt.torch.placement(schedule)[rank]        stages that this rank builds
+    indices = ppopt.torch.placement(schedule)[rank]      stages that this rank builds
     runtime = ppopt.torch.runtime(stages, schedule, loss_fn)
     runtime.step(batch)                                  as with PyTorch's own schedules
 
@@ -53,7 +53,7 @@ __all__ = [
 
 TESTED = "torch 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.13.0 and 2.14.1"
 """The tested versions. The runtime is private to PyTorch and may change with every minor version;
-what is used of it is looked for on first use (`ppopt.torch.pipeline_runtime`)."""
+`ppopt.torch.pipeline_runtime` checks on first use that the parts it needs exist."""
 
 
 def require() -> str:
@@ -72,6 +72,6 @@ require()
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'ppopt.torch' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"ppopt.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"ppopt.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,8 +1,8 @@
-"""What the autograd graph of a stage's output shows: what a split backward cannot do, and memory.
+"""Inspects the autograd graph of a stage's output: limits of a split backward, and saved tensors.
 
 PyTorch splits a backward along this graph: I runs the nodes on the way to the input, W those that
-lead to weights alone. A node that leads to both and computes both gradients at once runs twice: a
-node of compiled code, and a `torch.autograd.Function` of the user.
+lead only to weights. A node that leads to both and computes both gradients in one call runs twice:
+a node of compiled code, or a `torch.autograd.Function` of the user.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_leaves
 
 _COMPILED = "CompiledFunction"
-"""Begin of the names of the nodes that AOTAutograd makes, `CompiledFunctionBackward`."""
+"""Prefix of the names of AOTAutograd's nodes, `CompiledFunctionBackward`."""
 
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether a module or a part of it was compiled, by `torch.compile` or in place."""
     return any(
-        part._compiled_call_impl is not None or isinstance(part, torch._dynamo.OptimizedModule)
-        for part in module.modules()
+        submodule._compiled_call_impl is not None
+        or isinstance(submodule, torch._dynamo.OptimizedModule)
+        for submodule in module.modules()
     )
 
 
@@ -34,7 +35,7 @@ def nodes(tree: Any) -> Iterator[Any]:
 
 
 def _roots(tree: Any) -> list[Any]:
-    """The nodes that made the tensors of a tree."""
+    """The nodes that produced the tensors of a tree."""
     return [
         leaf.grad_fn
         for leaf in tree_leaves(tree)
@@ -56,12 +57,12 @@ def _reached(roots: Iterable[Any], through: Callable[[Any], bool]) -> Iterator[A
 
 
 def has_compiled_nodes(tree: Any) -> bool:
-    """Whether compiled code made the tensors of a tree, or a part of their graph."""
+    """Whether the graph behind the tensors of a tree has nodes of compiled code."""
     return any(node.name().startswith(_COMPILED) for node in nodes(tree))
 
 
 def adds_compiled_nodes(result: Any, arguments: Any) -> bool:
-    """Whether compiled code made a result of these arguments, or a part of the graph between."""
+    """Whether the graph between these arguments and a result has nodes of compiled code."""
     before = set(nodes(arguments))
     return any(node.name().startswith(_COMPILED) for node in nodes(result) if node not in before)
 
@@ -75,9 +76,9 @@ def computed_twice(output: Any, weights: Iterable[Any]) -> str | None:
     own = {id(weight) for weight in weights}
     for node in nodes(output):
         if isinstance(node, BackwardCFunction) or node.name().startswith(_COMPILED):
-            into = [before for before, _ in node.next_functions if before is not None]
-            held = sum(id(getattr(before, "variable", None)) in own for before in into)
-            if 0 < held < len(into):
+            inputs = [before for before, _ in node.next_functions if before is not None]
+            num_weights = sum(id(getattr(before, "variable", None)) in own for before in inputs)
+            if 0 < num_weights < len(inputs):
                 return str(node.name())
     return None
 
@@ -85,10 +86,10 @@ def computed_twice(output: Any, weights: Iterable[Any]) -> str | None:
 def lost_by_split(
     output: Any, inputs: Iterable[Any], weights: Iterable[tuple[str, Any]]
 ) -> str | None:
-    """Name of a weight whose gradient, or a part of it, a split backward loses; None: none.
+    """Name of a weight whose gradient a split backward loses, wholly or partly; None if none is.
 
-    I notes the gradients of the nodes on the way from the outputs to the inputs, and W starts from
-    those. A way from an output to a weight that meets none of these nodes is lost.
+    I records the gradients of the nodes on the paths from the outputs to the inputs, and W starts
+    from those. A path from an output to a weight that meets none of these nodes is lost.
     """
     names = {id(weight): name for name, weight in weights}
     to_inputs = _leading_to(output, {id(tensor) for tensor in inputs})
@@ -102,17 +103,17 @@ def lost_by_split(
 def _leading_to(output: Any, leaves: Container[int]) -> set[Any]:
     """The nodes behind an output from which one of these leaves is reached."""
     before = defaultdict(list)
-    found = []
+    waiting = []
     for node in nodes(output):
         if id(getattr(node, "variable", None)) in leaves:
-            found.append(node)
+            waiting.append(node)
         for following, _ in node.next_functions:
             before[following].append(node)
-    leading = set(found)
-    while found:
-        new = set(before[found.pop()]) - leading
+    leading = set(waiting)
+    while waiting:
+        new = set(before[waiting.pop()]) - leading
         leading |= new
-        found += new
+        waiting += new
     return leading
 
 

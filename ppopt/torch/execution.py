@@ -53,16 +53,16 @@ from ppopt.torch.world import World
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 """Allowed difference of a gradient from the reference, relative to the largest gradient of its
 module. Results differ because microbatches are summed in another order, and compiled code rounds
-in other places."""
+differently."""
 LOW_PRECISION = 3e-2
-"""The same where a type has fewer bits."""
+"""Allowed difference for types with fewer bits."""
 
 
 _loaded: dict[str, Modules] = {}
-"""In a process of a world: under `modules`, those of the command that runs."""
+"""In a process of a world: the modules of the running command, under `modules`."""
 
 
-class Model(Protocol):
+class RunnableModel(Protocol):
     """A model that runs: `UserModel`, or another that loads in every process."""
 
     @property
@@ -71,16 +71,16 @@ class Model(Protocol):
 
     @property
     def backend(self) -> str | None:
-        """Of torch.compile; None: eager."""
+        """Backend of torch.compile; None: eager."""
 
     def load(self) -> Job:
-        """Make the job."""
+        """Build the job."""
 
     def counts(self, pipeline: Pipeline, modules: int) -> tuple[int, ...]:
-        """Number of modules of every stage, of so many; raises InputError if they do not fit."""
+        """Number of modules per stage; raises InputError if `modules` modules do not fit."""
 
     def simulation(self, schedule: Schedule, folder: Path) -> Simulation | None:
-        """What is simulated around its stages, with files in a folder; None: nothing."""
+        """The simulation of a schedule, with its files in a folder; None: nothing is simulated."""
 
 
 class UserModel(NamedTuple):
@@ -91,14 +91,14 @@ class UserModel(NamedTuple):
     batches: int
     """Microbatches."""
     backend: str | None = None
-    """Of torch.compile; None: eager."""
+    """Backend of torch.compile; None: eager."""
 
     def load(self) -> Job:
         """Call the user's function."""
         return load_job(self.spec, self.batches)
 
     def counts(self, pipeline: Pipeline, modules: int) -> tuple[int, ...]:
-        """As many as the stages have layers."""
+        """The number of layers of every stage."""
         return counts_of(pipeline, modules)
 
     def simulation(self, _: Schedule, __: Path) -> None:
@@ -128,7 +128,7 @@ def _silent(_: str) -> None:
 def run(
     world: World,
     schedules: Sequence[Schedule],
-    model: Model,
+    model: RunnableModel,
     *,
     steps: int = 1,
     check: bool = True,
@@ -137,11 +137,11 @@ def run(
 ) -> list[RunResult]:
     """Run schedules with a model: a warm-up step each, then `steps` measured ones.
 
-    The measured steps of the schedules take turns, so that all see the same machine; all schedules
-    share the weights. The microbatches of the job's batch are handed out in the order of each
-    schedule (`loader_order`). With `check`, gradients and losses of the last step are compared with
-    those of one process, which holds the whole model. `text` replaces the order that PyTorch is
-    given (`order_text`), unchecked. `note` is called with what begins. Raises InputError if the
+    The measured steps of the schedules alternate, so that all see the same machine; all schedules
+    share the weights. The microbatches of the job's batch are passed in the order of each schedule
+    (`loader_order`). With `check`, gradients and losses of the last step are compared with those of
+    one process that has the whole model. `text` replaces the order for PyTorch (`order_text`),
+    unchecked. `note` is called with a text at the begin of every phase. Raises InputError if the
     model does not fit a schedule or fails, and VerificationError if a gradient or a loss differs.
     """
     modules = _load_everywhere(world, model)
@@ -168,7 +168,7 @@ def run(
     ]
 
 
-def _counts(schedule: Schedule, model: Model, modules: int) -> tuple[int, ...]:
+def _counts(schedule: Schedule, model: RunnableModel, modules: int) -> tuple[int, ...]:
     """Modules per stage; raises InputError for what cannot run."""
     torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
     if model.backend is not None and bool((schedule.kind == OpKind.B).any()):
@@ -179,23 +179,25 @@ def _counts(schedule: Schedule, model: Model, modules: int) -> tuple[int, ...]:
 
 
 def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
-    """Put the ranks together; raises VerificationError if a gradient or a loss differs."""
-    found = _together(ranks)
-    if not found.difference <= 1:
+    """Combine the ranks' results; raises VerificationError if a gradient or a loss differs."""
+    total = _together(ranks)
+    if not total.difference <= 1:
         raise VerificationError(
-            f"run: {found.worst} differs from that of one process by {found.difference:.3g} times "
+            f"run: {total.worst} differs from that of one process by {total.difference:.3g} times "
             "what rounding explains; a module that is random (dropout) or keeps state between "
             "microbatches gives other gradients in a pipeline"
         )
-    original = {number: microbatch for microbatch, number in microbatch_numbers(schedule).items()}
+    original = {
+        renumbered: microbatch for microbatch, renumbered in microbatch_numbers(schedule).items()
+    }
     records = tuple(
         record._replace(microbatch=original[record.microbatch])
         for rank in ranks
         for record in rank.records
     )
-    once = tuple(record for rank in ranks for record in rank.around)
-    lengths = _step_lengths([*records, *once], steps)
-    return RunResult(lengths, found.gradients, found.relative, records, once)
+    step_records = tuple(record for rank in ranks for record in rank.around)
+    lengths = _step_lengths([*records, *step_records], steps)
+    return RunResult(lengths, total.gradients, total.relative, records, step_records)
 
 
 def _step_lengths(records: Sequence[Record | StepRecord], steps: int) -> tuple[float, ...]:
@@ -211,24 +213,23 @@ def _step_lengths(records: Sequence[Record | StepRecord], steps: int) -> tuple[f
 def predicted_schedule(schedule: Schedule) -> Schedule:
     """Time a schedule's order with earliest starts and PyTorch's operation times (`as_run`).
 
-    If links are resources, they are streams that carry their transfers in the order of the
-    schedule, or as `communication.as_streams` does.
+    If links are resources, they become streams (`communication.as_streams`).
     """
-    made = communication.as_streams(schedule) if schedule.pipeline.has_links else schedule
+    over_streams = communication.as_streams(schedule) if schedule.pipeline.has_links else schedule
     origin = Origin(strategy=schedule.origin.strategy or "schedule", status="feasible")
-    ran = replace(made, pipeline=as_run(made.pipeline), origin=origin)
+    ran = replace(over_streams, pipeline=as_run(over_streams.pipeline), origin=origin)
     return timing.retimed(ran, Objective.MAKESPAN)
 
 
 def predicted_makespan(schedule: Schedule) -> Fraction:
     """Makespan of `predicted_schedule`, in the user's unit."""
-    made = predicted_schedule(schedule)
-    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
+    predicted = predicted_schedule(schedule)
+    return predicted.pipeline.ticks.time(predicted.metrics.makespan_ticks)
 
 
 def measure(
     world: World,
-    model: Model,
+    model: RunnableModel,
     schedule: Schedule | None = None,
     *,
     steps: int = 5,
@@ -237,9 +238,9 @@ def measure(
 ) -> tuple[Profile, list[MeasuredLayer]]:
     """Profile the stages of a schedule, or without one every module as a stage of its own.
 
-    Modules are spread over the devices of the world in order. Of compiled stages only whole
-    backwards are measured: PyTorch cannot split them. `roles` has the role of every module; None:
-    see `ppopt.torch.job.roles_of`. `note` is called with what begins.
+    Modules are spread over the devices of the world in order. For compiled stages only whole
+    backwards are measured, since PyTorch cannot split them. `roles` has the role of every module;
+    None: see `ppopt.torch.job.roles_of`. `note` is called with a text at the begin of every phase.
     """
     modules = _load_everywhere(world, model)
     if roles is not None and len(roles) != modules:
@@ -260,16 +261,16 @@ def measure(
     note(f"running {steps + 1} steps")
     profile: Profile = world.run(_profile, [(order, cut, metas, steps)] * world.size)[0]
     sizes = [sum(meta.nbytes for meta in after) for after in metas[1:]]
-    found = roles or roles_of(names, metas)
-    return profile, [MeasuredLayer(*row) for row in zip(names, sizes, found, strict=True)]
+    module_roles = roles or roles_of(names, metas)
+    return profile, [MeasuredLayer(*row) for row in zip(names, sizes, module_roles, strict=True)]
 
 
-def _load_everywhere(world: World, model: Model) -> int:
-    """Load the job in every process; return how many modules it has."""
+def _load_everywhere(world: World, model: RunnableModel) -> int:
+    """Load the job in every process; return its number of modules."""
     return int(world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])[0])
 
 
-def _load(_: int, model: Model, device: str) -> int:
+def _load(_: int, model: RunnableModel, device: str) -> int:
     _loaded["modules"] = Modules(model.load(), device)
     return len(_loaded["modules"])
 
@@ -284,12 +285,12 @@ def _only_first(rank: int, job: Callable[[], Any]) -> Any:
 
 
 def _traced(
-    world: World, model: Model, keep: Collection[int], note: Callable[[str], None]
+    world: World, model: RunnableModel, keep: Collection[int], note: Callable[[str], None]
 ) -> Trace:
-    """Run the forward of every module once, in one process, which keeps these modules."""
+    """Run the forward of every module once, in one process; it keeps only the modules `keep`."""
     note(f"loaded the model; building its modules on {world.device(0)}, running each forward once")
-    found: Trace = _first(world, partial(_trace, model.batches, keep))
-    return found
+    trace: Trace = _first(world, partial(_trace, model.batches, keep))
+    return trace
 
 
 def _trace(batches: int, keep: Collection[int]) -> Trace:
@@ -304,11 +305,11 @@ def _write_reference(batches: int, path: Path, keep: Collection[int]) -> None:
     modules = _loaded["modules"]
     losses = []
     for index in range(batches):
-        part = modules.job.microbatch(index, batches, modules.device)
-        output: Any = part.arguments
+        microbatch = modules.job.microbatch(index, batches, modules.device)
+        output: Any = microbatch.arguments
         for module in modules:
-            output = module(*as_tuple(output), **part.kwargs)
-        loss = modules.job.loss(output, part.target)
+            output = module(*as_tuple(output), **microbatch.kwargs)
+        loss = modules.job.loss(output, microbatch.target)
         if loss.requires_grad:
             (loss / batches).backward()
         losses.append(loss.item())
@@ -330,7 +331,7 @@ def _weights(modules: Modules) -> Iterator[Any]:
 
 
 class _Ran(NamedTuple):
-    """What one rank measured and compared."""
+    """Measurements and comparisons of one rank."""
 
     records: list[Record]
     gradients: int
@@ -340,7 +341,7 @@ class _Ran(NamedTuple):
     relative: float
     """Largest difference / largest gradient of its module."""
     worst: str
-    """What differs most."""
+    """Name of the tensor with the largest difference."""
     around: Sequence[StepRecord] = ()
     """Unshard, gradient sync and optimizer."""
 
@@ -366,7 +367,7 @@ def _run(
     text: str | None,
     simulations: Sequence[Simulation | None],
 ) -> list[_Ran]:
-    """Run the schedules by turns on this rank."""
+    """Run the steps of the schedules alternately on this rank."""
     modules = _loaded.pop("modules")
     modules.keep(set().union(*(cut.modules_on(rank) for cut in cuts)))
     wanted = None if reference is None else torch.load(reference, map_location="cpu", mmap=True)
@@ -408,11 +409,11 @@ class _RankRun:
         self._compared = _EQUAL
         self._around: list[StepRecord] = []
 
-    def step(self, number: int) -> list[float]:
-        """Run a step of this number, after all ranks got here; return the losses (`run_step`)."""
+    def step(self, index: int) -> list[float]:
+        """Run a step after a barrier of all ranks; return the losses (`run_step`)."""
         distributed.barrier()
         if self.simulation is not None:
-            self.simulation.begin_step(number)
+            self.simulation.begin_step(index)
         self.profiler.begin_step()
         losses = run_step(self._runtime, self.stages, self._modules, self._job)
         if self.simulation is not None:
@@ -422,37 +423,39 @@ class _RankRun:
 
     def compare(self, losses: Sequence[float], wanted: Mapping[str, Any]) -> None:
         """Compare gradients and losses of the last step with those of one process."""
-        found = [
+        comparisons = [
             _compared_module(index, module, wanted["gradients"])
             for stage in self.stages
             for index, module in zip(
                 self._cut.modules(stage.stage_index), _layers(stage.submod), strict=True
             )
         ]
-        for place, loss in zip(self._order, losses, strict=bool(losses)):
-            off = abs(loss - wanted["losses"][place]) / max(abs(wanted["losses"][place]), 1e-30)
-            found.append(_EQUAL._replace(difference=off / wanted["allowed"], worst="a loss"))
-        self._compared = _together(found)
+        for microbatch, loss in zip(self._order, losses, strict=bool(losses)):
+            off = abs(loss - wanted["losses"][microbatch]) / max(
+                abs(wanted["losses"][microbatch]), 1e-30
+            )
+            comparisons.append(_EQUAL._replace(difference=off / wanted["allowed"], worst="a loss"))
+        self._compared = _together(comparisons)
 
     def result(self) -> _Ran:
-        """What was measured and compared."""
+        """The measurements and comparisons."""
         measured = [record for record in self._around if record.step >= 0]
         return self._compared._replace(records=self.profiler.records, around=measured)
 
 
 def run_step(
-    made: Any, stages: Sequence[Any], modules: Modules, job: Job | None = None
+    built: Any, stages: Sequence[Any], modules: Modules, job: Job | None = None
 ) -> list[float]:
     """Run one step of a job from zero gradients; return the losses on the last stage's rank.
 
-    `job`: that of the modules, or the same with its microbatches in another order.
+    `job` is the modules' job by default, or the same with its microbatches in another order.
     """
     job, device = job or modules.job, modules.device
     modules.zero_grad()
     inputs = job.arguments if any(stage.is_first for stage in stages) else ()
     last = any(stage.is_last for stage in stages)
     losses: list[Any] = []
-    made.step(
+    built.step(
         *(tensor.to(device) for tensor in inputs),
         target=job.target.to(device) if last else None,
         losses=losses if last else None,
@@ -479,10 +482,10 @@ def _compared_module(index: int, module: Any, wanted: dict[str, Any]) -> _Ran:
     scale = max(largest, default=0.0) or 1.0
     compared = []
     for name, weight in weights.items():
-        mine, theirs = weight.grad, expected[name]
-        if mine is not None or theirs is not None:
-            both = mine is not None and theirs is not None
-            off = _largest(mine - theirs) / scale if both else float("inf")
+        own, reference = weight.grad, expected[name]
+        if own is not None or reference is not None:
+            both = own is not None and reference is not None
+            off = _largest(own - reference) / scale if both else float("inf")
             allowed = TOLERANCES.get(weight.dtype, LOW_PRECISION)
             what = f"the gradient of {name} of module {index}"
             compared.append(_Ran([], 1, off / allowed, off, what))
@@ -493,8 +496,8 @@ def _largest(tensor: Any) -> float:
     """Largest absolute entry; NaN counts as infinite."""
     if not tensor.numel():
         return 0.0
-    found = float(tensor.abs().max().item())
-    return float("inf") if isnan(found) else found
+    largest = float(tensor.abs().max().item())
+    return float("inf") if isnan(largest) else largest
 
 
 def _profile(

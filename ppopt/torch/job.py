@@ -1,4 +1,4 @@
-"""The user's own model: a function of a Python file that gives its modules, a batch and a loss.
+"""The user's own model: a function of a Python file that returns its modules, a batch and a loss.
 
     # my_job.py
     import ppopt.torch
@@ -40,14 +40,14 @@ _MODULE = "ppopt_job"
 class Job:
     """A model in modules, one training batch, and a loss.
 
-    A module takes what the one before it returns: a tensor, or a tuple of tensors as arguments. It
-    may run on every microbatch in any order, so it keeps no state between them, and it must be
-    deterministic (no dropout) for gradients to be comparable.
+    The output of a module is the input of the next: a tensor, or a tuple of tensors as arguments. A
+    module may run on the microbatches in any order, so it must keep no state between them, and it
+    must be deterministic (no dropout) for gradients to be comparable.
     """
 
     modules: Sequence[nn.Module | Callable[[], nn.Module]]
-    """In forward order: modules, or functions that make them. Each function is called with a random
-    seed of its own, and makes tensors on the device of the process unless it names another."""
+    """In forward order: modules, or functions that build them. Each function is called with its own
+    random seed, and its tensors are on the device of the process unless it names another."""
     inputs: Any
     """Tensor or tuple of tensors for the first module: all microbatches along dimension 0."""
     target: Any
@@ -56,8 +56,8 @@ class Job:
     """Called with the last module's output and the target of one microbatch; returns a scalar.
     The gradients of a step are the mean over the microbatches."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that every module takes, such as masks: tensors are split along dimension
-    0, anything else goes to every microbatch."""
+    """Keyword arguments of every module, such as masks: tensors are split along dimension 0, other
+    values are passed to every microbatch."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -75,29 +75,30 @@ class Job:
         return {name: value for name, value in self.kwargs.items() if not _is_tensor(value)}
 
     def module(self, index: int, device: Any = "cpu") -> nn.Module:
-        """Make a module on a device, with the random seed of its index."""
-        given = self.modules[index]
-        if isinstance(given, nn.Module):
-            return given.to(device)
+        """Build a module on a device, with its index as random seed."""
+        source = self.modules[index]
+        if isinstance(source, nn.Module):
+            return source.to(device)
         torch.manual_seed(index)
         with torch.device(device):
-            made = given()
-        if not isinstance(made, nn.Module):
+            module = source()
+        if not isinstance(module, nn.Module):
             raise InputError(
-                f"module {index}: its function returns {type(made).__name__}, not a torch.nn.Module"
+                f"module {index}: its function returns {type(module).__name__}, "
+                "not a torch.nn.Module"
             )
-        return made.to(device)
+        return module.to(device)
 
     def microbatch(self, index: int, of: int, device: Any) -> Microbatch:
-        """One of `of` microbatches, on a device."""
+        """Microbatch `index` of `of`, on a device."""
 
-        def part(value: Any) -> Any:
+        def slice_of(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             return value.tensor_split(of)[index].to(device)
 
-        kwargs = {name: part(value) for name, value in self.kwargs.items()}
-        return Microbatch(tuple(map(part, self.arguments)), part(self.target), kwargs)
+        kwargs = {name: slice_of(value) for name, value in self.kwargs.items()}
+        return Microbatch(tuple(map(slice_of, self.arguments)), slice_of(self.target), kwargs)
 
     def in_order(self, order: Sequence[int]) -> Job:
         """The job whose batch has its microbatches in another order."""
@@ -106,7 +107,7 @@ class Job:
 
         def arranged(value: Any) -> Any:
             parts = value.tensor_split(len(order))
-            return torch.cat([parts[place] for place in order])
+            return torch.cat([parts[index] for index in order])
 
         kwargs = {name: arranged(value) for name, value in self.tensor_kwargs.items()}
         inputs = tuple(map(arranged, self.arguments))
@@ -119,7 +120,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 class Microbatch(NamedTuple):
-    """What one microbatch gives to the first module, to the loss, and to every module."""
+    """The parts of a batch that belong to one microbatch."""
 
     arguments: tuple[Any, ...]
     target: Any
@@ -127,9 +128,9 @@ class Microbatch(NamedTuple):
 
 
 class StageModule(nn.Module):
-    """Modules in a row; each takes what the one before it returns.
+    """Modules in a row; the output of each is the input of the next.
 
-    `constants` are keyword arguments of every module beside the tensors.
+    `constants` are keyword arguments of every module that are not tensors.
     """
 
     def __init__(self, modules: Sequence[nn.Module], constants: Mapping[str, Any]) -> None:
@@ -139,16 +140,16 @@ class StageModule(nn.Module):
 
     def forward(self, *tensors: Any, **kwargs: Any) -> Any:
         """Run all modules; each gets the keyword arguments."""
-        found: Any = tensors
+        output: Any = tensors
         for module in self.layers:
-            found = module(*as_tuple(found), **kwargs, **self.constants)
-        return found
+            output = module(*as_tuple(output), **kwargs, **self.constants)
+        return output
 
 
 class Modules:
     """The modules of a job in one process: each is built once, on the device of the process.
 
-    Everything that runs there shares them, with their weights.
+    All runs of the process share them and their weights.
     """
 
     def __init__(self, job: Job, device: Any) -> None:
@@ -192,15 +193,15 @@ class Modules:
 
 
 def as_tuple(output: Any) -> tuple[Any, ...]:
-    """What a module returns, as arguments of the next."""
+    """The output of a module, as arguments of the next."""
     return tuple(output) if isinstance(output, tuple | list) else (output,)
 
 
 def load_job(spec: str, microbatches: int) -> Job:
     """Import `file.py:function`, call the function and check the job that it returns.
 
-    Raises InputError, beginning with the name given, if there is no such function or its job
-    cannot run in `microbatches` equal parts.
+    Raises InputError, beginning with `spec`, if there is no such function or its job cannot run in
+    `microbatches` equal parts.
     """
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
@@ -219,16 +220,16 @@ def load_job(spec: str, microbatches: int) -> Job:
 def _function(path: Path, name: str, spec: str) -> Callable[[int], Job]:
     if not path.is_file():
         raise InputError(f"stages-from: {spec}: there is no file {path}")
-    found = importlib.util.spec_from_file_location(_MODULE, path)
-    if found is None or found.loader is None:
+    module_spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if module_spec is None or module_spec.loader is None:
         raise InputError(f"stages-from: {spec}: {path} is no Python file; end it in .py")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[_MODULE] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except Exception as error:
         raise _raised(spec, "importing it", str(path), error) from None
     build = getattr(module, name, None)
@@ -238,7 +239,7 @@ def _function(path: Path, name: str, spec: str) -> Callable[[int], Job]:
 
 
 def _raised(spec: str, what: str, path: str, error: Exception) -> InputError:
-    """The error that the user's code raised, with the last line of that file in it."""
+    """InputError for an error of the user's code, with the last line of that file in the trace."""
     if isinstance(error, InputError):
         return InputError(f"stages-from: {spec}: {error}")
     frames = [
@@ -272,13 +273,15 @@ def _check(job: object, microbatches: int, spec: str) -> None:
                 f"stages-from: {spec}: modules[{index}] is {type(module).__name__}, neither a "
                 "torch.nn.Module nor a function that makes one"
             )
-    given = [*((f"inputs[{n}]", part) for n, part in enumerate(job.arguments))]
-    given += [("target", job.target)]
-    for name, tensor in given:
+    named_tensors = [*((f"inputs[{n}]", value) for n, value in enumerate(job.arguments))]
+    named_tensors += [("target", job.target)]
+    for name, tensor in named_tensors:
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"stages-from: {spec}: {name} is {type(tensor).__name__}, no tensor")
-    given += [(name, part) for name, part in job.kwargs.items() if isinstance(part, torch.Tensor)]
-    for name, tensor in given:
+    named_tensors += [
+        (name, value) for name, value in job.kwargs.items() if isinstance(value, torch.Tensor)
+    ]
+    for name, tensor in named_tensors:
         if not tensor.ndim or len(tensor) % microbatches or not len(tensor):
             size = tuple(tensor.shape)
             raise InputError(
@@ -288,7 +291,7 @@ def _check(job: object, microbatches: int, spec: str) -> None:
 
 
 class TensorMeta(NamedTuple):
-    """What is known of a tensor that one stage hands to the next."""
+    """Metadata of a tensor that one stage passes to the next."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -300,17 +303,17 @@ class TensorMeta(NamedTuple):
         return prod(self.shape) * int(self.dtype.itemsize)
 
     def tensor(self, announced: bool = False) -> Any:
-        """An empty tensor like it, without memory; if `announced`, floats need a gradient."""
-        made = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        """An empty tensor on the meta device; if `announced`, floats require a gradient."""
+        tensor = torch.empty(self.shape, dtype=self.dtype, device="meta")
         needed = announced and self.dtype.is_floating_point
-        return made.requires_grad_(self.requires_grad or needed)
+        return tensor.requires_grad_(self.requires_grad or needed)
 
 
 class Trace(NamedTuple):
-    """What one forward of every module shows."""
+    """Result of one forward of every module."""
 
     metas: list[tuple[TensorMeta, ...]]
-    """What goes into every module, and what the last returns, for one microbatch."""
+    """Inputs of every module and the output of the last, for one microbatch."""
     names: list[str]
     """The class of every module."""
 
@@ -324,7 +327,7 @@ def boundaries(modules: Modules, microbatches: int, keep: Collection[int] = ()) 
     """
     first = modules.job.microbatch(0, microbatches, modules.device)
     tensors = first.arguments
-    found, trained = Trace([_metas(tensors)], []), False
+    trace, trained = Trace([_metas(tensors)], []), False
     for index in range(len(modules)):
         name = type(modules[index]).__name__
         what = f"module {index} ({name})"
@@ -336,31 +339,31 @@ def boundaries(modules: Modules, microbatches: int, keep: Collection[int] = ()) 
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor):
                 raise InputError(f"{what}: returns {type(tensor).__name__}; return tensors")
-        found.names.append(name)
-        found.metas.append(_metas(tensors))
+        trace.names.append(name)
+        trace.metas.append(_metas(tensors))
         trained |= any(weight.requires_grad for weight in modules[index].parameters())
-        if trained and not any(meta.requires_grad for meta in found.metas[-1]):
+        if trained and not any(meta.requires_grad for meta in trace.metas[-1]):
             raise InputError(f"{what}: no tensor that it returns requires a gradient")
         tensors = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors)
         modules.keep({*keep, *range(index + 1, len(modules))})
     _check_loss(modules.job, tensors, first.target, trained=trained)
-    return found
+    return trace
 
 
 def roles_of(names: Sequence[str], metas: Sequence[tuple[TensorMeta, ...]]) -> list[str]:
     """The role of every module of a language model; `names` are their classes.
 
-    The first is an embedding if it takes integers. The last is a head if it is of another
-    class than the one before it, and hands on another shape than it takes. All others count as
-    decoder layers, MTP layers too.
+    The first is an embedding if its input is integers. The last is a head if its class differs from
+    that of the previous module, and its output has another shape than its input. All others count
+    as decoder layers, also MTP layers.
     """
-    found = [DECODER] * len(names)
-    taken, given = metas[-2][0], metas[-1][0]
-    if len(names) > 1 and names[-1] != names[-2] and taken.shape != given.shape:
-        found[-1] = "head"
+    roles = [DECODER] * len(names)
+    input_meta, output_meta = metas[-2][0], metas[-1][0]
+    if len(names) > 1 and names[-1] != names[-2] and input_meta.shape != output_meta.shape:
+        roles[-1] = "head"
     if metas[0][0].dtype in _INTEGERS:
-        found[0] = "embedding"
-    return found
+        roles[0] = "embedding"
+    return roles
 
 
 def _metas(tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
@@ -380,9 +383,9 @@ def _check_loss(job: Job, tensors: tuple[Any, ...], target: Any, *, trained: boo
 
 
 def counts_of(pipeline: Pipeline, modules: int) -> tuple[int, ...]:
-    """Number of modules of every stage: its layers, or one where the pipeline knows stages alone.
+    """Number of modules per stage: its layers, or one if the pipeline has no layers.
 
-    Raises InputError if they are not as many as the modules of the job.
+    Raises InputError if their sum is not the number of the job's modules.
     """
     in_layers = pipeline.model is not None
     counts = pipeline.counts if in_layers else (1,) * pipeline.num_stages
@@ -396,14 +399,14 @@ def counts_of(pipeline: Pipeline, modules: int) -> tuple[int, ...]:
 
 
 class Cut(NamedTuple):
-    """How a job becomes the stages of a pipeline."""
+    """The division of a job into the stages of a pipeline."""
 
     counts: tuple[int, ...]
     """Number of modules of every stage."""
     hosts: tuple[int, ...]
     """Device of every stage."""
     backend: str | None = None
-    """Of torch.compile, for the module of every stage; None: eager."""
+    """Backend of torch.compile, for the module of every stage; None: eager."""
 
     def modules(self, stage: int) -> range:
         """Indices of the modules of a stage."""
@@ -428,10 +431,14 @@ def build_stages(
     trained = needs[0] if needs else len(cut.hosts)
     announced = first_announced(cut.hosts, trained)
 
-    def tensors(place: int, first: int) -> tuple[Any, ...]:
-        """What crosses a boundary of stages; from `first` on, what comes from frozen ones too."""
-        frozen = 0 < place < len(cut.hosts) and not _needs_gradient(boundary[place])
-        return tuple(meta.tensor(frozen and first <= place) for meta in boundary[place])
+    def tensors(boundary_index: int, first: int) -> tuple[Any, ...]:
+        """Tensors over a stage boundary; from `first` on, those of frozen stages are announced."""
+        frozen = 0 < boundary_index < len(cut.hosts) and not _needs_gradient(
+            boundary[boundary_index]
+        )
+        return tuple(
+            meta.tensor(frozen and first <= boundary_index) for meta in boundary[boundary_index]
+        )
 
     return [
         PipelineStage(

@@ -1,8 +1,8 @@
 """Build PyTorch's pipeline runtime from a schedule.
 
 `_PipelineScheduleRuntime` of torch.distributed.pipelining.schedules runs any order that its
-`_load_csv` reads. It is private to PyTorch; `_check_pytorch` looks for what is used of it. This
-module corrects or refuses what fails there in silence (each found by running it, PyTorch 2.13):
+`_load_csv` reads. It is private to PyTorch; `_check_pytorch` checks that the parts used here exist.
+This module corrects or refuses what fails there silently (each confirmed by a run, PyTorch 2.13):
 
 - The stages of a rank must be in ascending order.
 - Tensors between stages get no gradient if their metadata lack `requires_grad`, and the first
@@ -10,11 +10,11 @@ module corrects or refuses what fails there in silence (each found by running it
 - Losses are looked up by position, so microbatches are renumbered by the last stage's forwards
   (`ppopt.formats.torch_csv`).
 - `defer_pp_recv` gives wrong gradients for V placements.
-- A split backward loses gradients of weights on a way that meets no input of the stage.
-- Compiled code that holds weights runs twice where its stage splits its backward.
+- A split backward loses gradients of weights on a path that meets no input of the stage.
+- Compiled code with weights runs twice if its stage splits its backward.
 - DistributedDataParallel around a stage that splits its backward gives wrong gradients.
 - `fully_shard` that reshards after the forward fails if its stage splits its backward.
-- `scale_grads` divides the gradients of earlier steps again, if they are still there.
+- `scale_grads` divides the gradients of earlier steps again, if they were not zeroed.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ DYNAMIC_METADATA = hasattr(pytorch_stage, "InferenceMode")
 WITHOUT_GRADIENT = hasattr(PipelineStage, "_get_grad_send_meta")
 """Whether tensors between stages may be without a gradient (since PyTorch 2.13)."""
 REDUCES = hasattr(PipelineStage, "perform_reduce_grad")
-"""Whether gradients are scaled and reduced once, after all backwards of a stage. Before, they were
-after its last whole backward, though a W may follow (PyTorch 2.9)."""
+"""Whether gradients are scaled and reduced once, after all backwards of a stage. PyTorch 2.9 does
+so after the last whole backward, though a W may follow."""
 
 
 _REDUCE_CELL = re.compile(r",?\d+REDUCE_GRAD")
 _PAIR_CELL = re.compile(r"\((\w+);(\w+)\)OVERLAP_F_B")
-"""Cells that PyTorch 2.9 does not run in an order with transfers: reductions of gradients, which it
-knows no operation for, and pairs, whose parts other versions run one after the other."""
+"""Cells that PyTorch 2.9 does not run in an order with transfers: reductions of gradients, which
+are no operation there, and pairs, whose parts other versions run one after the other."""
 LOSS_METHOD = "loss_one_chunk"
 """Name of the method that `load` gives the last stage: it is called with the loss function and the
 arguments of the loss, and returns the loss."""
@@ -87,7 +87,7 @@ def runtime(
     those of PyTorch's PipelineScheduleMulti: `scale_grads`, `args_chunk_spec`,
     `kwargs_chunk_spec`, `output_merge_spec`, `backward_requires_autograd`. The batch is split into
     the schedule's microbatches. Raises InputError if stages, process group and schedule do not
-    match, where a stage lacks static metadata, and for schedules that PyTorch cannot run.
+    match, if a stage lacks static metadata, and for schedules that PyTorch cannot run.
     """
     if "defer_pp_recv" in options:
         raise InputError("defer_pp_recv: it gives wrong gradients for V placements; leave it out")
@@ -95,17 +95,17 @@ def runtime(
     _check_type(stages)
     ordered = sorted(stages, key=lambda stage: int(stage.stage_index))
     _check_stages(ordered, schedule)
-    made = load(ordered, text, schedule.pipeline.batches, loss_fn, **options)
+    built = load(ordered, text, schedule.pipeline.batches, loss_fn, **options)
     if options.get("scale_grads", True):
-        _refuse_accumulation(made, ordered)
-    return made
+        _refuse_accumulation(built, ordered)
+    return built
 
 
 def order_text(schedule: Schedule) -> str:
-    """The order that PyTorch runs: with sends and receives in it where links are resources.
+    """The order for PyTorch, with sends and receives if links are resources.
 
-    So it is where stages run no backward: PyTorch would send them gradients. Raises InputError for
-    what PyTorch cannot run.
+    They are also stated if some stages run no backward: PyTorch would send these gradients. Raises
+    InputError for schedules that PyTorch cannot run.
     """
     if schedule.pipeline.has_links or not all(schedule.pipeline.has_operations[OpKind.BW]):
         return torch_comms.communication_csv(schedule)
@@ -117,8 +117,8 @@ def load(
 ) -> Any:
     """Build the runtime from the text of an order, with PyTorch's own checks only.
 
-    Text with sends is taken as it stands; to operations alone PyTorch adds its own. Where PyTorch
-    scales gradients too early (`REDUCES`), they are scaled after the step.
+    Text with sends is used unchanged; without sends, PyTorch adds its own. If PyTorch would scale
+    gradients too early (`REDUCES`), they are scaled after the step.
     """
     scaled = bool(options.pop("scale_grads", True))
     for stage in stages:
@@ -127,7 +127,7 @@ def load(
         if stage.is_last:
             setattr(stage, LOSS_METHOD, getattr(stage, LOSS_METHOD, _call))
             loss_fn = partial(_loss_by, stage, loss_fn)
-    made = _RUNTIME(
+    built = _RUNTIME(
         list(stages),
         n_microbatches=batches,
         loss_fn=loss_fn,
@@ -135,27 +135,27 @@ def load(
         **options,
     )
     if scaled and not REDUCES:
-        _scale_after_step(made, stages)
+        _scale_after_step(built, stages)
     if not REDUCES:
         text = _PAIR_CELL.sub(r"\1,\2", _REDUCE_CELL.sub("", text))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text(text, encoding="utf-8")
-        made._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
-    return made
+        built._load_csv(str(path), format="compute_comms" if "SEND_" in text else "compute_only")
+    return built
 
 
-def _scale_after_step(made: Any, stages: Sequence[Any]) -> None:
+def _scale_after_step(built: Any, stages: Sequence[Any]) -> None:
     """Let `step` divide gradients by the number of microbatches at its end."""
-    step = made.step
+    step = built.step
 
     def scaling(*args: Any, **options: Any) -> Any:
-        found = step(*args, **options)
+        result = step(*args, **options)
         for stage in stages:
-            stage.scale_grads(made._n_microbatches)
-        return found
+            stage.scale_grads(built._n_microbatches)
+        return result
 
-    made.step = scaling
+    built.step = scaling
 
 
 def _call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -173,8 +173,8 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     On stage 0, whose inputs need no gradient, PyTorch's `backward_one_chunk(full_backward=False)`
     does nothing and `backward_weight_one_chunk` runs the whole backward (torch 2.13, stage.py).
     So B of stage 0 takes no time there, and W takes the time of BW, recompute included. An
-    overlapped pair takes the sum of its parts. The result gives placement and costs per stage, of a
-    model in layers too. The search knows the same as `first_backward` of a model in layers.
+    overlapped pair takes the sum of its parts. The result has placement and costs per stage, also
+    for a model in layers. In the search, `first_backward` of a model in layers has the same effect.
     Raises NotApplicableError for two routes.
     """
     _check_one_route(pipeline)
@@ -219,10 +219,10 @@ def _check_stages(stages: Sequence[Any], schedule: Schedule) -> None:
             f"stages: they are of {first.num_stages} stages, the schedule of {pipeline.num_stages}"
         )
     wanted = placement(schedule)[first.group_rank]
-    given = tuple(stage.stage_index for stage in stages)
-    if given != wanted:
+    indices = tuple(stage.stage_index for stage in stages)
+    if indices != wanted:
         raise InputError(
-            f"stages: rank {first.group_rank} builds {_listed(given)}, the schedule places "
+            f"stages: rank {first.group_rank} builds {_listed(indices)}, the schedule places "
             f"{_listed(wanted)} there; see ppopt.torch.placement"
         )
     for stage in stages:
@@ -249,7 +249,8 @@ def _metadata(stage: Any) -> dict[str, Any]:
 def first_announced(hosts: Sequence[int], first: int) -> int:
     """First stage whose outputs need a gradient by its metadata; `first` has the first backward.
 
-    PyTorch hands a stage on the same rank the gradient of its output, and wants it announced.
+    On one rank PyTorch passes a stage the gradient of its output directly, and the metadata must
+    announce it.
     """
     local = 0 < first < len(hosts) and hosts[first - 1] == hosts[first]
     return first - local
@@ -322,38 +323,38 @@ def _reshards_after_forward(module: Any) -> bool:
 
 
 def _check_first_forward(stage: Any, *, split: bool) -> None:
-    """Look at what the first forward of a stage returns, and at its graph, before it is sent."""
+    """Check the output of a stage's first forward, and its graph, before it is sent."""
     forward = stage.forward_one_chunk
     unchecked = True
 
     def checked(*args: Any, **options: Any) -> Any:
         nonlocal unchecked
-        found = forward(*args, **options)
+        output = forward(*args, **options)
         if unchecked:
             unchecked = False
-            _check_output(stage, found)
+            _check_output(stage, output)
             if split and stage.dw_builder is None:
-                _check_graph(stage, found, _input_tensors(stage, *args, **options))
-        return found
+                _check_graph(stage, output, _input_tensors(stage, *args, **options))
+        return output
 
     stage.forward_one_chunk = checked
 
 
 def _check_output(stage: Any, output: Any) -> None:
-    """Raise InputError unless the output is what the stage's metadata say.
+    """Raise InputError unless the output agrees with the stage's metadata.
 
-    A tensor that needs a gradient but is not expected to would get none, silently.
+    A tensor that requires a gradient against the metadata would get none, silently.
     """
     wanted = _metadata(stage)["output_args"]
-    given = tuple(output) if isinstance(output, tuple | list) else (output,)
+    tensors = tuple(output) if isinstance(output, tuple | list) else (output,)
     if stage.is_last or not wanted:
         return
-    if len(wanted) != len(given):
+    if len(wanted) != len(tensors):
         raise InputError(
-            f"stage {stage.stage_index}: returns {len(given)} tensors, output_args has "
+            f"stage {stage.stage_index}: returns {len(tensors)} tensors, output_args has "
             f"{len(wanted)}"
         )
-    for index, (meta, tensor) in enumerate(zip(wanted, given, strict=True)):
+    for index, (meta, tensor) in enumerate(zip(wanted, tensors, strict=True)):
         if _kind(meta) != _kind(tensor) or tensor.requires_grad > meta.requires_grad:
             raise InputError(
                 f"stage {stage.stage_index}: output {index} is {_described(tensor)}, output_args "
@@ -372,7 +373,7 @@ def _described(tensor: Any) -> str:
 
 
 def _input_tensors(stage: Any, microbatch: int, *_: Any, **__: Any) -> list[Any]:
-    """The tensors that a forward took."""
+    """The input tensors of a forward."""
     _, inputs = stage.fwd_cache[microbatch]
     return [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
 
@@ -406,9 +407,9 @@ def _compiled(where: str) -> str:
     )
 
 
-def _refuse_accumulation(made: Any, stages: Sequence[Any]) -> None:
+def _refuse_accumulation(built: Any, stages: Sequence[Any]) -> None:
     """Let `step` refuse gradients of an earlier step, which `scale_grads` would divide again."""
-    step = made.step
+    step = built.step
 
     def checked(*args: Any, **options: Any) -> Any:
         for stage in stages:
@@ -420,25 +421,25 @@ def _refuse_accumulation(made: Any, stages: Sequence[Any]) -> None:
                 )
         return step(*args, **options)
 
-    made.step = checked
+    built.step = checked
 
 
 def _has_gradient(weight: Any) -> bool:
-    """Whether there is a gradient other than 0, in this rank's part of the weight."""
+    """Whether this rank's part of the weight has a gradient other than 0."""
     gradient = getattr(weight.grad, "_local_tensor", weight.grad)
     return gradient is not None and bool(gradient.any())
 
 
 def _check_pytorch() -> None:
-    """Raise InputError if this PyTorch lacks what schedules are run with."""
+    """Raise InputError if this PyTorch lacks the private parts that run schedules."""
     backward = getattr(PipelineStage, "backward_one_chunk", None)
     missing = [
         name
-        for name, there in (
+        for name, exists in (
             ("_PipelineScheduleRuntime._load_csv", hasattr(_RUNTIME, "_load_csv")),
             ("PipelineStage.backward_weight_one_chunk", _splits(backward)),
         )
-        if not there
+        if not exists
     ]
     if missing:
         raise InputError(
@@ -448,7 +449,7 @@ def _check_pytorch() -> None:
 
 
 def _splits(backward: Any) -> bool:
-    """Whether a stage can run B and W apart."""
+    """Whether a stage can run B and W separately."""
     return (
         hasattr(PipelineStage, "backward_weight_one_chunk")
         and backward is not None

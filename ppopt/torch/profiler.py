@@ -27,33 +27,33 @@ from ppopt.profiles.estimate import Profile, Record, StageMemory, profile
 from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch.memory import MemoryMeter
+from ppopt.torch.memory_meter import MemoryMeter
 from ppopt.torch.pipeline_runtime import LOSS_METHOD
 
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
 class HostClock:
-    """The clock of the CPU, where operations run in the thread that starts them."""
+    """The clock of the CPU, on which operations run in the thread that starts them."""
 
     def anchor(self) -> None:
         """Begin a step."""
 
     def mark(self) -> Any:
-        """Note this moment."""
+        """Record the current instant."""
         return time.perf_counter_ns()
 
     def nanoseconds(self, mark: Any) -> int:
-        """When a mark was, by `perf_counter_ns`."""
+        """The instant of a mark, on the clock of `perf_counter_ns`."""
         return int(mark)
 
 
 class StreamClock:
-    """The clock of an accelerator: events on the current stream, which nobody waits for.
+    """The clock of an accelerator: events on the current stream, without synchronization.
 
     The runtime lets the stream wait for a receive before it starts the operation, so an event
-    before the operation comes after the wait. The device is synchronized once a step, between
-    steps. There, the time of the host is noted, from which all events of the step are counted.
+    before the operation comes after the wait. The device is synchronized once per step, between
+    steps. The time of the host is recorded there; all events of the step are relative to it.
     """
 
     def __init__(self, device: Any) -> None:
@@ -62,7 +62,7 @@ class StreamClock:
         self._host = 0
 
     def anchor(self) -> None:
-        """Begin a step: wait until the device is idle, and note event and time of the host."""
+        """Begin a step: wait until the device is idle, and record an event and the host's time."""
         torch.accelerator.synchronize()
         self._host = time.perf_counter_ns()
         self._anchor = self.mark()
@@ -74,7 +74,7 @@ class StreamClock:
         return event
 
     def nanoseconds(self, mark: Any) -> int:
-        """When an event was, by `perf_counter_ns`; the device must have passed it."""
+        """The instant of an event on the clock of `perf_counter_ns`; it must have passed."""
         return self._host + round(1e6 * float(self._anchor.elapsed_time(mark)))
 
 
@@ -89,9 +89,9 @@ class Profiler:
 
     F of the last stage includes the loss if `ppopt.torch.runtime` built the runtime.
 
-    The first `warm_up` steps measure no times, and the very first of them memory, unless
+    The first `warm_up` steps measure no times; the first of them measures memory, unless
     `memory=False`. On an accelerator, times are those of events on its stream (`StreamClock`);
-    else the clock is `perf_counter_ns`, which all ranks on one machine share.
+    otherwise the clock is `perf_counter_ns`, which all ranks on one machine share.
     """
 
     def __init__(self, stages: Sequence[Any], *, memory: bool = True, warm_up: int = 1) -> None:
@@ -137,7 +137,7 @@ class Profiler:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Begin a step again, where something else ran since the last one ended."""
+        """Restart the clock of a step, if other work ran since the last step ended."""
         self._clock.anchor()
 
     def _end_step(self) -> None:
@@ -160,11 +160,15 @@ class Profiler:
         measured after the first step or operations are missing.
         """
         self._end_step()
-        mine = (self.records, self.memory)
-        found: list[Any] = [None] * distributed.get_world_size(group)
-        distributed.all_gather_object(found, mine, group)
-        memory = {stage: sizes for _, part in found for stage, sizes in part.items()}
-        return profile([record for records, _ in found for record in records], memory)
+        own = (self.records, self.memory)
+        gathered: list[Any] = [None] * distributed.get_world_size(group)
+        distributed.all_gather_object(gathered, own, group)
+        memory = {
+            stage: sizes
+            for _, sizes_by_stage in gathered
+            for stage, sizes in sizes_by_stage.items()
+        }
+        return profile([record for records, _ in gathered for record in records], memory)
 
     def _timed(self, stage: Any, *, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(microbatch: int, *args: Any, **options: Any) -> Any:
@@ -175,15 +179,15 @@ class Profiler:
             if self._step < 0:
                 return self._meter.run(stage, kind, microbatch, run) if self._meter else run()
             start = self._clock.mark()
-            found = run()
+            output = run()
             operation = (kind, stage.stage_index, microbatch, stage.group_rank)
             self._marks.append((operation, start, self._clock.mark()))
-            return found
+            return output
 
         return timed
 
     def _timed_loss(self, stage: Any, *, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Let the loss extend the F before it; without one, PyTorch infers metadata."""
+        """Let the loss extend the preceding F; without an F, PyTorch is inferring metadata."""
 
         def timed(loss_fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
             run = partial(method, loss_fn, *args, **options)
@@ -219,7 +223,7 @@ def probe(batches: int, placement: Sequence[int], *, split: bool = True) -> Sche
     """Make a schedule to profile with, in which every stage runs every kind of operation.
 
     All forwards come first, then all backwards. Even microbatches run BW, odd ones B and W, so one
-    run measures the whole pipeline; without `split` all run BW. All activations are kept at once.
+    run measures the whole pipeline; without `split` all run BW. All activations are live at once.
     `placement` is the device of every stage. Raises InputError for fewer than 2 microbatches.
     """
     if split and batches < 2:

@@ -1,8 +1,8 @@
-"""A run that is simulated: stages sleep, and so do links and the work around the microbatches.
+"""Simulates a run: stages, links and the work around the microbatches sleep for their times.
 
-Gloo delivers a tensor as soon as it is there, and the tensors really travel. Every rank notes when
-it posts a send or a receive, in a file that all ranks on the machine map. An operation waits until
-the transfer of its input has ended:
+The tensors are real, and gloo delivers each one at once. Every rank records when it posts a send or
+a receive, in a file that all ranks on the machine map. An operation waits until the transfer of its
+input has ended:
 
 - Links that are delays: a transfer ends its p2p time after its send was posted.
 - Links as streams (`ppopt.problem.link_mode`): transfers of two ranks run one at a time, in posted
@@ -51,9 +51,9 @@ _POSTS = {
     "get_bwd_send_ops": (OpKind.B, 0),
     "get_bwd_recv_ops": (OpKind.B, 1),
 }
-"""Method of a stage that makes a post -> kind of transfer, offset of the stage that sends it."""
+"""Per method of a stage that posts: kind of transfer, and offset of the stage that sends it."""
 _NEEDS = {"forward_one_chunk": (OpKind.F, -1), "backward_one_chunk": (OpKind.B, 1)}
-"""Method of a stage that needs an input -> the same of the transfer that brings it."""
+"""Per method of a stage that needs an input: the same, for the transfer of that input."""
 _CLOSING = ("backward_one_chunk", "backward_weight_one_chunk")
 """Methods of a stage that may run its last W or BW."""
 
@@ -64,7 +64,7 @@ class SleepingModel(NamedTuple):
     schedule: Schedule
     seconds_per_unit: float = 0.0
     backend: str | None = None
-    """Of torch.compile: none."""
+    """Backend of torch.compile: none."""
 
     @property
     def batches(self) -> int:
@@ -72,20 +72,20 @@ class SleepingModel(NamedTuple):
         return self.schedule.pipeline.batches
 
     def load(self) -> Job:
-        """Make a job with a layer per stage, which sleeps by the places of its microbatch."""
+        """Build a job with a layer per stage, which sleeps for the times of its microbatch."""
         frozen = self.schedule.pipeline.frozen_stages
         times = _seconds(self.schedule.pipeline, self.seconds_per_unit)
         shape = (SAMPLES * self.batches, WIDTH)
         torch.manual_seed(0)
         return Job(
             modules=[
-                partial(SleepingLayer, times[:, stage], frozen=bool(given))
-                for stage, given in enumerate(frozen)
+                partial(SleepingLayer, times[:, stage], frozen=bool(is_frozen))
+                for stage, is_frozen in enumerate(frozen)
             ],
             inputs=torch.randn(shape, dtype=torch.float64),
             target=torch.randn(shape, dtype=torch.float64),
             loss=nn.functional.mse_loss,
-            kwargs={"place": torch.arange(self.batches).repeat_interleave(SAMPLES)},
+            kwargs={"position": torch.arange(self.batches).repeat_interleave(SAMPLES)},
         )
 
     def counts(self, pipeline: Pipeline, _: int) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class SleepingModel(NamedTuple):
 
 
 def _seconds(pipeline: Pipeline, seconds_per_unit: float) -> Any:
-    """Seconds of every operation: kind, stage, and place of its microbatch in the user's list."""
+    """Seconds of every operation: [kind, stage, index of the microbatch in the user's list]."""
     kinds, stages = np.arange(NUM_KINDS)[:, None, None], np.arange(pipeline.num_stages)[:, None]
     codes = pipeline.code(kinds, stages, np.arange(pipeline.batches))
     durations = Instance.of(pipeline, BackwardKind.MIXED).durations[codes]
@@ -111,26 +111,26 @@ def _seconds(pipeline: Pipeline, seconds_per_unit: float) -> Any:
 
 
 class Simulation(NamedTuple):
-    """What the ranks of a run simulate."""
+    """The parameters of a simulated run."""
 
     schedule: Schedule
     pipeline: Pipeline
-    """That of the schedule; links that are resources are streams."""
+    """The schedule's pipeline; links that are resources are streams."""
     unit: float
     """Seconds of a tick."""
     path: Path
-    """File in which ranks note their posts."""
+    """File in which ranks record their posts."""
 
 
 class RankSimulation:
-    """Sleeping stages, links and collective queue of a rank; entered, in force for its stages."""
+    """Sleeping stages, links and collective queue of a rank; active while entered."""
 
     def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
         self._queue = _CollectiveQueue(simulation, rank, stages)
         self._links = (
-            _Streams(simulation, rank, stages)
+            _StreamLinks(simulation, rank, stages)
             if simulation.pipeline.has_links
-            else _Delays(simulation, stages)
+            else _DelayLinks(simulation, stages)
         )
         for stage in stages:
             announce_backwards(stage)
@@ -142,13 +142,13 @@ class RankSimulation:
         self._queue.thread.shutdown()
 
     def begin_step(self, step: int) -> None:
-        """Begin a step of this number; all ranks do so behind the same barrier."""
+        """Begin a step; all ranks do so after the same barrier."""
         self._links.begin_step()
         distributed.barrier()
         self._queue.begin_step(step)
 
     def end_step(self) -> list[StepRecord]:
-        """Run what comes after the microbatches; returns all that ran around them."""
+        """Run the work after the microbatches; returns all records around them."""
         return self._queue.end_step()
 
 
@@ -160,15 +160,15 @@ def _sleep_until(nanoseconds: int) -> None:
 
 
 def _notes_shape(pipeline: Pipeline) -> tuple[int, ...]:
-    """Of the file: the time of every send; of streams link, end, place, (transfer + 1, time)."""
+    """Shape of the file: time per send; for streams [link, end, position, (transfer + 1, time)]."""
     if not pipeline.has_links:
         return len(_NEEDS), pipeline.num_stages, pipeline.batches
     links = LinkQueues(pipeline)
     return max(1, len(links.pairs)), 2, len(links.numbers), 2
 
 
-class _Delays:
-    """Links that hold any number of transfers, each for its p2p time."""
+class _DelayLinks:
+    """Links that carry any number of transfers, each for its p2p time."""
 
     def __init__(self, simulation: Simulation, stages: Sequence[Any]) -> None:
         pipeline = simulation.pipeline
@@ -186,7 +186,7 @@ class _Delays:
                         setattr(stage, name, wrap(getattr(stage, name), kind, sender, not offset))
 
     def begin_step(self) -> None:
-        """Forget the last step."""
+        """Discard the records of the last step."""
 
     def _posting(
         self, method: Callable[..., Any], kind: OpKind, sender: int, sends: bool
@@ -211,13 +211,13 @@ class _Delays:
             self._notes[kind, sender, microbatch] = time.perf_counter_ns()
 
     def _arrival(self, kind: OpKind, sender: int, microbatch: int) -> int:
-        """End of a transfer whose tensor is here; 0 if it takes no time."""
+        """End of a transfer whose tensor has arrived; 0 if it takes no time."""
         delay = self._down[sender] if kind is OpKind.F else self._up[sender - 1]
         return delay and int(self._notes[kind, sender, microbatch]) + delay
 
 
-class _Streams(_Delays):
-    """One rank's ends of its links: what it has posted, and when transfers end."""
+class _StreamLinks(_DelayLinks):
+    """One rank's ends of its links: its posts, and when transfers end."""
 
     def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
         self._links = LinkQueues(simulation.pipeline)
@@ -231,38 +231,38 @@ class _Streams(_Delays):
 
     def begin_step(self) -> None:
         self._posted = dict.fromkeys(self._end, 0)
-        self._place: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self._carried = dict.fromkeys(self._end, 0)
         self._free = dict.fromkeys(self._end, 0)
 
     def _transfer(self, kind: OpKind, sender: int, microbatch: int) -> tuple[int, int]:
-        """Number of a transfer and its link, which may be `MISSING`."""
-        number = self._links.transfer_id(kind, sender, microbatch)
-        return number, int(self._links.link[number])
+        """Id of a transfer, and its link, which may be `MISSING`."""
+        transfer_id = self._links.transfer_id(kind, sender, microbatch)
+        return transfer_id, int(self._links.link[transfer_id])
 
     def _post(self, kind: OpKind, sender: int, microbatch: int, _: bool) -> None:
-        number, link = self._transfer(kind, sender, microbatch)
+        transfer_id, link = self._transfer(kind, sender, microbatch)
         if link != MISSING:
-            place = self._place[number] = self._posted[link]
-            self._notes[link, self._end[link], place] = number + 1, time.perf_counter_ns()
+            position = self._positions[transfer_id] = self._posted[link]
+            self._notes[link, self._end[link], position] = transfer_id + 1, time.perf_counter_ns()
             self._posted[link] += 1
 
     def _arrival(self, kind: OpKind, sender: int, microbatch: int) -> int:
-        """All posts up to that of a transfer that is here are noted, on both ends."""
-        number, link = self._transfer(kind, sender, microbatch)
+        """End of a transfer; both ends have recorded all posts up to it."""
+        transfer_id, link = self._transfer(kind, sender, microbatch)
         if link == MISSING:
             return 0
-        for place in range(self._carried[link], self._place[number] + 1):
-            (one, mine), (other, theirs) = self._notes[link, :, place].tolist()
-            if one != other:
-                posts = (str(self._links.transfer(post - 1)) for post in (one, other))
+        for position in range(self._carried[link], self._positions[transfer_id] + 1):
+            (left, left_time), (right, right_time) = self._notes[link, :, position].tolist()
+            if left != right:
+                posts = (str(self._links.transfer(post - 1)) for post in (left, right))
                 raise VerificationError(
-                    f"ranks {self._links.pairs[link]}: their post number {place} is of two "
+                    f"ranks {self._links.pairs[link]}: their post number {position} is of two "
                     f"transfers: {' and '.join(posts)}"
                 )
-            begin = max(mine, theirs, self._free[link])
-            self._free[link] = begin + self._nanoseconds[one - 1]
-            self._carried[link] = place + 1
+            begin = max(left_time, right_time, self._free[link])
+            self._free[link] = begin + self._nanoseconds[left - 1]
+            self._carried[link] = position + 1
         return self._free[link]
 
 
@@ -291,7 +291,7 @@ class _CollectiveQueue:
                 setattr(stage, name, self._closing(stage, name, getattr(stage, name)))
 
     def begin_step(self, step: int) -> None:
-        """Begin a step of this number: unshard."""
+        """Begin a step: submit its UNSHARDs."""
         self._step = step
         self._closed.clear()
         self._submitted = [self.thread.submit(self._run, unshard) for unshard in self._unshards]
@@ -299,7 +299,7 @@ class _CollectiveQueue:
         self._gathered = dict(zip(stages, self._submitted, strict=True))
 
     def end_step(self) -> list[StepRecord]:
-        """Wait for what was submitted, and run the optimizer; returns all that ran."""
+        """Wait for the submitted collectives, and run the optimizer; returns all records."""
         records = [future.result() for future in self._submitted]
         if self._pipeline.optimizer_barrier:
             distributed.barrier()
@@ -323,11 +323,11 @@ class _CollectiveQueue:
         index = stage.stage_index
 
         def closing(*args: Any, **options: Any) -> Any:
-            found = method(*args, **options)
+            gradients = method(*args, **options)
             if name != "backward_one_chunk" or options.get("full_backward", True):
                 self._closed[index] += 1
                 if self._closed[index] == self._pipeline.batches and index in self._syncs:
                     self._submitted.append(self.thread.submit(self._run, self._syncs[index]))
-            return found
+            return gradients
 
         return closing

@@ -1,4 +1,4 @@
-"""Layers that sleep for given times, between real tensors: small ones in float64."""
+"""Layers that sleep for stated times, between small real tensors in float64."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class _SleepBackward(torch.autograd.Function):
     """The identity, with a backward that sleeps."""
 
     @staticmethod
-    def forward(context: Any, tensor: Any, layer: SleepingLayer, part: str, place: int) -> Any:
-        context.sleep = partial(layer.sleep, part, place)
+    def forward(context: Any, tensor: Any, layer: SleepingLayer, phase: str, position: int) -> Any:
+        context.sleep = partial(layer.sleep, phase, position)
         return tensor.view_as(tensor)
 
     @staticmethod
@@ -37,31 +37,31 @@ class SleepingLayer(nn.Module):
     """
 
     def __init__(self, seconds: Sequence[Sequence[float]], *, frozen: bool) -> None:
-        """Take the seconds of every kind of operation and microbatch."""
+        """`seconds` are per kind of operation and microbatch."""
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
         self.requires_grad_(not frozen)
         self.seconds = seconds
         self.full_backward: bool | None = None
-        """Whether the running backward is BW; None: nothing sleeps, as it is no measured run."""
+        """Whether the running backward is BW; None: not a measured run, so nothing sleeps."""
 
-    def sleep(self, part: str, place: int) -> None:
-        """Sleep for a part of an operation: its `forward`, `input` or `weight`."""
+    def sleep(self, phase: str, position: int) -> None:
+        """Sleep for a phase of an operation: its `forward`, `input` or `weight`."""
         if self.full_backward is None:
             return
-        forward, b, weight, full = (float(row[place]) for row in self.seconds)
+        forward, b, weight, full = (float(row[position]) for row in self.seconds)
         rest = full - b if self.full_backward else weight
-        seconds = {"forward": forward, "input": b, "weight": rest}[part]
+        seconds = {"forward": forward, "input": b, "weight": rest}[phase]
         if seconds > 0:
             time.sleep(seconds)
 
-    def forward(self, tensor: Any, *, place: Any) -> Any:
-        """Run the layer on a microbatch, shape [samples, WIDTH], of this place in the list."""
-        number = int(place[0])
-        self.sleep("forward", number)
-        weight = _SleepBackward.apply(self.linear.weight, self, "weight", number)
+    def forward(self, tensor: Any, *, position: Any) -> Any:
+        """Run the layer on a microbatch, shape [samples, WIDTH], at this position of the list."""
+        microbatch = int(position[0])
+        self.sleep("forward", microbatch)
+        weight = _SleepBackward.apply(self.linear.weight, self, "weight", microbatch)
         hidden = nn.functional.linear(tensor, weight, self.linear.bias)
-        return torch.tanh(_SleepBackward.apply(hidden, self, "input", number))
+        return torch.tanh(_SleepBackward.apply(hidden, self, "input", microbatch))
 
 
 def announce_backwards(stage: Any) -> None:

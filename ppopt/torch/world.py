@@ -37,9 +37,9 @@ class World:
 
     The processes start in the background; the first job waits for them. A job is a module-level
     function, called on every rank as `job(rank, *arguments)`. Its results are returned in the order
-    of the ranks. An InputError of a rank is raised here. RunError is raised, with the rank's
-    traceback, where a rank fails otherwise or takes longer than `patience` seconds. All processes
-    are ended then.
+    of the ranks. An InputError of a rank is raised here. If a rank fails otherwise or takes longer
+    than `patience` seconds, RunError is raised with the rank's traceback. Either ends all
+    processes.
     """
 
     def __init__(self, size: int, patience: float = PATIENCE, accelerator: str = "cpu") -> None:
@@ -106,7 +106,7 @@ class World:
         if not self._ready:
             self._collect()
             self._ready = True
-        self._send([(job, tuple(given)) for given in arguments])
+        self._send([(job, tuple(values)) for values in arguments])
         return self._collect()
 
     def _send(self, messages: Sequence[object]) -> None:
@@ -133,16 +133,16 @@ class World:
 
     def _answer(self, rank: int) -> Any:
         try:
-            failure, found = self._pipes[rank].recv()
+            failure, result = self._pipes[rank].recv()
         except EOFError:
-            failure, found = "its process ended", None
+            failure, result = "its process ended", None
         if isinstance(failure, InputError):
             self._end()
             raise failure
         if failure is not None:
             self._end()
             raise RunError(f"rank {rank}: {failure}")
-        return found
+        return result
 
     def _end(self) -> None:
         for process in self._processes:
@@ -184,11 +184,11 @@ def _check_gpus(ranks: int) -> None:
     """Raise InputError unless there is a GPU for every rank: NCCL refuses two ranks on one."""
     import torch  # noqa: PLC0415  not needed without a GPU
 
-    found = torch.cuda.device_count()
-    if found < ranks:
+    num_gpus = torch.cuda.device_count()
+    if num_gpus < ranks:
         raise InputError(
-            f"device: {ranks} ranks need as many GPUs, PyTorch sees {found}; use --device cpu, or "
-            "start one process per GPU with torchrun and ppopt.torch.runtime"
+            f"device: {ranks} ranks need as many GPUs, PyTorch sees {num_gpus}; use --device cpu, "
+            "or start one process per GPU with torchrun and ppopt.torch.runtime"
         )
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ppopt.errors import VerificationError
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import grid, measure, origin, rules
+from ppopt.verifier import fault_grid, measure, operation_rules, origin_claims
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.violation import Rule, Violation, in_order
@@ -27,30 +27,30 @@ def verify(
 ) -> list[Violation]:
     """Find every violation, in the order of rule, device, time, operations; [] if it is valid.
 
-    Of each rule at most `MOST_LISTED` violations are listed; one more then says how many are not
+    At most `MAX_LISTED` violations of a rule are listed; one further entry then counts the rest
     (its `count`).
 
     `claims` are figures stated with the schedule: `makespan` and `device_span` (ticks), `busy`
     and `peak_memory` (ticks, a list with one entry per device), `bubble_rate` and
-    `bubble_overhead` (the number nearest to the exact fraction), and `objective`, which says of
-    what the bubble rate is a share (`makespan` where it is left out, or `device-span`).
+    `bubble_overhead` (the number nearest to the exact fraction), and `objective`, the time that the
+    bubble rate refers to (`makespan`, the default, or `device-span`).
 
-    What the schedule's origin says of value, bound, gap and status must agree with the operations
-    and with itself. The pipeline's memory limit is enforced unless `enforce_limit` is False.
-    An operation that cannot be placed on a device and in time counts for no figure; one that runs
-    twice counts twice, and the first of the two is the one that others wait for.
+    The value, bound, gap and status in the schedule's origin must agree with the operations and
+    with each other. The pipeline's memory limit is enforced unless `enforce_limit` is False. An
+    operation without a valid device and time counts for no figure; an operation that runs twice
+    counts twice, and others wait for the first of the two.
 
     Raises InputError if the columns are not whole numbers of one length.
     """
     rows = read(schedule)
     trace = measure.memory_trace(rows.sane)
-    found = measure.of_rows(rows.sane, trace)
+    recomputed = measure.of_rows(rows.sane, trace)
     return in_order(
         chain(
-            rules.of_operations(rows),
+            operation_rules.of_operations(rows),
             measure.over_limit(rows.sane, trace) if enforce_limit else (),
-            () if claims is None else measure.wrong_claims(rows, found, claims),
-            origin.wrong_origin(rows, found, schedule.origin),
+            () if claims is None else measure.wrong_claims(rows, recomputed, claims),
+            origin_claims.wrong_origin(rows, recomputed, schedule.origin),
         )
     )
 
@@ -67,20 +67,20 @@ def figures(schedule: Timetable) -> Figures:
 def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:
     """List the violations, and draw the order of every device with an arrow at each fault.
 
-    A large schedule is cut to the surroundings of the first fault that has a place.
+    Of a large schedule, only the surroundings of the first fault with a device and time are drawn.
     """
     total = sum(violation.count for violation in violations)
     count = f"{total} violation{'' if total == 1 else 's'}"
-    lines = [count, *map(str, violations), "", grid.grid(read(schedule), violations)]
+    lines = [count, *map(str, violations), "", fault_grid.grid(read(schedule), violations)]
     return "\n".join(lines)
 
 
 def checked(schedule: Checked, *, enforce_limit: bool = True) -> Checked:
     """Return the schedule if the verifier accepts it; raises VerificationError otherwise."""
-    found = verify(schedule, enforce_limit=enforce_limit)
-    if found:
+    violations = verify(schedule, enforce_limit=enforce_limit)
+    if violations:
         raise VerificationError(
             "a schedule made here breaks its own rules: please report it\n"
-            + explain(schedule, found)
+            + explain(schedule, violations)
         )
     return schedule

@@ -1,8 +1,8 @@
 """The operations that a step of a pipeline must have, on which devices, and for how long.
 
-They are numbered in one table of cells. A kind has a cell for every place, lane and slice: of an
-operation per microbatch the stage, the microbatch and its slice; of one per step the stage and the
-route, or the device alone.
+They are numbered in one table of cells. A kind has a cell for every position, lane and slice. For
+an operation per microbatch these are the stage, the microbatch and its slice. For an operation per
+step they are the stage and the route, or the device alone.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.times import ComputeTimes, whole
-from ppopt.verifier.violation import MOST_LISTED
+from ppopt.verifier.violation import MAX_LISTED
 
 COLLECTIVES = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
-"""What runs on the collective queue of a device."""
+"""Kinds that run on the collective queue of a device."""
 OF_STAGE = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
-"""What a step has once for every stage and route."""
+"""Kinds that run once per step, stage and route."""
 OF_STEP = (*OF_STAGE, AuxiliaryKind.OPTIMIZER)
-"""What a step has once; OPTIMIZER for every device."""
+"""Kinds that run once per step; OPTIMIZER on every device."""
 MOVES = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
-ONCE = -1
-"""Microbatch of what a step has once."""
+NO_MICROBATCH = -1
+"""Microbatch of an operation that runs once per step."""
 Table = tuple[Bools, Ints]
 """Which cells of a kind must have an operation, and its ticks."""
 
@@ -40,7 +40,7 @@ class Expected:
     def __init__(self, pipeline: Pipeline, microbatches: Ints) -> None:
         self.pipeline = pipeline
         self.share = pipeline.batches // pipeline.routes
-        """Microbatches of a route: each takes an equal run."""
+        """Microbatches of a route: each route has an equal run of them."""
         self.hosts: Ints = np.array(pipeline.hosts, dtype=np.int64)
         """Device, shape [route, stage]."""
         self.lanes, self.count = _lanes(pipeline.batches, self.share, microbatches)
@@ -50,7 +50,7 @@ class Expected:
         self.kinds = frozenset(tables)
         """The kinds that the pipeline has."""
         self.shapes = [self._shape(kind) if kind in tables else (0, 0, 0) for kind in range(KINDS)]
-        """Places, lanes and slices of every kind."""
+        """Numbers of positions, lanes and slices of every kind."""
         self.offset: Ints = np.cumsum([0, *(np.prod(shape, dtype=int) for shape in self.shapes)])
         """The first cell of every kind."""
         flat = [
@@ -58,17 +58,17 @@ class Expected:
             for kind in sorted(tables)
         ]
         self.exists, self.ticks = map(np.concatenate, zip(*flat, strict=True))
-        """Whether a cell must have an operation, and how long this takes alone, in ticks."""
+        """Whether a cell must have an operation, and its duration alone, in ticks."""
 
     def view(self, flat: Any, kind: int) -> Any:
-        """A column of all cells, of one kind, shape [place, lane, slice]."""
+        """The entries of a column that belong to a kind, shape [position, lane, slice]."""
         return flat[self.offset[kind] : self.offset[kind + 1]].reshape(self.shapes[kind])
 
-    def cell(self, kind: Ints, place: Ints, lane: Ints, part: Ints) -> Ints:
-        """Number of the cell of operations whose kinds the pipeline has."""
-        _, lanes, parts = np.array(self.shapes).T
-        number = (place * lanes[kind] + lane) * parts[kind] + part
-        return np.asarray(self.offset[kind] + number)
+    def cell(self, kind: Ints, position: Ints, lane: Ints, slice_index: Ints) -> Ints:
+        """Cell number of operations whose kinds the pipeline has."""
+        _, lanes, slices = np.array(self.shapes).T
+        index = (position * lanes[kind] + lane) * slices[kind] + slice_index
+        return np.asarray(self.offset[kind] + index)
 
     def lane(self, microbatch: Ints) -> Ints:
         """Lane of microbatches that have one."""
@@ -86,10 +86,10 @@ class Expected:
     def delays(self) -> tuple[Ints, Ints]:
         """Ticks from stage s to s + 1, and from s + 1 to s, shape [stages - 1, lane] each."""
         boundary = np.arange(len(self.host) - 1)[:, None]
-        here, following = self.host[:-1], self.host[1:]
-        there, back = _stated_delays(self.pipeline)
-        down = _delays(self.pipeline, there, boundary, here, following)
-        return down, _delays(self.pipeline, back, boundary, following, here)
+        lower, upper = self.host[:-1], self.host[1:]
+        forward, backward = _stated_delays(self.pipeline)
+        down = _delays(self.pipeline, forward, boundary, lower, upper)
+        return down, _delays(self.pipeline, backward, boundary, upper, lower)
 
     def _shape(self, kind: int) -> tuple[int, int, int]:
         pipeline = self.pipeline
@@ -110,11 +110,11 @@ class Expected:
         yield from self._collectives()
         if any(pipeline.costs.optimizer):
             yield AuxiliaryKind.OPTIMIZER, self._optimizers()
-        moved = np.array([memory > 0 for memory in pipeline.costs.offload_memory])[:, None, None]
-        if moved.any():
+        offloads = np.array([memory > 0 for memory in pipeline.costs.offload_memory])[:, None, None]
+        if offloads.any():
             times = [time * pipeline.ticks.per_unit for time in pipeline.costs.offload_time]
             for move in MOVES:
-                yield move, (moved, self._per_lane(times, "microbatch_memory"))
+                yield move, (offloads, self._per_lane(times, "microbatch_memory"))
 
     def _compute(self, ticks: Sequence[int]) -> Ints:
         """Ticks of every stage, times both factors, of microbatch and slice.
@@ -136,15 +136,15 @@ class Expected:
             return np.array([[[whole(tick)]] for tick in ticks], dtype=np.int64)
         own = [factors[microbatch] for microbatch in self.lanes.tolist()]
         different = sorted(set(own))
-        number = {factor: place for place, factor in enumerate(different)}
+        indices = {factor: index for index, factor in enumerate(different)}
         table = [[[whole(tick * factor)] for factor in different] for tick in ticks]
-        lanes = np.array([number[factor] for factor in own], dtype=np.int64)
+        lanes = np.array([indices[factor] for factor in own], dtype=np.int64)
         return np.array(table, dtype=np.int64).reshape(len(ticks), -1, 1)[:, lanes]
 
     def _transfers(self, has_backward: Bools) -> Iterator[tuple[int, Table]]:
-        """An activation to the next stage, a gradient to the last if that has a backward.
+        """Activations go to the next stage, gradients to the previous one if it has a backward.
 
-        A transfer goes to another device.
+        A transfer exists only between different devices.
         """
         crossing, none = self.host[1:] != self.host[:-1], np.zeros_like(self.host[:1])
         nowhere, back = none.astype(np.bool_), crossing & has_backward[:-1, None]
@@ -164,7 +164,7 @@ class Expected:
                 yield kind, (np.ones_like(ticks[:, None, None], np.bool_), ticks[:, None, None])
 
     def _optimizers(self) -> Table:
-        """One takes the sum of its stages; a device of frozen stages alone has none."""
+        """An optimizer takes the sum of its stages; a device with only frozen stages has none."""
         pipeline, frozen = self.pipeline, frozen_stages(self.pipeline)
         exists, ticks = [], []
         for device, speed in enumerate(pipeline.device_speed):
@@ -177,11 +177,11 @@ class Expected:
 
 
 def _lanes(batches: int, share: int, microbatches: Ints) -> tuple[Ints, Ints]:
-    """The microbatches that have a lane, ascending, and how many each stands for.
+    """The microbatches that have a lane, ascending, and how many each represents.
 
-    These are the ones that some operation names, so that the size follows from the operations and
-    not from how many microbatches the pipeline claims. Of the others each route has as many as are
-    listed, and the last one stands for the rest.
+    Every microbatch that an operation names has one, so that the size follows from the operations
+    and not from the pipeline's number of microbatches. Of the other microbatches each route has as
+    many as are listed, and the last one represents the rest.
     """
     seen = np.zeros(batches, dtype=np.bool_)
     seen[microbatches[(microbatches >= 0) & (microbatches < batches)]] = True
@@ -191,7 +191,7 @@ def _lanes(batches: int, share: int, microbatches: Ints) -> tuple[Ints, Ints]:
     lanes, counts = [], []
     for first in range(0, batches, share):
         own = present[(present >= first) & (present < first + share)]
-        near = np.arange(first, first + min(share, len(own) + MOST_LISTED))
+        near = np.arange(first, first + min(share, len(own) + MAX_LISTED))
         absent = np.setdiff1d(near, own, assume_unique=True)
         lanes += [own, absent]
         counts += [np.ones(len(own) + len(absent), dtype=np.int64)]
@@ -201,15 +201,15 @@ def _lanes(batches: int, share: int, microbatches: Ints) -> tuple[Ints, Ints]:
 
 
 def frozen_stages(pipeline: Pipeline) -> list[bool]:
-    """Whether nothing in a stage is trained, per stage; of an empty stage, nothing before it."""
+    """Per stage, whether it trains nothing; for an empty stage, whether no earlier layer trains."""
     if pipeline.model is None:
         return list(pipeline.frozen or (False,) * pipeline.num_stages)
-    layers, found, none_before = iter(pipeline.model.layers), [], True
+    layers, frozen, none_before = iter(pipeline.model.layers), [], True
     for count in pipeline.counts:
         own = [layer.frozen for layer in islice(layers, count)]
-        found.append(all(own) if own else none_before)
+        frozen.append(all(own) if own else none_before)
         none_before &= all(own)
-    return found
+    return frozen
 
 
 def existing_kinds(pipeline: Pipeline) -> Bools:
@@ -226,24 +226,24 @@ def existing_kinds(pipeline: Pipeline) -> Bools:
 
 
 def _stated_delays(pipeline: Pipeline) -> tuple[Any, Any]:
-    """Delays on the way there and back, as `_delays` takes them.
+    """Forward and backward delays in the form of `_delays`' parameter `stated`.
 
-    Of links by size, after a stage: latency + output of its last layer / bandwidth; of a slice, its
-    part of the output. The way back has the same sizes.
+    For links by size, the delay after a stage is latency + output of its last layer / bandwidth; a
+    slice has its share of the output. The sizes backward are the same.
     """
-    there, link = pipeline.p2p, pipeline.link
-    back = there if pipeline.backward_p2p is None else pipeline.backward_p2p
+    forward, link = pipeline.p2p, pipeline.link
+    backward = forward if pipeline.backward_p2p is None else pipeline.backward_p2p
     if link is None:
-        return there, back
+        return forward, backward
     last = np.cumsum(pipeline.counts)[:-1] - 1
     sizes = [pipeline.model.layers[layer].output / pipeline.num_slices for layer in last]
-    there = tuple(link.latency + size / link.bandwidth for size in sizes)
+    forward = tuple(link.latency + size / link.bandwidth for size in sizes)
     if pipeline.backward_p2p is None:
-        return there, there
+        return forward, forward
     if link.backward is not None:
         way = link.backward
-        back = tuple(way.latency + size / way.bandwidth for size in sizes)
-    return there, back
+        backward = tuple(way.latency + size / way.bandwidth for size in sizes)
+    return forward, backward
 
 
 def _delays(pipeline: Pipeline, stated: Any, boundary: Ints, source: Ints, target: Ints) -> Ints:

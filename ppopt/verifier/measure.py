@@ -22,8 +22,8 @@ from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whol
 
 ROUNDING = 1e-12
 """Difference allowed between floats of one exact ratio, computed in different ways."""
-MOST = 2**60
-"""Bound on a ratio that makes sense; larger whole numbers need not fit a float."""
+MAX_RATIO = 2**60
+"""Upper bound on a meaningful ratio; larger whole numbers need not fit a float."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Figures:
     device_span: int
     """Longest time any one device takes from its first operation to its last."""
     busy: tuple[int, ...]
-    """Time that it computes, optimizer included; a pair that runs as one counts once."""
+    """Time of compute per device, optimizer included; a pair that runs as one counts once."""
     peak_memory: tuple[int, ...]
-    """Largest memory held at any instant, static memory included."""
+    """Maximum live memory per device, static memory included."""
 
     def bubble_rate(self, objective: str = "makespan") -> Fraction:
         """1 - busy / (devices x makespan), or x device span (objective `device-span`)."""
@@ -51,7 +51,7 @@ class Figures:
 
 
 def of_rows(sane: Rows, trace: MemoryTrace) -> Figures:
-    """Compute the figures of rows that occupy a resource, and of the memory that they hold."""
+    """Compute the figures of rows that occupy a resource, and the peaks of their memory trace."""
     own = sane.take(~sane.sends)
     devices = own.pipeline.num_devices
     peaks = np.array(own.pipeline.ticks.static, dtype=object)
@@ -75,21 +75,21 @@ def of_rows(sane: Rows, trace: MemoryTrace) -> Figures:
 
 
 class MemoryTrace(NamedTuple):
-    """Every change of memory, sorted by device, then time, at one instant ends before starts."""
+    """Every change of memory, sorted by device, then time; at one instant ends before starts."""
 
     row: Ints
     """Row number of the operation."""
     device: Ints
     level: Any
-    """Ticks held on its device from the change on, static memory included."""
+    """Live memory of the device after the change, in ticks, static memory included."""
     before: Any
-    """Ticks held until then."""
+    """Live memory of the device before the change, in ticks."""
 
 
 def memory_trace(sane: Rows) -> MemoryTrace:
-    """Follow the memory of every device through time: taken at starts, given back at ends."""
-    takes, gives = _memory_of_rows(sane)
-    change = np.stack((takes, -gives), axis=1).reshape(-1)
+    """Live memory of every device over time: allocated at starts, freed at ends."""
+    allocates, frees = _memory_of_rows(sane)
+    change = np.stack((allocates, -frees), axis=1).reshape(-1)
     event = np.flatnonzero(change)
     row, at_end = event >> 1, event & 1
     device = sane.device[row]
@@ -103,64 +103,66 @@ def memory_trace(sane: Rows) -> MemoryTrace:
     total = np.cumsum(change)
     first = first_of_device(device)
     static = np.array(sane.pipeline.ticks.static, dtype=np.int64)[device]
-    others = np.repeat(total[first] - change[first], np.diff(np.append(first, len(row))))
-    level = static + (total - others)
+    on_previous_devices = np.repeat(
+        total[first] - change[first], np.diff(np.append(first, len(row)))
+    )
+    level = static + (total - on_previous_devices)
     return MemoryTrace(row, device, level, level - change)
 
 
 def _memory_of_rows(sane: Rows) -> tuple[Ints, Ints]:
-    """Memory taken at the start and given back at the end of every row, in ticks."""
+    """Memory that every row allocates at its start and frees at its end, in ticks."""
     factors = sane.pipeline.microbatch_memory
     if factors is None:
-        takes, gives = takes_and_gives(sane.pipeline, Fraction(1))
-        return takes[sane.kind, sane.stage], gives[sane.kind, sane.stage]
+        allocates, frees = allocated_and_freed(sane.pipeline, Fraction(1))
+        return allocates[sane.kind, sane.stage], frees[sane.kind, sane.stage]
     different = sorted(set(factors))
-    tables = np.array([takes_and_gives(sane.pipeline, factor) for factor in different])
+    tables = np.array([allocated_and_freed(sane.pipeline, factor) for factor in different])
     factor = np.array([different.index(factor) for factor in factors])[sane.microbatch]
-    takes, gives = tables[factor, :, sane.kind, sane.stage].T
-    return takes, gives
+    allocates, frees = tables[factor, :, sane.kind, sane.stage].T
+    return allocates, frees
 
 
-def takes_and_gives(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
-    """Memory taken at the start and given back at the end, in ticks, indexed [kind, stage].
+def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
+    """Memory allocated at the start and freed at the end, in ticks, shape [kind, stage] each.
 
-    `factor` multiplies the activation of the microbatch, the part that F keeps, the part that moves
-    to the host and the change by B, but no workspace.
+    `factor` multiplies the activation of the microbatch, the part that F keeps, the offloaded part
+    and the change by B, but no workspace.
 
-    F takes what it keeps of the activation; B takes the rest of it. B also takes its change of
-    memory if that is positive, and gives it if it is negative. W gives what is left, so that all
-    three leave nothing. BW gives what F keeps, and at its end what it takes
-    (`ppopt.verifier.whole_backward`). Workspace is taken at the start of its operation and given
-    back at the end. What moves to the host is in `Ticks` a workspace of F; here F keeps it, OFFLOAD
-    gives it and RELOAD takes it. UNSHARD takes the gathered weights of its stage, GRADIENT_SYNC
-    gives them.
+    F allocates what it keeps of the activation; B allocates the rest. B also allocates its change
+    of memory if positive, and frees it if negative. W frees the rest, so that F, B and W together
+    leave nothing. BW frees what F keeps, and at its end also what it allocates itself
+    (`ppopt.verifier.whole_backward`). An operation allocates its workspace at its start and frees
+    it at its end. In `Ticks`, offloaded memory is workspace of F; here F keeps it, OFFLOAD frees it
+    and RELOAD allocates it. UNSHARD allocates the gathered weights of its stage, and GRADIENT_SYNC
+    frees them.
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
     rows = (costs.activation, ticks.retained, costs.memory_b, costs.offload_memory)
-    activation, kept, change, moved = (np.array(row, dtype=np.int64) for row in rows)
+    activation, stashed, change, offloaded = (np.array(row, dtype=np.int64) for row in rows)
     workspace = np.array(ticks.workspace, dtype=np.int64)
-    kept, workspace[OpKind.F] = kept + moved, workspace[OpKind.F] - moved
-    activation, kept, change, moved = (
-        scaled(row, factor) for row in (activation, kept, change, moved)
+    stashed, workspace[OpKind.F] = stashed + offloaded, workspace[OpKind.F] - offloaded
+    activation, stashed, change, offloaded = (
+        scaled(row, factor) for row in (activation, stashed, change, offloaded)
     )
     workspace[OpKind.BW] = allocated_by_whole_backward(pipeline, factor)
     if runs_whole_in_weight(pipeline):
         workspace[OpKind.W, 0] = workspace[OpKind.BW, 0]
-    takes, gives = np.zeros((2, KINDS, pipeline.num_stages), dtype=np.int64)
-    takes[:NUM_KINDS] = gives[:NUM_KINDS] = workspace
-    takes[OpKind.F] += kept
-    takes[OpKind.B] += activation - kept + np.maximum(change, 0)
-    gives[OpKind.B] += np.maximum(-change, 0)
-    gives[OpKind.W] += activation + change
-    gives[OpKind.BW] += kept
+    allocates, frees = np.zeros((2, KINDS, pipeline.num_stages), dtype=np.int64)
+    allocates[:NUM_KINDS] = frees[:NUM_KINDS] = workspace
+    allocates[OpKind.F] += stashed
+    allocates[OpKind.B] += activation - stashed + np.maximum(change, 0)
+    frees[OpKind.B] += np.maximum(-change, 0)
+    frees[OpKind.W] += activation + change
+    frees[OpKind.BW] += stashed
     gathered = [int(memory * ticks.memory_per_unit) for memory in pipeline.costs.unshard_memory]
-    takes[AuxiliaryKind.UNSHARD] = gives[AuxiliaryKind.GRADIENT_SYNC] = gathered
-    takes[AuxiliaryKind.RELOAD] = gives[AuxiliaryKind.OFFLOAD] = moved
-    return takes, gives
+    allocates[AuxiliaryKind.UNSHARD] = frees[AuxiliaryKind.GRADIENT_SYNC] = gathered
+    allocates[AuxiliaryKind.RELOAD] = frees[AuxiliaryKind.OFFLOAD] = offloaded
+    return allocates, frees
 
 
 def over_limit(sane: Rows, trace: MemoryTrace) -> Iterator[Violation]:
-    """Every instant at which a device comes to hold more than its limit."""
+    """Every instant at which the live memory of a device rises above its limit."""
     limits = sane.pipeline.ticks.limits
     if limits is None:
         return
@@ -179,8 +181,8 @@ def over_limit(sane: Rows, trace: MemoryTrace) -> Iterator[Violation]:
         yield Violation(Rule.MEMORY, sane.ops(row), device, start, message)
 
 
-def _above(sane: Rows, device: int, held: int, limit: int) -> str:
-    return f"device {device} holds {sane.amount(held)}, above its limit {sane.amount(limit)}"
+def _above(sane: Rows, device: int, live: int, limit: int) -> str:
+    return f"device {device} holds {sane.amount(live)}, above its limit {sane.amount(limit)}"
 
 
 def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> Iterator[Violation]:
@@ -189,13 +191,13 @@ def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> 
     if objective not in ("makespan", "device-span"):
         yield claim("objective", objective, "neither makespan nor device-span")
         objective = "makespan"
-    shown = {"makespan": rows.clock, "device_span": rows.clock, "busy": rows.clock}
-    shown["peak_memory"] = rows.amount
+    formatters = {"makespan": rows.clock, "device_span": rows.clock, "busy": rows.clock}
+    formatters["peak_memory"] = rows.amount
     for key, claimed in claims.items():
-        if key in shown:
+        if key in formatters:
             figure = getattr(figures, key)
             check = _per_device if isinstance(figure, tuple) else _whole
-            yield from check(key, claimed, figure, shown[key])
+            yield from check(key, claimed, figure, formatters[key])
         elif key == "bubble_rate":
             yield from _rate(key, claimed, figures.bubble_rate(str(objective)))
         elif key == "bubble_overhead":
@@ -244,5 +246,7 @@ def _per_device(
 def _rate(key: str, claimed: object, figure: Fraction) -> Iterator[Violation]:
     if not isinstance(claimed, int | float) or isinstance(claimed, bool):
         yield claim(key, claimed, "not a number")
-    elif not (abs(claimed) < MOST and isclose(claimed, figure, rel_tol=ROUNDING, abs_tol=ROUNDING)):
+    elif not (
+        abs(claimed) < MAX_RATIO and isclose(claimed, figure, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    ):
         yield claim(key, claimed, f"{exact.plain(figure)} recomputed")

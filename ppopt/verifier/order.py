@@ -1,4 +1,4 @@
-"""The rules of order: which operation starts after which has ended."""
+"""The rules of order: which operations must end before which others start."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BACKWARDS = (OpKind.B, OpKind.BW)
 
 
 class Edges(NamedTuple):
-    """Operations that start a lag or more after the end of others; arrays of rows that broadcast.
+    """Pairs of rows: the later one starts `lag` or more after the end of the earlier one.
 
-    If one of both is ABSENT there is nothing to break.
+    The arrays broadcast. A pair with an ABSENT row breaks no rule.
     """
 
     rule: Rule
@@ -28,7 +28,7 @@ class Edges(NamedTuple):
     lag: Ints | int = 0
     """In ticks."""
     ends_late: bool = False
-    """Whether the earlier one is at fault: it should end before the later one starts."""
+    """Whether the earlier operation is reported: it should end before the later one starts."""
 
 
 def out_of_order(named: Rows) -> Iterator[Violation]:
@@ -58,7 +58,7 @@ def _compute(named: Rows) -> Iterator[Edges]:
 
 
 def _transfers(named: Rows) -> Iterator[Edges]:
-    """A transfer stands between the operation whose result it carries and the one that needs it."""
+    """A transfer runs between the operation whose result it carries and the one that needs it."""
     if TransferKind.SEND_F not in named.expected.kinds:
         return
     forward, backward = named.index(OpKind.F), _backward(named)
@@ -81,7 +81,7 @@ def _moves(named: Rows) -> Iterator[Edges]:
 
 
 def _steps(named: Rows) -> Iterator[Edges]:
-    """Weights before the first F of their stage, gradients after its last operation."""
+    """UNSHARD precedes the first F of a stage; GRADIENT_SYNC and OPTIMIZER follow its last."""
     kinds = named.expected.kinds
     if kinds.isdisjoint(AuxiliaryKind):
         return
@@ -112,7 +112,7 @@ def _awaited(named: Rows) -> Bools:
 def _outermost(
     named: Rows, kinds: tuple[OpKind, ...], times: Ints, pick: Callable[..., Ints]
 ) -> Ints:
-    """Of every stage and route the row with the least or largest time, shape [stage, route, 1]."""
+    """Row with the minimum or maximum time per stage and route, shape [stage, route, 1]."""
     tables = [named.index(kind) for kind in kinds]
     none = np.full((named.pipeline.num_stages, 1), ABSENT)
     rows = []
@@ -139,7 +139,7 @@ def _message(named: Rows, row: int, cause: int, lag: int, *, ends_late: bool) ->
     end, where = named.clock(named.end[cause]), f" on device {named.device[cause]}"
     if named.computes[row]:
         delay = f" and p2p takes {named.clock(lag)}" if lag else ""
-        start = f"{named.name(row)} starts {named.place(row)}"
+        start = f"{named.name(row)} starts {named.start_text(row)}"
         return f"{start}, but {named.name(cause)} ends at {end}{where}{delay}"
     if named.device[cause] in (named.device[row], named.target[row]):
         where = ""

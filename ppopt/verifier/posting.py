@@ -1,7 +1,7 @@
-"""The rules of a communication order: what every device posts, and where between its operations.
+"""The rules of a communication order: which transfers a device posts between which operations.
 
-Times play no part; those of the transfers are for `ppopt.verifier.rules`. Whether the
-operations themselves are complete is for the verifier of the timed schedule.
+Times are not checked here; `ppopt.verifier.operation_rules` checks those of the transfers. The
+verifier of the timed schedule checks that the operations are complete.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _HANDED = {
     ActionKind.B: (-1, ActionKind.SEND_B, ActionKind.RECV_B),
     ActionKind.BW: (-1, ActionKind.SEND_B, ActionKind.RECV_B),
 }
-"""Of an operation: the way from its stage to the one that it hands its result, what sends this, and
-what receives its own input."""
+"""Per kind of operation: the step to the stage that needs its result, the kind of post that sends
+the result, and the kind of post that receives its input."""
 _SENDS = (ActionKind.SEND_F, ActionKind.SEND_B)
 
 
@@ -35,13 +35,13 @@ class PostingRule(StrEnum):
     ONCE = "posted-once"
     """Every transfer is sent once and received once."""
     AFTER = "send-behind"
-    """A send stands behind the operation whose result it carries."""
+    """A send comes after the operation whose result it carries."""
     BEFORE = "receive-before"
-    """A receive stands before the operation that needs it."""
+    """A receive comes before the operation that needs it."""
     ORDER = "matching-order"
     """Two devices post the transfers between them in one order."""
     DEADLOCK = "deadlock"
-    """No operations and transfers wait for each other in a circle."""
+    """No operations and transfers wait for each other in a cycle."""
 
 
 class PostingFault(NamedTuple):
@@ -56,15 +56,15 @@ class PostingFault(NamedTuple):
 
 
 def posting_faults(pipeline: Pipeline, rows: Sequence[ActionRow]) -> list[PostingFault]:
-    """Every breach of a rule; a deadlock only if all other rules are kept."""
+    """Every breach of a rule; deadlocks are checked only if no other rule is broken."""
     wanted = _wanted(pipeline)
-    found = [
+    faults = [
         *_unknown(rows, wanted),
         *_repeated(rows, wanted),
         *_misplaced(rows),
         *_unmatched(rows, wanted),
     ]
-    return found or list(_stuck(pipeline, rows, wanted))
+    return faults or list(_stuck(pipeline, rows, wanted))
 
 
 class _Ends(NamedTuple):
@@ -77,22 +77,22 @@ class _Ends(NamedTuple):
 
 
 def _wanted(pipeline: Pipeline) -> dict[Action, _Ends]:
-    """Every post that must be there -> its transfer.
+    """Every required post, mapped to its transfer.
 
     No gradient goes to a stage that runs no backward.
     """
     (hosts,) = pipeline.hosts
     has_backward = existing_kinds(pipeline)[OpKind.B]
-    found: dict[Action, _Ends] = {}
-    for stage, (here, there) in enumerate(pairwise(hosts)):
+    transfers: dict[Action, _Ends] = {}
+    for stage, (lower_device, upper_device) in enumerate(pairwise(hosts)):
         ways = ((ActionKind.SEND_F, ActionKind.RECV_F), (ActionKind.SEND_B, ActionKind.RECV_B))
-        for microbatch in range(pipeline.batches if here != there else 0):
+        for microbatch in range(pipeline.batches if lower_device != upper_device else 0):
             for send, receive in ways[: 1 + has_backward[stage]]:
-                ends = (stage, here), (stage + 1, there)
+                ends = (stage, lower_device), (stage + 1, upper_device)
                 (sender, source), (receiver, target) = ends[:: 1 if send == _SENDS[0] else -1]
                 post = Action(send, sender, microbatch), Action(receive, receiver, microbatch)
-                found |= dict.fromkeys(post, _Ends(*post, source, target))
-    return found
+                transfers |= dict.fromkeys(post, _Ends(*post, source, target))
+    return transfers
 
 
 def _device(post: Action, ends: _Ends) -> int:
@@ -128,14 +128,14 @@ def _repeated(rows: Sequence[ActionRow], wanted: dict[Action, _Ends]) -> Iterato
 
 def _misplaced(rows: Sequence[ActionRow]) -> Iterator[PostingFault]:
     for device, row in enumerate(rows):
-        place = {action: number for number, cell in enumerate(row) for action in cell}
-        for action, number in place.items():
+        positions = {action: position for position, cell in enumerate(row) for action in cell}
+        for action, position in positions.items():
             if action.kind not in _HANDED:
                 continue
             send, receive = (action._replace(kind=kind) for kind in _HANDED[action.kind][1:])
-            if place.get(send, number) < number:
+            if positions.get(send, position) < position:
                 yield PostingFault(PostingRule.AFTER, device, f"{send} stands before {action}")
-            if place.get(receive, number) > number:
+            if positions.get(receive, position) > position:
                 yield PostingFault(PostingRule.BEFORE, device, f"{receive} stands behind {action}")
 
 
@@ -143,71 +143,74 @@ def _queues(
     rows: Sequence[ActionRow], wanted: dict[Action, _Ends]
 ) -> dict[tuple[int, int], tuple[list[_Ends], list[_Ends]]]:
     """Per pair of devices, the transfers that each of the two posts, in order."""
-    found: dict[tuple[int, int], tuple[list[_Ends], list[_Ends]]] = {}
+    queues: dict[tuple[int, int], tuple[list[_Ends], list[_Ends]]] = {}
     for device, row in enumerate(rows):
         for post in _posts(row):
             ends = wanted.get(post)
             if ends is not None and _device(post, ends) == device:
                 pair = (min(ends.source, ends.target), max(ends.source, ends.target))
-                found.setdefault(pair, ([], []))[pair.index(device)].append(ends)
-    return found
+                queues.setdefault(pair, ([], []))[pair.index(device)].append(ends)
+    return queues
 
 
 def _unmatched(rows: Sequence[ActionRow], wanted: dict[Action, _Ends]) -> Iterator[PostingFault]:
-    for pair, (mine, theirs) in sorted(_queues(rows, wanted).items()):
-        for place, (one, other) in enumerate(zip_longest(mine, theirs)):
-            if one != other:
-                shown = ["nothing" if ends is None else str(ends.send) for ends in (one, other)]
+    for pair, (first_queue, second_queue) in sorted(_queues(rows, wanted).items()):
+        for position, (left, right) in enumerate(zip_longest(first_queue, second_queue)):
+            if left != right:
+                described = [
+                    "nothing" if ends is None else str(ends.send) for ends in (left, right)
+                ]
                 yield PostingFault(
                     PostingRule.ORDER,
                     pair[0],
-                    f"transfer {place} of its queue with device {pair[1]} is that of {shown[0]}, "
-                    f"and of {shown[1]} there{_effect(pair, one, other)}",
+                    f"transfer {position} of its queue with device {pair[1]} is that of "
+                    f"{described[0]}, and of {described[1]} there{_effect(pair, left, right)}",
                 )
                 break
 
 
-def _effect(pair: tuple[int, int], one: _Ends | None, other: _Ends | None) -> str:
-    """What two devices do that post different transfers at one place of their queue."""
-    if one is None or other is None:
+def _effect(pair: tuple[int, int], left: _Ends | None, right: _Ends | None) -> str:
+    """Effect of two different transfers at one position of the queue between two devices."""
+    if left is None or right is None:
         return ""  # the missing post is a fault of its own
     first, second = pair
-    here = one.send if one.source == first else one.receive
-    there = other.send if other.source == second else other.receive
-    sends = [post.kind in _SENDS for post in (here, there)]
+    first_post = left.send if left.source == first else left.receive
+    second_post = right.send if right.source == second else right.receive
+    sends = [post.kind in _SENDS for post in (first_post, second_post)]
     if sends[0] == sends[1]:
         return (
-            f"; both wait forever (deadlock): device {first} at {here}, device {second} at {there}"
+            f"; both wait forever (deadlock): device {first} at {first_post}, "
+            f"device {second} at {second_post}"
         )
-    send, receive = (here, there) if sends[0] else (there, here)
+    send, receive = (first_post, second_post) if sends[0] else (second_post, first_post)
     return f"; {receive} would get the tensor of {send}"
 
 
 def _stuck(
     pipeline: Pipeline, rows: Sequence[ActionRow], wanted: dict[Action, _Ends]
 ) -> Iterator[PostingFault]:
-    """Run the order without times, as far as it gets; every device that does not end is named.
+    """Run the order without times until nothing can proceed; reports every device that is not done.
 
-    Operations end and transfers arrive as soon as nothing is missing.
+    Operations end and transfers arrive as soon as their inputs exist.
     """
-    queues = [deque(mine) for mine, _ in _queues(rows, wanted).values()]
-    left = [deque(row) for row in rows]
+    queues = [deque(first_queue) for first_queue, _ in _queues(rows, wanted).values()]
+    remaining = [deque(row) for row in rows]
     done: set[Action] = set()
     """Operations that have ended, and receives that have arrived."""
     posted: set[Action] = set()
-    moved = True
-    while moved:
-        moved = False
-        for cells in left:
+    progressed = True
+    while progressed:
+        progressed = False
+        for cells in remaining:
             while cells and all(_ready(pipeline, action, wanted, done) for action in cells[0]):
                 for action in cells.popleft():
                     (posted if action.kind in POSTS else done).add(action)
-                moved = True
+                progressed = True
         for queue in queues:
             while queue and {queue[0].send, queue[0].receive} <= posted:
                 done.add(queue.popleft().receive)
-                moved = True
-    for device, cells in enumerate(left):
+                progressed = True
+    for device, cells in enumerate(remaining):
         if cells:
             waiting = ", ".join(map(str, cells[0]))
             yield PostingFault(PostingRule.DEADLOCK, device, f"{waiting} waits forever")
@@ -216,7 +219,7 @@ def _stuck(
 def _ready(
     pipeline: Pipeline, action: Action, wanted: dict[Action, _Ends], done: set[Action]
 ) -> bool:
-    """Whether the input of an operation is there; other actions need none."""
+    """Whether the input of an operation has arrived; other actions need none."""
     if action.kind not in _HANDED:
         return True
     step, _, receives = _HANDED[action.kind]

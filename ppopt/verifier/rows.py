@@ -16,16 +16,16 @@ from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind,
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier.expected import COLLECTIVES, MOVES, OF_STEP, ONCE, Expected
+from ppopt.verifier.expected import COLLECTIVES, MOVES, NO_MICROBATCH, OF_STEP, Expected
 
 LATEST = 2**53
-"""Largest time in ticks, either sign, that is computed with: beyond it floats are not exact."""
+"""Maximum absolute time in ticks; beyond it floats are not exact."""
 ABSENT = -1
 """Row number of an operation that the schedule does not have."""
 NAMES = tuple(kind.name for kinds in (OpKind, TransferKind, AuxiliaryKind) for kind in kinds)
 """Name of every kind, by code."""
 FIELDS = ("kind", "stage", "microbatch", "slice", "route", "device", "target")
-"""What an operation is and where it runs."""
+"""Fields that identify an operation and its devices."""
 _COLUMNS = (*FIELDS, "start", "end", "pair")
 _NEVER = 2**62
 
@@ -35,12 +35,12 @@ class Rows:
     """All operations of a schedule, sorted by device, start, end; columns of one length n."""
 
     expected: Expected
-    """The operations that there must be."""
+    """The operations that the schedule must have."""
     kind: Ints
     stage: Ints
     """The stage; of a transfer, the one that sends."""
     microbatch: Ints
-    """Microbatch, or ONCE."""
+    """Microbatch, or NO_MICROBATCH."""
     slice: Ints
     route: Ints
     device: Ints
@@ -64,10 +64,10 @@ class Rows:
             return self
         return Rows(self.expected, *(getattr(self, name)[keep] for name in _COLUMNS))
 
-    # What an operation is called
+    # Names of operations
 
     def op(self, row: int) -> Op:
-        """The compute of a row whose numbers are those of the pipeline."""
+        """The operation of a compute row whose numbers exist in the pipeline."""
         fields = (self.stage[row], self.microbatch[row], self.slice[row])
         return Op(OpKind(int(self.kind[row])), *map(int, fields))
 
@@ -76,7 +76,7 @@ class Rows:
         return (self.op(row),) if self.computes[row] else ()
 
     def name(self, row: int) -> str:
-        """Name of the operation of a row whose numbers are those of the pipeline."""
+        """Name of the operation of a row whose numbers exist in the pipeline."""
         fields = (self.kind, self.stage, self.microbatch, self.slice, self.route, self.device)
         return operation_name(self.pipeline, *(int(column[row]) for column in fields))
 
@@ -89,8 +89,8 @@ class Rows:
         where = f" on device {self.device[row]}" if self.computes[row] else ""
         return f"{self.name(row)} {times}{where}"
 
-    def place(self, row: int) -> str:
-        """Where and when a row starts."""
+    def start_text(self, row: int) -> str:
+        """Text with the start and the device of a row."""
         return f"at {self.clock(self.start[row])} on device {self.device[row]}"
 
     def clock(self, ticks: int | np.int64) -> str:
@@ -101,7 +101,7 @@ class Rows:
         """Write an amount of memory with the user's unit."""
         return self.pipeline.memory_text(int(ticks))
 
-    # What can be said of a row
+    # Properties of rows
 
     @cached_property
     def computes(self) -> Bools:
@@ -115,50 +115,54 @@ class Rows:
 
     @cached_property
     def within(self) -> Bools:
-        """Whether kind, stage, microbatch, slice and route are numbers of the pipeline."""
+        """Whether kind, stage, microbatch, slice and route exist in the pipeline."""
         pipeline = self.pipeline
-        once = np.isin(self.kind, OF_STEP)
+        is_step_operation = np.isin(self.kind, OF_STEP)
         each = _within(self.microbatch, pipeline.batches) & _within(self.slice, pipeline.num_slices)
         each &= self.route == self.microbatch // self.expected.share
         of_step = (
-            (self.microbatch == ONCE) & (self.slice == 0) & _within(self.route, pipeline.routes)
+            (self.microbatch == NO_MICROBATCH)
+            & (self.slice == 0)
+            & _within(self.route, pipeline.routes)
         )
-        fine = np.where(once, of_step, each) & (self.sends | (self.target == self.device))
+        fine = np.where(is_step_operation, of_step, each) & (
+            self.sends | (self.target == self.device)
+        )
         fine &= _within(self.kind, KINDS) & _within(self.stage, pipeline.num_stages)
         return np.asarray(fine)
 
     @cached_property
     def home(self) -> Ints:
-        """Device of the stage; for rows whose numbers are those of the pipeline."""
+        """Device of the stage; for rows whose numbers exist in the pipeline."""
         return np.asarray(self.expected.hosts[self.route, self.stage])
 
     @cached_property
     def cell(self) -> Ints:
         """Cell of the operation (`Expected`); for rows of kinds that the pipeline has."""
         lane = self.expected.lane(self.microbatch)
-        place = self.stage
+        position = self.stage
         if not self.computes.all():
-            lane = np.where(self.microbatch == ONCE, self.route, lane)
+            lane = np.where(self.microbatch == NO_MICROBATCH, self.route, lane)
             optimizer = self.kind == AuxiliaryKind.OPTIMIZER
-            place = np.where(optimizer, self.device, place)
+            position = np.where(optimizer, self.device, position)
             lane = np.where(optimizer, 0, lane)
-        return self.expected.cell(self.kind, place, lane, self.slice)
+        return self.expected.cell(self.kind, position, lane, self.slice)
 
     @cached_property
     def named(self) -> Bools:
-        """Whether the pipeline has the operation; besides compute, also on its device."""
+        """Whether the pipeline has the operation; if not compute, also on this device."""
         expected = self.expected
         known = self.within & np.isin(self.kind, sorted(expected.kinds))
         rows = self.take(known)
-        there = rows.computes | (rows.device == rows.home)
+        on_device = rows.computes | (rows.device == rows.home)
         if rows.sends.any():
             way = np.where(rows.kind == TransferKind.SEND_F, 1, -1)
             receiver = np.clip(rows.stage + way, 0, self.pipeline.num_stages - 1)
-            there &= ~rows.sends | (rows.target == expected.hosts[rows.route, receiver])
-        rows = rows.take(there)
-        found = np.zeros(len(self), dtype=np.bool_)
-        found[np.flatnonzero(known)[there]] = expected.exists[rows.cell]
-        return found
+            on_device &= ~rows.sends | (rows.target == expected.hosts[rows.route, receiver])
+        rows = rows.take(on_device)
+        mask = np.zeros(len(self), dtype=np.bool_)
+        mask[np.flatnonzero(known)[on_device]] = expected.exists[rows.cell]
+        return mask
 
     @cached_property
     def placed(self) -> Bools:
@@ -167,7 +171,7 @@ class Rows:
 
     @cached_property
     def timed(self) -> Bools:
-        """Whether start and end can be computed with, per row."""
+        """Whether start and end are within the exact range, per row."""
         fine = (self.start >= -LATEST) & (self.start <= LATEST)
         return np.asarray(fine & (self.end >= -LATEST) & (self.end <= LATEST))
 
@@ -178,20 +182,20 @@ class Rows:
 
     @cached_property
     def starts(self) -> Ints:
-        """Start per row, shape [n + 1]; _NEVER, which breaks no rule, where not timed or ABSENT."""
+        """Start per row, shape [n + 1]; _NEVER, which breaks no rule, if not timed or ABSENT."""
         return np.append(np.where(self.timed, self.start, _NEVER), _NEVER)
 
     @cached_property
     def ends(self) -> Ints:
-        """End per row, shape [n + 1]; -_NEVER, which breaks no rule, where not timed or ABSENT."""
+        """End per row, shape [n + 1]; -_NEVER, which breaks no rule, if not timed or ABSENT."""
         return np.append(np.where(self.timed, self.end, -_NEVER), -_NEVER)
 
     @cached_property
     def resource(self) -> Ints:
-        """What runs an operation, one at a time; for named rows only.
+        """Resource number of every row, a resource runs one operation at a time; for named rows.
 
-        Devices compute; optimizers too. A link goes one way, or both. Collectives of a device have
-        a queue. A device and its host have a link each way, or one.
+        Compute and optimizers run on devices. Transfers run on links, directed or not. Collectives
+        of a device run on its queue. A device and its host have one link each way, or one in all.
         """
         if self.computes.all():
             return self.device
@@ -206,16 +210,13 @@ class Rows:
 
     @cached_property
     def first(self) -> Ints:
-        """Row of every cell; ABSENT if there is none, the first one if there are several.
-
-        For named rows only.
-        """
+        """First row of every cell, or ABSENT; for named rows only."""
         first = np.full(len(self.expected.exists), ABSENT, dtype=np.int64)
         first[self.cell[::-1]] = np.arange(len(self) - 1, -1, -1)
         return first
 
     def index(self, kind: int) -> Ints:
-        """Row of every operation of a kind, shape [place, lane, slice]; for named rows only."""
+        """Row of every operation of a kind, shape [position, lane, slice]; for named rows only."""
         return np.asarray(self.expected.view(self.first, kind))
 
     @cached_property
@@ -225,49 +226,55 @@ class Rows:
         ABSENT if none does, if several do, or if the two are not an F and a B or BW of
         different microbatches.
         """
-        found = np.full(len(self), ABSENT, dtype=np.int64)
+        partner = np.full(len(self), ABSENT, dtype=np.int64)
         rows = np.flatnonzero(self.pair != ALONE)
         rows = rows[np.lexsort((self.kind[rows], self.pair[rows]))]
         _, first, count = np.unique(self.pair[rows], return_index=True, return_counts=True)
-        one, other = (rows[first[count == 2] + place] for place in (0, 1))
-        whole = (self.kind[other] == OpKind.B) | (self.kind[other] == OpKind.BW)
-        apart = self.microbatch[one] != self.microbatch[other]
-        right = (self.kind[one] == OpKind.F) & whole & apart
-        found[one[right]], found[other[right]] = other[right], one[right]
-        return found
+        forward, backward = (rows[first[count == 2] + offset] for offset in (0, 1))
+        whole = (self.kind[backward] == OpKind.B) | (self.kind[backward] == OpKind.BW)
+        apart = self.microbatch[forward] != self.microbatch[backward]
+        right = (self.kind[forward] == OpKind.F) & whole & apart
+        partner[forward[right]], partner[backward[right]] = backward[right], forward[right]
+        return partner
 
     @cached_property
     def joined(self) -> Bools:
         """Whether a row runs as one with its partner: on one device, from one start to one end."""
-        other = self.partner
-        same: Bools = np.asarray(other != ABSENT)
+        partner = self.partner
+        same: Bools = np.asarray(partner != ABSENT)
         for column in (self.device, self.start, self.end):
-            same &= column == column[other]
+            same &= column == column[partner]
         return same
 
     @cached_property
     def counted(self) -> Bools:
-        """Whether the busy time of a row counts: of a pair, only that of the first row."""
+        """Whether the busy time of a row counts: in a pair, only that of the first row."""
         return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
 
 def operation_name(
-    pipeline: Pipeline, kind: int, stage: int, microbatch: int, part: int, route: int, device: int
+    pipeline: Pipeline,
+    kind: int,
+    stage: int,
+    microbatch: int,
+    slice_index: int,
+    route: int,
+    device: int,
 ) -> str:
     """Name of an operation of a pipeline."""
     name = NAMES[kind]
     if kind < NUM_KINDS or name in TransferKind.__members__:
-        return f"{stage}{name}{microbatch}" + (f"s{part}" if part else "")
+        return f"{stage}{name}{microbatch}" + (f"s{slice_index}" if slice_index else "")
     if kind == AuxiliaryKind.OPTIMIZER:
         return f"{name} of device {device}"
     if kind not in OF_STEP:
-        sliced = f", slice {part}" if pipeline.num_slices > 1 else ""
+        sliced = f", slice {slice_index}" if pipeline.num_slices > 1 else ""
         return f"{name} of stage {stage}, microbatch {microbatch}{sliced}"
     return f"{name} of stage {stage}" + (f" on route {route}" if pipeline.routes > 1 else "")
 
 
 def read(schedule: Timetable) -> Rows:
-    """Read a schedule's columns, in whatever order they come.
+    """Read a schedule's columns, whose rows may come in any order.
 
     Raises InputError if they are not columns of whole numbers of one length.
     """
@@ -300,12 +307,12 @@ def _within(column: Ints, size: int) -> Bools:
 
 
 def first_of_device(device: Ints) -> Ints:
-    """Places where a new device begins in a sorted column of devices."""
+    """Indices at which a new device begins in a sorted column of devices."""
     return np.flatnonzero(np.diff(device, prepend=np.int64(ABSENT)))
 
 
 def sum_safe(values: Ints) -> npt.NDArray[Any]:
-    """Turn integers whose sums could pass int64 into Python's own."""
+    """Convert integers whose sums could exceed int64 to Python integers."""
     if len(values) * int(np.abs(values).max(initial=0)) < _NEVER:
         return values
     return values.astype(object)

@@ -37,29 +37,29 @@ class ComputeTimes:
         self.alone[[OpKind.B, OpKind.BW]] += self.recompute
 
     def together(self, kind: Ints, forward: Ints, backward: Ints) -> Ints:
-        """Times of F of some stages as one with B or BW (`kind`) of others.
+        """Times of F and B or BW (`kind`) that run as one.
 
-        F with BW takes what is stated (see `_stated`). So does F with B, if that is stated; else it
-        takes as much less, or more, than F with BW as B is shorter, or longer, than BW; but not
-        less than each of F and B, unless F with BW does.
+        F with BW takes its stated time (see `_stated`). So does F with B, if stated. Otherwise F
+        with B takes the time of F with BW plus B minus BW, but no less than the longer of F and B,
+        unless F with BW takes less than that.
         """
         recompute = self.recompute[backward]
         with_bw = self._stated(self.costs.overlap, OpKind.BW, forward, backward) + recompute
         longer = np.maximum(self.alone[OpKind.F, forward], self.alone[kind, backward])
-        further = self.plain[kind, backward] - self.plain[OpKind.BW, backward]
-        times = np.maximum(with_bw + further, np.minimum(longer, with_bw))
+        difference = self.plain[kind, backward] - self.plain[OpKind.BW, backward]
+        times = np.maximum(with_bw + difference, np.minimum(longer, with_bw))
         if self.costs.overlap_input:
             with_b = self._stated(self.costs.overlap_input, OpKind.B, forward, backward)
             times = np.where(kind == OpKind.B, with_b + recompute, times)
         return np.asarray(times)
 
     def _stated(self, stated: PairTimes, kind: OpKind, forward: Ints, backward: Ints) -> Ints:
-        """Times of F of some stages as one with a backward of others, without recompute.
+        """Times of F and a backward that run as one, without recompute.
 
-        `stated` are the times of F with this kind of backward. A matrix states a pair. A time per
-        stage is that of F and the backward of the stage. Those of two stages take the sum of both,
-        less what they save at the stage where they save less. They take no less than the least of
-        three times: the two stated, and the longer of this F and this backward.
+        `stated` are the times of F with this kind of backward. A matrix has a time per pair of
+        stages. A time per stage is that of F and the backward of the same stage. For two different
+        stages: the sum of both times minus the smaller of the two stages' savings, but no less than
+        the minimum of three times: the two stated, and the longer of this F and this backward.
         """
         if isinstance(stated[0], tuple):
             rows = zip(stated, self.per_unit, strict=True)
@@ -69,21 +69,21 @@ class ComputeTimes:
         time = np.array(self._ticks(stated), dtype=np.int64)
         saved = np.minimum((f + own - time)[forward], (f + own - time)[backward])
         longer = np.maximum(f[forward], own[backward])
-        least = np.minimum(np.minimum(time[forward], time[backward]), longer)
-        return np.asarray(np.maximum(f[forward] + own[backward] - saved, least))
+        minimum = np.minimum(np.minimum(time[forward], time[backward]), longer)
+        return np.asarray(np.maximum(f[forward] + own[backward] - saved, minimum))
 
     def _ticks(self, times: Sequence[Fraction]) -> list[int]:
         return [int(time * unit) for time, unit in zip(times, self.per_unit, strict=True)]
 
 
 def scaled(ticks: Ints, factors: Fraction | Sequence[Fraction]) -> Ints:
-    """Ticks times a factor, or each times its own: whole numbers, as the ticks are fine enough."""
+    """Ticks times one factor, or each times its own; the products are whole numbers."""
     each = repeat(factors) if isinstance(factors, Fraction) else factors
     products = [whole(tick * factor) for tick, factor in zip(ticks.tolist(), each, strict=False)]
     return np.array(products, dtype=np.int64)
 
 
 def whole(ticks: Fraction | int) -> int:
-    """Whole ticks, as the pipeline's are fine enough."""
+    """The ticks as an integer; asserts that they are whole."""
     assert ticks.denominator == 1, f"{ticks} ticks are not whole"
     return ticks.numerator

@@ -26,11 +26,11 @@ class Rule(StrEnum):
     """An operation runs on the device where its microbatch's route places its stage."""
     PAIR = "pair"
     """Two operations that run as one are an F and a B or BW of different microbatches, on one
-    device, with one start and one end; no third one shares their number."""
+    device, with one start and one end; no third operation has their pair number."""
     DURATION = "duration"
     """end - start is the time of the kind and the stage, recompute included; in a pair, that of the
-    pair (the sum of both less the smaller of what F and BW of either stage save, but no less than
-    the longer)."""
+    pair (the sum of both minus the smaller of the two stages' savings, but no less than the
+    longer)."""
     START = "start"
     """Nothing starts before 0 (or lies beyond the ticks that stay exact)."""
     FORWARD = "forward-order"
@@ -44,22 +44,22 @@ class Rule(StrEnum):
     or BW of slice q at or after the end of that of slice q + 1."""
     TRANSFER = "transfer"
     """If links are resources, every activation and gradient that goes to another device is one
-    transfer between the two; nothing else is. Where they are delays there are none."""
+    transfer between the two; there are no other transfers. If links are delays there are none."""
     TRANSFER_TIME = "transfer-time"
-    """A transfer takes the p2p time of its boundary and way, and starts at 0 or later."""
+    """A transfer takes the p2p time of its boundary and direction, and starts at 0 or later."""
     SEND = "send-order"
     """A transfer starts at or after the end of the operation whose result it carries."""
     RECEIVE = "receive-order"
     """An operation starts at or after the end of the transfer that brings its input."""
     LINK = "link-overlap"
-    """A link carries one transfer at a time; the link mode says what shares one."""
+    """A link carries one transfer at a time; the link mode says which transfers share a link."""
     AUXILIARY = "auxiliary-operation"
-    """Around the microbatches a step has UNSHARD and GRADIENT_SYNC of every stage, and OPTIMIZER of
-    every device, each once and on its device, as far as the pipeline gives them. Every microbatch
-    has OFFLOAD and RELOAD at the stages that move memory to the host. There is nothing else."""
+    """A step has UNSHARD and GRADIENT_SYNC of every stage, and OPTIMIZER of every device, each once
+    and on its device, if the pipeline states them. Every microbatch has OFFLOAD and RELOAD at the
+    stages that offload. There are no other auxiliary operations."""
     AUXILIARY_TIME = "auxiliary-time"
-    """An auxiliary operation takes its time (OPTIMIZER: that of all stages of the device), and
-    starts at 0 or later."""
+    """An auxiliary operation takes its stated time (OPTIMIZER: the sum over the device's stages),
+    and starts at 0 or later."""
     UNSHARD = "unshard-order"
     """UNSHARD ends before the first F of its stage starts."""
     GRADIENT_SYNC = "gradient-sync-order"
@@ -74,21 +74,22 @@ class Rule(StrEnum):
     RELOAD = "reload-order"
     """RELOAD(s,j) starts at or after end OFFLOAD(s,j), and ends before B(s,j) or BW(s,j) starts."""
     HOST = "host-overlap"
-    """Between a device and its host one OFFLOAD runs at a time, and one RELOAD; where `host_link`
-    is shared, one of both."""
+    """Between a device and its host one OFFLOAD runs at a time, and one RELOAD; if `host_link` is
+    shared, one of both."""
     OVERLAP = "overlap"
     """A device computes one operation, or one pair, at a time."""
     MEMORY = "memory-limit"
-    """A device never holds more than its limit. It holds static memory, activations (all that F
-    keeps, from the start of B on the rest too), changes by B, the workspace of what runs, and what
-    BW recomputes while it runs. It holds gathered weights from the start of UNSHARD to the end of
-    GRADIENT_SYNC. It does not hold what OFFLOAD has moved, from its end to the start of RELOAD."""
+    """The live memory of a device never exceeds its limit. Live are static memory, activations
+    (what F keeps, and from the start of B also the rest), changes by B, the workspace of running
+    operations, and what BW recomputes while it runs. Gathered weights are live from the start of
+    UNSHARD to the end of GRADIENT_SYNC. Offloaded memory is not live from the end of OFFLOAD to the
+    start of RELOAD."""
     CLAIM = "claim"
     """A figure stated with the schedule is the one recomputed from it."""
 
 
-MOST_LISTED = 1000
-"""Most violations of one rule that are listed; one more entry counts the rest."""
+MAX_LISTED = 1000
+"""Maximum number of violations of one rule that are listed; one further entry counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -97,44 +98,47 @@ class Violation:
 
     rule: Rule
     ops: tuple[Op, ...]
-    """The operations concerned, the faulty one first; none where no operation can be named."""
+    """The operations concerned, the faulty one first; empty if none can be named."""
     device: int | None
-    """Device of the fault; None if the fault has no place."""
+    """Device of the fault; None if it has none."""
     time: int | None
-    """Time of the fault in ticks; None if the fault has no time."""
+    """Time of the fault in ticks; None if it has none."""
     message: str
-    """What is wrong, on one line, without the name of the rule."""
+    """One line that says what is wrong, without the name of the rule."""
     count: int = 1
-    """Violations that it stands for; above 1 if it ends a list that is cut."""
+    """Number of violations that this entry counts; above 1 at the end of a list that is cut."""
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.message}"
 
 
-def more(rule: Rule, count: int) -> Iterator[Violation]:
-    """One violation that stands for `count` of a rule that are not listed; none for 0 or less."""
+def unlisted_violations(rule: Rule, count: int) -> Iterator[Violation]:
+    """One entry for `count` violations of a rule that are not listed; none if count <= 0."""
     if count > 0:
         yield Violation(rule, (), None, None, f"{count} more, not listed", count)
 
 
 def in_order(violations: Iterable[Violation]) -> list[Violation]:
-    """Sort by rule, device, time, operations; of each rule at most `MOST_LISTED` are listed."""
+    """Sort by rule, device, time, operations; at most `MAX_LISTED` of each rule are listed."""
     listed: dict[Rule, list[Violation]] = defaultdict(list)
-    left: Counter[Rule] = Counter()
+    unlisted: Counter[Rule] = Counter()
     for violation in violations:
         same = listed[violation.rule]
-        if violation.count == 1 and len(same) < MOST_LISTED:
+        if violation.count == 1 and len(same) < MAX_LISTED:
             same.append(violation)
         else:
-            left[violation.rule] += violation.count
+            unlisted[violation.rule] += violation.count
     return [
         violation
         for rule in Rule
-        for violation in (*sorted(listed[rule], key=_key), *more(rule, left[rule]))
+        for violation in (
+            *sorted(listed[rule], key=_key),
+            *unlisted_violations(rule, unlisted[rule]),
+        )
     ]
 
 
 def _key(violation: Violation) -> tuple[object, ...]:
-    """What has no place, or no time, comes first."""
-    place = ((number is not None, number or 0) for number in (violation.device, violation.time))
-    return *place, violation.ops, violation.message
+    """Sort key; violations without device or time come first."""
+    location = ((value is not None, value or 0) for value in (violation.device, violation.time))
+    return *location, violation.ops, violation.message

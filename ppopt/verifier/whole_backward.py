@@ -1,14 +1,14 @@
 """Memory that a whole backward (BW) allocates at its start, from the layers of its stage alone.
 
-The rule: BW recomputes and runs one layer at a time, the last one first, and a layer is freed when
-its own backward ends. Before BW a microbatch holds held_k of every layer k; missing_l is what F did
-not keep of layer l. While layer l runs, missing_l and its workspace are allocated, and the layers
-after it have been freed:
+The rule: BW recomputes and runs one layer at a time, the last one first, and frees a layer when the
+layer's own backward ends. Before BW, held_k of every layer k is live; missing_l is what F did not
+keep of layer l. While layer l runs, missing_l and its workspace are allocated, and the layers after
+it have been freed:
 
     max(0, max over l of (missing_l + workspace_l - sum of held_k over k > l))
 
-If the stage recomputes at once, it is the sum of missing_l and the largest workspace. A stage given
-by hand states what it allocates.
+If the whole stage recomputes at once, BW allocates the sum of missing_l plus the largest workspace.
+A stage without layers states what it allocates.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ def allocated_by_whole_backward(pipeline: Pipeline, factor: Fraction) -> list[in
         costs = pipeline.costs
         rows = zip(costs.recompute_memory, costs.backward_workspace, strict=True)
         return [int((factor * recomputed + workspace) * per_unit) for recomputed, workspace in rows]
-    at_once = pipeline.model.recompute_unit is RecomputeUnit.STAGE
-    of_stage = _at_once if at_once else _one_by_one
+    whole_stage = pipeline.model.recompute_unit is RecomputeUnit.STAGE
+    of_stage = _whole_stage if whole_stage else _layer_by_layer
     stages = pipeline.model.stage_layers(pipeline.counts)
     return [int(of_stage(layers, factor) / pipeline.num_slices * per_unit) for layers in stages]
 
 
 def runs_whole_in_weight(pipeline: Pipeline) -> bool:
-    """Whether W of stage 0 runs its whole backward, one layer at a time, and B nothing."""
+    """Whether W of stage 0 runs its whole backward, one layer at a time, and its B nothing."""
     if pipeline.first_backward is not FirstBackward.WEIGHT:
         return False
     return bool(pipeline.model.recompute_unit is RecomputeUnit.LAYER)
 
 
 def _missing(layer: Layer) -> Fraction:
-    """What F does not keep of a layer."""
+    """Part of a layer's activation that F does not keep."""
     missing: Fraction = layer.activation - layer.kept
     return missing if layer.recompute else Fraction(0)
 
 
-def _at_once(layers: Sequence[Layer], factor: Fraction) -> Fraction:
+def _whole_stage(layers: Sequence[Layer], factor: Fraction) -> Fraction:
     workspace: Fraction = max((layer.backward_workspace for layer in layers), default=Fraction(0))
     return factor * sum(map(_missing, layers), Fraction(0)) + workspace
 
 
-def _one_by_one(layers: Sequence[Layer], factor: Fraction) -> Fraction:
-    """Of equal layers in a row the last one allocates the most: none of them has been freed."""
+def _layer_by_layer(layers: Sequence[Layer], factor: Fraction) -> Fraction:
+    """Of equal consecutive layers the last allocates most: none of them has been freed yet."""
     largest, freed = Fraction(0), Fraction(0)
     for _, run in groupby(reversed(layers), id):
-        layer, *others = run
+        layer, *rest = run
         missing = factor * _missing(layer)
         largest = max(largest, missing + layer.backward_workspace - freed)
-        freed += (1 + len(others)) * (factor * layer.activation - missing)
+        freed += (1 + len(rest)) * (factor * layer.activation - missing)
     return largest

@@ -1,4 +1,4 @@
-"""Derived steps and memory, beside what others measured: how the record reads, sorts and sums up.
+"""Derived steps and memory, against what others measured: how the record reads, sorts and sums up.
 
 Rows are transcribed from their sources: SimuMax (github.com/MooreThreads/SimuMax at 4dcaae5,
 docs/b200/b200_release_v1.2_summary.json), BigScience (train/tr11-176B-ml/chronicles-prequel.md of

@@ -119,7 +119,7 @@ def test_the_encoder_hands_on_less_than_the_language_model() -> None:
 
 def test_work_of_llama_8b_is_six_flops_a_parameter_and_attention() -> None:
     """Kaplan et al., arXiv 2001.08361, section 2.1: 6 N FLOPs a token, embedding left out, and
-    attention beside it, three times that of F."""
+    attention added, three times that of F."""
     pipe = ppopt.read_pipeline("llama-3.1-8b")
     parameters = 32 * BLOCK.stored(4096) + 128256 * 4096
     scores = 32 * 3 * 0.5 * 8192 * 2 * 8192 * 32 * 256

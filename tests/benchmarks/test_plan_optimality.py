@@ -1,4 +1,4 @@
-"""Plans beside brute force over partitions: a sample of the benchmark, and what is a fault."""
+"""Plans against brute force over partitions: a sample of the benchmark, and what is a fault."""
 
 from __future__ import annotations
 

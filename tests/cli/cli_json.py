@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any
 
+import pytest
+
 INT = (int,)
 NUMBER = (int, float)
 TEXT = (str,)
@@ -84,9 +86,44 @@ UNSOLVED = (
 """Keys that are null where no schedule was found."""
 
 
-def assert_types(found: dict[str, Any], table: dict[str, tuple[type, ...]]) -> None:
-    assert {key: type(value) for key, value in found.items() if type(value) not in table[key]} == {}
-    assert found.keys() == table.keys()
+def assert_types(output: dict[str, Any], table: dict[str, tuple[type, ...]]) -> None:
+    assert {
+        key: type(value) for key, value in output.items() if type(value) not in table[key]
+    } == {}
+    assert output.keys() == table.keys()
+
+
+HEADLINE = dict.fromkeys(("given", "runs_today", "optimum"), OBJECT)
+"""Rows that `compare` and `plan` open with."""
+_HEADLINE_ROW = (
+    {key: COMMON[key] for key in ("status", "objective", "value", "makespan", "device_span")}
+    | {key: COMMON[key] for key in ("bubble_rate", "peak_memory", "time_unit", "memory_unit")}
+    | {key: COMMON[key] for key in ("tokens_per_second", "mfu")}
+    | {key: PLACED[key] for key in ("partition", "layout", "placement", "chunks", "recompute")}
+    | {
+        "strategy": KNOWN_TEXT,
+        "lower_bound": KNOWN_NUMBER,
+        "gap": KNOWN_NUMBER,
+        "fits_limit": FLAG,
+        "offload": LIST_OR_NULL,
+        "batches": INT,
+        "value_per_microbatch": NUMBER,
+        "gain": KNOWN_NUMBER,
+        "changes": LIST,
+    }
+)
+
+
+def assert_headline(output: dict[str, Any]) -> None:
+    """The rows of a headline have their keys, and gains agree with the times."""
+    for key in HEADLINE:
+        row = output[key]
+        assert_types(row, _HEADLINE_ROW | ({"runtime": TEXT} if key == "runs_today" else {}))
+        if key == "given":
+            assert (row["gain"], row["changes"]) == (None, [])
+        else:
+            times = output["given"]["value_per_microbatch"], row["value_per_microbatch"]
+            assert row["gain"] == pytest.approx(times[0] / times[1] - 1)
 
 
 PARALLELISM = {

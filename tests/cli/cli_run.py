@@ -43,14 +43,14 @@ def _refuse(name: str) -> None:
     raise AssertionError(f"{name} is not JSON")
 
 
-def words(line: str) -> list[str]:
+def split_command(line: str) -> list[str]:
     """Split a command line as a shell does."""
     return shlex.split(line)
 
 
 def run(line: str, *more: str | Path) -> Ran:
     """Run `ppopt LINE MORE...` in this process; a bug of ours is raised as it is."""
-    result = CliRunner().invoke(application(), [*words(line), *map(str, more)])
+    result = CliRunner().invoke(application(), [*split_command(line), *map(str, more)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)
@@ -63,18 +63,18 @@ def done(line: str, *more: str | Path) -> Ran:
     return ran
 
 
-def shown(line: str, *more: str | Path) -> dict[str, Any]:
+def json_of(line: str, *more: str | Path) -> dict[str, Any]:
     """Run a command with --json that must succeed; the object on its stdout."""
-    found = done(line, *more, "--json").json
-    assert isinstance(found, dict)
-    return found
+    output = done(line, *more, "--json").json
+    assert isinstance(output, dict)
+    return output
 
 
 def process(line: str, **options: Any) -> subprocess.Popen[str]:
     """Start `ppopt LINE` in a process of its own, its streams in pipes unless told otherwise."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen(
-        [*ENTRY, *words(line)], text=True, env=os.environ | {"COLUMNS": "100"}, **options
+        [*ENTRY, *split_command(line)], text=True, env=os.environ | {"COLUMNS": "100"}, **options
     )
 
 

@@ -39,10 +39,10 @@ def read_until(terminal: int, pattern: str | None) -> str:
 
 def of_session(leader: int) -> list[int]:
     """The processes of a session: the sixth field of their stat (proc(5))."""
-    found = []
+    members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                members.append(int(stat.parent.name))
+    return members

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(folder: Path, line: str, told: str) -> None:
+def refused(folder: Path, line: str, message: str) -> None:
     """Run a command that must be refused in one line with these words, and write nothing."""
     before = contents(folder)
     code, out, err = run(line)
@@ -40,7 +40,7 @@ def refused(folder: Path, line: str, told: str) -> None:
     assert err.startswith("error: ")
     assert err.removesuffix("\n").isprintable()
     assert len(err) < 400
-    assert told in err
+    assert message in err
     assert contents(folder) == before
 
 
@@ -241,23 +241,23 @@ CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
 
 @pytest.mark.parametrize("case", CONFIGS)
 def test_configs(case: str, folder: Path) -> None:
-    suffix, text, told = CONFIGS[case]
+    suffix, text, message = CONFIGS[case]
     path = folder / f"config{suffix}"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     for command in ("solve", "eval 1f1b", "compare"):
-        refused(folder, f"{command} --config {path.name}", told)
+        refused(folder, f"{command} --config {path.name}", message)
 
 
 @pytest.mark.parametrize("place", first(20, range(len(BAD_VALUES))))
 def test_schedule_files(place: int, folder: Path) -> None:
-    path, value, told = BAD_VALUES[place]
+    path, value, message = BAD_VALUES[place]
     (folder / "bad.json").write_text(json.dumps(changed(path, value)))
     for line in (
         "verify bad.json",
         "verify bad.json --json",
         "view good.json bad.json -o out.html",
     ):
-        refused(folder, line, told)
+        refused(folder, line, message)
 
 
 def test_bytes_that_are_no_text(folder: Path) -> None:
@@ -275,13 +275,13 @@ def test_the_good_files_are_good(folder: Path) -> None:
 
 @pytest.mark.parametrize("case", ["unknown option", "stages: word", "config: missing", "no file"])
 def test_in_a_process_of_its_own(case: str, folder: Path) -> None:
-    line, told = LINES[case]
+    line, message = LINES[case]
     command = process(line)
     out, err = command.communicate(timeout=300)
     assert (command.returncode, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert told in err
+    assert message in err
 
 
 class TestSeveralFaults:
@@ -304,30 +304,30 @@ class TestSeveralFaults:
     def test_of_values_the_file_named_once_and_flags_as_flags(self, tmp_path: Path) -> None:
         text = "forward_times: [1, 2, 3]\np2p_time: -1\nmem_limit: [1]\n"
         three = "has 3 entries for 2 stages; give one number, or one per stage"
-        one = "mem_limit: has 1 entries for 2 devices; give one number, or one per device"
+        fault = "mem_limit: has 1 entries for 2 devices; give one number, or one per device"
         assert self.refused(tmp_path, text) == (
-            f"p.yaml: forward_times: {three}; also p2p_time: -1 is negative; also {one}"
+            f"p.yaml: forward_times: {three}; also p2p_time: -1 is negative; also {fault}"
         )
         assert self.refused(tmp_path, text, "--forward-times 1,2,3") == (
-            f"--forward-times: {three}; also p.yaml: p2p_time: -1 is negative; also {one}"
+            f"--forward-times: {three}; also p.yaml: p2p_time: -1 is negative; also {fault}"
         )
 
     def test_of_layers(self, tmp_path: Path) -> None:
         layers = "layers:\n- {forwrd: 1}\n- {forward: x y}\n- {forward: 1, static: []}\n"
-        found = self.refused(tmp_path, layers)
-        assert found == (
+        error = self.refused(tmp_path, layers)
+        assert error == (
             "p.yaml: layers: layer 0: unknown key 'forwrd'; did you mean forward?; also layer 2: "
             "static: [] is not a number"
         )
 
     @pytest.mark.parametrize(
-        ("given", "names"), [("weight", ("weight", "input")), ("input", ("input", "weight"))]
+        ("key", "names"), [("weight", ("weight", "input")), ("input", ("input", "weight"))]
     )
     def test_of_times_of_a_layer_by_the_keys_of_layers(
-        self, tmp_path: Path, given: str, names: tuple[str, str]
+        self, tmp_path: Path, key: str, names: tuple[str, str]
     ) -> None:
         """`input_times` is a key of stages; a file with the key that is named is accepted."""
-        layer = f"forward: 1, backward: 2, {given}: 3"
+        layer = f"forward: 1, backward: 2, {key}: 3"
         first, second = names
         assert self.refused(tmp_path, f"layers: [{{forward: 1}}, {{{layer}}}]\n") == (
             f"p.yaml: layers: layer 1: {first}: 3 is above the full backward time 2, which leaves "
@@ -338,9 +338,9 @@ class TestSeveralFaults:
         assert run(f"eval 1f1b --config {tmp_path / 'mended.yaml'}").code == 0
 
     def test_the_first_five_are_named(self, tmp_path: Path) -> None:
-        found = self.refused(tmp_path, "".join(f"zz{number}: 1\n" for number in range(8)))
-        assert found.count("unknown key") == 5
-        assert found.endswith("; also 3 more")
+        error = self.refused(tmp_path, "".join(f"zz{number}: 1\n" for number in range(8)))
+        assert error.count("unknown key") == 5
+        assert error.endswith("; also 3 more")
 
     def test_what_is_not_named_is_only_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The nearest key is sought for five of 100: it took 40 s for 80,000 unknown keys."""

@@ -14,7 +14,7 @@ from ppopt.cli.application import COMMANDS as GROUPS
 from ppopt.formats.models import model_names
 from ppopt.verifier import Rule, Violation
 from tests.cli.cli_json import OF_SOLVE, UNSOLVED, assert_types
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.tiers import slow
 
 UNIT = "--stages 4 --batches 8"
@@ -25,49 +25,54 @@ SEARCHED = (
 """A pipeline whose optimum list scheduling does not prove, and a search does at once."""
 
 
-def kinds(found: dict[str, Any]) -> set[str]:
-    return {op[0] for op in found["schedule"]["ops"]}
+def kinds(output: dict[str, Any]) -> set[str]:
+    return {op[0] for op in output["schedule"]["ops"]}
 
 
 class TestSolve:
     def test_the_users_own_command(self) -> None:
         """The last of 4 devices waits for 3 forwards, then has 8 times F + B + W = 3 of work."""
-        found = shown("solve --stages 4 --batches 8 --mem-limit")
-        assert (found["status"], found["value"], found["lower_bound"]) == ("optimal", 27, 27)
-        assert found["gap"] == 0
-        assert found["makespan"] == 27
-        assert found["bubble_rate"] == 3 / 27
-        assert found["bubble_overhead"] == 3 / 24
-        assert found["mem_limit"] == [4, 4, 4, 4]
-        assert [sum(causes) for causes in zip(*found["idle"].values(), strict=True)] == [3] * 4
-        assert found["idle"]["warm-up"] == [0, 1, 2, 3]
-        assert found["verified"] is True
-        assert "24 of work after waiting 3" in found["proof"]
+        output = json_of("solve --stages 4 --batches 8 --mem-limit")
+        assert (output["status"], output["value"], output["lower_bound"]) == ("optimal", 27, 27)
+        assert output["gap"] == 0
+        assert output["makespan"] == 27
+        assert output["bubble_rate"] == 3 / 27
+        assert output["bubble_overhead"] == 3 / 24
+        assert output["mem_limit"] == [4, 4, 4, 4]
+        assert [sum(causes) for causes in zip(*output["idle"].values(), strict=True)] == [3] * 4
+        assert output["idle"]["warm-up"] == [0, 1, 2, 3]
+        assert output["verified"] is True
+        assert "24 of work plus 3 until its first input arrives" in output["proof"]
 
     def test_unequal_times(self) -> None:
         """Proved by CP-SAT and by the single-device bound alike (design, section 7)."""
         times = "--forward-times 10 --backward-times 20 --weight-times 9 --p2p-time 1"
-        found = shown(f"solve {UNIT} {times} --mem-limit 4")
-        assert (found["status"], found["value"]) == ("optimal", 288)
+        output = json_of(f"solve {UNIT} {times} --mem-limit 4")
+        assert (output["status"], output["value"]) == ("optimal", 288)
 
     def test_keys_and_types(self) -> None:
-        assert_types(shown(f"solve {UNIT} --mem-limit"), OF_SOLVE)
+        assert_types(json_of(f"solve {UNIT} --mem-limit"), OF_SOLVE)
 
     def test_without_a_limit_there_is_none(self) -> None:
-        assert shown(f"solve {UNIT}")["mem_limit"] is None
+        assert json_of(f"solve {UNIT}")["mem_limit"] is None
 
     def test_a_searched_optimum(self) -> None:
-        found = shown(f"solve {SEARCHED} --workers 1")  # with two, either may prove it first
-        assert_types(found, OF_SOLVE)
-        assert found["status"] == "optimal"
-        assert "dynamic programming over partial schedules" in found["proof"]
-        assert max(found["peak_memory"]) <= 2
+        output = json_of(f"solve {SEARCHED} --workers 1")  # with two, either may prove it first
+        assert_types(output, OF_SOLVE)
+        assert output["status"] == "optimal"
+        assert "dynamic programming over partial schedules" in output["proof"]
+        assert max(output["peak_memory"]) <= 2
 
     def test_table(self) -> None:
         ran = done(f"solve {UNIT} --mem-limit")
         assert ran.err == ""
-        for words in ("proved optimal", "27 for the makespan, gap 0 %", "limit 4 each", "device 3"):
-            assert words in ran.out
+        for text in (
+            "optimal (proved)",
+            "27; lower bound 27",
+            "peak 4 on every",
+            "device 3: its work",
+        ):
+            assert text in ran.out
 
     def test_quiet(self, tmp_path: Path) -> None:
         ran = done(f"solve {UNIT} --quiet -o", tmp_path / "a.json")
@@ -75,63 +80,63 @@ class TestSolve:
         assert (tmp_path / "a.json").exists()
 
     def test_quiet_json(self) -> None:
-        assert shown(f"solve {UNIT} --quiet")["value"] == 27
+        assert json_of(f"solve {UNIT} --quiet")["value"] == 27
 
     def test_device_span(self) -> None:
         """8 activations on 4 devices: devices that do not wait for each other are never idle."""
-        found = shown(f"solve {UNIT} --objective device-span")
-        assert found["objective"] == "device-span"
-        assert found["value"] == found["device_span"] == 24
-        assert found["bubble_rate"] == 0
+        output = json_of(f"solve {UNIT} --objective device-span")
+        assert output["objective"] == "device-span"
+        assert output["value"] == output["device_span"] == 24
+        assert output["bubble_rate"] == 0
 
     def test_fused(self) -> None:
         """1F1B is optimal for whole backwards: 3 F and 3 BW around 8 times F + BW."""
-        found = shown(f"solve {UNIT} --fused --mem-limit")
-        assert found["backward_kind"] == "whole"
-        assert (found["status"], found["value"]) == ("optimal", 33)
-        assert kinds(found) == {"F", "BW"}
+        output = json_of(f"solve {UNIT} --fused --mem-limit")
+        assert output["backward_kind"] == "whole"
+        assert (output["status"], output["value"]) == ("optimal", 33)
+        assert kinds(output) == {"F", "BW"}
 
     def test_split(self) -> None:
-        assert kinds(shown(f"solve {UNIT}")) == {"F", "B", "W"}
+        assert kinds(json_of(f"solve {UNIT}")) == {"F", "B", "W"}
 
     def test_provenance(self) -> None:
-        found = shown(f"solve {UNIT} --seed 7 --workers 3")
-        assert (found["seed"], found["workers"]) == (7, 3)
-        assert found["versions"].keys() == {"ppopt", "python", "ortools", "numpy"}
+        output = json_of(f"solve {UNIT} --seed 7 --workers 3")
+        assert (output["seed"], output["workers"]) == (7, 3)
+        assert output["versions"].keys() == {"ppopt", "python", "ortools", "numpy"}
 
     def test_out_of_time(self) -> None:
         """Unequal stages, W longer than B and a limit below p: what stays open (design, 7)."""
         times = "10,13,9,14,8,11,12,10,9,13,11,14,8,10,12,9"
         line = f"--stages 16 --batches 32 --forward-times {times} --p2p-time 3 --mem-limit 12"
-        found = shown(f"solve {line} --weight-times 15 --time-limit 0.5")
-        assert found["status"] == "feasible"
-        assert found["value"] > found["lower_bound"]
-        assert found["gap"] == pytest.approx(1 - found["lower_bound"] / found["value"])
-        assert found["verified"] is True
-        assert found["solve_seconds"] < 5
+        output = json_of(f"solve {line} --weight-times 15 --time-limit 0.5")
+        assert output["status"] == "feasible"
+        assert output["value"] > output["lower_bound"]
+        assert output["gap"] == pytest.approx(1 - output["lower_bound"] / output["value"])
+        assert output["verified"] is True
+        assert output["solve_seconds"] < 5
 
 
 class TestWorkspaceAndRecompute:
     def test_flags_a_file_and_python_give_the_same_ticks(self, tmp_path: Path) -> None:
-        given = {
+        fields = {
             "stages": 2, "batches": 3, "workspace": [0.5, 1.25], "weight_workspace": 0.1,
             "input_workspace": [2, 0], "recompute_time": "0.3", "kept": [0.25, 1],
         }  # fmt: skip
         config, by_flags, by_file = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
-        config.write_text(json.dumps(given))
+        config.write_text(json.dumps(fields))
         listed = {
             key: ",".join(map(str, value)) if isinstance(value, list) else value
-            for key, value in given.items()
+            for key, value in fields.items()
         }
         flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in listed.items())
         done(f"eval 1f1b {flags} -o", by_flags)
         done("eval 1f1b --config", config, "-o", by_file)
-        python = ppopt.evaluate(ppopt.Pipeline(**given), "1f1b")
+        python = ppopt.evaluate(ppopt.Pipeline(**fields), "1f1b")
         assert by_flags.read_text() == by_file.read_text()
         read, _ = ppopt.read_schedule(by_file)
         assert read.pipeline.ticks == python.pipeline.ticks
         assert read.metrics == python.metrics
-        assert shown("verify", by_file)["verified"] is True
+        assert json_of("verify", by_file)["verified"] is True
 
 
 class TestMemLimit:
@@ -171,62 +176,62 @@ class TestMemLimit:
 
     def test_eval_reports_it(self) -> None:
         """1F1B holds 4, 3, 2, 1 activations."""
-        found = shown(f"eval 1f1b {UNIT} --mem-limit 3")
-        assert found["peak_memory"] == [4, 3, 2, 1]
-        assert found["mem_limit"] == [3, 3, 3, 3]
-        assert found["fits_limit"] is False
-        assert found["verified"] is True
+        output = json_of(f"eval 1f1b {UNIT} --mem-limit 3")
+        assert output["peak_memory"] == [4, 3, 2, 1]
+        assert output["mem_limit"] == [3, 3, 3, 3]
+        assert output["fits_limit"] is False
+        assert output["verified"] is True
         assert "over the limit" in done(f"eval 1f1b {UNIT} --mem-limit 3").out
-        assert shown(f"eval 1f1b {UNIT} --mem-limit 4,3,2,1")["fits_limit"] is True
+        assert json_of(f"eval 1f1b {UNIT} --mem-limit 4,3,2,1")["fits_limit"] is True
 
     def test_eval_and_verify_say_the_same_of_it(self, tmp_path: Path) -> None:
         """Over the limit and nothing else: `eval` reports what `verify` enforces."""
         path = tmp_path / "over.json"
-        text = done(f"eval 1f1b {UNIT} --mem-limit 3 -o", path).out
+        text = done(f"eval 1f1b {UNIT} --mem-limit 3 --details -o", path).out
         assert "every rule but the limit" in " ".join(text.split())
         ran = run("verify", path, "--json")
         assert (ran.code, ran.json["verified"], ran.json["fits_limit"]) == (5, False, False)
         assert {entry["rule"] for entry in ran.json["violations"]} == {"memory-limit"}
-        kept = "every other rule and every claimed figure holds"
-        assert kept in run("verify", path).out
+        success = "every other rule and every claimed figure holds"
+        assert success in run("verify", path).out
         path.write_text(path.read_text().replace('"makespan": 33', '"makespan": 32'))
-        assert kept not in run("verify", path).out
-        fitting = done(f"eval 1f1b {UNIT} --mem-limit 4 -o", path).out
+        assert success not in run("verify", path).out
+        fitting = done(f"eval 1f1b {UNIT} --mem-limit 4 --details -o", path).out
         assert "every rule but" not in fitting
-        assert shown("verify", path)["fits_limit"] is True
+        assert json_of("verify", path)["fits_limit"] is True
 
     def test_infeasible(self, tmp_path: Path) -> None:
-        """One microbatch on a device takes its activation, 2, beside the static memory, 3."""
+        """One microbatch on a device allocates its activation, 2, and the static memory is 3."""
         line = f"solve {UNIT} --activation 2 --static 3 --mem-limit 4.5 -o"
         ran = run(line, tmp_path / "a.json", "-o", tmp_path / "a.html", "--json")
-        found = json.loads(ran.out)
+        output = json.loads(ran.out)
         assert ran.code == 3
-        assert found["status"] == "infeasible"
-        assert "the least limit that works on every device is 5" in found["proof"]
-        assert {key: found[key] for key in UNSOLVED} == dict.fromkeys(UNSOLVED)
-        assert found["mem_limit"] == [4.5] * 4
-        assert found["verified"] is False
-        assert found.keys() == OF_SOLVE.keys()
+        assert output["status"] == "infeasible"
+        assert "the minimum feasible limit for all devices is 5" in output["proof"]
+        assert {key: output[key] for key in UNSOLVED} == dict.fromkeys(UNSOLVED)
+        assert output["mem_limit"] == [4.5] * 4
+        assert output["verified"] is False
+        assert output.keys() == OF_SOLVE.keys()
         assert ran.err.count("not written") == 2
         assert list(tmp_path.iterdir()) == []
-        assert shown(f"solve {UNIT} --activation 2 --static 3 --mem-limit 5")["verified"] is True
+        assert json_of(f"solve {UNIT} --activation 2 --static 3 --mem-limit 5")["verified"] is True
 
     def test_infeasible_in_words(self) -> None:
         ran = run(f"solve {UNIT} --mem-limit 0.5")
         assert ran.code == 3
-        assert "proved infeasible" in ran.out
+        assert "infeasible (proved)" in ran.out
 
 
 class TestExitCodes:
     def test_interrupted_before_there_is_a_schedule(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ppopt.solver.heuristics.construction.priority_rules", interrupt)
         ran = run(f"solve {UNIT} --json")
-        found = ran.json
+        output = ran.json
         assert ran.code == 4
-        assert found["status"] == "unknown"
-        assert found["verified"] is False
-        assert found["schedule"] is None
-        assert found["lower_bound"] == 27
+        assert output["status"] == "unknown"
+        assert output["verified"] is False
+        assert output["schedule"] is None
+        assert output["lower_bound"] == 27
 
     def test_interrupted_outside_the_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ppopt.verifier.verify", interrupt)
@@ -263,10 +268,10 @@ class TestPlacement:
         ],
     )
     def test_named_and_explicit(self, line: str, hosts: list[int]) -> None:
-        found = shown(f"solve --time-limit 5 {line}")
-        assert found["schedule"]["pipeline"]["placement"] == hosts
-        assert len(found["peak_memory"]) == max(hosts) + 1
-        assert {(op[1], op[3]) for op in found["schedule"]["ops"]} == set(enumerate(hosts))
+        output = json_of(f"solve --time-limit 5 {line}")
+        assert output["schedule"]["pipeline"]["placement"] == hosts
+        assert len(output["peak_memory"]) == max(hosts) + 1
+        assert {(op[1], op[3]) for op in output["schedule"]["ops"]} == set(enumerate(hosts))
 
     def test_rounding_is_said(self) -> None:
         ran = done("eval 1f1b --stages 2 --batches 2 --forward-times 1.0000001")
@@ -286,15 +291,15 @@ class TestModels:
         "name", [slow(name) if name in LONG else name for name in model_names()]
     )
     def test_each_is_solved(self, name: str) -> None:
-        found = shown(f"solve --model {name} --time-limit 0.2")
-        assert found["verified"] is True
-        assert found["schedule"]["pipeline"]["name"] == name
+        output = json_of(f"solve --model {name} --time-limit 0.2")
+        assert output["verified"] is True
+        assert output["schedule"]["pipeline"]["name"] == name
         assert f"{name} " in done("models").out
 
     def test_flags_override_it(self) -> None:
-        found = shown("eval 1f1b --model zeropipe-example --batches 3")
-        assert found["schedule"]["pipeline"]["batches"] == 3
-        assert found["schedule"]["pipeline"]["stages"] == 4
+        output = json_of("eval 1f1b --model zeropipe-example --batches 3")
+        assert output["schedule"]["pipeline"]["batches"] == 3
+        assert output["schedule"]["pipeline"]["stages"] == 4
 
 
 class TestWordsLeftOver:
@@ -302,14 +307,14 @@ class TestWordsLeftOver:
         file = tmp_path / "mine.yaml"
         file.write_text("stages: 2")
         ran = run("frontier", file)
-        told = f"{file}: not expected here; --config {file} reads a pipeline; see ppopt frontier "
-        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {told}--help\n")
+        error = f"{file}: not expected here; --config {file} reads a pipeline; see ppopt frontier "
+        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {error}--help\n")
 
     @pytest.mark.parametrize("line", ["solve --forward-times 1, 2", "strategies 2", "eval gpipe 2"])
     def test_others(self, line: str) -> None:
         ran = run(line)
-        told = f"2: not expected here; see ppopt {line.split(maxsplit=1)[0]} --help"
-        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {told}\n")
+        error = f"2: not expected here; see ppopt {line.split(maxsplit=1)[0]} --help"
+        assert (ran.code, ran.out, ran.err) == (2, "", f"error: {error}\n")
 
 
 def test_strategies() -> None:
@@ -317,7 +322,7 @@ def test_strategies() -> None:
     names = [line.split()[0] for line in lines]
     assert {"1f1b", "gpipe", "interleaved", "zb-1p", "zb-2p", "zb-h1", "zb-h2"} <= set(names)
     for name in names:
-        assert shown(f"eval {name} --stages 4 --batches 8")["verified"] is True
+        assert json_of(f"eval {name} --stages 4 --batches 8")["verified"] is True
 
 
 def test_version() -> None:

@@ -9,17 +9,26 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_json import EVALUATED, PLACED, RATED, SOLVED, TEXT, assert_types
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_json import (
+    EVALUATED,
+    HEADLINE,
+    PLACED,
+    RATED,
+    SOLVED,
+    TEXT,
+    assert_headline,
+    assert_types,
+)
+from tests.cli.cli_run import done, json_of, run
 
 UNIT = "--stages 4 --batches 8"
 
 
 class TestEval:
     def test_keys_and_types(self) -> None:
-        found = shown(f"eval zb-h1 {UNIT} --mem-limit")
-        assert_types(found, EVALUATED)
-        assert (found["strategy"], found["status"]) == ("zb-h1", "feasible")
+        output = json_of(f"eval zb-h1 {UNIT} --mem-limit")
+        assert_types(output, EVALUATED)
+        assert (output["strategy"], output["status"]) == ("zb-h1", "feasible")
 
     @pytest.mark.parametrize(
         ("line", "makespan"),
@@ -34,21 +43,21 @@ class TestEval:
     )
     def test_figures_of_the_starting_systems(self, line: str, makespan: int) -> None:
         """Recomputed by running them (notes on the strategies)."""
-        assert shown(f"eval {line}")["value"] == makespan
+        assert json_of(f"eval {line}")["value"] == makespan
 
     def test_exposed_work_around_the_microbatches(self) -> None:
         """The gather of 2 delays all, the sync of 3 and the optimizer of 1 follow device 0."""
         work = "--unshard 2 --gradient-sync 3 --optimizer 1"
-        found = shown(f"eval 1f1b {UNIT} {work}")
-        assert (found["makespan"], found["exposed"]) == (39, 6)
-        assert "exposed          6 of the makespan" in run(f"eval 1f1b {UNIT} {work}").out
-        assert shown(f"eval 1f1b {UNIT}")["exposed"] is None
+        output = json_of(f"eval 1f1b {UNIT} {work}")
+        assert (output["makespan"], output["exposed"]) == (39, 6)
+        assert "exposed   6 of the makespan" in run(f"eval 1f1b {UNIT} {work}").out
+        assert json_of(f"eval 1f1b {UNIT}")["exposed"] is None
 
     def test_device_span(self) -> None:
         """ZB-H2 leaves no device idle within its own span, 8 x 3."""
-        found = shown(f"eval zb-h2 {UNIT} --objective device-span")
-        assert found["value"] == found["device_span"] == 24
-        assert found["bubble_rate"] == 0
+        output = json_of(f"eval zb-h2 {UNIT} --objective device-span")
+        assert output["value"] == output["device_span"] == 24
+        assert output["bubble_rate"] == 0
 
     @pytest.mark.parametrize(
         ("flag", "key", "value"),
@@ -66,7 +75,7 @@ class TestEval:
         ],
     )
     def test_flags_reach_the_pipeline(self, flag: str, key: str, value: Any) -> None:
-        schedule = shown(f"eval zb-h1 --stages 2 --batches 3 {flag}")["schedule"]
+        schedule = json_of(f"eval zb-h1 --stages 2 --batches 3 {flag}")["schedule"]
         memory = key in ("activation", "memory_b", "static", "mem_limit")
         unit = schedule["memory_ticks_per_unit" if memory else "ticks_per_unit"]
         ticks = schedule["pipeline"][key]
@@ -74,8 +83,8 @@ class TestEval:
         assert in_units == value
 
     def test_group_size(self) -> None:
-        found = shown("eval interleaved --stages 2 --batches 4 --group-size 4")
-        first = [op[:3] for op in found["schedule"]["ops"] if op[3] == 0][:4]
+        output = json_of("eval interleaved --stages 2 --batches 4 --group-size 4")
+        first = [op[:3] for op in output["schedule"]["ops"] if op[3] == 0][:4]
         assert first == [
             [
                 "F",
@@ -88,7 +97,7 @@ class TestEval:
     def test_the_group_size_chosen_is_said(self) -> None:
         """5 devices, 7 microbatches: groups of 5 or 6 leave 2 or 1, fewer than the devices."""
         line = "eval interleaved --stages 5 --batches 7"
-        assert shown(line)["options"] == {"group_size": 7}
+        assert json_of(line)["options"] == {"group_size": 7}
         assert "interleaved, group size 7" in done(line).out
         assert "group" not in done(f"eval 1f1b {UNIT}").out
         refused = run(f"{line} --group-size 5")
@@ -101,19 +110,19 @@ class TestEval:
         slow = done(f"{line} 3,4 --json")
         assert slow.err.count("\n") == 1
         assert "overlap_times: stage 1: 4 is above F + BW = 3:" in slow.err
-        assert json.loads(slow.out)["value"] > shown(f"{line} 3")["value"]
+        assert json.loads(slow.out)["value"] > json_of(f"{line} 3")["value"]
         assert "as in 1 more" in done(f"{line} 4").err
         assert done(f"{line} 4 --quiet").err == done(f"{line} 2,3").err == ""
 
     def test_help_says_how_pairs_of_two_stages_last(self) -> None:
-        words = " ".join(done("eval --help").out.split())
-        assert "two stages: the sum of both times less the smaller saving" in words
+        stdout = " ".join(done("eval --help").out.split())
+        assert "two stages: the sum of both times less the smaller saving" in stdout
 
     def test_routes(self) -> None:
         """DualPipe has two, 1F1B one: a flag that says so changes nothing, another is refused."""
         line = "--stages 2 --batches 4"
-        assert shown(f"eval dualpipe {line} --routes 2")["value"] == 12
-        assert shown(f"eval 1f1b {line} --routes 1")["value"] == 15
+        assert json_of(f"eval dualpipe {line} --routes 2")["value"] == 12
+        assert json_of(f"eval 1f1b {line} --routes 1")["value"] == 15
         for name, routes in (("dualpipe", 1), ("1f1b", 2)):
             refused = run(f"eval {name} {line} --routes {routes}")
             assert (refused.code, refused.out) == (2, "")
@@ -123,14 +132,14 @@ class TestEval:
         """Each of two devices has a stage to begin with: 12, the work alone, where one route
         needs 13."""
         line = "solve --stages 2 --batches 4"
-        assert shown(f"{line} --routes 2")["value"] == 12
-        assert shown(line)["value"] == 13
+        assert json_of(f"{line} --routes 2")["value"] == 12
+        assert json_of(line)["value"] == 13
         assert "routes: 3 is neither 1 nor 2" in run(f"{line} --routes 3").err
 
     def test_chunks(self) -> None:
-        found = shown("eval interleaved --stages 2 --batches 4 --chunks 3")
-        assert (found["chunks"], found["placement"]) == (3, "interleaved")
-        assert found["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1, 0, 1]
+        output = json_of("eval interleaved --stages 2 --batches 4 --chunks 3")
+        assert (output["chunks"], output["placement"]) == (3, "interleaved")
+        assert output["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1, 0, 1]
 
 
 class TestCompare:
@@ -142,9 +151,9 @@ class TestCompare:
         In a V device 1 waits for half a forward: 12.5, which ZB-V needs. On two routes of two
         devices each has a stage to begin with and DualPipe's idle time is 0: 12, the work alone.
         """
-        found = shown(f"{self.LINE} --mem-limit")
-        rows = {row["strategy"]: row for row in found["rows"]}
-        assert (found["status"], found["value"]) == ("optimal", 13)
+        output = json_of(f"{self.LINE} --mem-limit")
+        rows = {row["strategy"]: row for row in output["rows"]}
+        assert (output["status"], output["value"]) == ("optimal", 13)
         assert rows["optimal"]["value"] == 13
         assert rows["1f1b"]["value"] == rows["gpipe"]["value"] == 15
         assert rows["zbv"]["value"] == 12.5
@@ -157,17 +166,19 @@ class TestCompare:
             2,
             "interleaved",
         )
-        assert found["skipped"] == []
+        assert output["skipped"] == []
 
     def test_keys_and_types(self) -> None:
-        found = shown(f"{self.LINE} --mem-limit")
-        for row in found["rows"]:
+        output = json_of(f"{self.LINE} --mem-limit")
+        for row in output["rows"]:
             own = SOLVED | PLACED | {"strategy": TEXT}
             assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
-        assert found.keys() == {
+        assert output.keys() == {
             *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
             *("time_unit", "memory_unit", "link_mode", "rows", "skipped"),
+            *HEADLINE,
         }
+        assert_headline(output)
 
     def test_ratios(self) -> None:
         """Against the best row that fits, and against the optimum of the same placement."""
@@ -175,7 +186,7 @@ class TestCompare:
         compared = done(f"compare {line} --placement linear,interleaved,v --json").out
         rows = json.loads(compared)["rows"]
         optimum = {
-            (name, chunks): shown(f"solve {line} --placement {name} --chunks {chunks} --quiet")[
+            (name, chunks): json_of(f"solve {line} --placement {name} --chunks {chunks} --quiet")[
                 "value"
             ]
             for name, chunks in (("linear", 1), ("interleaved", 2), ("v", 2))
@@ -184,9 +195,9 @@ class TestCompare:
         for row in rows:
             assert row["fits_limit"] == (max(row["peak_memory"]) <= 3)
             assert row["ratio_to_best"] == pytest.approx(row["value"] / best)
-            given = row["schedule"]["pipeline"]
+            row_pipeline = row["schedule"]["pipeline"]
             searched = (row["placement"], row["chunks"]) in optimum
-            if given["routes"] > 1 or "slices" in given or not searched:
+            if row_pipeline["routes"] > 1 or "slices" in row_pipeline or not searched:
                 assert (row["ratio_to_optimum"], row["optimum_proved"]) == (None, False)
                 continue
             assert row["optimum_proved"] is True
@@ -195,12 +206,12 @@ class TestCompare:
             )
         ranks = [(not row["fits_limit"], row["value"]) for row in rows]
         assert ranks == sorted(ranks) and ranks[0][0] < ranks[-1][0], "those that fit come first"
-        found = [(row["placement"], row["value"]) for row in rows if row["strategy"] == "optimal"]
-        assert sorted(found) == sorted((name, value) for (name, _), value in optimum.items())
+        values = [(row["placement"], row["value"]) for row in rows if row["strategy"] == "optimal"]
+        assert sorted(values) == sorted((name, value) for (name, _), value in optimum.items())
 
     def test_strategies(self) -> None:
         """Only those that are named, and the search; an unknown one is refused by its name."""
-        rows = shown(f"{self.LINE} --strategies 1f1b,GPipe")["rows"]
+        rows = json_of(f"{self.LINE} --strategies 1f1b,GPipe")["rows"]
         assert sorted(row["strategy"] for row in rows) == ["1f1b", "gpipe", "optimal"]
         refused = run(f"{self.LINE} --strategies 1f1b,gipe")
         assert (refused.code, refused.err) == (
@@ -209,13 +220,13 @@ class TestCompare:
         )
 
     def test_no_placement_is_searched_that_nobody_asked_for(self) -> None:
-        rows = shown(f"{self.LINE} --mem-limit")["rows"]
+        rows = json_of(f"{self.LINE} --mem-limit")["rows"]
         assert [row["placement"] for row in rows if row["strategy"] == "optimal"] == ["linear"]
         ratios = {row["placement"] for row in rows if row["ratio_to_optimum"] is not None}
         assert ratios == {"linear"}
         ran = done(f"{self.LINE} --mem-limit --placement v,linear").out.splitlines()
-        assert "best found, v/2, one route: proved optimal" in ran
-        assert "best found, linear, one route: proved optimal" in ran
+        assert "best found, v/2, one route: optimal (proved)" in ran
+        assert "best found, linear, one route: optimal (proved)" in ran
 
     def test_the_table_fits_and_details_are_asked_for(self) -> None:
         line = f"{self.LINE} --time-unit ms --memory-unit MiB --mem-limit"
@@ -226,7 +237,7 @@ class TestCompare:
 
     def test_idle_time_and_communication(self) -> None:
         """Causes add up to the idle time; a tensor per boundary, direction and microbatch."""
-        rows = {row["strategy"]: row for row in shown(f"{self.LINE} --mem-limit")["rows"]}
+        rows = {row["strategy"]: row for row in json_of(f"{self.LINE} --mem-limit")["rows"]}
         for row in rows.values():
             idle = sum(map(sum, row["idle"].values()))
             assert idle == pytest.approx(row["bubble_rate"] * 2 * row["makespan"])
@@ -235,26 +246,26 @@ class TestCompare:
         assert rows["zbv"]["communication"] == 2 * 2 * 4
 
     def test_jitter(self) -> None:
-        found = shown(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3")
-        for row in found["rows"]:
+        output = json_of(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3")
+        for row in output["rows"]:
             spread = row["jitter"]
             assert (spread["deviation"], spread["samples"], spread["seed"]) == (0.2, 1000, 3)
             assert row["value"] < spread["mean"] < spread["p95"]
             assert spread["degradation"] == pytest.approx(
                 spread["mean"] / row["value"] - 1, abs=1e-6
             )
-        fitting = [row for row in found["rows"] if row["fits_limit"]]
-        least = min(fitting, key=lambda row: row["jitter"]["degradation"])
-        assert found["steadiest"] == least["strategy"]
+        fitting = [row for row in output["rows"] if row["fits_limit"]]
+        minimum = min(fitting, key=lambda row: row["jitter"]["degradation"])
+        assert output["steadiest"] == minimum["strategy"]
         text = done(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3").out
-        assert f"degrades least: {least['strategy']}, by " in text
+        assert f"degrades least: {minimum['strategy']}, by " in text
 
     def test_skipped(self) -> None:
-        found = shown("compare --batches 2 --placement 0,1,1,0")
-        skipped = {entry["strategy"]: entry["reason"] for entry in found["skipped"]}
-        made = {row["strategy"] for row in found["rows"]}
-        assert made == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
-        assert all(row["placement"] == [0, 1, 1, 0] for row in found["rows"])
+        output = json_of("compare --batches 2 --placement 0,1,1,0")
+        skipped = {entry["strategy"]: entry["reason"] for entry in output["skipped"]}
+        strategies = {row["strategy"] for row in output["rows"]}
+        assert strategies == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
+        assert all(row["placement"] == [0, 1, 1, 0] for row in output["rows"])
         assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
         line = "compare --batches 2 --placement 0,1,1,0"
         assert "not applicable: 1f1b, " in done(line).out
@@ -262,17 +273,17 @@ class TestCompare:
 
     def test_infeasible(self) -> None:
         ran = run(f"{self.LINE} --mem-limit 0.5 --json")
-        found = ran.json
+        output = ran.json
         assert ran.code == 3
-        assert found["status"] == "infeasible"
-        assert "is 1" in found["proof"]
-        assert found["rows"] != []
-        for row in found["rows"]:
+        assert output["status"] == "infeasible"
+        assert "is 1" in output["proof"]
+        assert output["rows"] != []
+        for row in output["rows"]:
             assert row["fits_limit"] is False
             assert row["ratio_to_best"] is None
             assert row["ratio_to_optimum"] is None
-        words = run(f"{self.LINE} --mem-limit 0.5").out
-        assert "best found, linear, one route: proved infeasible; device 0 needs 1" in words
+        stdout = run(f"{self.LINE} --mem-limit 0.5").out
+        assert "best found, linear, one route: infeasible (proved); device 0 needs 1" in stdout
 
     def test_table_and_files(self, tmp_path: Path) -> None:
         ran = done(f"{self.LINE} -o", tmp_path / "a.html", "-o", tmp_path / "a.json")
@@ -291,13 +302,13 @@ class TestPartitionSearch:
         """Eight units of F on two devices: (5, 1) needs 15 a microbatch on device 0, (4, 2) 12."""
         file = tmp_path / "model.yaml"
         file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
-        found = shown(f"solve --config {file} --workers 1")
-        assert found["status"] == "optimal" and sum(found["partition"]) == 6
-        assert "over all 5 partitions of 6 layers into 2 stages" in found["proof"]
-        hand = shown(f"eval 1f1b --config {file}")
-        chosen = hand["partition_search"]
+        output = json_of(f"solve --config {file} --workers 1")
+        assert output["status"] == "optimal" and sum(output["partition"]) == 6
+        assert "all 5 partitions of 6 layers into 2 stages" in output["proof"]
+        evaluated = json_of(f"eval 1f1b --config {file}")
+        chosen = evaluated["partition_search"]
         assert chosen["proved"] and chosen["partitions"] == 5
-        assert chosen["lower_bound"] == hand["value"] >= found["value"]
+        assert chosen["lower_bound"] == evaluated["value"] >= output["value"]
         assert "best partition" in done(f"eval 1f1b --config {file}").out
 
 
@@ -311,15 +322,15 @@ class TestDetails:
         lines = done("eval gpipe --stages 2 --batches 2 --details").out.splitlines()
         table = lines.index(next(line for line in lines if line.startswith("device busy")))
         assert lines[table].split() == ["device", "busy", "warm-up", "input", "cool-down", "idle"]
-        assert lines[table + 2].split() == ["0", "6", "3", "33.33", "%"]
-        assert lines[table + 3].split() == ["1", "6", "1", "2", "33.33", "%"]
+        assert lines[table + 2].split() == ["0", "6", "3", "33.3", "%"]
+        assert lines[table + 3].split() == ["1", "6", "1", "2", "33.3", "%"]
         assert lines[table + 4] == "input: waiting for an input"
 
     def test_a_file_of_operations_is_named_where_it_loses(self) -> None:
-        line = "eval 1f1b --stages 4 --batches 8 --p2p-time"
+        line = "eval 1f1b --stages 4 --batches 8 --details --p2p-time"
         assert "for PyTorch" in done(f"{line} 0.1").out
-        single = "eval gpipe --stages 2 --batches 1 --p2p-time 1"
-        assert shown(single)["operations_alone"]["loss"] == 0
+        single = "eval gpipe --stages 2 --batches 1 --details --p2p-time 1"
+        assert json_of(single)["operations_alone"]["loss"] == 0
         assert "for PyTorch" not in done(single).out
 
 
@@ -335,23 +346,23 @@ class TestDetails:
 def test_links_are_named(line: str) -> None:
     """`--link-mode` in the table where it is not the default, and in JSON always."""
     line += " --stages 2 --batches 3 --p2p-time 1"
-    assert shown(line)["link_mode"] == "delay"
+    assert json_of(line)["link_mode"] == "delay"
     assert "links" not in done(line).out
-    assert shown(f"{line} --link-mode streams")["link_mode"] == "streams"
-    words = " ".join(done(f"{line} --link-mode streams").out.split())
-    assert re.search("links:? streams: transfers of two devices run one at a time", words)
+    assert json_of(f"{line} --link-mode streams")["link_mode"] == "streams"
+    stdout = " ".join(done(f"{line} --link-mode streams").out.split())
+    assert re.search("links:? streams: transfers of two devices run one at a time", stdout)
 
 
 def test_a_plan_names_its_links() -> None:
     line = "plan --config {} --stages 2 --batches 4 --time-limit 1 --p2p-time 1 --link-mode streams"
     model = Path(__file__).parents[2] / "models" / "llama-3.1-8b.yaml"
-    found = shown(line.format(model))
-    assert found["link_mode"] == "streams"
-    assert found["schedule"]["pipeline"]["link_mode"] == "streams"
+    output = json_of(line.format(model))
+    assert output["link_mode"] == "streams"
+    assert output["schedule"]["pipeline"]["link_mode"] == "streams"
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "message"),
     [
         ("chimera --stages 2 --batches 3", "--batches: 3 is odd; two routes need an even number"),
         ("chimera --stages 3 --batches 4", "--stages: 3 devices are odd; strategy chimera needs"),
@@ -360,8 +371,10 @@ def test_a_plan_names_its_links() -> None:
         ("zbv --stages 2 --batches 3 --chunks 3", "--chunks: 3 contradicts strategy zbv"),
     ],
 )
-def test_a_strategy_that_does_not_apply_is_one_line_and_exit_code_2(asked: str, words: str) -> None:
+def test_a_strategy_that_does_not_apply_is_one_line_and_exit_code_2(
+    asked: str, message: str
+) -> None:
     refused = run(f"eval {asked}")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith(f"error: {words}")
+    assert refused.err.startswith(f"error: {message}")
     assert refused.err.count("\n") == 1

@@ -11,7 +11,7 @@ from ppopt.cli.schedule_files import ExportFormat
 from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
 from ppopt.formats.schedule_json import read_schedule
 from tests.cli.cli_json import EVALUATED, assert_types
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 
 FLAGS = "--stages 3 --batches 4 --forward-times 3,5,4 --backward-times 7,9,11 --p2p-time 0.5"
 
@@ -51,8 +51,8 @@ def test_export(name: str, native: Path, tmp_path: Path) -> None:
 def test_operations_alone_say_what_they_lose(tmp_path: Path) -> None:
     """ZB-V at p2p 0.3: 28.9 in the order of its own times, 29.1 as PyTorch lowers it."""
     line = f"eval zbv --stages 4 --batches 8 --p2p-time 0.3 -o {tmp_path / 'a.json'}"
-    found = shown(line)["operations_alone"]
-    assert found == {"own": 28.9, "lowered": 29.1, "loss": round(29.1 / 28.9 - 1, 6)}
+    output = json_of(line)["operations_alone"]
+    assert output == {"own": 28.9, "lowered": 29.1, "loss": round(29.1 / 28.9 - 1, 6)}
     assert "operations alone (torch-csv) take 0.69 % longer over" in done(line).out
     err = done("export --to torch-csv", tmp_path / "a.json", "-o", tmp_path / "a.csv").err
     assert "0.69 % longer" in err
@@ -73,9 +73,9 @@ def test_a_trace_in_seconds(native: Path, tmp_path: Path) -> None:
 def test_import_is_the_inverse(native: Path, tmp_path: Path) -> None:
     done("export --to torch-csv", native, "-o", tmp_path / "a.csv")
     line = f"import --from torch-csv --mem-limit --placement linear --chunks 1 {FLAGS}"
-    found = shown(line, tmp_path / "a.csv", "-o", tmp_path / "b.json")
-    assert_types(found, EVALUATED)
-    assert found["strategy"] == "torch-csv"
+    output = json_of(line, tmp_path / "a.csv", "-o", tmp_path / "b.json")
+    assert_types(output, EVALUATED)
+    assert output["strategy"] == "torch-csv"
     assert read_schedule(tmp_path / "b.json")[0] == read_schedule(native)[0]
     assert done("verify", tmp_path / "b.json").code == 0
 
@@ -92,7 +92,7 @@ ORDERED = "--stages 2 --batches 4 --microbatch-times 1,4,1,2"
 
 @pytest.mark.parametrize("to", ["torch-csv", "torch-comms", "torchtitan", "megatron-arguments"])
 def test_an_export_says_the_order_of_the_data_loader(to: str, tmp_path: Path) -> None:
-    """Beside the file, on stderr, and in the file of a format that has comments."""
+    """In a file next to it, on stderr, and in the file of a format that has comments."""
     model = {"layers": [{"forward": 1, "role": role} for role in ("embedding", "decoder", "head")]}
     config = tmp_path / "model.json"
     config.write_text(json.dumps(model))
@@ -100,14 +100,14 @@ def test_an_export_says_the_order_of_the_data_loader(to: str, tmp_path: Path) ->
     done(line, config, "-o", tmp_path / "a.json")
     order = read_schedule(tmp_path / "a.json")[0].pipeline.order
     assert order != "given"
-    told = f"microbatches of a step in the order {', '.join(map(str, order))}"
+    order_text = f"microbatches of a step in the order {', '.join(map(str, order))}"
     ran = done(f"export --to {to}", tmp_path / "a.json", "-o", tmp_path / "out.toml")
     assert (
-        f"note: the data loader must hand out the {told}: {tmp_path / 'out.order.json'}\n"
+        f"note: the data loader must hand out the {order_text}: {tmp_path / 'out.order.json'}\n"
         in ran.err
     )
     assert json.loads((tmp_path / "out.order.json").read_text()) == {"order": list(order)}
-    assert ((tmp_path / "out.toml").read_text().count(told)) == (to == "torchtitan")
+    assert ((tmp_path / "out.toml").read_text().count(order_text)) == (to == "torchtitan")
 
 
 @pytest.mark.parametrize("to", ["torch-csv", "torch-comms"])
@@ -116,9 +116,9 @@ def test_import_reads_the_order_of_microbatches(to: str, tmp_path: Path) -> None
     done(f"eval 1f1b {ORDERED} --order search --quiet -o", tmp_path / "a.json")
     done(f"export --to {to}", tmp_path / "a.json", "-o", tmp_path / "a.csv")
     links = "" if to == "torch-csv" else "--p2p-time 0"
-    found = shown(f"import --from {to} {ORDERED} {links}", tmp_path / "a.csv")
-    made = read_schedule(tmp_path / "a.json")[0]
-    assert (found["order"], found["value"]) == (list(made.pipeline.order), made.makespan)
+    output = json_of(f"import --from {to} {ORDERED} {links}", tmp_path / "a.csv")
+    read = read_schedule(tmp_path / "a.json")[0]
+    assert (output["order"], output["value"]) == (list(read.pipeline.order), read.makespan)
 
 
 def test_orders_that_are_written_with_a_result(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_orders_that_are_written_with_a_result(tmp_path: Path) -> None:
 
 def test_import_by_device_span(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
-    found = shown("import --from torch-csv --objective device-span", tmp_path / "a.csv")
-    assert (found["objective"], found["value"]) == ("device-span", found["device_span"])
+    output = json_of("import --from torch-csv --objective device-span", tmp_path / "a.csv")
+    assert (output["objective"], output["value"]) == ("device-span", output["device_span"])
 
 
 REFUSED = {
@@ -159,7 +159,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str, native: Path, tmp_path: Path) -> None:
-    line, told = REFUSED[name]
+    line, message = REFUSED[name]
     file = json.loads(native.read_text())
     file["ops"].pop()
     (tmp_path / "broken.json").write_text(json.dumps(file))
@@ -171,7 +171,7 @@ def test_refused(name: str, native: Path, tmp_path: Path) -> None:
     before = set(tmp_path.iterdir())
     ran = run(line.format(**places))
     assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
     assert set(tmp_path.iterdir()) == before
 

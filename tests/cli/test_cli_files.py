@@ -14,7 +14,7 @@ import ppopt
 from ppopt.report.svg import WIDTH, svg
 from ppopt.verifier import Rule
 from tests.cli.cli_json import VERIFIED, assert_types
-from tests.cli.cli_run import done, process, run, shown
+from tests.cli.cli_run import done, json_of, process, run
 
 UNIT = "--stages 4 --batches 8"
 SEARCHED = (
@@ -52,31 +52,31 @@ class TestConfig:
         path = tmp_path / f"a{suffix}"
         path.write_text(CONFIGS[suffix])
         flags = "--stages 2 --batches 3 --forward-times 1,2.5 --mem-limit --objective device-span"
-        read, given = shown("eval 1f1b --config", path), shown(f"eval 1f1b {flags}")
-        assert read.pop("solve_seconds") >= 0 <= given.pop("solve_seconds")
-        assert read == given
+        read, by_flags = json_of("eval 1f1b --config", path), json_of(f"eval 1f1b {flags}")
+        assert read.pop("solve_seconds") >= 0 <= by_flags.pop("solve_seconds")
+        assert read == by_flags
 
     def test_flags_override_it(self, tmp_path: Path) -> None:
         path = tmp_path / "a.yaml"
         path.write_text(CONFIGS[".yaml"])
         line = "eval 1f1b --batches 5 --forward-times 3 --objective makespan --mem-limit 9 --config"
-        found = shown(line, path)
-        pipeline = found["schedule"]["pipeline"]
+        output = json_of(line, path)
+        pipeline = output["schedule"]["pipeline"]
         assert (pipeline["batches"], pipeline["forward_times"]) == (5, [3, 3])
-        assert (found["objective"], found["mem_limit"]) == ("makespan", [9, 9])
+        assert (output["objective"], output["mem_limit"]) == ("makespan", [9, 9])
 
     def test_it_overrides_the_model(self, tmp_path: Path) -> None:
         path = tmp_path / "a.yaml"
         path.write_text("batches: 5\n")
         line = "eval 1f1b --model zeropipe-example --config"
-        assert shown(line, path)["schedule"]["pipeline"]["batches"] == 5
-        assert shown(f"{line} {path} --batches 6")["schedule"]["pipeline"]["batches"] == 6
+        assert json_of(line, path)["schedule"]["pipeline"]["batches"] == 5
+        assert json_of(f"{line} {path} --batches 6")["schedule"]["pipeline"]["batches"] == 6
 
     def test_a_full_backward_by_flag_makes_an_older_b_void(self, tmp_path: Path) -> None:
         path = tmp_path / "a.yaml"
         path.write_text("stages: 2\nbatches: 2\nbackward_input: 1\nweight: 2\n")
-        found = shown("eval zb-1p --backward-times 6 --config", path)
-        assert found["schedule"]["pipeline"]["input_times"] == [4, 4]
+        output = json_of("eval zb-1p --backward-times 6 --config", path)
+        assert output["schedule"]["pipeline"]["input_times"] == [4, 4]
 
     @pytest.mark.parametrize("suffix", [".yaml", ".json"])
     def test_flat_form(self, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ class TestOutput:
         page = (tmp_path / "a.html").read_text(encoding="utf-8")
         assert json.loads((tmp_path / "a.JSON").read_text()) == ran.json["schedule"]
         assert page.startswith("<!doctype html>")
-        assert "proved optimal" in page
+        assert "optimal (proved)" in page
 
     def test_the_same_name_twice_is_written_once(self, tmp_path: Path) -> None:
         ran = done(f"eval 1f1b {UNIT} -o", tmp_path / "a.html", "-o", tmp_path / "a.html")
@@ -129,9 +129,9 @@ class TestOutput:
     def test_pictures(self, tmp_path: Path) -> None:
         """SVG is that of notebooks; PNG has twice its size. A comparison shows the best that fits:
         ZB-1P, where GPipe holds 8 activations."""
-        made = ppopt.evaluate(ppopt.Pipeline(stages=4, batches=8), "1f1b")
+        schedule = ppopt.evaluate(ppopt.Pipeline(stages=4, batches=8), "1f1b")
         done(f"eval 1f1b {UNIT} -o", tmp_path / "a.svg", "-o", tmp_path / "a.png")
-        assert (tmp_path / "a.svg").read_text() == svg(made)
+        assert (tmp_path / "a.svg").read_text() == svg(schedule)
         data = (tmp_path / "a.png").read_bytes()
         assert data.startswith(b"\x89PNG\r\n")
         assert int.from_bytes(data[16:20]) == 2 * WIDTH
@@ -228,8 +228,8 @@ TAMPERED_OTHERS: dict[str, tuple[str, Change]] = {
 
 
 def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any]:
-    (found,) = (row for row in file["ops"] if row[:3] == [kind, stage, microbatch])
-    return found
+    (row,) = (row for row in file["ops"] if row[:3] == [kind, stage, microbatch])
+    return row
 
 
 def once(file: dict[str, Any], kind: str, stage: int = 0) -> list[Any]:
@@ -261,13 +261,13 @@ class TestVerify:
         assert done("verify --quiet", native).out == ""
 
     def test_json(self, native: Path) -> None:
-        found = shown("verify", native)
-        assert found["violations"] == []
-        assert_types(found, VERIFIED)
-        assert found["verified"] is True
+        output = json_of("verify", native)
+        assert output["violations"] == []
+        assert_types(output, VERIFIED)
+        assert output["verified"] is True
         claims = json.loads(native.read_text())["claims"]
-        assert found["peak_memory"] == claims["peak_memory"]
-        assert found["makespan"] == claims["makespan"] / 2
+        assert output["peak_memory"] == claims["peak_memory"]
+        assert output["makespan"] == claims["makespan"] / 2
 
     @pytest.mark.parametrize("rule", TAMPERED)
     def test_tampered(self, rule: str, native: Path, tmp_path: Path) -> None:
@@ -279,11 +279,11 @@ class TestVerify:
         assert (ran.code, ran.err) == (5, "")
         assert f"{rule}: " in ran.out
         assert run("verify --quiet", path) == (5, "", "")
-        told = run("verify --json", path)
-        assert told.code == 5
-        assert told.json["verified"] is False
-        assert rule in {entry["rule"] for entry in told.json["violations"]}
-        for entry in told.json["violations"]:
+        tampered = run("verify --json", path)
+        assert tampered.code == 5
+        assert tampered.json["verified"] is False
+        assert rule in {entry["rule"] for entry in tampered.json["violations"]}
+        for entry in tampered.json["violations"]:
             assert entry.keys() == {"rule", "ops", "device", "time", "message"}
 
     @pytest.mark.parametrize("rule", TAMPERED_OTHERS)
@@ -326,13 +326,13 @@ class TestVerify:
 
 class TestView:
     def test_several_on_one_page(self, native: Path, tmp_path: Path) -> None:
-        other = tmp_path / "gpipe.json"
-        done(f"eval gpipe {UNIT} --mem-limit 4 -o", other)
-        ran = done("view", native, other, "-o", tmp_path / "page.html")
+        gpipe = tmp_path / "gpipe.json"
+        done(f"eval gpipe {UNIT} --mem-limit 4 -o", gpipe)
+        ran = done("view", native, gpipe, "-o", tmp_path / "page.html")
         assert (ran.out, ran.err) == ("", "")
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
-        for words in ("gpipe", "proved optimal", "over the memory limit"):
-            assert words in page
+        for text in ("gpipe", "optimal (proved)", "over the memory limit"):
+            assert text in page
 
     @pytest.mark.parametrize("suffix", ["pdf", "jpg"])
     def test_a_kind_of_file_that_is_not_written_is_refused(
@@ -361,11 +361,11 @@ class TestVerifyBound:
         ran = done("verify --bound", path)
         assert "verified" in ran.out
         assert "confirmed" in ran.out
-        found = shown("verify --bound", path)["bound"]
-        assert found["verdict"] == "confirmed"
-        assert found["counterexample"] is None
+        output = json_of("verify --bound", path)["bound"]
+        assert output["verdict"] == "confirmed"
+        assert output["counterexample"] is None
         stated = json.loads(path.read_text())["origin"]
-        assert found["lower_bound"] == stated["lower_bound"] == stated["value"]
+        assert output["lower_bound"] == stated["lower_bound"] == stated["value"]
 
     def test_a_false_one_is_answered_by_a_better_schedule(self, tmp_path: Path) -> None:
         """With links of length 1 1F1B takes 49, GPipe 39."""
@@ -379,8 +379,8 @@ class TestVerifyBound:
         ran = run("verify --bound", path)
         assert (ran.code, ran.err) == (5, "")
         assert "bound 49 wrong: there is a schedule of" in ran.out
-        found = run("verify --bound --json", path).json["bound"]
-        assert found["counterexample"]["claims"]["makespan"] <= 39
+        output = run("verify --bound --json", path).json["bound"]
+        assert output["counterexample"]["claims"]["makespan"] <= 39
 
     def test_out_of_time_is_no_confirmation(self, tmp_path: Path) -> None:
         """The least time that a re-check gets is a small part of what 24 microbatches take."""
@@ -404,7 +404,7 @@ class TestVerifyBound:
         path = tmp_path / "a.json"
         done(f"solve {SEARCHED} --quiet -o", path)
         good = path.read_text()
-        for wrong, words in (
+        for wrong, error in (
             ('{"argument": "magic", "devices": []}', "argument: 'magic' is unknown"),
             ('{"argument": "work"}', "devices is missing"),
             ('{"argument": "work", "devices": 3}', "devices: 3 is not a list"),
@@ -416,4 +416,4 @@ class TestVerifyBound:
             path.write_text(json.dumps(document))
             ran = run("verify", path)
             assert (ran.code, ran.out) == (2, "")
-            assert "origin: certificate: " in ran.err and words in ran.err
+            assert "origin: certificate: " in ran.err and error in ran.err

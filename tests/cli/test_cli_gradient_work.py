@@ -18,6 +18,6 @@ def test_verify_counts_what_is_around_the_microbatches(tmp_path: Path) -> None:
 def test_an_order_of_compute_says_what_it_leaves_out(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     done(STEP, path)
-    said = "note: this order is of compute alone"
-    assert said in done(f"export {path} --to torch-csv -o {tmp_path / 'a.csv'}").err
-    assert said not in done(f"export {path} --to torch-comms -o {tmp_path / 'b.csv'}").err
+    note = "note: this order is of compute alone"
+    assert note in done(f"export {path} --to torch-csv -o {tmp_path / 'a.csv'}").err
+    assert note not in done(f"export {path} --to torch-comms -o {tmp_path / 'b.csv'}").err

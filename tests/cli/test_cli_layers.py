@@ -11,7 +11,7 @@ import pytest
 import ppopt
 from ppopt.derivation.gpus import gpus
 from ppopt.report.numbers import NONE
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.factories.configs import LLAMA_8B
 
 MODEL = """
@@ -36,10 +36,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("command", ["solve", "eval 1f1b"])
 def test_the_partition_is_balanced_unless_told(config: str, command: str) -> None:
-    found = shown(f"{command} {config}")
-    assert (found["partition"], found["layout"]) == (BALANCED, "Et*3|tL")
-    assert (found["placement"], found["chunks"]) == ("linear", 1)
-    assert found["schedule"]["pipeline"]["forward_times"] == [7, 6]
+    output = json_of(f"{command} {config}")
+    assert (output["partition"], output["layout"]) == (BALANCED, "Et*3|tL")
+    assert (output["placement"], output["chunks"]) == ("linear", 1)
+    assert output["schedule"]["pipeline"]["forward_times"] == [7, 6]
 
 
 @pytest.mark.parametrize(
@@ -55,37 +55,37 @@ def test_the_partition_is_balanced_unless_told(config: str, command: str) -> Non
     ],
 )
 def test_partitions(config: str, partition: str, counts: list[int]) -> None:
-    found = shown(f"eval gpipe {config} --partition '{partition}'")
-    assert found["partition"] == counts
+    output = json_of(f"eval gpipe {config} --partition '{partition}'")
+    assert output["partition"] == counts
 
 
 def test_counts_and_layouts_make_chunks(config: str) -> None:
     """Stage mod devices, as Megatron-LM places a layout."""
-    found = shown(f"solve {config} --partition 'Et|t|t|tL'")
-    assert (found["placement"], found["chunks"]) == ("interleaved", 2)
-    assert found["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1]
-    assert shown(f"solve {config} --partition 2,1,1,2 --placement v")["chunks"] == 2
+    output = json_of(f"solve {config} --partition 'Et|t|t|tL'")
+    assert (output["placement"], output["chunks"]) == ("interleaved", 2)
+    assert output["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1]
+    assert json_of(f"solve {config} --partition 2,1,1,2 --placement v")["chunks"] == 2
 
 
 def test_stages_are_devices_with_a_placement_list_too(config: str) -> None:
-    found = shown(f"solve {config} --placement 0,1,1,0 --partition 1,2,2,1")
-    assert found["partition"] == [1, 2, 2, 1]
-    assert found["schedule"]["pipeline"]["devices"] == 2
+    output = json_of(f"solve {config} --placement 0,1,1,0 --partition 1,2,2,1")
+    assert output["partition"] == [1, 2, 2, 1]
+    assert output["schedule"]["pipeline"]["devices"] == 2
 
 
 def test_compare_cuts_the_layers_anew_for_every_placement(config: str) -> None:
-    found = shown(f"compare {config}")
-    rows = {row["strategy"]: row for row in found["rows"]}
+    output = json_of(f"compare {config}")
+    rows = {row["strategy"]: row for row in output["rows"]}
     assert rows["1f1b"]["partition"] == rows["optimal"]["partition"] == BALANCED
     assert sum(rows["zbv"]["partition"]) == 6
     assert len(rows["zbv"]["partition"]) == 4
-    words = done(f"compare {config} --details").out
-    assert re.search(r"^1f1b +4 2 +Et\*3\|tL$", words, re.MULTILINE)
+    stdout = done(f"compare {config} --details").out
+    assert re.search(r"^1f1b +4 2 +Et\*3\|tL$", stdout, re.MULTILINE)
 
 
 def test_there_is_no_partition_without_layers() -> None:
-    found = shown("solve --stages 2 --batches 2")
-    assert (found["partition"], found["layout"]) == (None, None)
+    output = json_of("solve --stages 2 --batches 2")
+    assert (output["partition"], output["layout"]) == (None, None)
 
 
 def test_files_keep_the_layers(config: str) -> None:
@@ -95,18 +95,18 @@ def test_files_keep_the_layers(config: str) -> None:
     assert schedule.pipeline == expected
     assert ppopt.verify(schedule, claims) == []
     assert "made.json: 4 2 layers, Et*3|tL\n" in done("verify made.json").out
-    assert shown("verify made.json")["partition"] == BALANCED
+    assert json_of("verify made.json")["partition"] == BALANCED
     assert "layers 4|2" in Path("made.html").read_text()
     assert done("check made.json").code == 0
-    assert shown("solve --hint made.json")["partition"] == BALANCED
+    assert json_of("solve --hint made.json")["partition"] == BALANCED
 
 
 def test_a_search_from_a_hint_may_leave_its_partition_open(config: str) -> None:
     """The schedule of the file has the balanced partition; its model has others."""
     done(f"eval 1f1b {config} -o made.json")
-    found = shown("solve --hint made.json --partition search --recompute full")
-    expected = shown(f"solve {config} --partition search --recompute full")
-    assert (found["value"], found["partition"]) == (expected["value"], expected["partition"])
+    output = json_of("solve --hint made.json --partition search --recompute full")
+    expected = json_of(f"solve {config} --partition search --recompute full")
+    assert (output["value"], output["partition"]) == (expected["value"], expected["partition"])
     assert "recompute" in done("solve --hint made.json --recompute search --mem-limit 40").out
     refused = run("solve --hint made.json --p2p-time 1")
     assert refused.code == 2
@@ -153,10 +153,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(config: str, case: str) -> None:
-    flags, told = REFUSED[case]
+    flags, message = REFUSED[case]
     ran = run(f"solve {config} --json -o out.json {flags}")
     assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
     assert not Path("out.json").exists()
 
@@ -187,12 +187,12 @@ FILES = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_refused_files(tmp_path: Path, case: str) -> None:
-    text, told = FILES[case]
+    text, message = FILES[case]
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     ran = run("solve --stages 1 --batches 1 --config", path)
     assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
 
 
@@ -214,8 +214,8 @@ UNEQUAL = "--stages 2 --batches 2 --forward-times 1,2"
     ],
 )
 def test_a_note_says_that_unequal_shares_are_cut_equally(line: str) -> None:
-    (words,) = done(line).err.splitlines()
-    assert words == (
+    (notes,) = done(line).err.splitlines()
+    assert notes == (
         "note: chunks: stages differ, and each is cut into 2 equal chunks; a model in `layers:` is "
         "cut where its layers are"
     )
@@ -234,7 +234,7 @@ class TestInit:
         assert done("init mine.yaml").err.startswith("mine.yaml: written")
         text = Path("mine.yaml").read_text()
         assert "ppopt solve --config mine.yaml" in text
-        assert shown("solve --config mine.yaml --time-limit 30")["status"] == "optimal"
+        assert json_of("solve --config mine.yaml --time-limit 30")["status"] == "optimal"
 
     def test_what_is_commented_out_runs_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -266,9 +266,9 @@ class TestInit:
                 used.add(key)
                 text = text.replace(line, line.replace("# ", "", 1))
         Path("tried.yaml").write_text(text)
-        found = shown("eval 1f1b --config tried.yaml")
+        output = json_of("eval 1f1b --config tried.yaml")
         assert used == {*keys}
-        assert found["exposed"] > 0
+        assert output["exposed"] > 0
 
     def test_phases_that_are_commented_out_run_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,15 +278,15 @@ class TestInit:
         before = text[: text.index("    forward: 1.1")]
         phases = text[text.index("    # phases:") : text.index("    # workspace: 20")]
         after = text[text.index("    # workspace: 20") :]
-        given = f"{before}    activation: 170\n{phases.replace('# ', '')}{after}"
-        Path("tried.yaml").write_text(given)
+        tried = f"{before}    activation: 170\n{phases.replace('# ', '')}{after}"
+        Path("tried.yaml").write_text(tried)
         whole, paired = (
-            shown(f"eval {name} --config tried.yaml") for name in ("1f1b", "1f1b-overlap")
+            json_of(f"eval {name} --config tried.yaml") for name in ("1f1b", "1f1b-overlap")
         )
         assert paired["makespan"] < whole["makespan"]
 
     @pytest.mark.parametrize(
-        ("name", "told"),
+        ("name", "message"),
         [
             ("there.yaml", "there.yaml: exists already"),
             ("mine.json", "the file is YAML"),
@@ -294,13 +294,13 @@ class TestInit:
         ],
     )
     def test_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "there.yaml").write_text("mine")
         ran = run(f"init {name}")
         assert (ran.code, ran.out) == (2, "")
-        assert told in ran.err
+        assert message in ran.err
         assert (tmp_path / "there.yaml").read_text() == "mine"
 
 
@@ -316,33 +316,33 @@ def llama_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class TestInitFromAConfiguration:
     def test_the_file_runs_as_it_is(self, llama_json: Path) -> None:
         line = f"init mine.yaml --from {llama_json} --gpu h100 --data 8 --sequence 8192"
-        told = done(line).err
-        assert "8,030,261,248 parameters; 32 GPUs" in told
-        there, mine = (
-            shown(f"eval 1f1b {source}")
+        stderr = done(line).err
+        assert "8,030,261,248 parameters; 32 GPUs" in stderr
+        there, derived = (
+            json_of(f"eval 1f1b {source}")
             for source in ("--model llama-3.1-8b", "--config mine.yaml")
         )
         # Its transfers wait, and it has what happens once in a step
-        assert mine["exposed"] > 0 and there["exposed"] is None
-        without = mine["makespan"] - mine["exposed"]
+        assert derived["exposed"] > 0 and there["exposed"] is None
+        without = derived["makespan"] - derived["exposed"]
         assert there["makespan"] < without < 1.01 * there["makespan"]
-        assert mine["mem_limit"] == [75366] * 4  # 0.92 x 80 GiB
+        assert derived["mem_limit"] == [75366] * 4  # 0.92 x 80 GiB
 
     def test_a_measured_step_sets_the_efficiency(self, llama_json: Path) -> None:
         line = f"init mine.yaml --from {llama_json} --gpu h100 --calibrate 3000"
         done(f"{line} --partition Et*8|t*8|t*8|t*8L --link bandwidth=900GB/s")
-        found = shown("eval 1f1b --config mine.yaml")
-        assert found["makespan"] == pytest.approx(3000, rel=1e-4)
-        assert found["partition"] == [9, 8, 8, 9]
+        output = json_of("eval 1f1b --config mine.yaml")
+        assert output["makespan"] == pytest.approx(3000, rel=1e-4)
+        assert output["partition"] == [9, 8, 8, 9]
 
     def test_a_gpu_of_ones_own(self, llama_json: Path) -> None:
         Path("my-gpu.toml").write_text('like = "h100"\nmemory = "96GiB"')
         done(f"init mine.yaml --from {llama_json} --gpu my-gpu.toml")
-        assert shown("eval 1f1b --config mine.yaml")["mem_limit"] == [90439] * 4  # 0.92 x 96
+        assert json_of("eval 1f1b --config mine.yaml")["mem_limit"] == [90439] * 4  # 0.92 x 96
 
     def test_a_bare_gpu_lists_the_gpus(self) -> None:
         lines = done("init --gpu").out.splitlines()
-        rows = {words[0]: words[1:] for words in map(str.split, lines) if words}
+        rows = {cells[0]: cells[1:] for cells in map(str.split, lines) if cells}
         assert set(gpus()) <= set(rows)
         assert rows["h100"][:8] == ["989.4", "1978.9", NONE, "80", "3.35", "8", "450", "50"]
 
@@ -350,7 +350,7 @@ class TestInitFromAConfiguration:
         assert "layers:" in done(f"init --from {llama_json} --gpu b200").out
 
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("options", "message"),
         [
             ("--from config.json", "gpu: missing; give --gpu h100"),
             ("--from nowhere.json --gpu h100", "nowhere.json: cannot be read"),
@@ -372,9 +372,9 @@ class TestInitFromAConfiguration:
         ],
     )
     @pytest.mark.usefixtures("llama_json")
-    def test_refused(self, words: str, told: str) -> None:
+    def test_refused(self, options: str, message: str) -> None:
         Path("typo.toml").write_text("memroy = 80")
-        ran = run(f"init mine.yaml {words}")
+        ran = run(f"init mine.yaml {options}")
         assert (ran.code, ran.out) == (2, "")
-        assert told in ran.err and ran.err.count("\n") == 1
+        assert message in ran.err and ran.err.count("\n") == 1
         assert not Path("mine.yaml").exists()

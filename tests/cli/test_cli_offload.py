@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.packages import needed
 
 LAYER = {
@@ -33,35 +33,35 @@ def test_layers_that_offload_are_chosen_and_confirmed(config: Path, tmp_path: Pa
     """Stage 0 would hold 4 of 3; 1F1B has nothing to move on the last stage."""
     saved = tmp_path / "best.json"
     line = f"solve --config {config} --offload search --mem-limit 3 --time-limit 600"
-    found = shown(f"{line} -o {saved}")
-    assert found["status"] == "optimal"
-    assert found["offload"][0] > 0
-    assert sum(run["last"] - run["first"] + 1 for run in found["offloaded_layers"]) == sum(
-        found["offload"]
+    output = json_of(f"{line} -o {saved}")
+    assert output["status"] == "optimal"
+    assert output["offload"][0] > 0
+    assert sum(run["last"] - run["first"] + 1 for run in output["offloaded_layers"]) == sum(
+        output["offload"]
     )
-    assert found["recompute"] == [0, 0]
-    said = done("verify --bound", saved).out
-    assert f"and {2 * 4 * sum(map(bool, found['offload']))} to the host and back" in said
-    assert "confirmed: whatever offloads" in said
+    assert output["recompute"] == [0, 0]
+    checked = done("verify --bound", saved).out
+    assert f"and {2 * 4 * sum(map(bool, output['offload']))} to the host and back" in checked
+    assert "confirmed: whatever offloads" in checked
 
 
-@pytest.mark.parametrize("words", ["--offload all", "--recompute full"])
-def test_layers_without_backward_do_neither(tmp_path: Path, words: str) -> None:
+@pytest.mark.parametrize("flags", ["--offload all", "--recompute full"])
+def test_layers_without_backward_do_neither(tmp_path: Path, flags: str) -> None:
     """The first two are frozen: they have nothing to keep for a backward."""
     file = tmp_path / "model.json"
     frozen = {"name": "encoder", "count": 2, "forward": 1, "activation": 1, "frozen": True}
     trained = {"name": "block", "count": 2, "forward": 1, "activation": 1}
     layers = [layer | {"offload_time": 1} for layer in (frozen, trained)]
     file.write_text(json.dumps({"stages": 2, "batches": 2, "layers": layers}))
-    found = shown(f"eval 1f1b --config {file} {words} --partition 2,2")
-    which = "offload" if "offload" in words else "recompute"
-    assert found[which] == [0, 2]
-    runs = found["offloaded_layers" if which == "offload" else "recomputed_layers"]
+    output = json_of(f"eval 1f1b --config {file} {flags} --partition 2,2")
+    which = "offload" if "offload" in flags else "recompute"
+    assert output[which] == [0, 2]
+    runs = output["offloaded_layers" if which == "offload" else "recomputed_layers"]
     assert runs == [{"name": "block", "first": 2, "last": 3}]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("solve --partition search --offload search", "does not go with a search of the partition"),
         ("solve --recompute full --offload search", "does not go with recompute full"),
@@ -71,11 +71,11 @@ def test_layers_without_backward_do_neither(tmp_path: Path, words: str) -> None:
         ("solve --offload some", "'some' is unknown; use none, all or search"),
     ],
 )
-def test_what_does_not_go_is_refused_in_a_line(config: Path, line: str, told: str) -> None:
-    made = run(f"{line} --config {config} --mem-limit 9")
-    assert made.code == 2
-    assert told in made.err
-    assert "Traceback" not in made.err
+def test_what_does_not_go_is_refused_in_a_line(config: Path, line: str, message: str) -> None:
+    refused = run(f"{line} --config {config} --mem-limit 9")
+    assert refused.code == 2
+    assert message in refused.err
+    assert "Traceback" not in refused.err
 
 
 def test_a_plan_keeps_the_link_to_the_host(config: Path) -> None:
@@ -91,9 +91,9 @@ def test_an_order_for_pytorch_says_that_nothing_moves(tmp_path: Path) -> None:
     done(STEP, path)
     assert "16 operations and 16 to the host and back, every rule" in done("verify", path).out
     for form in ("torch-csv", "torch-comms"):
-        made = done(f"export {path} --to {form} -o {tmp_path / form}.csv")
-        assert "note: this order moves no activation to the host" in made.err
-        assert "unshard" not in made.err
+        exported = done(f"export {path} --to {form} -o {tmp_path / form}.csv")
+        assert "note: this order moves no activation to the host" in exported.err
+        assert "unshard" not in exported.err
 
 
 def test_pytorch_does_not_run_moves(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.cli_json import (
     BOUND,
     COMMON,
+    HEADLINE,
     INT,
     KNOWN_NUMBER,
     LIST,
@@ -20,9 +21,10 @@ from tests.cli.cli_json import (
     PARALLELISM,
     PLACED,
     ROUTES,
+    assert_headline,
     assert_types,
 )
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.factories.configs import SMALL
 
 MODEL = """
@@ -53,6 +55,7 @@ PLANNED = (
         "skipped": LIST,
         "space": OBJECT,
     }
+    | HEADLINE
 )
 """Keys of `ppopt plan --json`, by section 4 of the design."""
 
@@ -65,61 +68,62 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) -> None:
-    found = shown("plan --workers 1 --mem-limit 8 --batches 2 --config", config)
-    assert_types(found, PLANNED)
-    assert found["status"] == "optimal" and found["gap"] == 0
-    rows = found["rows"]
-    assert len(rows) == found["space"]["configurations"] == 9
-    assert found["space"]["placement"] == ["linear", "interleaved", "v"]
-    assert found["space"]["recompute"] == ["none", "full", "search"]
-    assert found["space"]["chunks"] == [1, 2] and found["space"]["partition"] == "search"
+    output = json_of("plan --workers 1 --mem-limit 8 --batches 2 --config", config)
+    assert_types(output, PLANNED)
+    assert_headline(output)
+    assert output["status"] == "optimal" and output["gap"] == 0
+    rows = output["rows"]
+    assert len(rows) == output["space"]["configurations"] == 9
+    assert output["space"]["placement"] == ["linear", "interleaved", "v"]
+    assert output["space"]["recompute"] == ["none", "full", "search"]
+    assert output["space"]["chunks"] == [1, 2] and output["space"]["partition"] == "search"
     best = rows[0]
-    assert best["value"] == found["value"] and best["status"] == "optimal"
-    assert best["partition"] == found["partition"] and best["ratio_to_best"] == 1
-    assert found["placement"] == best["placement"]
+    assert best["value"] == output["value"] and best["status"] == "optimal"
+    assert best["partition"] == output["partition"] and best["ratio_to_best"] == 1
+    assert output["placement"] == best["placement"]
     assert {row["status"] for row in rows} <= {"optimal", "pruned", "feasible", "infeasible"}
     for row in rows:
         if row["status"] == "pruned":
-            assert row["lower_bound"] >= found["value"]
+            assert row["lower_bound"] >= output["value"]
             assert "device" in row["proof"] or "partitions" in row["proof"]
 
 
 def test_rows_say_what_is_exposed(config: Path) -> None:
     line = "plan --chunks 1 --placement linear --recompute none --batches 2 --config"
-    assert [row["exposed"] for row in shown(line, config)["rows"]] == [None]
+    assert [row["exposed"] for row in json_of(line, config)["rows"]] == [None]
     text = config.read_text().replace("role: head, forward", "role: head, optimizer: 2, forward")
     config.write_text(text)
-    found = shown(line, config)
-    (row,) = found["rows"]
-    assert found["exposed"] == row["exposed"] == 2
+    output = json_of(line, config)
+    (row,) = output["rows"]
+    assert output["exposed"] == row["exposed"] == 2
 
 
 def test_flags_take_lists_and_override_the_file(config: Path) -> None:
-    found = shown(
+    output = json_of(
         "plan --batches 4,2 --placement linear,V --chunks 1 --recompute none --workers 1 --config",
         config,
     )
-    asked = [(row["placement"], row["batches"]) for row in found["rows"]]
+    asked = [(row["placement"], row["batches"]) for row in output["rows"]]
     assert sorted(asked) == [("linear", 2), ("linear", 4)]
-    assert found["batches"] == 4 and found["value_per_microbatch"] == found["value"] / 4
-    assert found["lower_bound"] == found["bound_per_microbatch"] * 4
+    assert output["batches"] == 4 and output["value_per_microbatch"] == output["value"] / 4
+    assert output["lower_bound"] == output["bound_per_microbatch"] * 4
 
 
 def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> None:
-    out = done("plan --workers 1 --mem-limit 8 --batches 2 --config", config).out
-    lines = out.splitlines()
-    assert lines[0].startswith("best: ") and lines[1].startswith("status")
-    assert "proved optimal" in lines[1]
+    out = done("plan --workers 1 --mem-limit 8 --batches 2 --details --config", config).out
+    lines = out[out.index("\nbest: ") + 1 :].splitlines()
+    assert lines[1].startswith("status")
+    assert "optimal (proved)" in lines[1]
     assert "over all 9 configurations" in out
     assert re.search(r"at least [\d.]+ % slower|no faster", " ".join(out.split()))
 
 
 def test_the_best_schedule_is_written_and_its_bound_confirmed(config: Path, tmp_path: Path) -> None:
     target, page = tmp_path / "best.json", tmp_path / "plan.html"
-    found = shown(f"plan --workers 1 -o {target} -o {page} --config", config)
-    checked = shown("verify --bound", target)
+    output = json_of(f"plan --workers 1 -o {target} -o {page} --config", config)
+    checked = json_of("verify --bound", target)
     assert checked["verified"] and checked["bound"]["verdict"] == "confirmed"
-    assert checked["makespan"] == found["makespan"]
+    assert checked["makespan"] == output["makespan"]
     assert "<html" in page.read_text()
 
 
@@ -132,7 +136,7 @@ def test_nothing_fits_is_exit_code_3(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("plan --batches 4,x", "batches: 'x' is not a whole number"),
         ("plan --placement diagonal", "placement: 'diagonal' is unknown"),
@@ -141,10 +145,10 @@ def test_nothing_fits_is_exit_code_3(config: Path) -> None:
         ("plan --stages 9", "6 layers for 9 stages"),
     ],
 )
-def test_bad_lists_are_one_line(config: Path, line: str, words: str) -> None:
+def test_bad_lists_are_one_line(config: Path, line: str, message: str) -> None:
     ran = run(line, "--config", config)
     assert ran.code == 2 and ran.out == ""
-    assert ran.err.startswith(f"error: {words}") or words in ran.err
+    assert ran.err.startswith(f"error: {message}") or message in ran.err
     assert ran.err.count("\n") == 1
 
 
@@ -155,13 +159,13 @@ def test_a_pipeline_without_layers_is_refused() -> None:
 
 def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
     line = f"plan --config {config} --stages 2 --batches 4 --time-limit 10 --workers 1"
-    found = shown(f"{line} --within 50%")
-    assert found["within"]["memory"] <= found["least_memory"]["value"]
-    assert found["within"]["value"] <= 1.5 * found["value"]
+    output = json_of(f"{line} --within 50%")
+    assert output["within"]["memory"] <= output["least_memory"]["value"]
+    assert output["within"]["value"] <= 1.5 * output["value"]
     for share, fault in (
         ("fast", "not a number"),
         ("1", "1 is 100 %; write 1%"),
-        ("101%", "no share"),
+        ("101%", "not a percentage from 0 to 100"),
     ):
         refused = run(f"{line} --within {share}")
         assert refused.code == 2 and fault in refused.err
@@ -185,20 +189,20 @@ class TestOverTheParallelism:
         """Half of the efficiency for tensor 2: its work alone takes longer than the best step."""
         sizes = "--tensor 1,2,3 --data 1 --microbatch 1"
         line = f"{ON_EIGHT} {sizes} --efficiency 0.4,0.2,0.4 --strategies 1f1b -o best.json"
-        found = shown(line)
-        assert_types(found, PLANNED | {"parallelism": OBJECT})
-        assert_types(found["parallelism"], PARALLELISM)
-        best, other = found["parallelism"]["rows"]
-        for row in (best, other):
+        output = json_of(line)
+        assert_types(output, PLANNED | {"parallelism": OBJECT})
+        assert_types(output["parallelism"], PARALLELISM)
+        best, beaten = output["parallelism"]["rows"]
+        for row in (best, beaten):
             assert_types(row, PARALLEL_ROW)
         assert (best["tensor"], best["devices"], best["batches"]) == (1, 8, 16)
-        assert best["value"] == found["value"] == found["makespan"]
-        rate = 16 * 4096 / (found["value"] / 1000) / 8
-        assert found["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
-        assert other["value"] is None and other["lower_bound"] > best["value"]
-        assert found["proof"].startswith("over all 2 combinations: 1 searched, 1 ruled out by")
-        assert "the least bound is that of tensor 1, " in found["proof"]
-        (skipped,) = found["parallelism"]["skipped"]
+        assert best["value"] == output["value"] == output["makespan"]
+        rate = 16 * 4096 / (output["value"] / 1000) / 8
+        assert output["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
+        assert beaten["value"] is None and beaten["lower_bound"] > best["value"]
+        assert output["proof"].startswith("over all 2 combinations: 1 searched, 1 ruled out by")
+        assert "the minimum bound is that of tensor 1, " in output["proof"]
+        (skipped,) = output["parallelism"]["skipped"]
         assert skipped["combination"] == "tensor 3, microbatch 1, data 1"
         assert done("verify best.json").out.startswith("best.json: verified")
 
@@ -206,7 +210,7 @@ class TestOverTheParallelism:
         """Four microbatches per rank, so that four ranks of two devices remain."""
         lengths = "--microbatch-tokens=[4096,[1024,1024],2048,2048] --order search"
         line = f"{ON_EIGHT} --tensor 1 --context 1 {lengths} --strategies 1f1b --time-limit 20"
-        found = shown(line)
+        found = json_of(line)
         (row,) = found["parallelism"]["rows"]
         assert (row["data"], row["batches"], row["microbatch"]) == (4, 4, 1)
         rate = 16 * 2560 / (found["value"] / 1000) / 8
@@ -214,49 +218,50 @@ class TestOverTheParallelism:
         assert "microbatch_times" in found["schedule"]["pipeline"]
 
     def test_the_table_and_the_page(self) -> None:
-        told = done(
+        stdout = done(
             f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
         ).out
-        assert told.startswith("best: tensor 8, microbatch 1, data 1: ")
-        assert "no combination above" in told
-        assert "parts of a step (ms):" in told and "optimizer" in told
+        assert stdout.startswith("8 GPUs (tensor 8), 16 microbatches, runtime PyTorch\n")
+        assert "\nbest: tensor 8, microbatch 1, data 1: " in stdout
+        assert "no combination above" in stdout
+        assert "parts of a step (ms):" in stdout and "optimizer" in stdout
         assert "plotly" in Path("plan.html").read_text()
 
     def test_without_lists_every_size_is_a_combination(self) -> None:
         """Eight GPUs as pipelines of 1 to 8 devices: every tensor times data up to 8."""
-        found = shown(f"{ON_EIGHT} --microbatch 1 --strategies 1f1b --time-limit 60")
-        rows = found["parallelism"]["rows"]
+        output = json_of(f"{ON_EIGHT} --microbatch 1 --strategies 1f1b --time-limit 60")
+        rows = output["parallelism"]["rows"]
         assert sorted((row["tensor"], row["data"]) for row in rows) == sorted(
             (tensor, data) for tensor in (1, 2, 4, 8) for data in (1, 2, 4, 8) if tensor * data <= 8
         )
-        assert found["parallelism"]["skipped"] == []
-        assert ["--tensor" in words for words in found["parallelism"]["not_searched"]] == [
+        assert output["parallelism"]["skipped"] == []
+        assert ["--tensor" in command for command in output["parallelism"]["not_searched"]] == [
             True,
             False,
         ]
-        assert found["lower_bound"] <= min(row["lower_bound"] for row in rows)
+        assert output["lower_bound"] <= min(row["lower_bound"] for row in rows)
 
     def test_skipped_combinations_are_told_by_reason(self) -> None:
         """Three ranks share no eight heads, whatever the microbatch; nor do six."""
         line = f"{ON_TWELVE} --tensor 2,3,6 --data 2 --microbatch 1,2 --strategies 1f1b"
-        found = shown(f"{line} --recompute none")["parallelism"]
-        assert len(found["skipped"]) == 4
-        assert [group["combinations"] for group in found["skipped_by_reason"]] == [2, 2]
-        told = done(f"{line} --recompute none").out
-        assert "skipped: 4 combinations: tensor: 3 ranks cannot share 8 heads" in told
-        assert "(1 similar)" in told
+        output = json_of(f"{line} --recompute none")["parallelism"]
+        assert len(output["skipped"]) == 4
+        assert [group["combinations"] for group in output["skipped_by_reason"]] == [2, 2]
+        stdout = done(f"{line} --recompute none").out
+        assert "skipped: 4 combinations: tensor: 3 ranks cannot share 8 heads" in stdout
+        assert "(1 similar)" in stdout
 
     def test_a_stored_plan_continues(self) -> None:
         """The second command has all states of the first, and searches nothing."""
         line = f"{ON_EIGHT} --tensor 1,2 --data 2 --microbatch 1 --strategies 1f1b"
-        first = shown(f"{line} --storage sqlite:///a.db --study-name mine")
-        again = shown(f"{line} --storage sqlite:///a.db --study-name mine")
+        first = json_of(f"{line} --storage sqlite:///a.db --study-name mine")
+        repeated = json_of(f"{line} --storage sqlite:///a.db --study-name mine")
         states = [
             [(row["tensor"], row["status"], row["value"]) for row in plan["parallelism"]["rows"]]
-            for plan in (first, again)
+            for plan in (first, repeated)
         ]
         assert states[0] == states[1]
-        storage = again["parallelism"]["storage"]
+        storage = repeated["parallelism"]["storage"]
         assert (storage["study"], storage["storage"]) == ("mine", "sqlite:///a.db")
         searched = sum(row["searches"] > 0 for row in first["parallelism"]["rows"])
         assert storage["loaded"] == searched > 0
@@ -267,14 +272,14 @@ class TestOverTheParallelism:
     @pytest.mark.slow
     def test_processes_have_the_same_best(self) -> None:
         line = f"{ON_EIGHT} --tensor 1,2 --data 1,2 --microbatch 1 --strategies 1f1b"
-        alone, together = shown(line), shown(f"{line} --jobs 2")
+        alone, together = json_of(line), json_of(f"{line} --jobs 2")
         assert alone["value"] == together["value"]
         assert together["workers"] == 1
 
     def test_calibrated_by_a_file(self) -> None:
         """One measured step, twice as long as derived: all steps are longer."""
         line = f"{ON_EIGHT} --tensor 1 --data 1 --microbatch 1 --strategies 1f1b"
-        step = shown(line)["value"]
+        step = json_of(line)["value"]
         measured = "- {step: %s, devices: 8, batches: 16}"
         Path("steps.yaml").write_text(measured % (2 * step))
         ran = done(f"{line} --json --calibrate steps.yaml")
@@ -286,7 +291,7 @@ class TestOverTheParallelism:
         assert ran.code == 3 and "does not fit" in ran.out
 
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("options", "message"),
         [
             ("plan --gpus 8 --context 2", "gpus, context: only with --from config.json"),
             ("plan --from config.json --gpus 8 --global-batch 8", "gpu: missing"),
@@ -316,8 +321,8 @@ class TestOverTheParallelism:
             (f"{ON_EIGHT} --efficiency much", "efficiency"),
         ],
     )
-    def test_refused(self, words: str, told: str) -> None:
-        ran = run(f"{words} -o best.json")
+    def test_refused(self, options: str, message: str) -> None:
+        ran = run(f"{options} -o best.json")
         assert (ran.code, ran.out) == (2, "")
-        assert told in ran.err and ran.err.count("\n") == 1
+        assert message in ran.err and ran.err.count("\n") == 1
         assert not Path("best.json").exists()

@@ -34,13 +34,13 @@ class TestLaziness:
 
     def test_a_page_is_what_loads_plotly(self, tmp_path: Path) -> None:
         """The check itself sees what is loaded."""
-        words = f"['eval', '1f1b', '--stages', '2', '--batches', '2', '-o', '{tmp_path}/a.html']"
-        assert loaded(f"from ppopt.cli import main; main({words})") >= {"numpy", "plotly"}
+        command = f"['eval', '1f1b', '--stages', '2', '--batches', '2', '-o', '{tmp_path}/a.html']"
+        assert loaded(f"from ppopt.cli import main; main({command})") >= {"numpy", "plotly"}
 
     def test_a_search_that_list_scheduling_ends_loads_no_solver(self) -> None:
         """4 x 8 within the memory of 1F1B: its first schedules take as long as its bound."""
-        words = "['solve', '--stages', '4', '--batches', '8', '--mem-limit']"
-        assert "ortools" not in loaded(f"from ppopt.cli import main; main({words})")
+        command = "['solve', '--stages', '4', '--batches', '8', '--mem-limit']"
+        assert "ortools" not in loaded(f"from ppopt.cli import main; main({command})")
 
 
 def loaded(code: str) -> set[str]:
@@ -77,12 +77,12 @@ class TestCtrlC:
         read_until(terminal, None)
         out, _ = search.communicate(timeout=300)
         assert search.returncode == 0
-        found = json.loads(out)
-        assert_types(found, OF_SOLVE)
-        assert found["status"] == "feasible"
-        assert found["value"] > found["lower_bound"]
-        assert found["solve_seconds"] < 600
-        assert json.loads(path.read_text())["claims"]["makespan"] == found["value"]
+        output = json.loads(out)
+        assert_types(output, OF_SOLVE)
+        assert output["status"] == "feasible"
+        assert output["value"] > output["lower_bound"]
+        assert output["solve_seconds"] < 600
+        assert json.loads(path.read_text())["claims"]["makespan"] == output["value"]
 
     def test_while_commands_are_loaded_it_is_one_line(self) -> None:
         code = (
@@ -111,8 +111,8 @@ def test_the_time_limit_is_kept() -> None:
     """It ends long before a proof would. No progress: stderr is no terminal."""
     out, err = process(f"solve {HARD} --json --time-limit 2").communicate(timeout=HANGS)
     assert err == ""
-    found = json.loads(out)
-    assert found["status"] in ("feasible", "optimal")
+    output = json.loads(out)
+    assert output["status"] in ("feasible", "optimal")
 
 
 class TestClosedPipes:
@@ -179,8 +179,8 @@ def test_progress_stays_on_one_line(
     state = Progress(0, "method " * 9, Fraction(41, 2), Fraction(19))
     line.update(state)
     line.draw()
-    assert capsys.readouterr().err.split("\r")[1] == "    0 of 60 s  best 20.5, gap 7.32 %"
+    assert capsys.readouterr().err.split("\r")[1] == "    0 of 60 s  best 20.5, gap 7.4 %"
     line.update(state._replace(phase="cuts", value=None))
     line.draw()
-    shown = capsys.readouterr().err.split("\r")[1]
-    assert shown.rstrip() == "    0 of 60 s  nothing found yet  cuts"
+    second_line = capsys.readouterr().err.split("\r")[1]
+    assert second_line.rstrip() == "    0 of 60 s  nothing found yet  cuts"

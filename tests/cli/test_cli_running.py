@@ -49,18 +49,18 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
     """ZB-H1 of 2 x 3 at unit times ends at 10: F, F, B, W, ... of 9 on device 0 and one gap."""
     line = "run --sleep 0.01 --steps 2 --json"
     ran = done(line, native, "-o", tmp_path / "m.json", "-o", tmp_path / "m.html")
-    found = ran.json
-    assert found["gradients"] == 4
-    assert found["losses"] == 3
-    assert found["largest_difference"] <= 1e-12
-    assert found["predicted"] == 10
-    assert found["time_unit"] is None
-    assert found["predicted_seconds"] == pytest.approx(0.1)
-    assert found["p2p_seconds"] == 0
-    assert found["measured_seconds"] >= 0.1
-    assert found["ratio"] == pytest.approx(found["measured_seconds"] / 0.1, rel=1e-3)
-    assert len(found["steps"]) == 2
-    assert found["versions"] == {"torch": metadata.version("torch")}
+    output = ran.json
+    assert output["gradients"] == 4
+    assert output["losses"] == 3
+    assert output["largest_difference"] <= 1e-12
+    assert output["predicted"] == 10
+    assert output["time_unit"] is None
+    assert output["predicted_seconds"] == pytest.approx(0.1)
+    assert output["p2p_seconds"] == 0
+    assert output["measured_seconds"] >= 0.1
+    assert output["ratio"] == pytest.approx(output["measured_seconds"] / 0.1, rel=1e-3)
+    assert len(output["steps"]) == 2
+    assert output["versions"] == {"torch": metadata.version("torch")}
     measured, _ = read_schedule(tmp_path / "m.json")
     assert measured.origin.strategy == "measured"
     assert len(measured) == len(read_schedule(native)[0])
@@ -73,24 +73,24 @@ def test_sleeping_stages(native: Path, tmp_path: Path) -> None:
 def test_links_are_slept_for_and_told(tmp_path: Path) -> None:
     """1F1B of 2 x 1 at unit times ends at 6, and at 10 over links of 2."""
     done("eval 1f1b --stages 2 --batches 1 --p2p-time 2 --quiet -o", tmp_path / "a.json")
-    told = done("run --sleep 0.01 --steps 1", tmp_path / "a.json").out
-    assert "predicted  100.0 ms a step, transfers of up to 20 ms\n" in told
-    assert float(told.split("measured   ")[1].split()[0]) >= 100
+    stdout = done("run --sleep 0.01 --steps 1", tmp_path / "a.json").out
+    assert "predicted  100.0 ms a step, transfers of up to 20 ms\n" in stdout
+    assert float(stdout.split("measured   ")[1].split()[0]) >= 100
 
 
 @pytest.mark.slow
 def test_without_a_length_of_the_unit_the_prediction_stays_in_it(native: Path) -> None:
-    told = done("run --steps 1", native).out
-    assert "predicted  10 units a step by the times of the file, as PyTorch hands over" in told
-    assert "of the prediction" not in told
+    stdout = done("run --steps 1", native).out
+    assert "predicted  10 units a step by the times of the file, as PyTorch hands over" in stdout
+    assert "of the prediction" not in stdout
 
 
 @pytest.mark.slow
 def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_path: Path) -> None:
     """Its operations take their own times: `view` draws it, `verify` says that it is measured."""
     path = tmp_path / "m.json"
-    told = done("run --steps 1", native, "-o", path).out
-    assert "4 gradients and 3 losses as in one process" in told
+    stdout = done("run --steps 1", native, "-o", path).out
+    assert "4 gradients and 3 losses as in one process" in stdout
     ran = run("verify", path)
     assert ran.code == 5
     assert "a measured step, not a planned schedule" in ran.out.splitlines()[-1]
@@ -112,16 +112,16 @@ def test_a_measured_step_is_drawn_beside_the_predicted_one(native: Path, tmp_pat
 
 def test_ranks_wait_as_long_as_others_sleep(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of 10 units take 1000 s; what ranks wait for each other is set as they start."""
-    given: list[float] = []
+    patiences: list[float] = []
 
     def begin(_: World, size: int, patience: float, device: str) -> None:
-        given.extend((size, patience))
+        patiences.extend((size, patience))
         raise InputError("seen")
 
     monkeypatch.setattr(World, "__init__", begin)
     assert run("run --sleep 50 --steps 1", native).code == 2
-    assert given[0] == 2
-    assert given[1] >= PATIENCE + 2 * 10 * 50
+    assert patiences[0] == 2
+    assert patiences[1] >= PATIENCE + 2 * 10 * 50
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("line", "told"),
+        ("line", "message"),
         [
             ("run nowhere.json", "cannot be read"),
             ("run {native} --sleep fast", "'fast' is not a number"),
@@ -161,20 +161,20 @@ class TestRefused:
             ("run {native} -o nowhere/a.json", "the folder nowhere does not exist"),
         ],
     )
-    def test_usage(self, line: str, told: str, native: Path) -> None:
+    def test_usage(self, line: str, message: str, native: Path) -> None:
         ran = run(line.format(native=native))
         assert (ran.code, ran.out) == (2, "")
-        assert told in ran.err
+        assert message in ran.err
         assert ran.err.count("\n") == 1
 
     def test_a_pytorch_without_the_runtime(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline_runtime, "_RUNTIME", None)
         monkeypatch.setattr(pipeline_runtime, "PipelineStage", object)
-        told = (
+        fault = (
             "has no _PipelineScheduleRuntime._load_csv and no "
             "PipelineStage.backward_weight_one_chunk; schedules run through it. Tested: torch 2.9.1"
         )
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=fault):
             pipeline_runtime._check_pytorch()
 
     def test_no_pytorch(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +197,14 @@ def figures(predicted: float, steps: tuple[float, ...], measured: float) -> RunF
 
 def test_a_measured_order_that_contradicts_the_predicted_one_is_said() -> None:
     """Every step of a was longer than every step of b; those of c overlap with both."""
-    shown = {
+    measured = {
         "a.json": figures(10.0, (0.013, 0.012), 0.0125),
         "b.json": figures(11.0, (0.010, 0.011), 0.010),
         "c.json": figures(12.0, (0.010, 0.013), 0.0115),
     }
-    assert list(contradictions(shown)) == [
+    assert list(contradictions(measured)) == [
         "measured against predicted: a.json is predicted faster than b.json, and every step of it "
         "took longer (median 25 %); `ppopt profile` takes times from a run"
     ]
-    shown["b.json"] = shown["b.json"]._replace(time_unit="us")
-    assert list(contradictions(shown)) == []
+    measured["b.json"] = measured["b.json"]._replace(time_unit="us")
+    assert list(contradictions(measured)) == []

@@ -26,8 +26,8 @@ NAMES = [name for group in COMMANDS.values() for name in group]
 
 def sections(text: str) -> dict[str, str]:
     """The parts of a help text by their headings."""
-    found = re.findall(r"^(\S[^\n]*):\n((?:  [^\n]*\n|\n)+)", text, re.MULTILINE)
-    return dict(found)
+    headings = re.findall(r"^(\S[^\n]*):\n((?:  [^\n]*\n|\n)+)", text, re.MULTILINE)
+    return dict(headings)
 
 
 def test_every_command_is_in_a_group() -> None:
@@ -42,9 +42,9 @@ def test_commands_stand_in_the_order_of_work_and_say_whole_sentences(
     assert list(sections(text))[1:] == list(COMMANDS)
     listed = re.findall(r"^  ([a-z]+)  +([A-Z].*)$", text, re.MULTILINE)
     assert [name for name, _ in listed] == NAMES
-    for name, words in listed:
-        assert words.endswith("."), name
-        assert not words.endswith("..."), name
+    for name, summary in listed:
+        assert summary.endswith("."), name
+        assert not summary.endswith("..."), name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,26 +58,28 @@ def test_help_of_a_command(name: str) -> None:
 def test_the_default_of_a_plan_that_its_help_states_is_that_of_a_plan() -> None:
     """Others take the balanced partition; a plan searches it."""
     for name, default in (("plan", PlanSpace.partition), ("solve", BALANCED), ("eval", BALANCED)):
-        words = " ".join(done(f"{name} -h").out.split())
-        said = re.search(r"--partition RULE.*? \(default: (\w+)\)", words)
-        assert said is not None and said[1] == default
+        stdout = " ".join(done(f"{name} -h").out.split())
+        default_text = re.search(r"--partition RULE.*? \(default: (\w+)\)", stdout)
+        assert default_text is not None and default_text[1] == default
 
 
 @pytest.mark.parametrize("name", ["solve", "eval", "compare", "frontier", "plan"])
 def test_options_stand_in_groups(name: str) -> None:
     """Every setting under its heading, but for those that make no difference to the command."""
-    found = sections(done(f"{name} -h").out)
-    shown = [heading for heading in found if heading in set(Heading)]
-    assert shown == [one.value for one in Heading if one.value in found]
+    by_heading = sections(done(f"{name} -h").out)
+    headings = [heading for heading in by_heading if heading in set(Heading)]
+    assert headings == [heading.value for heading in Heading if heading.value in by_heading]
     left_out = {"solve": {"group_size", "waves", "unshard_ahead"}, "eval": {"workers"}}.get(
         name, set()
     )
     for setting in SETTINGS:
         if setting.has_flag:
-            written = [heading for heading, rows in found.items() if f"{setting.flag} " in rows]
+            written = [
+                heading for heading, rows in by_heading.items() if f"{setting.flag} " in rows
+            ]
             expected = [] if setting.field in left_out else [setting.heading]
             assert written[:1] == expected, setting.flag
-    assert "-h, --help" in found["Output"]
+    assert "-h, --help" in by_heading["Output"]
 
 
 def test_options_without_effect_are_accepted() -> None:

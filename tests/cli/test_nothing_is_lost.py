@@ -46,11 +46,11 @@ class TestBeforeTheSearch:
     def no_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(solving, "solve", never)
 
-    def refused(self, folder: Path, line: str, words: str) -> None:
+    def refused(self, folder: Path, line: str, message: str) -> None:
         before = sorted(folder.rglob("*"))
         code, out, err = run(line)
         assert (code, out) == (2, "")
-        assert err.startswith("error: ") and words in err
+        assert err.startswith("error: ") and message in err
         assert err.count("\n") == 1
         assert sorted(folder.rglob("*")) == before
 
@@ -87,12 +87,12 @@ class TestAfterTheSearch:
     def test_the_other_outputs_and_the_json_are_there(
         self, line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made = files.write
+        write = files.write
 
         def full(path: Path, text: str) -> None:
             if path.name == "bad.json":
                 raise InputError(f"output: {path}: No space left on device; choose another place")
-            made(path, text)
+            write(path, text)
 
         monkeypatch.setattr("ppopt.cli.output.write", full)
         ran = run(f"{line} --json -o a.json -o bad.json -o b.html")
@@ -127,9 +127,9 @@ class TestAfterTheSearch:
         solve = solving.solve
 
         def removing(*args: Any, **options: Any) -> object:
-            found = solve(*args, **options)
+            result = solve(*args, **options)
             (folder / "gone").rmdir()
-            return found
+            return result
 
         monkeypatch.setattr(solving, "solve", removing)
         ran = run(f"solve {SMALL} --json -o gone/a.json -o here.json")
@@ -154,8 +154,8 @@ class TestSignals:
         read_until(terminal, None)
         out, _ = search.communicate(timeout=300)
         assert search.returncode == 0
-        found = json.loads(out)
-        assert (found["status"], found["verified"]) == ("feasible", True)
+        output = json.loads(out)
+        assert (output["status"], output["verified"]) == ("feasible", True)
         assert json.loads((folder / "a.json").read_text())["ops"]
 
     @pytest.mark.slow
@@ -204,10 +204,10 @@ class TestSignals:
             f"main({['solve', *shlex.split(SMALL), '--json']})"
         )
         ran = python(code)
-        found = json.loads(ran.stdout)
+        output = json.loads(ran.stdout)
         assert ran.stderr == ""
-        assert ran.returncode == {"unknown": 4, "optimal": 0}[found["status"]]
-        assert (found["status"] == "optimal") == (name == "show_result")
+        assert ran.returncode == {"unknown": 4, "optimal": 0}[output["status"]]
+        assert (output["status"] == "optimal") == (name == "show_result")
 
     @pytest.mark.parametrize("command", ["solve", "eval 1f1b", "compare", "frontier"])
     def test_before_there_is_a_result_there_is_json(self, command: str) -> None:
@@ -219,8 +219,8 @@ class TestSignals:
         ran = python(code)
         assert ran.returncode == 4
         assert ran.stderr == "error: interrupted before there was a result\n"
-        found = json.loads(ran.stdout)
-        assert (found["schema"], found["status"], found["schedule"]) == (1, "unknown", None)
+        output = json.loads(ran.stdout)
+        assert (output["schema"], output["status"], output["schedule"]) == (1, "unknown", None)
 
     def test_ctrl_c_after_the_result_is_printed_changes_nothing(self) -> None:
         code = (
@@ -299,11 +299,11 @@ class TestSignals:
         monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
         ran = process("eval 1f1b --stages 16 --batches 256 --json")
         assert ran.stdout is not None
-        held = 0
-        while held < 2**16:
+        size = 0
+        while size < 2**16:
             assert ran.poll() is None
             read = fcntl.ioctl(ran.stdout.fileno(), termios.FIONREAD, bytes(4))
-            held = int.from_bytes(read, sys.byteorder)
+            size = int.from_bytes(read, sys.byteorder)
             time.sleep(0.01)
         ran.send_signal(signal.SIGTERM)
         time.sleep(0.1)
@@ -341,11 +341,11 @@ class TestTemporaryFiles:
         assert {path.name for path in folder.iterdir()} == {"a.json", "b.json"}
 
     def test_files_of_others_stay(self, folder: Path) -> None:
-        others = {".a.json.abcdefgh", "a.json.abcdefgh.ppopt-part", ".hidden"}
-        for name in others:
+        foreign = {".a.json.abcdefgh", "a.json.abcdefgh.ppopt-part", ".hidden"}
+        for name in foreign:
             (folder / name).write_text("")
         files.write(folder / "a.json", "{}")
-        assert {path.name for path in folder.iterdir()} == {"a.json", *others}
+        assert {path.name for path in folder.iterdir()} == {"a.json", *foreign}
 
     def test_a_failed_write_leaves_none(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch

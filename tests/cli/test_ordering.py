@@ -15,7 +15,7 @@ import pytest
 from ppopt import InputError, NotApplicableError, Pipeline, evaluate
 from ppopt.cli.application import EXIT_UNKNOWN
 from ppopt.studies.microbatch_order import MicrobatchOrders
-from tests.cli.cli_run import ENTRY, Ran, done, run, words
+from tests.cli.cli_run import ENTRY, Ran, done, run, split_command
 
 PIPELINE = Pipeline(stages=3, batches=1, forward=[2, 3, 1], backward=[5, 4, 6], p2p=1)
 
@@ -46,9 +46,9 @@ def test_orders_are_those_of_least_makespan(strategy: str) -> None:
             continue
         best = orders.order(times)
         assert best.makespan == every[best.order] == min(every.values())
-        assert best.given == every[tuple(range(batches))]
+        assert best.listed_makespan == every[tuple(range(batches))]
         assert best.lower_bound is not None and best.lower_bound <= best.makespan
-        assert best.gain == 1 - best.makespan / best.given
+        assert best.gain == 1 - best.makespan / best.listed_makespan
 
 
 def test_lengths_of_documents() -> None:
@@ -102,7 +102,7 @@ def test_many_microbatches_take_the_orders_that_are_asked_for() -> None:
     orders = MicrobatchOrders(Pipeline(stages=2, batches=1), evaluations=130)
     best = orders.order([1 + place % 7 for place in range(1500)])
     assert sorted(best.order) == list(range(1500))
-    assert best.makespan <= best.given
+    assert best.makespan <= best.listed_makespan
 
 
 def test_a_line_per_step(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_line_per_step(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_answered_line_by_line() -> None:
-    command = [*ENTRY, "order", "-", *words(OPTIONS)]
+    command = [*ENTRY, "order", "-", *split_command(OPTIONS)]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         for batches in (1, 2, 1):
@@ -127,7 +127,7 @@ def test_standard_input_is_answered_line_by_line() -> None:
 
 
 def test_a_signal_ends_the_command_between_lines() -> None:
-    command = [*ENTRY, "order", "-", *words(OPTIONS)]
+    command = [*ENTRY, "order", "-", *split_command(OPTIONS)]
     with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         print("[8192]", file=process.stdin, flush=True)
@@ -152,7 +152,7 @@ def test_a_defective_line_is_one_line_of_error(line: str, text: str, tmp_path: P
 
 
 def test_a_defective_line_of_standard_input_is_named_once() -> None:
-    command = [*ENTRY, "order", "-", *words(OPTIONS)]
+    command = [*ENTRY, "order", "-", *split_command(OPTIONS)]
     ran = subprocess.run(
         command, input="[8192]\n[8192\n", capture_output=True, text=True, check=False
     )

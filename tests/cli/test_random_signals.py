@@ -52,12 +52,12 @@ def test_what_is_known_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     numbers = [rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) for _ in moments]
     with ThreadPoolExecutor(1 if name == "sweep" else AT_ONCE) as pool:
         ended = list(pool.map(ended_by, numbers, moments, [line] * MOMENTS))
-    while not any(known(found) for _, found in ended):
+    while not any(known(output) for _, output in ended):
         moments.append(2 * max(moments))
         ended.append(ended_by(signal.SIGINT, moments[-1], line))
-    for after, (code, found) in zip(moments, ended, strict=True):
+    for after, (code, output) in zip(moments, ended, strict=True):
         assert code in (0, 4), (code, after)
-        assert known(found) == (code == 0), (after, found)
+        assert known(output) == (code == 0), (after, output)
 
 
 def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]:
@@ -71,12 +71,12 @@ def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]
     return ran.returncode, json.loads(out)
 
 
-def known(found: dict[str, Any]) -> bool:
+def known(output: dict[str, Any]) -> bool:
     """Whether the JSON of a command has a schedule, a point, or a row that is done."""
-    rows = found.get("rows", [])
+    rows = output.get("rows", [])
     return (
-        found.get("value") is not None
-        or bool(found.get("points"))
-        or bool(found.get("done"))
+        output.get("value") is not None
+        or bool(output.get("points"))
+        or bool(output.get("done"))
         or any(row.get("value") is not None and row.get("fits_limit", True) for row in rows)
     )

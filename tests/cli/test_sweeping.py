@@ -17,7 +17,7 @@ import pytest
 
 from ppopt.cli.sweeping import STORAGE
 from ppopt.studies.storage import Storage, StorageError
-from tests.cli.cli_run import HARD, Ran, done, process, run, shown
+from tests.cli.cli_run import HARD, Ran, done, json_of, process, run
 from tests.clock import wait_until
 
 SMALL = "sweep --stages 3 --time-limit 20 --jobs 1"
@@ -31,8 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
-    found = shown(f"{SMALL} {AXES} -o rows.csv -o rows.json")
-    rows = found["rows"]
+    output = json_of(f"{SMALL} {AXES} -o rows.csv -o rows.json")
+    rows = output["rows"]
     assert [tuple(row["overrides"].values()) for row in rows] == [
         (2, "optimal"),
         (2, "1f1b"),
@@ -42,24 +42,24 @@ def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
     assert [row["value"] for row in rows] == [9, 12, 14, 18]
     assert [row["status"] for row in rows] == ["optimal", "feasible"] * 2
     assert [row["failed"] for row in rows] == [None] * 4
-    assert [found[key] for key in ("done", "cached", "failed", "open")] == [4, 0, 0, 0]
-    assert found["storage"] == "sqlite:///ppopt.db"
+    assert [output[key] for key in ("done", "cached", "failed", "open")] == [4, 0, 0, 0]
+    assert output["storage"] == "sqlite:///ppopt.db"
     assert (folder / "ppopt.db").exists()
-    assert json.loads((folder / "rows.json").read_text()) == found
+    assert json.loads((folder / "rows.json").read_text()) == output
     with (folder / "rows.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [row["value"] for row in table] == ["9", "12", "14", "18"]
     assert [row["batches"] for row in table] == ["2", "2", "4", "4"]
     assert [row["strategy"] for row in table] == ["optimal", "1f1b"] * 2
 
-    again = shown(f"{SMALL} {AXES}")
-    assert [again[key] for key in ("done", "cached", "failed", "open")] == [4, 4, 0, 0]
-    assert again["study"] == found["study"]
-    listed = shown("studies")
+    repeated = json_of(f"{SMALL} {AXES}")
+    assert [repeated[key] for key in ("done", "cached", "failed", "open")] == [4, 4, 0, 0]
+    assert repeated["study"] == output["study"]
+    listed = json_of("studies")
     assert listed["results"] == 4
     (study,) = listed["studies"]
-    assert [study[key] for key in ("study", "done", "failed")] == [found["study"], 4, 0]
-    exported = shown(f"studies show {found['study']} -o again.csv")
+    assert [study[key] for key in ("study", "done", "failed")] == [output["study"], 4, 0]
+    exported = json_of(f"studies show {output['study']} -o again.csv")
     assert [row["value"] for row in exported["rows"]] == [12, 9, 18, 14]  # by its settings
     assert (folder / "again.csv").exists()
 
@@ -103,7 +103,7 @@ def test_failed_rows_are_told_by_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("batches", "is no sweep of a setting"),
         ("batches=2 batches=3", "the same setting"),
@@ -116,10 +116,10 @@ def test_failed_rows_are_told_by_the_exit_code() -> None:
         ("", "name settings that vary, without dashes: batches=8,16"),
     ],
 )
-def test_bad_usage_is_one_line_and_leaves_nothing(folder: Path, line: str, words: str) -> None:
+def test_bad_usage_is_one_line_and_leaves_nothing(folder: Path, line: str, message: str) -> None:
     ran = run(f"{SMALL} {line}")
     assert (ran.code, ran.out) == (2, "")
-    assert words in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
     assert list(folder.iterdir()) == []
 
@@ -128,10 +128,10 @@ class TestSolve:
     ASKED = "solve --stages 3 --batches 4 --workers 1 --time-limit 20 --storage sqlite:///a.db"
 
     def test_a_result_is_taken_from_the_storage(self) -> None:
-        first, again = shown(self.ASKED), shown(self.ASKED)
-        assert again == first
+        first, repeated = json_of(self.ASKED), json_of(self.ASKED)
+        assert repeated == first
         assert "note: the result was in a.db, and is verified again" in done(self.ASKED).err
-        plain = shown(self.ASKED.partition(" --storage")[0])
+        plain = json_of(self.ASKED.partition(" --storage")[0])
         assert {key: plain[key] for key in plain if key != "solve_seconds"} == {
             key: first[key] for key in first if key != "solve_seconds"
         }
@@ -141,14 +141,14 @@ class TestSolve:
         assert "note: the result was in a.db" in done(self.ASKED).err
 
     def test_what_is_damaged_is_solved_again(self) -> None:
-        first = shown(self.ASKED)
+        first = json_of(self.ASKED)
         with sqlite3.connect("a.db") as link:
             link.execute("UPDATE results SET record = substr(record, 1, 50)")
         link.close()
         ran = done(self.ASKED)
         assert "a stored result is damaged" in ran.err
         assert "solved again" in ran.err
-        assert shown(self.ASKED)["value"] == first["value"]
+        assert json_of(self.ASKED)["value"] == first["value"]
 
     def test_a_storage_that_cannot_be_used(self, folder: Path) -> None:
         (folder / "a.db").write_text("something else\n" * 50)
@@ -180,11 +180,11 @@ def test_shards_are_merged() -> None:
     rows = "batches=range(2,7) strategy=1f1b --study-name mine"
     for number in (1, 2):
         storage = f"--storage sqlite:///{number}.db"
-        assert shown(f"{SMALL} {rows} --shard {number}/2 {storage}")["done"] == 4 - number
-    merged = shown("studies merge sqlite:///1.db sqlite:///2.db --storage sqlite:///all.db")
+        assert json_of(f"{SMALL} {rows} --shard {number}/2 {storage}")["done"] == 4 - number
+    merged = json_of("studies merge sqlite:///1.db sqlite:///2.db --storage sqlite:///all.db")
     (study,) = merged["studies"]
     assert (study["study"], study["done"], merged["results"]) == ("mine", 5, 5)
-    whole = shown(f"{SMALL} {rows} --storage sqlite:///all.db")
+    whole = json_of(f"{SMALL} {rows} --storage sqlite:///all.db")
     assert (whole["done"], whole["cached"]) == (5, 5)
     assert [row["value"] for row in whole["rows"]] == [12, 15, 18, 21, 24]
 
@@ -193,20 +193,20 @@ def test_shards_are_named_by_a_pattern() -> None:
     """The shell cannot expand it behind `sqlite:///`."""
     for number in (1, 2):
         rows = f"{SMALL} batches=range(2,7) strategy=1f1b --shard {number}/2"
-        shown(f"{rows} --storage sqlite:///shard-{number}.db")
-    merged = shown("studies merge sqlite:///shard-*.db --storage sqlite:///all.db")
+        json_of(f"{rows} --storage sqlite:///shard-{number}.db")
+    merged = json_of("studies merge sqlite:///shard-*.db --storage sqlite:///all.db")
     assert merged["results"] == 5
 
 
 def test_where_a_shard_is_missing_no_storage_is_made() -> None:
-    shown(f"{SMALL} batches=2 strategy=1f1b --storage sqlite:///1.db")
+    json_of(f"{SMALL} batches=2 strategy=1f1b --storage sqlite:///1.db")
     ran = run("studies merge sqlite:///1.db sqlite:///no.db --storage sqlite:///all.db")
     assert (ran.code, ran.out) == (2, "")
     assert not Path("all.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("studies", "ppopt.db does not exist"),
         ("studies show", "write `ppopt studies show NAME`"),
@@ -219,10 +219,10 @@ def test_where_a_shard_is_missing_no_storage_is_made() -> None:
         (f"{SMALL} batches=2 --dask 127.0.0.1:1 --jobs 2", "excludes --jobs"),
     ],
 )
-def test_bad_usage_of_studies(line: str, words: str) -> None:
+def test_bad_usage_of_studies(line: str, message: str) -> None:
     ran = run(line)
     assert (ran.code, ran.out) == (2, "")
-    assert words in ran.err
+    assert message in ran.err
 
 
 @pytest.mark.slow
@@ -235,22 +235,22 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int)
     ran.send_signal(number)
     out, err = ran.communicate(timeout=300)
     assert ran.returncode == 0, err
-    found = json.loads(out)
-    assert found["failed"] == 0
-    assert found["open"] >= 4
-    assert found["done"] + found["open"] == 6
-    assert found["rows"][0]["status"] == "feasible"
+    output = json.loads(out)
+    assert output["failed"] == 0
+    assert output["open"] >= 4
+    assert output["done"] + output["open"] == 6
+    assert output["rows"][0]["status"] == "feasible"
     command = f"ppopt {line} --time-limit 600 --jobs 1 --json"
-    kept = shown(f"studies show {found['study']}")
-    assert (kept["open"], len(kept["open_rows"])) == (found["open"], found["open"])
-    assert {"batches": 26, "strategy": "optimal"} in kept["open_rows"]
-    words = done(f"studies show {found['study']}").out
-    assert f"to continue: {command}" in words and "open: batches=26 strategy=optimal" in words
-    assert f"to continue {found['study']}: {command}" in done("studies").out
-    again = shown(f"{line} --time-limit 1 --jobs 2")
-    assert shown("studies")["studies"][0]["open"] == 0
-    assert (again["done"], again["open"]) == (6, 0)
-    assert again["rows"][0]["cached"]
+    stored = json_of(f"studies show {output['study']}")
+    assert (stored["open"], len(stored["open_rows"])) == (output["open"], output["open"])
+    assert {"batches": 26, "strategy": "optimal"} in stored["open_rows"]
+    stdout = done(f"studies show {output['study']}").out
+    assert f"to continue: {command}" in stdout and "open: batches=26 strategy=optimal" in stdout
+    assert f"to continue {output['study']}: {command}" in done("studies").out
+    repeated = json_of(f"{line} --time-limit 1 --jobs 2")
+    assert json_of("studies")["studies"][0]["open"] == 0
+    assert (repeated["done"], repeated["open"]) == (6, 0)
+    assert repeated["rows"][0]["cached"]
 
 
 def rows_stored() -> int:
@@ -266,16 +266,16 @@ class TestFullDisk:
 
     LINE = "sweep --stages 3 --jobs 1 batches=range(2,202) strategy=1f1b"
 
-    def check(self, ran: Ran, words: str, url: str = STORAGE) -> int:
+    def check(self, ran: Ran, message: str, url: str = STORAGE) -> int:
         """Check how it ended; returns the number of rows that were stored."""
         assert ran.code == 7
-        assert words in ran.err
+        assert message in ran.err
         assert ran.err.endswith("run the same command again: what is stored is not done again\n")
-        found = json.loads(ran.out)
-        assert 0 < found["done"] < 200
-        assert found["failed"] == 0
-        stored = int(shown(f"studies --storage {url}")["results"])
-        assert 0 < stored < found["done"]
+        output = json.loads(ran.out)
+        assert 0 < output["done"] < 200
+        assert output["failed"] == 0
+        stored = int(json_of(f"studies --storage {url}")["results"])
+        assert 0 < stored < output["done"]
         return stored
 
     def test_a_small_file_system(self, folder: Path) -> None:
@@ -297,9 +297,9 @@ class TestFullDisk:
                 "sqlite:///small/a.db",
             )
             subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
-            found = shown(line)
-            assert (found["done"], found["failed"]) == (200, 0)
-            assert found["cached"] == stored
+            output = json_of(line)
+            assert (output["done"], output["failed"]) == (200, 0)
+            assert output["cached"] == stored
         finally:
             subprocess.run(["umount", str(small)], check=True)
 
@@ -312,25 +312,25 @@ class TestFullDisk:
         )
         out, err = ran.communicate(timeout=300)
         stored = self.check(Ran(ran.returncode, out, err), "is the disk full, or over a quota?")
-        found = shown(self.LINE)
-        assert (found["done"], found["failed"]) == (200, 0)
-        assert found["cached"] == stored
+        output = json_of(self.LINE)
+        assert (output["done"], output["failed"]) == (200, 0)
+        assert output["cached"] == stored
 
 
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_again_and_again_has_lost_nothing() -> None:
     """Its processes end by themselves, and the rows that it had stored are taken from there."""
     line = "sweep --stages 3 --jobs 1 batches=range(2,60) strategy=1f1b"
-    kept, drawn = 0, random.Random(0)
+    stored, drawn = 0, random.Random(0)
     for _ in range(3):
         ran = process(f"{line} --json")
-        wait_until(lambda more=kept + 3: rows_stored() >= more)
+        wait_until(lambda more=stored + 3: rows_stored() >= more)
         time.sleep(drawn.uniform(0, 0.1))
         ran.kill()
         ran.communicate()
-        assert rows_stored() >= kept + 3
-        kept = rows_stored()
-    found = shown(line)
-    assert (found["done"], found["failed"]) == (58, 0)
-    assert found["cached"] >= kept
-    assert [row["value"] for row in found["rows"]] == [3 * (b + 2) for b in range(2, 60)]
+        assert rows_stored() >= stored + 3
+        stored = rows_stored()
+    output = json_of(line)
+    assert (output["done"], output["failed"]) == (58, 0)
+    assert output["cached"] >= stored
+    assert [row["value"] for row in output["rows"]] == [3 * (b + 2) for b in range(2, 60)]

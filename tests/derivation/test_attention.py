@@ -1,4 +1,4 @@
-"""Attention and feed-forward networks: matrices, windows and counts, beside enumeration."""
+"""Attention and feed-forward networks: matrices, windows and counts, against enumeration."""
 
 from __future__ import annotations
 

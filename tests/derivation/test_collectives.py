@@ -57,7 +57,7 @@ def test_time(pattern: Pattern, group: Group, seconds: float) -> None:
 
 
 def test_repeated_and_hidden() -> None:
-    """Three steps of 25 us + 1 ms; 0.6 ms of each run beside a kernel."""
+    """Three steps of 25 us + 1 ms; 0.6 ms of each run while a kernel runs."""
     steps = Collective("ring", Pattern.RING_STEP, 100e6, Group(2), 3, hidden=0.6e-3)
     assert steps.seconds(GPU, NODE) == pytest.approx(3 * 1.025e-3)
     assert steps.exposed(GPU, NODE) == pytest.approx(3 * 0.425e-3)

@@ -54,7 +54,7 @@ def test_fp8_is_of_products_alone() -> None:
 
 
 def test_short_kernels_wait_for_the_processor() -> None:
-    """Ten kernels of 5 us, started every 8 us; with a long one beside them they do not wait."""
+    """Ten kernels of 5 us, started every 8 us; while a long one runs they do not wait."""
     short, long = Kernel("x", Bound.ATTENTION, 0.0, launches=10), Kernel("x", Bound.PRODUCT, 2e12)
     assert seconds([short], GPU, Precision.BF16, 8e-6) == pytest.approx(80e-6)
     assert seconds([short, long], GPU, Precision.BF16, 8e-6) == pytest.approx(50e-6 + 2.55e-3)

@@ -1,4 +1,4 @@
-"""Parts of layers: what they exchange and keep, and how long they take beside measured ones."""
+"""Parts of layers: what they exchange and keep, and their times against measured ones."""
 
 from __future__ import annotations
 

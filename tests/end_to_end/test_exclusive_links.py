@@ -1,4 +1,4 @@
-"""Exclusive links: hand strategies against a plain simulation, and what shares a link."""
+"""Exclusive links: baselines against a plain simulation, and what shares a link."""
 
 from __future__ import annotations
 
@@ -205,13 +205,15 @@ class Simulation:
         step = -1 if kind is F else 1
         if kind is not F and op._replace(kind=F) not in self.done:
             return False
-        if 0 <= part + step < self.pipeline.num_slices and not self._made(op, stage, part + step):
+        if 0 <= part + step < self.pipeline.num_slices and not self._has_result(
+            op, stage, part + step
+        ):
             return False
         neighbour = stage + step
         if not 0 <= neighbour < self.pipeline.num_stages:
             return True
         if self.pipeline.device(neighbour, microbatch) == self.pipeline.device(stage, microbatch):
-            return self._made(op, neighbour, part)
+            return self._has_result(op, neighbour, part)
         return (F if kind is F else B, neighbour, microbatch, part) in self.brought
 
     def _has_result(self, op: Op, stage: int, part: int) -> bool:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ppopt.cli.program import application
 from ppopt.cli.schedule_files import ExportFormat
-from tests.cli.cli_run import words
+from tests.cli.cli_run import split_command
 from tests.end_to_end.documents import ROOT, load
 from tests.tiers import slow
 
@@ -75,7 +75,7 @@ def _output(line: str, folder: Path) -> str:
     plain = re.fullmatch(r"ppopt ([^|;&<>$`]+?)(?: \| head -n (\d+))?", line)
     if plain is None:
         return str(make.run(line, folder))
-    ran = CliRunner().invoke(application(), words(plain[1]))
+    ran = CliRunner().invoke(application(), split_command(plain[1]))
     rows = ran.output.splitlines()
     return "".join(f"{row.rstrip()}\n" for row in rows[: int(plain[2] or len(rows))])
 

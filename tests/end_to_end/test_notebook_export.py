@@ -36,7 +36,7 @@ def exported() -> str:
 
 @pytest.mark.parametrize("head", ["", f"{LOADER}</script>"], ids=["alone", "module loader"])
 def test_the_figure_of_an_exported_notebook_is_drawn(exported: str, head: str, view: View) -> None:
-    """Without a network, without a message, and beside a loader of modules such as require.js.
+    """Without a network, without a message, and with a loader of modules such as require.js.
 
     Of two devices and four microbatches 16 bars are drawn, in both cells.
     """

@@ -58,7 +58,7 @@ def test_the_sdist_holds_what_the_tests_need(built: tuple[Path, Path]) -> None:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout: git's list is absent")
 def test_git_tracks_nothing_that_a_command_in_the_checkout_writes() -> None:
-    """`ppopt sweep` writes ppopt.db to the current folder, SQLite two more files beside it."""
+    """`ppopt sweep` writes ppopt.db to the current folder, SQLite two more files next to it."""
     for name in ("ppopt.db", "ppopt.db-wal", "ppopt.db-shm"):
         command = ("git", "check-ignore", "-q", "--no-index", name)
         assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0, name

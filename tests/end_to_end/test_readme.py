@@ -12,7 +12,6 @@ import pytest
 
 import ppopt
 from ppopt.formats.schedule_json import read_schedule
-from ppopt.report.svg import svg
 from ppopt.strategies import names
 from tests.cli.cli_run import done
 from tests.end_to_end.documents import ROOT, load
@@ -47,7 +46,7 @@ def test_picture_is_that_of_its_schedule_which_is_optimal(picture: Path) -> None
     schedule, claims = read_schedule(picture.with_suffix(".json"))
     assert ppopt.verify(schedule, claims) == []
     drawn = replace(schedule, origin=replace(schedule.origin, from_file=False))
-    assert picture.read_text(encoding="utf-8") == svg(drawn)
+    assert picture.read_text(encoding="utf-8") == make.draw(picture, drawn)
     solved = make.solve(make.PICTURES[picture])
     assert solved.metrics.makespan_ticks == schedule.metrics.makespan_ticks
 

@@ -127,7 +127,7 @@ def test_the_schedule_and_its_run(folder: Path) -> None:
 
 
 def test_it_ends_with_the_best_beside_every_hand_strategy(folder: Path) -> None:
-    """Within the limit no hand strategy is better; those that need other placements are named."""
+    """Within the limit no baseline is better; those that need other placements are named."""
     comparison = json.loads((folder / "all.json").read_text())
     rows = {row["strategy"]: row for row in comparison["rows"]}
     assert {"optimal", "zbv", "v-min", "v-half", "1f1b-v"} <= rows.keys()

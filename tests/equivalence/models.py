@@ -88,7 +88,7 @@ def _question(pipeline: Any, options: Fields) -> list[str]:
 
 
 def _window(pipeline: Any, options: Fields) -> list[str]:
-    """Models of windows of a hand strategy's schedule; that of 1F1B has whole backwards."""
+    """Models of windows of the schedule of a strategy; that of 1F1B has whole backwards."""
     window = import_module("ppopt.solver.heuristics.window")
     network_of = import_module("ppopt.solver.heuristics.operation_network").OperationNetwork
     network = network_of(_problem(pipeline, options))
@@ -103,7 +103,7 @@ def _window(pipeline: Any, options: Fields) -> list[str]:
 
 
 def _baseline(pipeline: Any, strategy: str) -> Any:
-    """The schedule of a hand strategy; windows of it need one that keeps the limits."""
+    """The schedule of a strategy; windows of it need one that keeps the limits."""
     schedule = import_module("ppopt.studies.evaluate").evaluate(pipeline, strategy)
     if not schedule.fits_limits:
         raise ValueError(f"{strategy} is over the limit")

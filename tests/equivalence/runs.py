@@ -150,7 +150,10 @@ def _frontier(ppopt: Any, instance: Instance) -> Fields:
     pipeline = _pipeline(ppopt, instance.pipeline)
     frontier = ppopt.frontier(pipeline, **instance.options, **_common())
     points = [
-        [*map(_exact, (point.limit, point.result.value, point.result.lower_bound)), point.least]
+        [
+            *map(_exact, (point.limit, point.result.value, point.result.lower_bound)),
+            point.limit_proved,
+        ]
         for point in frontier.points
     ]
     return {
@@ -198,7 +201,7 @@ def _parameters(**changes: Callable[[Any], Any]) -> Any:
 
 
 def _from_file(ppopt: Any, pipeline: Fields, strategy: str) -> Any:
-    """The schedule of a hand strategy, written to a file and read again."""
+    """The schedule of a strategy, written to a file and read again."""
     schedule = ppopt.evaluate(_pipeline(ppopt, pipeline), strategy)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "hint.json"

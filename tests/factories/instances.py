@@ -158,7 +158,7 @@ def _memory_limit(rng: Random, pipeline: Pipeline, device: int, below: bool) -> 
 
 def mixed_cases(seed: int, count: int, *, ops: int = 15, **fixed: Any) -> Iterator[Pipeline]:
     """Yield tiny pipelines whose B, W and BW are free of each other, so that splitting a backward
-    gains time at some stages and loses it at others; B often takes memory."""
+    gains time at some stages and loses it at others; B often allocates memory."""
     rng = Random(seed)
     for _ in range(count):
         devices = rng.choice((1, 2, 2, 2, 3))

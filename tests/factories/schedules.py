@@ -452,13 +452,13 @@ def allocated(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int
     offloaded = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
         return int(bw_allocates(pipeline, stage, factor) + offloaded)
-    stashed = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
+    retained = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
     missing = (
-        factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - stashed
+        factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - retained
     )
     workspace = ticks.workspace[kind][stage]
     if kind == OpKind.F:
-        return int(stashed + workspace - ticks.costs.offload_memory[stage])
+        return int(retained + workspace - ticks.costs.offload_memory[stage])
     return int((missing + offloaded if kind == OpKind.B else 0) + workspace)
 
 

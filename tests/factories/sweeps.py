@@ -14,9 +14,9 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.engine import DirectEngine
-from ppopt.studies.grid import Grid, base_of, grid_of
-from ppopt.studies.job import SolveJob
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import PREFIX, Storage
+from ppopt.studies.sweep_grid import Grid, base_of, grid_of
 from ppopt.studies.task import Done
 from tests.cli.cli_run import run
 

@@ -138,24 +138,26 @@ def dashed_too(spelling: str) -> set[str]:
 
 class TestSettings:
     def test_table_is_complete(self) -> None:
-        assert set(SPELLINGS) == {one.field for one in SETTINGS if one.part is not Part.ABOUT}
+        assert set(SPELLINGS) == {
+            setting.field for setting in SETTINGS if setting.part is not Part.ABOUT
+        }
         for name, spellings in SPELLINGS.items():
             assert set(NAMED[name].names) == set(spellings)
 
     def test_pipeline_fields_and_their_defaults_are_those_of_pipeline(self) -> None:
-        declared = {one.field: one for one in SETTINGS if one.part is Part.PIPELINE}
-        given = {field.name: field.default for field in fields(Pipeline)}
-        assert set(declared) == set(given) - {"rounded", "tick_divisor"}
+        declared = {setting.field: setting for setting in SETTINGS if setting.part is Part.PIPELINE}
+        defaults = {field.name: field.default for field in fields(Pipeline)}
+        assert set(declared) == set(defaults) - {"rounded", "tick_divisor"}
         for name, setting in declared.items():
             if setting.has_value:
-                assert given[name] == setting.default
+                assert defaults[name] == setting.default
             else:
-                assert given[name] in (None, "", False, MISSING)
+                assert defaults[name] in (None, "", False, MISSING)
 
     def test_defaults_of_a_run_are_those_of_solve(self) -> None:
-        given = inspect.signature(solve).parameters
+        parameters = inspect.signature(solve).parameters
         for name in ("objective", "time_limit", "seed"):
-            assert given[name].default == NAMED[name].default
+            assert parameters[name].default == NAMED[name].default
 
     def test_objectives_are_those_of_metrics(self) -> None:
         assert NAMED["objective"].choices == tuple(objective.value for objective in Objective)
@@ -370,7 +372,9 @@ values = st.recursive(
 
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(one.field for one in SETTINGS if one.part is not Part.ABOUT)),
+        st.sampled_from(
+            sorted(setting.field for setting in SETTINGS if setting.part is not Part.ABOUT)
+        ),
         values,
         max_size=5,
     )

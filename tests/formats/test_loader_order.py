@@ -1,4 +1,4 @@
-"""The order of microbatches that a data loader hands out, beside exported schedules."""
+"""The order of microbatches that a data loader hands out, written with exported schedules."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LISTED = Pipeline(stages=2, batches=4, microbatch_times=TIMES)
 
 def test_the_order_that_was_chosen() -> None:
     """Microbatch k of a schedule in a chosen order is the one of the list at that place."""
-    made = evaluate(LISTED.reordered([2, 0, 3, 1]), "1f1b")
-    assert loader_order(made) == (2, 0, 3, 1)
-    assert describe_loader_order(made).endswith("in the order 2, 0, 3, 1")
+    schedule = evaluate(LISTED.reordered([2, 0, 3, 1]), "1f1b")
+    assert loader_order(schedule) == (2, 0, 3, 1)
+    assert describe_loader_order(schedule).endswith("in the order 2, 0, 3, 1")
 
 
 def test_as_listed() -> None:
@@ -49,15 +49,15 @@ def test_forwards_of_the_last_stage_number_the_microbatches() -> None:
 
 
 def test_it_comes_back(tmp_path: Path) -> None:
-    """Factors in the order of the list, beside the order of the file, give the same schedule."""
-    made, path = evaluate(LISTED.reordered([2, 0, 3, 1]), "1f1b"), tmp_path / "a.csv"
-    path.write_text(torch_csv.order_csv(made))
-    ((beside, text),) = file_beside(path, made).items()
+    """Factors in the order of the list, with the order of the file, give the same schedule."""
+    schedule, path = evaluate(LISTED.reordered([2, 0, 3, 1]), "1f1b"), tmp_path / "a.csv"
+    path.write_text(torch_csv.order_csv(schedule))
+    ((beside, text),) = file_beside(path, schedule).items()
     assert (beside.name, json.loads(text)) == ("a.order.json", {"order": [2, 0, 3, 1]})
     beside.write_text(text)
     read = torch_csv.schedule(torch_csv.read_order(path), {"microbatch_times": list(TIMES)})
     assert read.pipeline.order == (2, 0, 3, 1)
-    assert list(read.rows()) == list(made.rows())
+    assert list(read.rows()) == list(schedule.rows())
 
 
 def test_an_earlier_order_is_replaced(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_earlier_order_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[1, 0]", r"\[1, 0\] is not an object"),
         ("{}", "order is missing"),
@@ -80,7 +80,7 @@ def test_an_earlier_order_is_replaced(tmp_path: Path) -> None:
         ('{"order": [0, 1], "of": 1}', "unknown key 'of'"),
     ],
 )
-def test_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.order.json").write_text(text)
-    with pytest.raises(InputError, match=rf"a\.order\.json: {told}"):
+    with pytest.raises(InputError, match=rf"a\.order\.json: {message}"):
         read_beside(tmp_path / "a.csv", 2)

@@ -41,8 +41,8 @@ def interleaved(devices: int, chunks: int, batches: int, group: int | None) -> p
 
 def arguments(schedule: ppopt.Schedule) -> dict[str, str]:
     """What is exported, by name."""
-    words = shlex.split(megatron_arguments(schedule.pipeline, stated_group_size(schedule)))
-    return dict(zip(words[::2], words[1::2], strict=True))
+    arguments = shlex.split(megatron_arguments(schedule.pipeline, stated_group_size(schedule)))
+    return dict(zip(arguments[::2], arguments[1::2], strict=True))
 
 
 def order(schedule: ppopt.Schedule, device: int) -> Order:
@@ -148,28 +148,28 @@ def test_megatron_runs_the_order_that_is_exported_or_both_refuse(
 
     A strategy that would deadlock here is one that Megatron-LM refuses.
     """
-    told = {"exported": 0, "refused": 0}
+    counts = {"exported": 0, "refused": 0}
     for _, _, batches, group in (cell for cell in GRID if cell[:2] == (devices, chunks)):
         try:
             schedule = interleaved(devices, chunks, batches, group)
             exported = int(arguments(schedule)[ARGUMENT])
         except NotApplicableError:
-            told["refused"] += 1
+            counts["refused"] += 1
             if devices > 1:
                 with pytest.raises((ValueError, RuntimeError)):
                     megatron_order(devices, chunks, batches, group or devices, 0)
             continue
-        told["exported"] += 1
+        counts["exported"] += 1
         assert group in (None, exported)
         assert runs_order(schedule)
         for rank in range(devices):
             own = megatron_order(devices, chunks, batches, exported, rank)
             assert own == order(schedule, rank)
-    assert told["refused"] and bool(told["exported"]) == (devices > 1)
+    assert counts["refused"] and bool(counts["exported"]) == (devices > 1)
 
 
 @pytest.mark.parametrize(
-    ("devices", "chunks", "batches", "group", "told"),
+    ("devices", "chunks", "batches", "group", "message"),
     [
         (1, 2, 4, None, "it interleaves on 2 ranks or more, and 1 rank has 2 stages"),
         (4, 2, 3, None, "needs as many microbatches as ranks, and there are 3 for 4; solve with "
@@ -180,12 +180,12 @@ def test_megatron_runs_the_order_that_is_exported_or_both_refuse(
     ],
 )  # fmt: skip
 def test_a_refusal_names_the_rule_and_what_would_work(
-    devices: int, chunks: int, batches: int, group: int | None, told: str
+    devices: int, chunks: int, batches: int, group: int | None, message: str
 ) -> None:
     pipeline = LAYERS.pipeline(
         devices=devices, batches=batches, chunks=chunks, placement="interleaved"
     )
-    with pytest.raises(NotApplicableError, match=told) as error:
+    with pytest.raises(NotApplicableError, match=message) as error:
         megatron_arguments(pipeline, group)
     assert "\n" not in str(error.value)
 

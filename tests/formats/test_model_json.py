@@ -30,19 +30,19 @@ def test_pipelines_are_restored_equal(model: Model, data: st.DataObject) -> None
         devices=devices, batches=2, placement=placement, p2p=delay, mem_limit=limit
     )
     strategy = {"interleaved": "looped-bfs", "v": "1f1b-v"}.get(str(placement), "gpipe")
-    made = ppopt.evaluate(pipe, strategy)
-    again, _ = schedule_json.loads(schedule_json.dumps(made), "x")
-    assert again.pipeline == made.pipeline
-    assert again == made
+    schedule = ppopt.evaluate(pipe, strategy)
+    restored, _ = schedule_json.loads(schedule_json.dumps(schedule), "x")
+    assert restored.pipeline == schedule.pipeline
+    assert restored == schedule
 
 
 def test_what_was_rounded_is_kept() -> None:
     model = Model((Layer(forward="1.00000051", count=2), Layer(forward=1)))
     pipe = model.pipeline(devices=2, batches=2)
     assert pipe.rounded == ("forward",)
-    made = ppopt.evaluate(pipe, "gpipe")
-    again, _ = schedule_json.loads(schedule_json.dumps(made), "x")
-    assert again.pipeline == made.pipeline
+    schedule = ppopt.evaluate(pipe, "gpipe")
+    restored, _ = schedule_json.loads(schedule_json.dumps(schedule), "x")
+    assert restored.pipeline == schedule.pipeline
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_models_are_refused(document: dict[str, Any], case: str) -> None:
-    changes, told = BROKEN[case]
+    changes, message = BROKEN[case]
     broken = copy.deepcopy(document)
     for path, value in changes.items():
         *way, last = ["origin", "model", *path.split(".")] if path else ["origin", "model"]
@@ -100,5 +100,5 @@ def test_broken_models_are_refused(document: dict[str, Any], case: str) -> None:
     with pytest.raises(InputError) as error:
         schedule_json.schedule_from_object(broken)
     assert str(error.value).startswith("origin: model: ")
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)

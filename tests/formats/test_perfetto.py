@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats.perfetto import chrome_trace
 from ppopt.problem.operation import OpKind, parse
 from ppopt.profiles.estimate import Record
-from ppopt.profiles.measured import measured
+from ppopt.profiles.measured_runs import measured
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import live_memory, peaks, schedules, table
 from tests.verifier.verify_fixtures import schedule_of, split_with_p2p
@@ -70,13 +70,13 @@ def slices(events: list[Event]) -> dict[tuple[int, int], list[tuple[int, int, Ev
             start = nanoseconds(event["ts"])
             entry = (start, start + nanoseconds(event["dur"]), event)
             threads[event["pid"], event["tid"]].append(entry)
-    return {thread: sorted(found, key=lambda e: e[:2]) for thread, found in threads.items()}
+    return {thread: sorted(entries, key=lambda e: e[:2]) for thread, entries in threads.items()}
 
 
 def _are_a_pair(schedule: Schedule, *entries: tuple[int, int, Event]) -> bool:
     rows = {row.op: row for row in schedule.rows()}
-    one, other = (rows[parse(event["name"])].pair for _, _, event in entries)
-    return one == other >= 0
+    first, second = (rows[parse(event["name"])].pair for _, _, event in entries)
+    return first == second >= 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,10 +85,10 @@ def test_it_is_the_schedule(schedule: Schedule) -> None:
     """Compute slices are the operations; no two slices of a thread overlap; memory is right."""
     events = read(schedule)
     tick = Fraction(1000, schedule.pipeline.ticks.per_unit)
-    found = slices(events)
+    by_thread = slices(events)
     compute = [
         (parse(event["name"]), thread[0], start, end)
-        for thread, entries in found.items()
+        for thread, entries in by_thread.items()
         for start, end, event in entries
         if thread[1] == 0
     ]
@@ -96,10 +96,10 @@ def test_it_is_the_schedule(schedule: Schedule) -> None:
         (row.op, row.device, round(row.start * tick), round(row.end * tick))
         for row in schedule.rows()
     )
-    for entries in found.values():
-        for one, other in pairwise(entries):
-            assert one[1] <= other[0] or (
-                one[:2] == other[:2] and _are_a_pair(schedule, one, other)
+    for entries in by_thread.values():
+        for first, second in pairwise(entries):
+            assert first[1] <= second[0] or (
+                first[:2] == second[:2] and _are_a_pair(schedule, first, second)
             )
     _assert_memory(schedule, events)
 
@@ -134,14 +134,16 @@ def test_arrows_and_transfers(schedule: Schedule) -> None:
             assert event["ph"] not in arrows[event["id"]]
             arrows[event["id"]][event["ph"]] = event
     assert len(arrows) == 2 * crossing
-    found = slices(events)
+    by_thread = slices(events)
     for pair in arrows.values():
         for end in pair.values():
             time = nanoseconds(end["ts"])
-            assert any(a <= time <= b for a, b, _ in found[end["pid"], end["tid"]])
+            assert any(a <= time <= b for a, b, _ in by_thread[end["pid"], end["tid"]])
         assert pair["s"]["pid"] != pair["f"]["pid"]
         assert pair["s"]["ts"] <= pair["f"]["ts"]
-    moved = [(thread, entry) for thread, entries in found.items() for entry in entries if thread[1]]
+    transfers = [
+        (thread, entry) for thread, entries in by_thread.items() for entry in entries if thread[1]
+    ]
     size, times = range(pipeline.num_devices), pipeline.p2p
     matrix = [
         [
@@ -154,18 +156,18 @@ def test_arrows_and_transfers(schedule: Schedule) -> None:
     ]
     per_unit = Fraction(1000, pipeline.ticks.per_unit)
     delayed = 0
-    for (device, _), (start, end, event) in moved:
-        maker, direction, _, other = event["name"].split(" ")
+    for (device, _), (start, end, event) in transfers:
+        maker, direction, _, peer = event["name"].split(" ")
         row = rows[parse(maker)]
-        sender, receiver = (device, int(other)) if direction == "to" else (int(other), device)
+        sender, receiver = (device, int(peer)) if direction == "to" else (int(peer), device)
         delay = matrix[sender][receiver]
         assert sender == row.device
         assert (start, end) == (round(row.end * per_unit), round((row.end + delay) * per_unit))
         delayed += delay > 0
-    assert delayed == len(moved)
+    assert delayed == len(transfers)
     if min((d for i, r in enumerate(matrix) for j, d in enumerate(r) if i != j),
            default=1) > 0:  # fmt: skip
-        assert len(moved) == 4 * crossing
+        assert len(transfers) == 4 * crossing
 
 
 def test_threads_are_named_and_every_slice_has_one() -> None:
@@ -185,13 +187,13 @@ def test_threads_are_named_and_every_slice_has_one() -> None:
 def test_by_hand() -> None:
     """One microbatch through two stages: ticks are 1/4 ms, F of stage 0 ends at 1 ms."""
     events = read(split_with_p2p(), "ms")
-    found = {
+    by_thread = {
         (thread, event["name"]): (start, end)
         for thread, entries in slices(events).items()
         for start, end, event in entries
     }
     million = 10**6
-    assert found == {
+    assert by_thread == {
         ((0, 0), "0F0"): (0, 1 * million),
         ((0, 0), "0B0"): (2.75 * million, 2.75 * million),
         ((0, 0), "0W0"): (2.75 * million, 3.75 * million),
@@ -216,10 +218,10 @@ def test_units(unit: str, end: float) -> None:
 
 def test_rounding_keeps_slices_apart() -> None:
     """Thirds of a microsecond round to nanoseconds, and no slice reaches into the next."""
-    made = evaluate(
+    schedule = evaluate(
         Pipeline(stages=2, batches=9, forward=Fraction(1, 3), backward=Fraction(2, 3)), "1f1b"
     )
-    for entries in slices(read(made, "us")).values():
+    for entries in slices(read(schedule, "us")).values():
         assert all(a[1] <= b[0] for a, b in pairwise(entries))
 
 
@@ -233,9 +235,10 @@ def test_refused() -> None:
 
 def test_held_is_what_the_counter_shows() -> None:
     """The helper that finds peaks sees the static memory too."""
-    made = split_with_p2p()
+    schedule = split_with_p2p()
     assert (
-        live_memory(made.pipeline, table(made), 0, -1, starts=True) == made.pipeline.ticks.static[0]
+        live_memory(schedule.pipeline, table(schedule), 0, -1, starts=True)
+        == schedule.pipeline.ticks.static[0]
     )
 
 
@@ -252,11 +255,11 @@ def test_a_measured_step() -> None:
             Record(OpKind.BW, 1, microbatch, 1, there + 10, there + 30),
             Record(OpKind.BW, 0, microbatch, 0, there + 30 + delay, there + 50 + delay),
         ]
-    found = measured(ran, Pipeline(stages=2, batches=4), 1)
-    assert found.pipeline.costs.forward == (10, 10)
-    threads = slices(read(replace(found, pipeline=replace(found.pipeline, p2p=2)), "ns"))
+    step = measured(ran, Pipeline(stages=2, batches=4), 1)
+    assert step.pipeline.costs.forward == (10, 10)
+    threads = slices(read(replace(step, pipeline=replace(step.pipeline, p2p=2)), "ns"))
     for entries in threads.values():
-        assert all(one[1] <= other[0] for one, other in pairwise(entries))
+        assert all(first[1] <= second[0] for first, second in pairwise(entries))
     sent = [(entry["name"], end - start) for start, end, entry in threads[0, 1]]
     assert sent == [(f"0F{m} to device 1", (1, 2, 2, 2)[m]) for m in range(4)]
 
@@ -265,8 +268,8 @@ def test_throughput_stands_in_the_trace_where_it_is_known() -> None:
     """1F1B of 2 x 2 takes 3 x (1 + 2) = 9 ms: 2 x 90 tokens in 9 ms are 20,000 a second."""
     pipeline = Pipeline(stages=2, batches=2, time_unit="ms", tokens_per_microbatch=90)
     known, unknown = (
-        json.loads(chrome_trace(evaluate(one, "1f1b"), "ms"))["otherData"]
-        for one in (pipeline, Pipeline(stages=2, batches=2))
+        json.loads(chrome_trace(evaluate(pipe, "1f1b"), "ms"))["otherData"]
+        for pipe in (pipeline, Pipeline(stages=2, batches=2))
     )
     assert (known["makespan"], known["tokens_per_second"]) == (9, 20000)
     assert "mfu" not in known

@@ -159,7 +159,7 @@ class TestRoundTrip:
         if more:
             for row in rows:
                 assert row[3] == pipeline.hosts[row[6]][row[1]]
-                partners = [other for other in rows if other[8] == row[8] is not None]
+                partners = [partner for partner in rows if partner[8] == row[8] is not None]
                 assert len(partners) in (0, 2)
 
     @given(pipelines(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3)))
@@ -215,7 +215,7 @@ class TestRoundTrip:
         """As it was given: cut by chunks and slices under a named placement."""
         size = 3 if isinstance(placement, tuple) else 2
         matrix = [
-            [Fraction(1 + one + 3 * other, 3) for other in range(size)] for one in range(size)
+            [Fraction(1 + row + 3 * column, 3) for column in range(size)] for row in range(size)
         ]
         pipeline = Pipeline(
             stages=size, batches=2, placement=placement, slices=2, overlap=matrix, recompute_time=1
@@ -287,7 +287,9 @@ class TestForeignFiles:
         assert schedule_to_object(schedule)["ops"] == fine["ops"]
         assert schedule_from_object(schedule_to_object(schedule))[0] == schedule
         fine["ops"][2][5] += 1
-        assert Rule.DURATION in {found.rule for found in verify(schedule_from_object(fine)[0])}
+        assert Rule.DURATION in {
+            violation.rule for violation in verify(schedule_from_object(fine)[0])
+        }
 
     def test_uneven_chunks_need_the_list(self) -> None:
         schedule = one_after_another(Pipeline(stages=2, batches=1, placement="v"))

@@ -84,7 +84,7 @@ BAD_VALUES = [
     ((PIPELINE, "p2p_time"), [[0, 1], 1], "pipeline: p2p_time: row 1: 1 is not a list"),
     ((PIPELINE, "p2p_time"), [[0, 1], [1]], "pipeline: p2p_time: row 1: has 1 entries; 2 are"),
     ((PIPELINE, "p2p_time"), [[1, 1], [1, 0]], "pipeline: p2p: device 0 to itself must be 0"),
-    ((PIPELINE, "memory_b"), [-5, 0], "pipeline: memory_b: stage 0: -1.25 gives back more"),
+    ((PIPELINE, "memory_b"), [-5, 0], "pipeline: memory_b: stage 0: -1.25 frees more"),
     ((PIPELINE, "activation"), [2**53, 4], "pipeline: memory: too large or too finely divided"),
     ((PIPELINE, "static"), [8, None], "pipeline: static: entry 1: None is not a whole number"),
     ((PIPELINE, "mem_limit"), [12, -1], "pipeline: mem_limit: entry 1: -1 is not within 0"),
@@ -245,9 +245,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a document, the innermost ones included."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     return [
-        found
+        position
         for key, entry in inner
-        for found in (
+        for position in (
             (*path, key),
             *(places(entry, (*path, key)) if isinstance(entry, dict | list) else ()),
         )

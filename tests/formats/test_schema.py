@@ -129,8 +129,8 @@ class TestSchedules:
 def test_results_have_the_schema_of_their_declared_figures(line: str) -> None:
     described = json.loads(done("schema result").out)
     Draft202012Validator.check_schema(described)
-    shown = json.loads(run(f"{line} --json").out)
-    Draft202012Validator(described).validate(shown)
-    assert shown.keys() <= described["properties"].keys()
-    wrong = shown | {"makespan": "soon"}
+    output = json.loads(run(f"{line} --json").out)
+    Draft202012Validator(described).validate(output)
+    assert output.keys() <= described["properties"].keys()
+    wrong = output | {"makespan": "soon"}
     assert not Draft202012Validator(described).is_valid(wrong)

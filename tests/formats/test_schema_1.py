@@ -16,7 +16,7 @@ from ppopt.verifier import verify
 FOLDER = Path(__file__).parent / "schema_1"
 WORK = {"unshard": 1, "gradient_sync": 3, "optimizer": 1, "unshard_memory": 2}
 OFFLOAD = {"offload_memory": 0.5, "offload_time": 1}
-MADE: dict[str, tuple[dict[str, Any], str]] = {
+WRITTEN: dict[str, tuple[dict[str, Any], str]] = {
     "compute": ({"batches": 2}, "zb-h1"),
     "streams": ({"batches": 2, "p2p": 1, "link_mode": "streams"}, "1f1b"),
     "step-work": ({"batches": 2, **WORK}, "interleaved"),
@@ -28,17 +28,17 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
 """Two stages with these costs, and the strategy that each file holds."""
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_files_of_schema_1_are_read(name: str) -> None:
     text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
     assert json.loads(text)["schema"] == 1
-    fields, strategy = MADE[name]
+    fields, strategy = WRITTEN[name]
     schedule, claims = loads(text, name)
     assert schedule == evaluate(Pipeline(stages=2, **fields), strategy)
     assert verify(schedule, claims) == []
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_they_are_written_in_schema_2(name: str) -> None:
     """The same rows, all sorted by device, then start."""
     old = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))

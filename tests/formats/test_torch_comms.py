@@ -35,8 +35,8 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
     costs = {
         name: getattr(pipeline, name) for name in (*names, *(cost.field for cost in STAGE_COSTS))
     }
-    given = {"stages": pipeline.num_stages, "placement": list(pipeline.hosts[0])}
-    return given | {name: value for name, value in costs.items() if value is not None}
+    fields = {"stages": pipeline.num_stages, "placement": list(pipeline.hosts[0])}
+    return fields | {name: value for name, value in costs.items() if value is not None}
 
 
 def of_each_stage(schedule: Schedule) -> Schedule:
@@ -54,8 +54,8 @@ def test_by_hand() -> None:
 def test_gathers_at_the_times_of_the_schedule() -> None:
     """With a stage per device, from 0 on, as PyTorch itself does."""
     for work in ({"unshard": 1, "gradient_sync": 1}, {"gradient_sync": 1}):
-        made = evaluate(replace(SMALL, **work), "zb-h1")
-        assert torch_comms.communication_csv(made) == TEXT
+        schedule = evaluate(replace(SMALL, **work), "zb-h1")
+        assert torch_comms.communication_csv(schedule) == TEXT
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
@@ -66,16 +66,16 @@ def test_weights_are_gathered_ahead_as_pytorch_does(ahead: int) -> None:
     """
     torch_schedules = needed("torch.distributed.pipelining.schedules")
     pipeline = Pipeline(stages=2, batches=6, chunks=4, unshard_memory=1, p2p=1, link_mode="streams")
-    made = evaluate(pipeline, "interleaved", options=Options(unshard_ahead=ahead))
-    row, *_ = torch_comms.communication_csv(made).splitlines()
+    schedule = evaluate(pipeline, "interleaved", options=Options(unshard_ahead=ahead))
+    row, *_ = torch_comms.communication_csv(schedule).splitlines()
     ours = [cell for cell in row.split(",") if re.fullmatch(r"\d+(UNSHARD|[FBIW]\d*)", cell)]
     computed = [cell for cell in ours if "UNSHARD" not in cell]
     actions = [torch_schedules._Action.from_str(cell) for cell in computed]
     theirs: list[str] = []
     for action in torch_schedules._add_unshard_reshard(actions, ahead):
-        told = str(action)
-        if "RESHARD" not in told and not ("UNSHARD" in told and told in theirs):
-            theirs.append(told)
+        text = str(action)
+        if "RESHARD" not in text and not ("UNSHARD" in text and text in theirs):
+            theirs.append(text)
     assert ours == theirs
 
 
@@ -91,15 +91,15 @@ def test_gathering_later_may_cost_time() -> None:
 
 def test_a_stage_without_backward_is_gathered_until_its_last_forward() -> None:
     """It sends every activation, and reduces nothing; PyTorch wants its empty backwards."""
-    made = evaluate(replace(SMALL, frozen=[True, False], unshard=1, gradient_sync=1), "1f1b")
-    first, second = torch_comms.communication_csv(made).splitlines()
+    schedule = evaluate(replace(SMALL, frozen=[True, False], unshard=1, gradient_sync=1), "1f1b")
+    first, second = torch_comms.communication_csv(schedule).splitlines()
     assert first == ("0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RESHARD,0RECV_B0,0B0,0RECV_B1,0B1")
     assert second == "1RECV_F0,1RECV_F1,1UNSHARD,1F0,1B0,1F1,1B1,1REDUCE_GRAD,1RESHARD"
 
 
 def test_a_frozen_stage_with_a_backward_reduces_nothing() -> None:
-    made = evaluate(replace(SMALL, frozen=[False, True], unshard=1, gradient_sync=1), "1f1b")
-    _, second = torch_comms.communication_csv(made).splitlines()
+    schedule = evaluate(replace(SMALL, frozen=[False, True], unshard=1, gradient_sync=1), "1f1b")
+    _, second = torch_comms.communication_csv(schedule).splitlines()
     assert second.endswith("1F1,1B1,1SEND_B1,1RESHARD")
 
 
@@ -108,8 +108,8 @@ def test_a_frozen_stage_with_a_backward_reduces_nothing() -> None:
 def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | None) -> None:
     work = {"unshard": 1, "unshard_memory": 1, "gradient_sync": 2, "optimizer": 1}
     pipeline = Pipeline(stages=4, batches=8, p2p=1, link_mode="streams", mem_limit=limit, **work)
-    made = evaluate(pipeline, strategy)
-    text = torch_comms.communication_csv(made)
+    schedule = evaluate(pipeline, strategy)
+    text = torch_comms.communication_csv(schedule)
     for row in text.splitlines():
         cells = row.split(",")
         for stage in {int(cell[: cell.index("U")]) for cell in cells if "UNSHARD" in cell}:
@@ -120,40 +120,40 @@ def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | No
             reduced = cells.index(f"{stage}REDUCE_GRAD")
             assert reduced > last
             assert cells[reduced + 1] == f"{stage}RESHARD"
-    assert text.count("UNSHARD") == made.pipeline.num_stages
-    found = torch_comms.parse_communication_order(text, "order.csv")
-    given = settings_of(of_each_stage(made).pipeline)
-    again = torch_comms.time_communication_order(found, given)
-    assert verify(again, enforce_limit=False) == []
-    assert again.metrics.makespan_ticks <= made.metrics.makespan_ticks
-    assert len(besides_of(again)) == len(besides_of(made))
+    assert text.count("UNSHARD") == schedule.pipeline.num_stages
+    order = torch_comms.parse_communication_order(text, "order.csv")
+    settings = settings_of(of_each_stage(schedule).pipeline)
+    restored = torch_comms.time_communication_order(order, settings)
+    assert verify(restored, enforce_limit=False) == []
+    assert restored.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
+    assert len(besides_of(restored)) == len(besides_of(schedule))
 
 
 @SLOW
 @given(built())
-def test_read_back_it_has_the_times_of_the_schedule(made: Built) -> None:
-    schedule = of_each_stage(made.schedule)
+def test_read_back_it_has_the_times_of_the_schedule(built: Built) -> None:
+    schedule = of_each_stage(built.schedule)
     text = torch_comms.communication_csv(schedule)
-    found = torch_comms.parse_communication_order(text, "order.csv")
-    again = torch_comms.time_communication_order(found, settings_of(schedule.pipeline))
-    assert verify(again, enforce_limit=False) == []
-    assert again.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
+    order = torch_comms.parse_communication_order(text, "order.csv")
+    restored = torch_comms.time_communication_order(order, settings_of(schedule.pipeline))
+    assert verify(restored, enforce_limit=False) == []
+    assert restored.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
     assert (
         torch_comms.parse_communication_order(
-            torch_comms.communication_csv(again), "again.csv"
+            torch_comms.communication_csv(restored), "again.csv"
         ).order
-        == found.order
+        == order.order
     )
 
 
 @SLOW
 @given(built())
-def test_a_schedule_file_holds_transfers(made: Built) -> None:
-    text = schedule_json.dumps(made.schedule)
-    again, claims = schedule_json.loads(text, "file")
-    assert again == made.schedule
-    assert verify(again, claims) == []
-    assert schedule_json.dumps(again) == text
+def test_a_schedule_file_holds_transfers(built: Built) -> None:
+    text = schedule_json.dumps(built.schedule)
+    restored, claims = schedule_json.loads(text, "file")
+    assert restored == built.schedule
+    assert verify(restored, claims) == []
+    assert schedule_json.dumps(restored) == text
 
 
 def _torch_text(cell: communication.Cell) -> str:
@@ -162,10 +162,10 @@ def _torch_text(cell: communication.Cell) -> str:
 
 @SLOW
 @given(built())
-def test_the_lowering_is_that_of_pytorch(made: Built) -> None:
+def test_the_lowering_is_that_of_pytorch(built: Built) -> None:
     """`_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` of the installed torch."""
     torch_schedules = needed("torch.distributed.pipelining.schedules")
-    pipeline, orders = made.schedule.pipeline, made.schedule.orders
+    pipeline, orders = built.schedule.pipeline, built.schedule.orders
     (hosts,) = pipeline.hosts
     lowered = {}
     for rank, cells in enumerate(communication.computations(pipeline, orders)):
@@ -191,7 +191,7 @@ def changed(*pairs: tuple[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (changed((",0SEND_F1", "")), "posted-once: device 0: 0SEND_F1 is missing"),
         (changed(("0SEND_F1", "0SEND_F1,0SEND_F1")), "0SEND_F1 is posted 2 times"),
@@ -217,17 +217,17 @@ def changed(*pairs: tuple[str, str]) -> str:
         ("0F0,0B0\n", "order.csv: it posts no send and no receive"),
     ],
 )
-def test_broken_orders_are_refused(text: str, words: str) -> None:
+def test_broken_orders_are_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         torch_comms.time_communication_order(
             torch_comms.parse_communication_order(text, "order.csv"), {"p2p": "0.5"}
         )
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ('["SEND_F", 0, 0, 0', '["SEND_X", 0, 0, 0', "kind 'SEND_X' is unknown"),
         (
@@ -240,28 +240,28 @@ def test_broken_orders_are_refused(text: str, words: str) -> None:
         ('"link_mode": "streams"', '"link_mode": "fast"', "link_mode: 'fast' is unknown"),
     ],
 )
-def test_broken_schedule_files_are_refused(old: str, new: str, words: str) -> None:
+def test_broken_schedule_files_are_refused(old: str, new: str, message: str) -> None:
     text = schedule_json.dumps(evaluate(SMALL, "zb-h1"))
     assert old in text
     with pytest.raises(InputError) as caught:
         schedule_json.loads(text.replace(old, new, 1), "file")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_commands(tmp_path: Path) -> None:
     """Evaluate over streams, verify, export with communication, import, the same times."""
-    made, order, again = (str(tmp_path / name) for name in ("a.json", "a.csv", "b.json"))
+    saved, order, imported_file = (str(tmp_path / name) for name in ("a.json", "a.csv", "b.json"))
     size = "--stages 2 --batches 2 --weight-times 1 --p2p-time 0.5"
-    shown = done(f"eval zb-h1 {size} --link-mode streams -o {made} --json").json
-    assert shown["verified"]
-    assert len(shown["schedule"]["ops"]) == 12 + 4
-    done(f"verify {made}")
-    done(f"export {made} --to torch-comms -o {order}")
+    evaluated = done(f"eval zb-h1 {size} --link-mode streams -o {saved} --json").json
+    assert evaluated["verified"]
+    assert len(evaluated["schedule"]["ops"]) == 12 + 4
+    done(f"verify {saved}")
+    done(f"export {saved} --to torch-comms -o {order}")
     assert Path(order).read_text() == TEXT
     costs = "--weight-times 1 --p2p-time 0.5"
-    imported = done(f"import {order} --from torch-comms {costs} -o {again} --json").json
-    assert imported["makespan"] == shown["makespan"]
-    done(f"verify {again}")
+    imported = done(f"import {order} --from torch-comms {costs} -o {imported_file} --json").json
+    assert imported["makespan"] == evaluated["makespan"]
+    done(f"verify {imported_file}")
     refused = run(f"import {order} --from torch-comms --link-mode delay")
     assert (refused.code, refused.out) == (2, "")
     assert "link_mode: delay has no order of transfers" in refused.err

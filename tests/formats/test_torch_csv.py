@@ -98,8 +98,8 @@ def test_the_same_order_with_other_numbers(schedule: Schedule) -> None:
 
 
 def test_a_memory_limit_does_not_matter() -> None:
-    made = one_f_one_b()
-    limited = replace(made, pipeline=replace(made.pipeline, mem_limit=1))
+    schedule = one_f_one_b()
+    limited = replace(schedule, pipeline=replace(schedule.pipeline, mem_limit=1))
     assert order_csv(limited) == FULL
 
 
@@ -138,8 +138,8 @@ class TestCommandLine:
 
     def test_a_comparison_is_no_order(self, tmp_path: Path) -> None:
         ran = run(f"compare {SIZE} -o", tmp_path / "a.json", "-o", tmp_path / "a.csv")
-        told = "error: -o: a comparison is no single order; write .html or .json\n"
-        assert (ran.code, ran.out, ran.err) == (2, "", told)
+        error = "error: -o: a comparison is no single order; write .html or .json\n"
+        assert (ran.code, ran.out, ran.err) == (2, "", error)
         assert list(tmp_path.iterdir()) == []
 
     def test_two_routes_write_nothing(self, tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def refused(text: str) -> str:
 def outcome(text: str) -> str:
     """What becomes of a text; anything but a verified order or a refusal in one line is neither."""
     try:
-        made = schedule(read(text), {})
+        timed = schedule(read(text), {})
     except InputError as error:
         return "refused" if str(error).isprintable() else "unprintable"
-    return "order" if verify(made) == [] else "broken"
+    return "order" if verify(timed) == [] else "broken"
 
 
 class TestRead:
@@ -79,15 +79,15 @@ class TestRead:
         assert read(text) == read(FULL)
 
     def test_an_overlap_is_a_pair(self) -> None:
-        """On rank 1 of 1F1B, B of microbatch 0 beside F of 1: 3 long at unit costs, from 2 to 5."""
+        """On rank 1 of 1F1B, B of microbatch 0 paired with F of 1: from 2 to 5 at unit costs."""
         text = FULL.replace("1B0,1F1", "( 1F1; 1B0 )OVERLAP_F_B")
         order = read(text)
         assert order.overlapped == {parse("1BW0")}
-        made = schedule(order, {})
-        assert verify(made) == []
-        pair = [(str(row.op), row.start, row.end) for row in made.rows() if row.pair >= 0]
+        timed = schedule(order, {})
+        assert verify(timed) == []
+        pair = [(str(row.op), row.start, row.end) for row in timed.rows() if row.pair >= 0]
         assert pair == [("1F1", 2, 5), ("1BW0", 2, 5)]
-        assert torch_csv.order_csv(made) == text.replace(" ", "")
+        assert torch_csv.order_csv(timed) == text.replace(" ", "")
 
     def test_the_older_dialect(self) -> None:
         """A B that a W follows, and no I, is today's I; a B alone stays a full backward."""
@@ -159,9 +159,9 @@ BAD = {
 class TestRefused:
     @pytest.mark.parametrize("name", BAD)
     def test_defects(self, name: str) -> None:
-        text, told = BAD[name]
+        text, reason = BAD[name]
         message = refused(text)
-        assert told in message
+        assert reason in message
         assert message.isprintable()
         assert len(message) < 400
 
@@ -213,25 +213,25 @@ class TestRefused:
 class TestPipeline:
     def test_defaults(self) -> None:
         """1F1B of 2 x 2 by hand: F0 0-1, B0 1-3 on rank 1, 0B0 4-6 after it, 0B1 7-9."""
-        made = schedule(read(FULL), {})
-        assert made.pipeline == Pipeline(stages=2, batches=2)
-        assert made.metrics.makespan_ticks == 9
+        timed = schedule(read(FULL), {})
+        assert timed.pipeline == Pipeline(stages=2, batches=2)
+        assert timed.metrics.makespan_ticks == 9
 
     def test_names(self) -> None:
         """V gets its name back, so that costs are those of a device's share, cut in two."""
-        made = schedule(read(V), {"forward": [2, 4]})
-        assert made.pipeline == Pipeline(
+        timed = schedule(read(V), {"forward": [2, 4]})
+        assert timed.pipeline == Pipeline(
             stages=2, batches=1, placement="v", chunks=2, forward=[2, 4]
         )
-        assert made.pipeline.ticks.durations[0] == (1, 2, 2, 1)
+        assert timed.pipeline.ticks.durations[0] == (1, 2, 2, 1)
 
     def test_costs_per_stage(self) -> None:
-        made = schedule(read(V), {"forward": [2, 4, 1, 3]})
-        assert made.pipeline.placement == (0, 1, 1, 0)
-        assert made.pipeline.ticks.durations[0] == (2, 4, 1, 3)
+        timed = schedule(read(V), {"forward": [2, 4, 1, 3]})
+        assert timed.pipeline.placement == (0, 1, 1, 0)
+        assert timed.pipeline.ticks.durations[0] == (2, 4, 1, 3)
 
     @pytest.mark.parametrize(
-        ("given", "told"),
+        ("fields", "message"),
         [
             ({"batches": 4}, "the order has 2 microbatches, the pipeline 4; give --batches 2"),
             ({"stages": 4}, "the order puts its stages on the ranks 0,1, the pipeline on 0,1,2,3"),
@@ -241,23 +241,23 @@ class TestPipeline:
             ({"forward": [1, 2, 3]}, "forward: has 3 entries for 2 stages"),
         ],
     )
-    def test_another_pipeline(self, given: dict[str, object], told: str) -> None:
+    def test_another_pipeline(self, fields: dict[str, object], message: str) -> None:
         with pytest.raises(InputError) as caught:
-            schedule(read(FULL), given)
-        assert told in str(caught.value)
+            schedule(read(FULL), fields)
+        assert message in str(caught.value)
 
 
 @settings(max_examples=80, deadline=None)
 @given(schedules(SAYABLE, paired=False))
-def test_round_trip(made: Schedule) -> None:
+def test_round_trip(written: Schedule) -> None:
     """Written and read: the same order but for the numbers; timed at unit costs and written
     again: the same text."""
-    text = torch_csv.order_csv(made)
+    text = torch_csv.order_csv(written)
     order = read(text)
-    assert order.placement == made.pipeline.hosts[0]
-    numbers = microbatch_numbers(made)
-    for row, listed in zip(order.rows, map(codes, made.orders), strict=True):
-        own = [made.pipeline.op(code) for code in listed]
+    assert order.placement == written.pipeline.hosts[0]
+    numbers = microbatch_numbers(written)
+    for row, listed in zip(order.rows, map(codes, written.orders), strict=True):
+        own = [written.pipeline.op(code) for code in listed]
         assert row == tuple(op._replace(microbatch=numbers[op.microbatch]) for op in own)
     assert torch_csv.order_csv(schedule(order, {})) == text
 
@@ -265,13 +265,13 @@ def test_round_trip(made: Schedule) -> None:
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p"])
 def test_strategies_come_back_equal(strategy: str) -> None:
     """The same operations at the same ticks, from the order and the costs alone."""
-    made = evaluate(Pipeline(stages=4, batches=7, forward=3, backward=7, p2p="0.5"), strategy)
+    expected = evaluate(Pipeline(stages=4, batches=7, forward=3, backward=7, p2p="0.5"), strategy)
     costs = {"forward": 3, "backward": 7, "p2p": "0.5"}
-    again = schedule(read(torch_csv.order_csv(made)), costs)
-    assert again.pipeline.ticks == made.pipeline.ticks
-    assert all(map(np.array_equal, again.operations.columns, made.operations.columns))
+    restored = schedule(read(torch_csv.order_csv(expected)), costs)
+    assert restored.pipeline.ticks == expected.pipeline.ticks
+    assert all(map(np.array_equal, restored.operations.columns, expected.operations.columns))
 
 
 def test_interleaved_comes_back_equal() -> None:
-    made = evaluate(Pipeline(stages=4, batches=8), "interleaved")
-    assert schedule(read(torch_csv.order_csv(made)), {}) == made
+    expected = evaluate(Pipeline(stages=4, batches=8), "interleaved")
+    assert schedule(read(torch_csv.order_csv(expected)), {}) == expected

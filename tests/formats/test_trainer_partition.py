@@ -81,8 +81,8 @@ def test_recompute_of_all_transformer_layers_or_none_is_written_and_any_other_re
         *("--recompute-num-layers", "1"),
     ]
     assert "recompute" not in megatron_arguments(none)
-    for made, mode in ((full, "full"), (none, "none")):
-        tables = tomllib.loads(torchtitan_keys(made))
+    for pipe, mode in ((full, "full"), (none, "none")):
+        tables = tomllib.loads(torchtitan_keys(pipe))
         assert tables["activation_checkpoint"] == {"mode": mode}
     assert "activation_checkpoint_interval=1 and checkpointable_layers" in deepspeed_module(full)
     assert "activation_checkpoint_interval=0" in deepspeed_module(none)
@@ -144,9 +144,9 @@ def test_an_export_says_which_ends_it_adds_where_a_layer_may_be_one(
         Path("layers.yaml").write_text(f"layers: [{layers}]\nstages: 2\nbatches: 2\n")
         done("eval 1f1b --config layers.yaml -o made.json")
         for to, name in (("torchtitan", "made.toml"), ("megatron-arguments", "made.txt")):
-            told = done(f"export made.json --to {to} -o {name}").err
-            assert told.startswith(f"note: the model has no layer of role {added}, ") or not added
-            assert bool(told) is bool(added)
+            stderr = done(f"export made.json --to {to} -o {name}").err
+            assert stderr.startswith(f"note: the model has no layer of role {added}, ") or not added
+            assert bool(stderr) is bool(added)
 
 
 def test_embedding_and_head_are_named_where_the_model_leaves_them_out() -> None:
@@ -272,10 +272,10 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
-    write, pipe, told = REFUSED[case]
+    write, pipe, message = REFUSED[case]
     with pytest.raises(NotApplicableError) as error:
         write(pipe)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -326,11 +326,11 @@ def test_megatron_core_reads_the_layout(placement: str, partition: list[int]) ->
     layout = needed("megatron.core.transformer.pipeline_parallel_layer_layout")
     layers = (Layer(1, role="embedding"), Layer(1, count=9), Layer(1, role="head"))
     pipe = Model(layers).pipeline(devices=4, batches=4, placement=placement, partition=partition)
-    words = shlex.split(megatron_arguments(pipe))
-    given = dict(zip(words[::2], words[1::2], strict=True))
-    ranks = int(given["--pipeline-model-parallel-size"])
-    read = layout.PipelineParallelLayerLayout(given["--pipeline-model-parallel-layout"], ranks)
-    read.validate_layer_layout(int(given["--num-layers"]), 0)
+    arguments = shlex.split(megatron_arguments(pipe))
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    ranks = int(options["--pipeline-model-parallel-size"])
+    read = layout.PipelineParallelLayerLayout(options["--pipeline-model-parallel-layout"], ranks)
+    read.validate_layer_layout(int(options["--num-layers"]), 0)
     stages = [read.layout[s % ranks][s // ranks] for s in range(len(partition))]
     assert [len(stage) for stage in stages] == partition
     assert stages[0][0].name == "embedding"
@@ -368,14 +368,14 @@ def test_megatron_core_takes_the_arguments(devices: int, partition: str, recompu
     pipe = Model(layers).pipeline(
         devices=devices, batches=6, partition=partition, recompute=recompute, training=SIZED
     )
-    given = megatron_given(pipe)
-    assert ("sequence_parallel", "") in given.items()
-    batch, micro = int(given.pop("global_batch_size")), int(given.pop("micro_batch_size"))
-    others = ("seq_length", "use_distributed_optimizer", "sequence_parallel")
-    words = {name: value for name, value in given.items() if name not in others}
-    group = words.pop("microbatch_group_size_per_virtual_pipeline_stage", None)
-    made = config(
-        **{name: int(value) if value.isdigit() else value for name, value in words.items()},
+    arguments = megatron_given(pipe)
+    assert ("sequence_parallel", "") in arguments.items()
+    batch, micro = int(arguments.pop("global_batch_size")), int(arguments.pop("micro_batch_size"))
+    unchecked = ("seq_length", "use_distributed_optimizer", "sequence_parallel")
+    fields = {name: value for name, value in arguments.items() if name not in unchecked}
+    group = fields.pop("microbatch_group_size_per_virtual_pipeline_stage", None)
+    parsed = config(
+        **{name: int(value) if value.isdigit() else value for name, value in fields.items()},
         microbatch_group_size_per_vp_stage=None if group is None else int(group),
         hidden_size=64,
         num_attention_heads=8,
@@ -384,8 +384,8 @@ def test_megatron_core_takes_the_arguments(devices: int, partition: str, recompu
         sequence_parallel=True,
         pipeline_dtype=torch.bfloat16,
     )
-    assert (made.virtual_pipeline_model_parallel_size or 1) == pipe.num_stages // devices
-    read = made.pipeline_model_parallel_layout.layout
+    assert (parsed.virtual_pipeline_model_parallel_size or 1) == pipe.num_stages // devices
+    read = parsed.pipeline_model_parallel_layout.layout
     stages = [read[s % devices][s // devices] for s in range(pipe.num_stages)]
     assert tuple(map(len, stages)) == pipe.counts
     steps = needed("megatron.core.num_microbatches_calculator").ConstantNumMicroBatchesCalculator
@@ -427,19 +427,19 @@ def test_a_derived_model_states_its_sizes_in_files_and_plans(
         *("--use-distributed-optimizer", "--micro-batch-size", "3", "--global-batch-size", "24"),
         *("--seq-length", "2048"),
     ]
-    shown = json.loads(
+    output = json.loads(
         done(
             "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --tensor 2 --data 2 "
             "--microbatch 2 --runtime megatron --time-limit 2 --workers 1 --json"
         ).out
     )
-    written = shown["use"]["megatron_arguments"]
+    written = output["use"]["megatron_arguments"]
     assert "--tensor-model-parallel-size 2\n--sequence-parallel" in written
     assert "--micro-batch-size 2\n--global-batch-size 16\n" in written
 
 
 @pytest.mark.parametrize(
-    ("training", "told"),
+    ("training", "message"),
     [
         ({"tensr": 2}, "training: unknown key 'tensr'; did you mean tensor?"),
         ({"tensor": 0}, "training: tensor: 0 is not a whole number from 1 to 2^31"),
@@ -448,10 +448,10 @@ def test_a_derived_model_states_its_sizes_in_files_and_plans(
         ([2, 4], "training: '[2, 4]' is no mapping of sizes"),
     ],
 )
-def test_sizes_that_are_none_are_refused(training: Any, told: str) -> None:
+def test_sizes_that_are_none_are_refused(training: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         EIGHT.pipeline(devices=2, batches=5, training=training)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_deepspeed_cuts_its_specs_where_the_pipeline_is_cut() -> None:
@@ -471,9 +471,9 @@ def test_deepspeed_cuts_its_specs_where_the_pipeline_is_cut() -> None:
 
     names: dict[str, Any] = {"PipelineModule": Stand}
     exec(text.removeprefix(source), names)
-    made = names["PartitionedPipeline"]()
-    made._partition_layers("parameters")
-    assert (made.parts, made.bounds) == ([0, 2, 4, 5], (2, 4))
+    module = names["PartitionedPipeline"]()
+    module._partition_layers("parameters")
+    assert (module.parts, module.bounds) == ([0, 2, 4, 5], (2, 4))
 
 
 @pytest.mark.parametrize("where", [{"placement": "v"}, {"placement": "interleaved"}])

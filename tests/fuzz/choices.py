@@ -29,7 +29,7 @@ MOST_IN_ORDERS = 9
 
 
 class Mixed(Search):
-    """Every backward whole or split, beside every such choice."""
+    """Every backward whole or split, against every such choice."""
 
     name = "mixed"
     goal = 4000
@@ -47,7 +47,7 @@ class Mixed(Search):
 
 
 class Choice(Category):
-    """A search over configurations, beside the optimum of each."""
+    """A search over configurations, against the optimum of each."""
 
     proved = 4.0
     """Seconds of the processor after which a search must have ended by proof."""
@@ -88,7 +88,7 @@ class Choice(Category):
 
 
 class Placements(Choice):
-    """The search over placements, beside every placement that uses all devices."""
+    """The search over placements, against every placement that uses all devices."""
 
     name = "placements"
     goal = 1500
@@ -197,7 +197,7 @@ def _letters(stage: str) -> int:
 
 
 class Phases(Layers):
-    """Layers with phases: partitions and orders with pairs, beside every one of both."""
+    """Layers with phases: partitions and orders with pairs, against every one of both."""
 
     name = "phases"
     goal = 500
@@ -222,7 +222,7 @@ class Phases(Layers):
 
 
 class Recompute(Layers):
-    """The search over recompute, of one partition or all, beside every choice of layers."""
+    """The search over recompute, of one partition or all, against every choice of layers."""
 
     name = "recompute"
     goal = 1500

@@ -55,7 +55,7 @@ def chosen(fields: dict[str, Any], recompute: str) -> list[layers.Chosen]:
 def schedule(
     fields: dict[str, Any], strategy: str, counts: Any, which: layers.Chosen
 ) -> Schedule | None:
-    """A hand strategy on a partition, where exactly these layers recompute; None: it has none."""
+    """A strategy on a partition, where exactly these layers recompute; None: it has none."""
     model = [
         layer | {"recompute": recomputes}
         for layer, recomputes in zip(fields["model"], which, strict=True)

@@ -1,4 +1,4 @@
-"""Studies that Ctrl-C ends at a drawn function call, beside the same ones without it."""
+"""Studies that Ctrl-C ends at a drawn function call, against the same ones without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COSTS = {
 """Least and largest cost of a layer."""
 ONE_CHUNK = ("1f1b", "zb-1p")
 STRATEGIES = (*ONE_CHUNK, "interleaved", "zbv")
-FEW = (0, strategy_search.FEW)
+FEW = (0, strategy_search.MAX_EVALUATED)
 """Most points that a strategy tries one after the other: none, so that bounds prove, or all."""
 ALL_CALLS, MOST_SIGNALS = 1_000_000, 20
 """Calls of all runs of a case, about, and most runs that a signal ends."""
@@ -92,7 +92,7 @@ def _frontier(pipeline: Pipeline, _: str) -> Claims:
         raise AssertionError("hand strategies are points of a frontier")
     for limit, bound in frontier.bounds:
         points.setdefault(limit, Claim(None, bound, proved=False))
-    minimal = tuple(point.limit for point in frontier.points if point.least)
+    minimal = tuple(point.limit for point in frontier.points if point.limit_proved)
     return Claims({}, points, minimal, frontier.status in PROVED)
 
 
@@ -124,7 +124,9 @@ def _run(case: Case, at: int | None) -> tuple[Claims, int]:
     """
     pipeline = Pipeline(**case["pipeline"])
     with (
-        patch.multiple(strategy_search, FEW=case["few"], FEW_ORDERS=min(case["few"], 30)),
+        patch.multiple(
+            strategy_search, MAX_EVALUATED=case["few"], MAX_EVALUATED_ORDERS=min(case["few"], 30)
+        ),
         interrupts.recorded(inner=True),
         interrupted(at) as calls,
     ):

@@ -401,7 +401,7 @@ def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
 
 
 def _all_costs(model: list[dict[str, Any]], chosen: Chosen) -> list[dict[str, Fraction]]:
-    """Costs of every layer; `meanwhile`: what its F holds until it ends, and gives back."""
+    """Costs of every layer; `meanwhile`: what its F allocates, and frees at its end."""
     costs_of_layers, trained = [], False
     for layer, recomputes in zip(model, chosen, strict=True):
         costs, frozen = _costs(layer, recomputes=recomputes), layer.get("frozen", False)

@@ -1,4 +1,4 @@
-"""Plans beside every configuration of theirs: false proofs, values, and the gain they state."""
+"""Plans against every configuration of theirs: false proofs, values, and the gain they state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fuzz.searches import optimum
 from tests.oracles.configurations import partitions
 
 LOSS = Fraction(2, 100)
-"""Largest loss against the best configuration that a plan of hand strategies may have."""
+"""Largest loss against the best configuration that a plan of strategies may have."""
 FULL_TIME = "10"
 """Seconds of a plan; the tiny ones here end by proof, or when nothing is left to try."""
 
@@ -33,7 +33,7 @@ Best = Mapping[Configuration, Fraction | None]
 
 
 class Plans(Category):
-    """Plans of any schedule, beside exhaustive search of every configuration."""
+    """Plans of any schedule, against exhaustive search of every configuration."""
 
     name = "plans"
     goal = 60
@@ -92,7 +92,7 @@ class Plans(Category):
 
 
 class Megatron(Plans):
-    """Plans for Megatron-LM, beside both of its strategies on every partition."""
+    """Plans for Megatron-LM, against both of its strategies on every partition."""
 
     name = "megatron"
     goal = 60
@@ -123,14 +123,14 @@ def _configuration(row: Any) -> Configuration:
 
 
 def _every(fields: dict[str, Any], configuration: Configuration) -> Iterator[Any]:
-    """A hand strategy on every partition, with every choice of recompute."""
+    """A strategy on every partition, with every choice of recompute."""
     for counts in partitions(len(fields["model"]), configuration.chunks * fields["stages"]):
         for which in configs.chosen(fields, configuration.recompute):
             yield configs.schedule(fields, configuration.strategy, list(counts), which)
 
 
 def gain(fields: dict[str, Any], plan: Any) -> Iterator[Finding]:
-    """Hold the hand strategies that a plan states its gain over against what `eval` says of them.
+    """Compare the baselines over which a plan states its gain with what `eval` says of them.
 
     None may be slower than a row of the plan, or than the strategy within the limits on the
     balanced partition, with a recompute that the plan may choose.

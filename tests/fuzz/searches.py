@@ -1,4 +1,4 @@
-"""Searches beside optima found otherwise, and bounds that are stated too high."""
+"""Searches against optima of other methods, and bounds that are stated too high."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ def _beside(result: Result, hint: Schedule) -> Iterator[Finding]:
 
 
 class Tiny(Search):
-    """Tiny pipelines, beside exhaustive search over partial schedules."""
+    """Tiny pipelines, against exhaustive search over partial schedules."""
 
     name = "tiny"
     goal = 14000
 
 
 class Pairs(Search):
-    """Overlapped pairs and slices, beside every combination of orders."""
+    """Overlapped pairs and slices, against every combination of orders."""
 
     name = "pairs"
     goal = 300
@@ -202,7 +202,7 @@ def rechecked(result: Result, more: int | None) -> Iterator[Finding]:
 
 
 class Strategies(Category):
-    """Every hand strategy on pipelines of every kind."""
+    """Every strategy on pipelines of every kind."""
 
     name = "strategies"
     goal = 900

@@ -22,7 +22,7 @@ MOST_STATES = 40_000
 
 
 class Streams(Search):
-    """Tiny searches over links, beside every order of devices and links."""
+    """Tiny searches over links, against every order of devices and links."""
 
     name = "streams"
     goal = 1500
@@ -66,8 +66,8 @@ class Streams(Search):
         kind = case["options"]["backward_kind"]
         try:
             if kind == "mixed":
-                return least_mixed(pipeline, most=MOST_STATES)
-            return least_makespan(pipeline, whole=kind == "whole", most=MOST_STATES)
+                return least_mixed(pipeline, max_states=MOST_STATES)
+            return least_makespan(pipeline, whole=kind == "whole", max_states=MOST_STATES)
         except UndecidedError as many:
             raise SkippedError(str(many)) from None
 

@@ -41,7 +41,7 @@ def jobs(case: Sliced) -> dict[Name, Job]:
     """The operations of a case."""
     last, parts = len(case.forward) - 1, len(case.slices)
     back = "X" if case.whole else "B"
-    made: dict[Name, Job] = {}
+    jobs_by_name: dict[Name, Job] = {}
     for stage, (f, b, w) in enumerate(
         zip(case.forward, case.backward_input, case.weight, strict=True)
     ):
@@ -62,8 +62,8 @@ def jobs(case: Sliced) -> dict[Name, Job]:
                 times = {"F": f, "X": b + w} if case.whole else {"F": f, "B": b, "W": w}
                 waits["W"] = [(("B", stage, j, q), 0)]
                 for kind, time in times.items():
-                    made[kind, stage, j, q] = Job(stage, factor * share * time, waits[kind])
-    return made
+                    jobs_by_name[kind, stage, j, q] = Job(stage, factor * share * time, waits[kind])
+    return jobs_by_name
 
 
 def least_makespan(case: Sliced) -> Fraction:

@@ -1,4 +1,4 @@
-"""Every bound that the solver can produce, on one instance, beside the optimum.
+"""Every bound that the solver can produce, on one instance, against the optimum.
 
 The optimum comes from exhaustive search, or where there are too many operations from the model of
 all operations.
@@ -83,7 +83,7 @@ def by_model(
     None: it proves that nothing keeps the limits. The schedule is verified, so that no true bound
     is above its value.
     """
-    found = solve(
+    result = solve(
         pipeline,
         objective=objective,
         backward_kind=BackwardKind.uniform(fused=fused),
@@ -91,10 +91,10 @@ def by_model(
         time_limit=600,
         params=SolveParams(without=frozenset(NAMES) - {"list scheduling", "full model"}),
     )
-    if found.status is Status.INFEASIBLE:
+    if result.status is Status.INFEASIBLE:
         return None
-    assert found.status is Status.OPTIMAL and verify(found.schedule) == []
-    return found.schedule.metrics.value_ticks(objective)
+    assert result.status is Status.OPTIMAL and verify(result.schedule) == []
+    return result.schedule.metrics.value_ticks(objective)
 
 
 def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Sample]:
@@ -106,19 +106,19 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
         return Sample(source, bound, best, case, objective)
 
     for seconds in (20.0, 0.02):
-        found = solve(
+        result = solve(
             pipeline,
             objective=objective,
             backward_kind=BackwardKind.uniform(fused=fused),
             workers=1,
             time_limit=seconds,
         )
-        if found.status is Status.INFEASIBLE:
+        if result.status is Status.INFEASIBLE:
             yield sample("search, infeasible", None)
             continue
-        assert found.lower_bound is not None
-        ended = "search" if found.status is Status.OPTIMAL else "search, cut short"
-        yield sample(ended, int(found.lower_bound * pipeline.ticks.per_unit))
+        assert result.lower_bound is not None
+        ended = "search" if result.status is Status.OPTIMAL else "search, cut short"
+        yield sample(ended, int(result.lower_bound * pipeline.ticks.per_unit))
     yield sample("work", device_bounds.device_bound(problem.instance, objective).value)
     if best is None:
         return
@@ -133,13 +133,13 @@ def samples(case: Case, objective: Objective, best: int | None) -> Iterator[Samp
 def device_sets(case: Case) -> list[tuple[int, ...]]:
     """The sets that searches relax to, and one more at random."""
     pipeline = case.pipeline
-    found = subset_selection.single_devices(pipeline)
+    sets = subset_selection.single_devices(pipeline)
     for count in RelaxationParams().subset_sizes:
-        found += subset_selection.evenly_spaced_subsets(pipeline, count)
+        sets += subset_selection.evenly_spaced_subsets(pipeline, count)
     rng = Random(pipeline.num_stages)
     devices = range(pipeline.num_devices)
     some = tuple(sorted(rng.sample(devices, rng.randint(1, len(devices)))))
-    return [*dict.fromkeys([*found, some])]
+    return [*dict.fromkeys([*sets, some])]
 
 
 def relaxation(case: Case, objective: Objective, devices: tuple[int, ...], horizon: int) -> int:

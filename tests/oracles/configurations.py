@@ -42,8 +42,10 @@ def configurations(pipeline: Pipeline) -> Iterator[Pipeline]:
     elif pipeline.recompute == SEARCH_RECOMPUTE:
         layers = pipeline.model.layers
         for chosen in sets_that_recompute(pipeline.model):
-            made = (replace(one, recompute=does) for one, does in zip(layers, chosen, strict=True))
-            model = replace(pipeline.model, layers=tuple(made))
+            chosen_layers = (
+                replace(layer, recompute=does) for layer, does in zip(layers, chosen, strict=True)
+            )
+            model = replace(pipeline.model, layers=tuple(chosen_layers))
             yield replace(pipeline, model=model, partition=pipeline.counts, recompute=None)
     else:
         yield pipeline
@@ -57,11 +59,11 @@ def least_value(
     `fused` is None: every backward is whole or split.
     """
 
-    def best(one: Pipeline) -> int | None:
+    def best(candidate: Pipeline) -> int | None:
         if fused is None:
-            return exhaustive.best_mixed(one, objective=objective)
-        return exhaustive.best(one, fused=fused, objective=objective)
+            return exhaustive.best_mixed(candidate, objective=objective)
+        return exhaustive.best(candidate, fused=fused, objective=objective)
 
-    values = ((one, best(one)) for one in configurations(pipeline))
-    found = (one.ticks.time(value) for one, value in values if value is not None)
-    return min(found, default=None)
+    values = ((candidate, best(candidate)) for candidate in configurations(pipeline))
+    times = (candidate.ticks.time(value) for candidate, value in values if value is not None)
+    return min(times, default=None)

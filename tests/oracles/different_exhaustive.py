@@ -73,15 +73,15 @@ def _fits(case: Different, stage: int, order: Order) -> bool:
     activation, change, space = (
         row[stage] for row in (case.activation, case.memory_b, case.workspace)
     )
-    held = Fraction(0)
+    live = Fraction(0)
     for kind, microbatch in order:
         factor = case.memory[microbatch]
         during = {"F": factor * activation + space, "B": factor * max(0, change) + space}
         during |= {"W": Fraction(0), "X": Fraction(space)}
-        if case.limit is not None and held + during[kind] > case.limit:
+        if case.limit is not None and live + during[kind] > case.limit:
             return False
         after = {"F": activation, "B": change, "W": -activation - change, "X": -activation}
-        held += factor * after[kind]
+        live += factor * after[kind]
     return True
 
 

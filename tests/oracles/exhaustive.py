@@ -13,11 +13,11 @@ clock or after. Three facts keep it exact:
 * Given the order on every device and the first start of every device, earliest starts are
   best, for both objectives. So an operation starts at max(clock, device free, data there), and
   later only where waiting can pay: a device's first operation under device span, and a B of no
-  length that takes memory (below).
+  length that allocates memory (below).
 * Memory counts at the end of an instant: ends before starts, and an operation of no length has
   both. Several such operations may share an instant, in any order that the data flow has, so
   a device may be over its limit in between ("over") as long as nothing else happens until the
-  instant has brought it back. It may even pay to delay a B of no length that takes memory until
+  instant has brought it back. It may even pay to delay a B of no length that allocates memory until
   something of no length behind it can give memory back at the same instant; that instant is
   then one at which a device falls free or data arrive.
 * A node with the same operations done as another, and nothing later in it, is no worse.
@@ -45,17 +45,17 @@ class Step(NamedTuple):
 
     device: int
     duration: int
-    takes: int
-    """Memory taken at the start."""
-    gives: int
-    """Memory given at the end."""
+    allocates: int
+    """Memory allocated at the start."""
+    frees: int
+    """Memory freed at the end."""
     lag: int
     """p2p time to the next step of the chain."""
 
     @property
     def change(self) -> int:
         """Signed change of memory."""
-        return self.takes - self.gives
+        return self.allocates - self.frees
 
 
 class Problem(NamedTuple):
@@ -67,7 +67,7 @@ class Problem(NamedTuple):
     """W per group and stage; None where the backward is whole (BW)."""
     batches: tuple[int, ...]
     """Microbatches per group."""
-    room: Ints | None
+    headroom: Ints | None
     """Limit less static memory, per device."""
     to_device: tuple[tuple[Ints, ...], ...]
     """Per group and device, for a microbatch whose next step is k: time from the start of k to
@@ -86,7 +86,7 @@ class Batch(NamedTuple):
     """Its group."""
     step: int
     """Position of its next operation in the chain."""
-    owed: int
+    pending: int
     """Bit s: B of stage s is done and W is not."""
     ready: int
     """Earliest start of its next chain operation, at least the clock and the device's free time."""
@@ -143,8 +143,8 @@ def best_mixed(pipeline: Pipeline, *, objective: Goal) -> int | None:
     value: int | None = None
     for goal in dict.fromkeys(("makespan", objective)):
         for problem in problems:
-            found = Search(problem, goal, False, value).run()
-            value = value if found is None else found
+            best = Search(problem, goal, False, value).run()
+            value = value if best is None else best
     return value
 
 
@@ -172,9 +172,11 @@ def problem_of_groups(pipeline: Pipeline, groups: list[Group]) -> Problem:
     routes = range(len(groups))
     chains = tuple(_chain(pipeline, group) for group in groups)
     weights = tuple(_weights(pipeline, group) for group in groups)
-    room = None
+    headroom = None
     if ticks.limits is not None:
-        room = tuple(most - held for most, held in zip(ticks.limits, ticks.static, strict=True))
+        headroom = tuple(
+            limit - static for limit, static in zip(ticks.limits, ticks.static, strict=True)
+        )
     devices = range(pipeline.num_devices)
     reach = [[_reach(chains[r], weights[r], d) for d in devices] for r in routes]
     arrive = tuple(tuple(arrive for arrive, _ in rows) for rows in reach)
@@ -184,7 +186,7 @@ def problem_of_groups(pipeline: Pipeline, groups: list[Group]) -> Problem:
         for here in devices
     )
     batches = tuple(group.batches for group in groups)
-    return Problem(chains, weights, batches, room, arrive, leave, tails)
+    return Problem(chains, weights, batches, headroom, arrive, leave, tails)
 
 
 def _tail(chain: tuple[Step, ...], leave: Ints, device: int) -> int:
@@ -228,13 +230,13 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
         allocated = bw_allocates(pipeline, stage) + pipeline.ticks.costs.offload_memory[stage]
         return allocated, pipeline.ticks.retained[stage] + allocated
     whole, at_b = pipeline.ticks.costs.activation[stage], pipeline.ticks.costs.memory_b[stage]
-    kept, own = pipeline.ticks.retained[stage], pipeline.ticks.workspace[kind][stage]
-    takes, gives = {
-        OpKind.F: (kept, 0),
-        OpKind.B: (whole - kept + max(at_b, 0), max(-at_b, 0)),
+    retained, own = pipeline.ticks.retained[stage], pipeline.ticks.workspace[kind][stage]
+    allocates, frees = {
+        OpKind.F: (retained, 0),
+        OpKind.B: (whole - retained + max(at_b, 0), max(-at_b, 0)),
         OpKind.W: (0, whole + at_b),
     }[kind]
-    return takes + own, gives + own
+    return allocates + own, frees + own
 
 
 def _reach(
@@ -357,18 +359,18 @@ class Search:
         if position < len(chain) and (ahead is None or ahead.step > position):
             stage = 2 * len(weights) - 1 - position
             split = stage < len(weights) and weights[stage] is not None
-            owed = batch.owed | (1 << stage) if split else batch.owed
-            yield chain[position], batch._replace(step=position + 1, owed=owed)
+            pending = batch.pending | (1 << stage) if split else batch.pending
+            yield chain[position], batch._replace(step=position + 1, pending=pending)
         for stage, weight in enumerate(weights):
             if (
                 weight is not None
-                and batch.owed >> stage & 1
+                and batch.pending >> stage & 1
                 and (
                     ahead is None
-                    or (ahead.step >= 2 * len(weights) - stage and not ahead.owed >> stage & 1)
+                    or (ahead.step >= 2 * len(weights) - stage and not ahead.pending >> stage & 1)
                 )
             ):
-                yield weight, batch._replace(owed=batch.owed & ~(1 << stage))
+                yield weight, batch._replace(pending=batch.pending & ~(1 << stage))
 
     def _ahead(self, node: Node, index: int) -> Batch | None:
         """The microbatch that must go first, where order is kept."""
@@ -383,7 +385,7 @@ class Search:
         if node.first[step.device] < 0 and max(node.first) >= 0:
             begun = min(first for first in node.first if first >= 0)
             return list(range(earliest, begun + self._apart() + 1))
-        if self.problem.room is None or step.duration or step.change <= 0:
+        if self.problem.headroom is None or step.duration or step.change <= 0:
             return [earliest]
         events = {*node.free, *(batch.ready for batch in node.batches)}
         return [earliest, *sorted(event for event in events if event > earliest)]
@@ -404,13 +406,13 @@ class Search:
 
     def _fits(self, node: Node, step: Step) -> bool:
         """Whether memory allows it; at no length, the end of the instant decides (`_over`)."""
-        if self.problem.room is None or not step.duration:
+        if self.problem.headroom is None or not step.duration:
             return True
-        return node.level[step.device] + step.takes <= self.problem.room[step.device]
+        return node.level[step.device] + step.allocates <= self.problem.headroom[step.device]
 
     def _over(self, node: Node) -> bool:
-        room = self.problem.room
-        return room is not None and any(map(gt, node.level, room))
+        headroom = self.problem.headroom
+        return headroom is not None and any(map(gt, node.level, headroom))
 
     def _add(self, node: Node, index: int, step: Step, after: Batch, start: int) -> Node:
         """The node with one more operation."""
@@ -418,14 +420,14 @@ class Search:
         end = start + step.duration
         chain_work = node.chain_work
         if after.step > node.batches[index].step:
-            after = Batch(after.route, after.step, after.owed, end + step.lag)
+            after = Batch(after.route, after.step, after.pending, end + step.lag)
             chain_work = _put(chain_work, device, chain_work[device] - step.duration)
         left = _put(node.left, device, node.left[device] - 1)
         times = zip(_put(node.free, device, end), left, strict=True)
         free = tuple([start if more and time < start else time for time, more in times])
         batches = [
-            self._settle(after if other == index else batch, start, free)
-            for other, batch in enumerate(node.batches)
+            self._settle(after if position == index else batch, start, free)
+            for position, batch in enumerate(node.batches)
         ]
         return Node(
             start,
@@ -440,10 +442,10 @@ class Search:
 
     def _settle(self, batch: Batch, clock: int, free: Ints) -> Batch:
         """Raise `ready` to what it must be: no sooner than the clock, and the device free."""
-        route, step, owed, ready = batch
+        route, step, pending, ready = batch
         chain = self.problem.chains[route]
-        least = 0 if step == len(chain) else max(ready, clock, free[chain[step].device])
-        return batch if least == ready else Batch(route, step, owed, least)
+        ready_at = 0 if step == len(chain) else max(ready, clock, free[chain[step].device])
+        return batch if ready_at == ready else Batch(route, step, pending, ready_at)
 
     def _key(self, node: Node) -> object:
         done = tuple(batch[:3] for batch in node.batches)

@@ -45,26 +45,30 @@ def best(pipeline: Pipeline, *, fused: bool | None, spans: bool = False) -> Best
     devices = range(pipeline.num_devices)
     choices = [list(orders(pipeline, device, fused)) for device in devices]
     times = {slot: duration_of(pipeline, slot) for choice in choices for o in choice for slot in o}
-    ends, least = [], []
+    ends, device_spans = [], []
     for chosen in product(*choices):
         end = makespan(pipeline, chosen, times)
         if end is not None:
             ends.append(end)
             if spans:
-                made = timing.schedule(pipeline, _codes(pipeline, chosen), Objective.DEVICE_SPAN)
-                least.append(made.metrics.device_span_ticks)
-    return Best(min(ends, default=None), min(least, default=None))
+                schedule = timing.schedule(
+                    pipeline, _codes(pipeline, chosen), Objective.DEVICE_SPAN
+                )
+                device_spans.append(schedule.metrics.device_span_ticks)
+    return Best(min(ends, default=None), min(device_spans, default=None))
 
 
 def _codes(pipeline: Pipeline, chosen: Orders) -> list[Ints]:
     return [
-        np.array([c for one, *rest in order for c in _slot(pipeline, one, rest)], dtype=np.int64)
+        np.array(
+            [c for first, *rest in order for c in _slot(pipeline, first, rest)], dtype=np.int64
+        )
         for order in chosen
     ]
 
 
-def _slot(pipeline: Pipeline, one: Op, rest: list[Op]) -> list[int]:
-    return [pipeline.code(*one), *(~pipeline.code(*other) for other in rest)]
+def _slot(pipeline: Pipeline, first: Op, rest: list[Op]) -> list[int]:
+    return [pipeline.code(*first), *(~pipeline.code(*partner) for partner in rest)]
 
 
 def orders(pipeline: Pipeline, device: int, fused: bool | None) -> Iterator[tuple[Slot, ...]]:
@@ -84,7 +88,7 @@ def orders(pipeline: Pipeline, device: int, fused: bool | None) -> Iterator[tupl
 
 
 def _orders(
-    pipeline: Pipeline, device: int, left: frozenset[Op], held: int
+    pipeline: Pipeline, device: int, left: frozenset[Op], live: int
 ) -> Iterator[tuple[Slot, ...]]:
     if not left:
         yield ()
@@ -93,10 +97,10 @@ def _orders(
     slots += [(f, b) for f in ready for b in ready if f.kind is F and may_pair(pipeline, f, b)]
     for slot in slots:
         limits = pipeline.ticks.limits
-        most = held + sum(allocated(pipeline, *op[:3]) for op in slot)
-        if limits and most > limits[device]:
+        peak = live + sum(allocated(pipeline, *op[:3]) for op in slot)
+        if limits and peak > limits[device]:
             continue
-        after = most - sum(freed(pipeline, *op[:3]) for op in slot)
+        after = peak - sum(freed(pipeline, *op[:3]) for op in slot)
         rest = _orders(pipeline, device, left - set(slot), after)
         for later in rest:
             yield (slot, *later)
@@ -109,15 +113,15 @@ def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
     if kind is W:
         return frozenset({op._replace(kind=B)})
     step = -1 if kind is F else 1
-    others = {op._replace(stage=stage + step), op._replace(slice=part + step)}
-    found = {
-        other
-        for other in others
-        if 0 <= other.stage < pipeline.num_stages and 0 <= other.slice < (pipeline.slices or 1)
+    neighbours = {op._replace(stage=stage + step), op._replace(slice=part + step)}
+    inputs = {
+        source
+        for source in neighbours
+        if 0 <= source.stage < pipeline.num_stages and 0 <= source.slice < (pipeline.slices or 1)
     }
     if kind is F:
-        return frozenset(found)
-    either = {other._replace(kind=one) for other in found for one in (B, BW)}
+        return frozenset(inputs)
+    either = {source._replace(kind=kind) for source in inputs for kind in (B, BW)}
     return frozenset({op._replace(kind=F), *either})
 
 
@@ -127,18 +131,18 @@ def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int 
     there = {op for order in chosen for slot in order for op in slot}
     done: dict[Op, int] = {}
     free = [0] * len(left)
-    moved = True
-    while moved:
-        moved = False
+    progressed = True
+    while progressed:
+        progressed = False
         for device, order in enumerate(left):
             while order:
                 slot = order[0]
-                waits = [(one, op) for op in slot for one in waits_for(pipeline, op) & there]
+                waits = [(source, op) for op in slot for source in waits_for(pipeline, op) & there]
                 if not all(cause in done for cause, _ in waits):
                     break
                 arrivals = [done[cause] + lag_of(pipeline, cause, op) for cause, op in waits]
                 order.pop(0)
                 free[device] = max([free[device], *arrivals]) + times[slot]
                 done.update(dict.fromkeys(slot, free[device]))
-                moved = True
+                progressed = True
     return None if any(left) else max(free)

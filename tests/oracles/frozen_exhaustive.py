@@ -56,7 +56,7 @@ Waiting = tuple[Job, list[Key]]
 def _jobs(
     pipeline: Pipeline, stages: list[StageGiven], delay: int, *, whole: bool
 ) -> dict[Key, Waiting]:
-    found: dict[Key, Waiting] = {}
+    jobs: dict[Key, Waiting] = {}
     nowhere, last = pipeline.num_devices, len(stages) - 1
     trained = next((n for n, stage in enumerate(stages) if not stage.frozen), len(stages))
 
@@ -65,7 +65,7 @@ def _jobs(
         here, there = stages[source].device, stages[target].device
         if here == there or not delay:
             return key
-        found["sent", *key] = Job(nowhere, ("sent", hash(key)), delay, frozenset(), 0, 0), [key]
+        jobs["sent", *key] = Job(nowhere, ("sent", hash(key)), delay, frozenset(), 0, 0), [key]
         return ("sent", *key)
 
     for j in range(pipeline.batches):
@@ -74,23 +74,23 @@ def _jobs(
             waits = [("F", n, j - 1), ("unshard", n)]
             if n:
                 waits.append(sent(("F", n - 1, j), n - 1, n))
-            found["F", n, j] = _compute(stage, stage.forward, stage.activation, given_back), waits
+            jobs["F", n, j] = _compute(stage, stage.forward, stage.activation, given_back), waits
         for n in range(last, trained - 1, -1):
             stage = stages[n]
             waits = [("B", n, j - 1), ("F", n, j)]
             if n < last:
                 waits.append(sent(("B", n + 1, j), n + 1, n))
-            found["B", n, j] = _backward(stage, whole=whole), waits
+            jobs["B", n, j] = _backward(stage, whole=whole), waits
             if not (whole or stage.frozen):
                 left = stage.activation + stage.memory_b
                 w = _compute(stage, stage.weight, 0, left)
-                found["W", n, j] = w, [("W", n, j - 1), ("B", n, j)]
-    _add_step(found, pipeline, stages, trained, whole=whole)
-    return found
+                jobs["W", n, j] = w, [("W", n, j - 1), ("B", n, j)]
+    _add_step(jobs, pipeline, stages, trained, whole=whole)
+    return jobs
 
 
-def _compute(stage: StageGiven, time: int, takes: int, gives: int) -> Job:
-    return Job(stage.device, ("compute", stage.device), time, frozenset(), takes, gives)
+def _compute(stage: StageGiven, time: int, allocates: int, frees: int) -> Job:
+    return Job(stage.device, ("compute", stage.device), time, frozenset(), allocates, frees)
 
 
 def _backward(stage: StageGiven, *, whole: bool) -> Job:
@@ -98,12 +98,12 @@ def _backward(stage: StageGiven, *, whole: bool) -> Job:
         return _compute(stage, stage.backward_input, 0, stage.activation)
     if whole:
         return _compute(stage, stage.backward_input + stage.weight, 0, stage.activation)
-    takes, gives = max(0, stage.memory_b), max(0, -stage.memory_b)
-    return _compute(stage, stage.backward_input, takes, gives)
+    allocates, frees = max(0, stage.memory_b), max(0, -stage.memory_b)
+    return _compute(stage, stage.backward_input, allocates, frees)
 
 
 def _add_step(
-    found: dict[Key, Waiting],
+    jobs: dict[Key, Waiting],
     pipeline: Pipeline,
     stages: list[StageGiven],
     trained: int,
@@ -118,19 +118,19 @@ def _add_step(
     for n, stage in enumerate(stages):
         kind = "F" if n < trained else "B" if stage.frozen or whole else "W"
         closed[n] = [(kind, n, j) for j in range(pipeline.batches)]
-        queue, held = ("collective", stage.device), stage.unshard_memory
+        queue, memory = ("collective", stage.device), stage.unshard_memory
         if opens:
-            opened = Job(stage.device, queue, stage.unshard, frozenset(), held, 0)
-            found["unshard", n] = opened, []
+            opened = Job(stage.device, queue, stage.unshard, frozenset(), memory, 0)
+            jobs["unshard", n] = opened, []
         if gathered or (syncs and not stage.frozen):
             time = 0 if stage.frozen else stage.gradient_sync
-            found["sync", n] = Job(stage.device, queue, time, frozenset(), 0, held), closed[n]
+            jobs["sync", n] = Job(stage.device, queue, time, frozenset(), 0, memory), closed[n]
             closed[n] = [("sync", n)]
     for device in range(pipeline.num_devices):
-        updated = [n for n, one in enumerate(stages) if not one.frozen]
-        mine = [n for n in updated if stages[n].device == device]
-        time = sum(stages[n].optimizer for n in mine)
-        if mine and any(stages[n].optimizer for n in updated):
-            waits = updated if pipeline.optimizer_barrier else mine
+        updated = [n for n, stage in enumerate(stages) if not stage.frozen]
+        own_stages = [n for n in updated if stages[n].device == device]
+        time = sum(stages[n].optimizer for n in own_stages)
+        if own_stages and any(stages[n].optimizer for n in updated):
+            waits = updated if pipeline.optimizer_barrier else own_stages
             job = Job(device, ("compute", device), time, frozenset(), 0, 0)
-            found["optimizer", device] = job, [key for n in waits for key in closed[n]]
+            jobs["optimizer", device] = job, [key for n in waits for key in closed[n]]

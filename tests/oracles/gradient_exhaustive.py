@@ -26,8 +26,8 @@ class Job(NamedTuple):
     time: int
     after: frozenset[int]
     """Numbers of the operations that must have ended."""
-    takes: int
-    gives: int
+    allocates: int
+    frees: int
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class State:
     """Set of the jobs that have ended, as bits."""
     running: tuple[tuple[int, int], ...]
     """Job and ticks left, sorted."""
-    held: tuple[int, ...]
+    live: tuple[int, ...]
     elapsed: tuple[int, ...]
     """Ticks of every device from its first operation on; -1: it has not begun."""
 
@@ -56,20 +56,24 @@ def jobs_of(pipeline: Pipeline, *, whole: bool) -> list[Job]:
     number = {key: place for place, key in enumerate(jobs)}
     after = _Waits(pipeline, number, whole=whole)
     return [
-        job._replace(after=frozenset(number[one] for one in after(*key) if one in number))
+        job._replace(
+            after=frozenset(
+                number[predecessor] for predecessor in after(*key) if predecessor in number
+            )
+        )
         for key, job in jobs.items()
     ]
 
 
 def _compute(pipeline: Pipeline, *, whole: bool) -> dict[Key, Job]:
-    ticks, found = pipeline.ticks, dict[Key, Job]()
+    ticks, jobs = pipeline.ticks, dict[Key, Job]()
     for stage, device in enumerate(pipeline.hosts[0]):
         for kind in (OpKind.F, OpKind.BW) if whole else (OpKind.F, OpKind.B, OpKind.W):
             memory = _memory(pipeline, kind, stage)
             time = ticks.durations[kind][stage]
             for j in range(pipeline.batches):
-                found[kind, stage, j] = Job(device, ("compute", device), time, frozenset(), *memory)
-    return found
+                jobs[kind, stage, j] = Job(device, ("compute", device), time, frozenset(), *memory)
+    return jobs
 
 
 def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
@@ -78,12 +82,12 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     if kind is OpKind.BW:
         allocated = bw_allocates(pipeline, stage)
         return allocated, int(costs.kept[stage] * unit) + allocated
-    activation, kept, change = (
+    activation, retained, change = (
         int(row[stage] * unit) for row in (costs.activation, costs.kept, costs.memory_b)
     )
-    takes, gives = {
-        OpKind.F: (kept, 0),
-        OpKind.B: (activation - kept + max(change, 0), max(-change, 0)),
+    allocates, frees = {
+        OpKind.F: (retained, 0),
+        OpKind.B: (activation - retained + max(change, 0), max(-change, 0)),
         OpKind.W: (0, activation + change),
     }[kind]
     field = {
@@ -92,38 +96,38 @@ def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
         OpKind.W: costs.weight_workspace,
     }[kind]
     workspace = int(field[stage] * unit)
-    return takes + workspace, gives + workspace
+    return allocates + workspace, frees + workspace
 
 
 def _moves(pipeline: Pipeline) -> dict[Key, Job]:
     """What moves to the host and back, of every microbatch."""
-    costs, ticks, found = pipeline.costs, pipeline.ticks, dict[Key, Job]()
+    costs, ticks, jobs = pipeline.costs, pipeline.ticks, dict[Key, Job]()
     shared, none = pipeline.host_link == "shared", frozenset[int]()
     for stage, device in enumerate(pipeline.hosts[0]):
         amount = int(costs.offload_memory[stage] * ticks.memory_per_unit)
         time = int(costs.offload_time[stage] * ticks.per_unit)
         out, back = (("host" if shared else way, device) for way in ("out", "back"))
         for j in range(pipeline.batches if amount else 0):
-            found["out", stage, j] = Job(device, out, time, none, 0, amount)
-            found["back", stage, j] = Job(device, back, time, none, amount, 0)
-    return found
+            jobs["out", stage, j] = Job(device, out, time, none, 0, amount)
+            jobs["back", stage, j] = Job(device, back, time, none, amount, 0)
+    return jobs
 
 
 def _around(pipeline: Pipeline) -> dict[Key, Job]:
-    costs, found = pipeline.ticks.costs, dict[Key, Job]()
+    costs, jobs = pipeline.ticks.costs, dict[Key, Job]()
     gathered, none = any(costs.unshard_memory), frozenset[int]()
     for stage, device in enumerate(pipeline.hosts[0]):
         queue, amount = ("collective", device), costs.unshard_memory[stage]
         if gathered or any(costs.unshard):
-            found["unshard", stage] = Job(device, queue, costs.unshard[stage], none, amount, 0)
+            jobs["unshard", stage] = Job(device, queue, costs.unshard[stage], none, amount, 0)
         if gathered or any(costs.gradient_sync):
-            found["sync", stage] = Job(device, queue, costs.gradient_sync[stage], none, 0, amount)
+            jobs["sync", stage] = Job(device, queue, costs.gradient_sync[stage], none, 0, amount)
     if any(costs.optimizer):
         for device in range(pipeline.num_devices):
-            mine = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
-            time = sum(costs.optimizer[stage] for stage in mine)
-            found["optimizer", device] = Job(device, ("compute", device), time, none, 0, 0)
-    return found
+            own_stages = [stage for stage, host in enumerate(pipeline.hosts[0]) if host == device]
+            time = sum(costs.optimizer[stage] for stage in own_stages)
+            jobs["optimizer", device] = Job(device, ("compute", device), time, none, 0, 0)
+    return jobs
 
 
 class _Waits:
@@ -174,18 +178,18 @@ def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | N
     limits, static, devices = pipeline.ticks.limits, pipeline.ticks.static, pipeline.num_devices
     if limits is not None and any(map(int.__gt__, static, limits)):
         return None
-    room = limits and (*map(int.__sub__, limits, static), 0)
-    search = _Search(jobs, room, devices)
+    headroom = limits and (*map(int.__sub__, limits, static), 0)
+    search = _Search(jobs, headroom, devices)
     level = {State(0, (), (0,) * (devices + 1), (-1,) * (devices + 1))}
     best: int | None = None
     for now in range(1 + (2 if span else 1) * sum(job.time for job in jobs)):
-        reached = {one for state in level for one in search.started(state)}
+        reached = {following for state in level for following in search.started(state)}
         ended = [state for state in reached if state.done == search.all]
         if ended and not span:
             return now
         if ended:
-            found = min(max(state.elapsed) for state in ended)
-            best = found if best is None else min(best, found)
+            shortest = min(max(state.elapsed) for state in ended)
+            best = shortest if best is None else min(best, shortest)
         level = {search.stepped(state) for state in reached if state.done != search.all}
         if best is not None:
             level = {state for state in level if max(state.elapsed) < best}
@@ -195,8 +199,8 @@ def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | N
 
 
 class _Search:
-    def __init__(self, jobs: list[Job], room: tuple[int, ...] | None, devices: int) -> None:
-        self.jobs, self.room, self.devices = jobs, room, devices
+    def __init__(self, jobs: list[Job], headroom: tuple[int, ...] | None, devices: int) -> None:
+        self.jobs, self.headroom, self.devices = jobs, headroom, devices
         self.all = 2 ** len(jobs) - 1
         self.last = [
             sum(1 << number for number, job in enumerate(jobs) if job.device == device)
@@ -209,36 +213,36 @@ class _Search:
         while todo:
             here = todo.pop()
             yield here
-            for other in self._after_one(here):
-                if other not in seen:
-                    seen.add(other)
-                    todo.append(other)
+            for following in self._after_one(here):
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
 
     def _after_one(self, state: State) -> Iterator[State]:
         busy = {self.jobs[number].resource for number, _ in state.running}
         begun = state.done | sum(1 << number for number, _ in state.running)
         for number, job in enumerate(self.jobs):
-            ready = all(state.done >> other & 1 for other in job.after)
+            ready = all(state.done >> predecessor & 1 for predecessor in job.after)
             if begun >> number & 1 or job.resource in busy or not ready:
                 continue
-            held, elapsed = list(state.held), list(state.elapsed)
-            held[job.device] += job.takes
-            if self.room is not None and held[job.device] > self.room[job.device]:
+            live, elapsed = list(state.live), list(state.elapsed)
+            live[job.device] += job.allocates
+            if self.headroom is not None and live[job.device] > self.headroom[job.device]:
                 continue
             if job.device < self.devices:
                 elapsed[job.device] = max(0, elapsed[job.device])
             running = tuple(sorted((*state.running, (number, job.time))))
-            yield self._ended(State(state.done, running, tuple(held), tuple(elapsed)))
+            yield self._ended(State(state.done, running, tuple(live), tuple(elapsed)))
 
     def _ended(self, state: State) -> State:
         """The state once all operations with no time left have ended."""
-        held, done = list(state.held), state.done
+        live, done = list(state.live), state.done
         for number, left in state.running:
             if not left:
                 done |= 1 << number
-                held[self.jobs[number].device] -= self.jobs[number].gives
-        running = tuple(one for one in state.running if one[1])
-        return replace(state, done=done, running=running, held=tuple(held))
+                live[self.jobs[number].device] -= self.jobs[number].frees
+        running = tuple(entry for entry in state.running if entry[1])
+        return replace(state, done=done, running=running, live=tuple(live))
 
     def stepped(self, state: State) -> State:
         """The state a tick later."""

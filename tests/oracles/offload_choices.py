@@ -22,12 +22,12 @@ def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
             offload=layer.offload and not offload,
             recompute=layer.recompute and not recompute,
         )
-        found = [bare]
+        layers = [bare]
         if recompute and not bare.offload:
-            found.append(replace(bare, recompute=True))
+            layers.append(replace(bare, recompute=True))
         if offload and layer.offload_time and not bare.recompute:
-            found.append(replace(bare, offload=True))
-        return found
+            layers.append(replace(bare, offload=True))
+        return layers
 
     for layers in product(*map(ways, pipeline.model.layers)):
         model = replace(pipeline.model, layers=layers)
@@ -36,6 +36,9 @@ def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
 
 def least_of_all(pipeline: Pipeline, *, whole: bool, span: bool = False) -> Fraction | None:
     """Least value over every choice, in the user's unit; None where none keeps the limits."""
-    every = ((made, least_value(made, whole=whole, span=span)) for made in every_choice(pipeline))
-    values = (made.ticks.time(value) for made, value in every if value is not None)
+    every = (
+        (candidate, least_value(candidate, whole=whole, span=span))
+        for candidate in every_choice(pipeline)
+    )
+    values = (candidate.ticks.time(value) for candidate, value in every if value is not None)
     return min(values, default=None)

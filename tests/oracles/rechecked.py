@@ -1,4 +1,4 @@
-"""A search beside the optimum of an oracle, and the re-checker's answer to it and to more."""
+"""A search against the optimum of an oracle, and the re-checker's answer to it and to more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.oracles import exhaustive_pairs
 
 def assert_solved(
     pipeline: Pipeline,
-    least: Fraction | None,
+    optimum: Fraction | None,
     *,
     whole: bool | None,
     span: bool,
@@ -23,35 +23,35 @@ def assert_solved(
     The re-checker confirms it, and refutes a bound above it, as `assert_proved` says. `whole` is
     None: every backward is whole or split.
     """
-    found = solve(
+    result = solve(
         pipeline,
         objective=Objective.DEVICE_SPAN if span else Objective.MAKESPAN,
         backward_kind={True: "whole", False: "split", None: "mixed"}[whole],
         workers=1,
         time_limit=600,
     )
-    assert found.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
-    assert found.value == least
-    if least is not None:
-        assert found.schedule is not None
-        assert ppopt.verify(found.schedule) == []
-    assert_proved(found, more)
-    return found
+    assert result.status is (Status.INFEASIBLE if optimum is None else Status.OPTIMAL)
+    assert result.value == optimum
+    if optimum is not None:
+        assert result.schedule is not None
+        assert ppopt.verify(result.schedule) == []
+    assert_proved(result, more)
+    return result
 
 
-def assert_proved(found: Result, more: Fraction | None = None) -> None:
+def assert_proved(result: Result, more: Fraction | None = None) -> None:
     """The re-checker confirms the result, and refutes a bound of one tick more by a schedule.
 
     Of several pipelines the bound is `more` higher, where that is given.
     """
-    assert ppopt.recheck(found, workers=1).verdict is Verdict.CONFIRMED
-    if found.status is Status.INFEASIBLE:
+    assert ppopt.recheck(result, workers=1).verdict is Verdict.CONFIRMED
+    if result.status is Status.INFEASIBLE:
         return
-    claim = found.claim
+    claim = result.claim
     assert claim is not None and claim.bound is not None
     higher = claim._replace(bound=claim.bound + 1)
     if claim.bound_time is not None:
-        tick = Fraction(1, found.pipeline.ticks.per_unit)
+        tick = Fraction(1, result.pipeline.ticks.per_unit)
         higher = claim._replace(bound_time=claim.bound_time + (more or tick))
     wrong = check(higher, 60.0, 1, 1, lambda _: None)
     assert wrong.verdict is Verdict.WRONG
@@ -62,5 +62,5 @@ def assert_like_every_order(pipeline: Pipeline, *, whole: bool | None, spans: bo
     """A search, and the re-checker, agree with every order of every device, pairs included."""
     best = exhaustive_pairs.best(pipeline, fused=whole, spans=spans)
     for span, ticks in ((False, best.makespan), *([(True, best.device_span)] if spans else [])):
-        least = None if ticks is None else pipeline.ticks.time(ticks)
-        assert_solved(pipeline, least, whole=whole, span=span)
+        optimum = None if ticks is None else pipeline.ticks.time(ticks)
+        assert_solved(pipeline, optimum, whole=whole, span=span)

@@ -26,18 +26,18 @@ class Times(NamedTuple):
 
 def simulate(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Times | None:
     """Run the rows; None where they stop for good, or two devices post in different orders."""
-    found = Times({}, {})
+    times = Times({}, {})
     clock = [0] * len(rows)
     left = [deque(row) for row in rows]
     queues: dict[frozenset[int], dict[int, deque[tuple[Action, int]]]] = {}
     free: dict[frozenset[int], int] = {}
-    moved = True
-    while moved:
-        moved = False
+    progressed = True
+    while progressed:
+        progressed = False
         for device, row in enumerate(left):
-            while row and _step(pipeline, device, row[0], clock, queues, found):
+            while row and _step(pipeline, device, row[0], clock, queues, times):
                 row.popleft()
-                moved = True
+                progressed = True
         for pair, ends in queues.items():
             while len(ends) == 2 and all(ends.values()):
                 heads = [queue.popleft() for queue in ends.values()]
@@ -47,9 +47,9 @@ def simulate(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Times | None:
                 send = sends.pop()
                 start = max(free.get(pair, 0), *(posted for _, posted in heads))
                 free[pair] = start + _time(pipeline, send)
-                found.transfers[send] = start, free[pair]
-                moved = True
-    return None if any(left) else found
+                times.transfers[send] = start, free[pair]
+                progressed = True
+    return None if any(left) else times
 
 
 def _step(
@@ -58,7 +58,7 @@ def _step(
     cell: tuple[Action, ...],
     clock: list[int],
     queues: dict[frozenset[int], dict[int, deque[tuple[Action, int]]]],
-    found: Times,
+    times: Times,
 ) -> bool:
     """Do the next cell of a device, if it can be done."""
     action = cell[0]
@@ -70,28 +70,28 @@ def _step(
         return True
     if action.kind not in KINDS:
         return True
-    inputs = [_input(pipeline, one, found) for one in cell]
+    inputs = [_input(pipeline, action, times) for action in cell]
     if None in inputs:
         return False
     start = max(clock[device], *(time for time in inputs if time is not None))
-    ops = [Op(KINDS[one.kind], one.stage, one.microbatch or 0) for one in cell]
+    ops = [Op(KINDS[action.kind], action.stage, action.microbatch or 0) for action in cell]
     clock[device] = start + duration_of(pipeline, ops)
-    found.operations.update(dict.fromkeys(cell, (start, clock[device])))
+    times.operations.update(dict.fromkeys(cell, (start, clock[device])))
     return True
 
 
-def _input(pipeline: Pipeline, action: Action, found: Times) -> int | None:
+def _input(pipeline: Pipeline, action: Action, times: Times) -> int | None:
     """When what an operation needs from another stage is there; None: not yet."""
     step = {ActionKind.F: -1, ActionKind.B: 1, ActionKind.BW: 1}.get(action.kind, 0)
-    other = action.stage + step
-    if not step or not 0 <= other < pipeline.num_stages:
+    neighbour = action.stage + step
+    if not step or not 0 <= neighbour < pipeline.num_stages:
         return 0
-    if pipeline.device(other, 0) != pipeline.device(action.stage, 0):
+    if pipeline.device(neighbour, 0) != pipeline.device(action.stage, 0):
         kind = ActionKind.SEND_F if action.kind is ActionKind.F else ActionKind.SEND_B
-        known = found.transfers.get(Action(kind, other, action.microbatch))
+        known = times.transfers.get(Action(kind, neighbour, action.microbatch))
         return None if known is None else known[1]
     kinds = [ActionKind.F] if step < 0 else [ActionKind.B, ActionKind.BW]
-    ends = [found.operations.get(Action(kind, other, action.microbatch)) for kind in kinds]
+    ends = [times.operations.get(Action(kind, neighbour, action.microbatch)) for kind in kinds]
     return next((end[1] for end in ends if end is not None), None)
 
 

@@ -19,21 +19,21 @@ class UndecidedError(Exception):
     """There are more states than the caller allows."""
 
 
-def least_makespan(pipeline: Pipeline, *, whole: bool, most: float = inf) -> int | None:
+def least_makespan(pipeline: Pipeline, *, whole: bool, max_states: float = inf) -> int | None:
     """Ticks; None where the memory limits allow no schedule.
 
     Raises UndecidedError beyond so many states.
     """
-    return _least(pipeline, dict.fromkeys(places(pipeline), not whole), most)
+    return _minimum(pipeline, dict.fromkeys(places(pipeline), not whole), max_states)
 
 
-def least_mixed(pipeline: Pipeline, *, most: float = inf) -> int | None:
-    """The same, every backward whole or split, beside every such choice."""
+def least_mixed(pipeline: Pipeline, *, max_states: float = inf) -> int | None:
+    """The same, every backward whole or split, against every such choice."""
     every = places(pipeline)
     choices = product((False, True), repeat=len(every))
-    each = most / 2 ** len(every)
-    found = (_least(pipeline, dict(zip(every, one, strict=True)), each) for one in choices)
-    return min((value for value in found if value is not None), default=None)
+    each = max_states / 2 ** len(every)
+    values = (_minimum(pipeline, dict(zip(every, choice, strict=True)), each) for choice in choices)
+    return min((value for value in values if value is not None), default=None)
 
 
 def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, int]:
@@ -44,14 +44,14 @@ def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, in
     return work
 
 
-def _fits(pipeline: Pipeline, op: Op, held: int) -> bool:
-    """Whether its device has room for what an operation takes, beside what it holds."""
+def _fits(pipeline: Pipeline, op: Op, live: int) -> bool:
+    """Whether its device has headroom for what an operation allocates."""
     limits = pipeline.ticks.limits
     device = pipeline.device(op.stage, op.microbatch)
-    return limits is None or held + allocated(pipeline, *op[:3]) <= limits[device]
+    return limits is None or live + allocated(pipeline, *op[:3]) <= limits[device]
 
 
-def _least(pipeline: Pipeline, split: Split, most: float) -> int | None:
+def _minimum(pipeline: Pipeline, split: Split, max_states: float) -> int | None:
     every = jobs(pipeline, split)
     needs = {job: _needs(pipeline, split, job) for job in every}
     machine = {job: _machine(pipeline, job) for job in every}
@@ -64,36 +64,36 @@ def _least(pipeline: Pipeline, split: Split, most: float) -> int | None:
     def go(
         ends: dict[object, int],
         free: dict[object, int],
-        held: dict[int, int],
+        live: dict[int, int],
         left: dict[object, int],
     ) -> None:
         """Append every job in turn; `left` is the work that each device and link still has."""
-        least = max(free.get(where, 0) + more for where, more in left.items())
-        if best and least >= best[-1]:
+        earliest_end = max(free.get(where, 0) + more for where, more in left.items())
+        if best and earliest_end >= best[-1]:
             return
         if len(ends) == len(every):
-            best.append(least)
+            best.append(earliest_end)
             return
         key = (frozenset(ends.items()), frozenset(free.items()))
         if key in seen:
             return
         seen[key] = True
-        if len(seen) > most:
-            raise UndecidedError(f"more than {most:.0f} states")
+        if len(seen) > max_states:
+            raise UndecidedError(f"more than {max_states:.0f} states")
         for job in every:
             name = job if isinstance(job[0], str) else job[0]
-            if name in ends or not all(one in ends for one in needs[job]):
+            if name in ends or not all(need in ends for need in needs[job]):
                 continue
             where = machine[job]
-            after = dict(held)
+            after = dict(live)
             if not isinstance(job[0], str):
                 op = job[0]
-                if not _fits(pipeline, op, held[where]):
+                if not _fits(pipeline, op, live[where]):
                     continue
                 change = allocated(pipeline, *op[:3])
                 change -= freed(pipeline, *op[:3])
                 after[where] += change
-            begin = max([free.get(where, 0), *(ends[one] for one in needs[job])])
+            begin = max([free.get(where, 0), *(ends[need] for need in needs[job])])
             end = begin + length[job]
             rest = left | {where: left[where] - length[job]}
             go(ends | {name: end}, free | {where: end}, after, rest)

@@ -26,7 +26,7 @@ def span(pipeline: Pipeline, fused: bool = False) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("given", "fused", "expected"),
+    ("fields", "fused", "expected"),
     [
         # One device: everything in a row. B alone may end in an instant.
         ({"stages": 1, "batches": 2, "forward": 2, "backward": 4}, True, (12, 12)),
@@ -61,13 +61,13 @@ def span(pipeline: Pipeline, fused: bool = False) -> int | None:
         ({"stages": 2, "batches": 2, "routes": 2}, True, (6, 6)),
     ],
 )  # fmt: skip
-def test_derived_values(given: dict[str, Any], fused: bool, expected: tuple[int, int]) -> None:
-    pipeline = Pipeline(**given)
+def test_derived_values(fields: dict[str, Any], fused: bool, expected: tuple[int, int]) -> None:
+    pipeline = Pipeline(**fields)
     assert (makespan(pipeline, fused), span(pipeline, fused)) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "fused", "expected"),
+    ("fields", "fused", "expected"),
     [
         # One microbatch at a time, the next F at the instant the memory falls free: 2 x (1+1+2+2).
         ({"stages": 2, "batches": 2, "mem_limit": [1, 2]}, True, 12),
@@ -104,9 +104,9 @@ def test_derived_values(given: dict[str, Any], fused: bool, expected: tuple[int,
     ],
 )  # fmt: skip
 def test_derived_values_under_a_limit(
-    given: dict[str, Any], fused: bool, expected: int | None
+    fields: dict[str, Any], fused: bool, expected: int | None
 ) -> None:
-    pipeline = Pipeline(**given)
+    pipeline = Pipeline(**fields)
     assert makespan(pipeline, fused) == expected
 
 
@@ -115,7 +115,7 @@ INSTANT = {"backward_input": 0, "placement": (0, 1, 0), "stages": 3}
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("fields", "expected"),
     [
         # B would take 3 and W give back 4 at the same instant: the 3 are never held.
         ({"stages": 1, "batches": 2, "forward": 2, "backward_input": 0, "weight": 0,
@@ -132,9 +132,9 @@ INSTANT = {"backward_input": 0, "placement": (0, 1, 0), "stages": 3}
     ],
 )  # fmt: skip
 def test_operations_without_length_share_an_instant(
-    given: dict[str, Any], expected: int | None
+    fields: dict[str, Any], expected: int | None
 ) -> None:
-    pipeline = Pipeline(**given)
+    pipeline = Pipeline(**fields)
     assert makespan(pipeline) == expected
 
 

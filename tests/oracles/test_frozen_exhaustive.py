@@ -77,8 +77,8 @@ def _stage(draw: st.DrawFn, device: int, *, before: bool, after: bool) -> StageG
 
 def _judge(drawn: Drawn, *, whole: bool, span: bool) -> None:
     pipeline, stages, delay = drawn
-    least = least_frozen_value(pipeline, stages, delay, whole=whole, span=span)
-    time = None if least is None else pipeline.ticks.time(least)
+    optimum = least_frozen_value(pipeline, stages, delay, whole=whole, span=span)
+    time = None if optimum is None else pipeline.ticks.time(optimum)
     assert_solved(pipeline, time, whole=whole, span=span)
 
 
@@ -105,8 +105,8 @@ def test_a_device_that_trains_nothing_has_no_optimizer() -> None:
         stages=3, placement=(0, 0, 1), batches=1, forward=3, backward_input=2, weight=1,
         frozen=[True, True, False], unshard=[1, 1, 0], optimizer=1, optimizer_barrier=True,
     )  # fmt: skip
-    found = solve(pipeline, objective=Objective.DEVICE_SPAN, workers=1)
-    assert (found.status, found.value) == (Status.OPTIMAL, 7)
-    assert found.schedule is not None
-    table = found.schedule.operations
+    result = solve(pipeline, objective=Objective.DEVICE_SPAN, workers=1)
+    assert (result.status, result.value) == (Status.OPTIMAL, 7)
+    assert result.schedule is not None
+    table = result.schedule.operations
     assert table.device[table.kind == AuxiliaryKind.OPTIMIZER].tolist() == [1]

@@ -32,7 +32,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     def row(low: int, high: int) -> list[int]:
         return [draw(st.integers(low, high)) for _ in hosts]
 
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=len(hosts),
         placement=hosts,
         batches=draw(st.integers(1, 2 if len(hosts) < 3 else 1)),
@@ -48,7 +48,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         workspace=draw(st.sampled_from((0, 0, 1))),
         weight_workspace=draw(st.sampled_from((0, 0, 3))),
     )
-    return replace(given, mem_limit=draw(st.sampled_from((None, 3, 4, 5, 6, 8))))
+    return replace(pipeline, mem_limit=draw(st.sampled_from((None, 3, 4, 5, 6, 8))))
 
 
 @given(pipelines(), st.booleans(), st.booleans())
@@ -61,17 +61,17 @@ def test_status_and_value_are_those_of_every_schedule(
     if span and size > 2:
         pipeline = replace(pipeline, batches=1)
     whole = whole or size > 2
-    least = least_value(pipeline, whole=whole, span=span)
-    time = None if least is None else pipeline.ticks.time(least)
+    optimum = least_value(pipeline, whole=whole, span=span)
+    time = None if optimum is None else pipeline.ticks.time(optimum)
     assert_solved(pipeline, time, whole=whole, span=span)
 
 
 def test_of_two_gradient_syncs_the_longer_one_begins_first() -> None:
     """Device 1 needs 12 after its last W, device 0 only 3: W of device 1 come early."""
     pipeline = Pipeline(stages=2, batches=3, gradient_sync=(3, 12), optimizer=1)
-    found = solve(pipeline, workers=1)
-    assert found.status is Status.OPTIMAL
-    assert found.value == 1 + 9 + 12 + 1
+    result = solve(pipeline, workers=1)
+    assert result.status is Status.OPTIMAL
+    assert result.value == 1 + 9 + 12 + 1
 
 
 @pytest.mark.parametrize("limit", [4, 3])
@@ -80,29 +80,29 @@ def test_the_least_limit_holds_gathered_weights(limit: int) -> None:
     pipeline = Pipeline(
         stages=2, placement=(0, 0), batches=2, unshard=1, unshard_memory=1, mem_limit=limit
     )
-    found = solve(pipeline, workers=1)
-    assert found.status is (Status.OPTIMAL if limit == 4 else Status.INFEASIBLE)
+    result = solve(pipeline, workers=1)
+    assert result.status is (Status.OPTIMAL if limit == 4 else Status.INFEASIBLE)
     if limit == 3:
-        assert "needs 4" in found.proof
-        assert "every device is 4" in found.proof
+        assert "needs 4" in result.proof
+        assert "every device is 4" in result.proof
 
 
 def _values(pipeline: Pipeline, kind: str, objective: Objective) -> tuple[Fraction | None, ...]:
-    found = solve(pipeline, objective=objective, backward_kind=kind, workers=1, time_limit=600)
-    assert found.status is Status.OPTIMAL
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
-    return found.value, found.lower_bound
+    result = solve(pipeline, objective=objective, backward_kind=kind, workers=1, time_limit=600)
+    assert result.status is Status.OPTIMAL
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
+    return result.value, result.lower_bound
 
 
 def test_a_w_with_workspace_may_come_after_the_sync_of_the_lowest_stage() -> None:
-    """W of stage 1 needs 10 beside what gradient sync of stage 0 gives back."""
+    """W of stage 1 needs 10 in addition to what gradient sync of stage 0 frees."""
     pipeline = Pipeline(
         stages=2, placement=(0, 0), batches=1, activation=1, weight_workspace=(0, 10),
         unshard_memory=(10, 1), mem_limit=13,
     )  # fmt: skip
-    least = least_value(pipeline, whole=False, span=False)
-    assert least is not None
-    assert _values(pipeline, "split", Objective.MAKESPAN) == (least, least)
+    optimum = least_value(pipeline, whole=False, span=False)
+    assert optimum is not None
+    assert _values(pipeline, "split", Objective.MAKESPAN) == (optimum, optimum)
 
 
 def test_an_unshard_that_memory_delays_ends_before_the_first_gradient_sync() -> None:
@@ -139,16 +139,16 @@ def test_what_no_order_can_hold_is_infeasible() -> None:
         gradient_sync=(0, 1, 0), weight_workspace=(0, 2, 1), optimizer=(0, 1, 1), mem_limit=3,
     )  # fmt: skip
     assert least_value(pipeline, whole=True, span=False) is None
-    found = solve(pipeline, backward_kind="whole", workers=1, time_limit=600)
-    assert found.status is Status.INFEASIBLE
+    result = solve(pipeline, backward_kind="whole", workers=1, time_limit=600)
+    assert result.status is Status.INFEASIBLE
 
 
 def test_a_hint_without_the_barrier_is_timed_again() -> None:
     """With a barrier both optimizers wait for the longer sync."""
     alone = Pipeline(stages=2, batches=2, gradient_sync=(1, 5), optimizer=1)
     hint = solve(alone, workers=1).schedule
-    found = solve(replace(alone, optimizer_barrier=True), hint=hint, workers=1)
-    assert found.status is Status.OPTIMAL
+    result = solve(replace(alone, optimizer_barrier=True), hint=hint, workers=1)
+    assert result.status is Status.OPTIMAL
 
 
 def test_the_frontier_counts_gathered_weights() -> None:

@@ -69,10 +69,10 @@ def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> No
         assert least_of_all(pipeline, whole=True) is None
         return
     for configuration in choice.configurations(list(choice.assignments())):
-        made = choice.pipeline(configuration.key)
-        value = least_value(made, whole=True)
+        chosen = choice.pipeline(configuration.key)
+        value = least_value(chosen, whole=True)
         if value is not None:
-            assert choice.lower_bound <= configuration.bound <= made.ticks.time(value)
+            assert choice.lower_bound <= configuration.bound <= chosen.ticks.time(value)
 
 
 def test_a_choice_is_left_out_where_another_takes_its_place() -> None:
@@ -86,10 +86,10 @@ def test_a_choice_is_left_out_where_another_takes_its_place() -> None:
         forward=1, activation=4, recompute_time=1, kept=1, offload_time=2, offload_memory=3
     )
     both = stage_options((layer, layer), offload=True)
-    assert [tuple(map(int, one[:4])) for one in both] == [
+    assert [tuple(map(int, option[:4])) for option in both] == [
         (0, 0, 8, 8), (0, 2, 8, 5), (0, 4, 8, 2), (1, 0, 5, 5), (1, 2, 5, 2), (2, 0, 2, 2),
     ]  # fmt: skip
     free = replace(layer, recompute_time=0)
-    assert [tuple(map(int, one[:4])) for one in stage_options((free, free), offload=True)] == [
-        (0, 0, 2, 2)
-    ]
+    assert [
+        tuple(map(int, option[:4])) for option in stage_options((free, free), offload=True)
+    ] == [(0, 0, 2, 2)]

@@ -26,8 +26,8 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         return [draw(st.integers(low, high)) for _ in hosts]
 
     activation = row(1, 3)
-    moved = [draw(st.integers(0, most)) for most in activation]
-    given = Pipeline(
+    offloaded = [draw(st.integers(0, amount)) for amount in activation]
+    pipeline = Pipeline(
         stages=len(hosts),
         placement=hosts,
         batches=draw(st.integers(1, 2)),
@@ -35,13 +35,13 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         backward_input=row(1, 2),
         weight=row(1, 2),
         activation=activation,
-        memory_b=[-draw(st.integers(0, most)) for most in activation],
-        offload_memory=moved,
-        offload_time=[draw(st.integers(1, 2)) if memory else 0 for memory in moved],
+        memory_b=[-draw(st.integers(0, amount)) for amount in activation],
+        offload_memory=offloaded,
+        offload_time=[draw(st.integers(1, 2)) if memory else 0 for memory in offloaded],
         host_link=draw(st.sampled_from(("duplex", "shared"))),
         workspace=draw(st.sampled_from((0, 0, 1))),
     )
-    return replace(given, mem_limit=draw(st.sampled_from((None, 2, 3, 4, 5, 6))))
+    return replace(pipeline, mem_limit=draw(st.sampled_from((None, 2, 3, 4, 5, 6))))
 
 
 @given(pipelines(), st.booleans(), st.booleans())
@@ -51,18 +51,18 @@ def test_status_and_value_are_those_of_every_schedule(
 ) -> None:
     size = pipeline.num_stages * pipeline.batches
     whole, span = whole or size > 2, span and size <= 2
-    least = least_value(pipeline, whole=whole, span=span)
-    time = None if least is None else pipeline.ticks.time(least)
+    optimum = least_value(pipeline, whole=whole, span=span)
+    time = None if optimum is None else pipeline.ticks.time(optimum)
     assert_solved(pipeline, time, whole=whole, span=span)
 
 
 def test_a_device_of_two_stages_fits_one_activation_and_the_other_at_the_host() -> None:
     """F of stage 0 until 1, out until 2, all of stage 1 until 5, back until 6, B and W until 8."""
-    given = Pipeline(stages=2, batches=1, placement=(0, 0), mem_limit=1)
-    alone = solve(given, workers=1)
-    moved = solve(replace(given, offload_memory=(1, 0), offload_time=(1, 0)), workers=1)
+    pipeline = Pipeline(stages=2, batches=1, placement=(0, 0), mem_limit=1)
+    alone = solve(pipeline, workers=1)
+    offloading = solve(replace(pipeline, offload_memory=(1, 0), offload_time=(1, 0)), workers=1)
     assert alone.status is Status.INFEASIBLE
-    assert (moved.status, moved.value) == (Status.OPTIMAL, 8)
+    assert (offloading.status, offloading.value) == (Status.OPTIMAL, 8)
 
 
 @given(pipelines(), st.lists(st.integers(2, 4), min_size=2, max_size=2), st.booleans())
@@ -80,18 +80,20 @@ def test_backwards_that_are_free_are_no_worse_and_proved(
     pipeline: Pipeline, backward: list[int], span: bool
 ) -> None:
     """BW takes another time than B and W, so that a choice of one place is not one of another."""
-    given = replace(pipeline, backward=[*backward, "0.5", 0][: pipeline.num_stages])
+    free_backwards = replace(pipeline, backward=[*backward, "0.5", 0][: pipeline.num_stages])
     objective = Objective.DEVICE_SPAN if span else Objective.MAKESPAN
-    found = solve(given, objective=objective, backward_kind="mixed", workers=1, time_limit=600)
+    result = solve(
+        free_backwards, objective=objective, backward_kind="mixed", workers=1, time_limit=600
+    )
     known = [
-        solve(given, objective=objective, backward_kind=kind, workers=1).value
+        solve(free_backwards, objective=objective, backward_kind=kind, workers=1).value
         for kind in ("split", "whole")
     ]
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
     if any(value is not None for value in known):
-        assert found.status is Status.OPTIMAL
-        assert found.value <= min(value for value in known if value is not None)
-        assert verify(found.schedule) == []
+        assert result.status is Status.OPTIMAL
+        assert result.value <= min(value for value in known if value is not None)
+        assert verify(result.schedule) == []
 
 
 def test_pairs_that_save_time_go_with_moves() -> None:
@@ -104,9 +106,9 @@ def test_pairs_that_save_time_go_with_moves() -> None:
         stages=1, batches=2, forward=2, backward_input=2, weight=1, overlap=[[2]],
         activation=2, offload_memory=2, offload_time=1,
     )  # fmt: skip
-    found = solve(pipeline, workers=1)
-    assert (found.status, found.value) == (Status.OPTIMAL, 10)
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    result = solve(pipeline, workers=1)
+    assert (result.status, result.value) == (Status.OPTIMAL, 10)
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
 
 
 def test_links_without_delay_change_nothing_for_a_device_span() -> None:
@@ -116,13 +118,13 @@ def test_links_without_delay_change_nothing_for_a_device_span() -> None:
         offload_memory=[0, 1], offload_time=[0, 3], mem_limit=6,
     )  # fmt: skip
     links = replace(pipeline, link_mode="exclusive")
-    one, other = (
+    delays, exclusive = (
         solve(each, objective=Objective.DEVICE_SPAN, backward_kind="split", workers=1)
         for each in (pipeline, links)
     )
-    assert one.status is other.status is Status.OPTIMAL
-    assert one.value == other.value
-    assert recheck(other, workers=1).verdict is Verdict.CONFIRMED
+    assert delays.status is exclusive.status is Status.OPTIMAL
+    assert delays.value == exclusive.value
+    assert recheck(exclusive, workers=1).verdict is Verdict.CONFIRMED
 
 
 def test_the_limit_of_1f1b_is_that_of_the_pipeline_with_moves() -> None:

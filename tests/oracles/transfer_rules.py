@@ -18,19 +18,19 @@ Row = tuple[int, ...]
 
 def broken_rules(schedule: Schedule) -> set[Rule]:
     """The rules of transfers that a schedule breaks; its operations are complete."""
-    pipeline, given = schedule.pipeline, transfer_table(schedule)
+    pipeline, transfers = schedule.pipeline, transfer_table(schedule)
     wanted = set(_wanted(pipeline))
-    rows = [row for row in given if _name(row) in wanted]
+    rows = [row for row in transfers if _name(row) in wanted]
     names = [_name(row) for row in rows]
-    found = set()
-    if len(rows) < len(given) or len(set(names)) < len(names) or set(names) != wanted:
-        found.add(Rule.TRANSFER)
+    rules = set()
+    if len(rows) < len(transfers) or len(set(names)) < len(names) or set(names) != wanted:
+        rules.add(Rule.TRANSFER)
     ends: dict[Row, Row] = {(*row[:3], row[6]): row[4:6] for row in table(schedule)}
     for number, row in enumerate(rows):
-        found |= set(_alone(pipeline, ends, row, first=_name(row) not in names[:number]))
-        if any(_at_once(pipeline, row, one) for one in rows[:number]):
-            found.add(Rule.LINK)
-    return found
+        rules |= set(_alone(pipeline, ends, row, first=_name(row) not in names[:number]))
+        if any(_at_once(pipeline, row, earlier) for earlier in rows[:number]):
+            rules.add(Rule.LINK)
+    return rules
 
 
 def _name(row: Row) -> Row:
@@ -41,12 +41,12 @@ def _name(row: Row) -> Row:
 def _wanted(pipeline: Pipeline) -> Iterator[Row]:
     """Names of all transfers between two devices."""
     for stage, j, part in places(pipeline):
-        for kind, other in ((F, stage + 1), (B, stage - 1)):
-            if not 0 <= other < pipeline.num_stages:
+        for kind, neighbour in ((F, stage + 1), (B, stage - 1)):
+            if not 0 <= neighbour < pipeline.num_stages:
                 continue
-            if not exists(pipeline, kind, other):
+            if not exists(pipeline, kind, neighbour):
                 continue
-            devices = pipeline.device(stage, j), pipeline.device(other, j)
+            devices = pipeline.device(stage, j), pipeline.device(neighbour, j)
             if devices[0] != devices[1]:
                 yield (kind, stage, j, *devices, part)
 
@@ -54,24 +54,24 @@ def _wanted(pipeline: Pipeline) -> Iterator[Row]:
 def _alone(pipeline: Pipeline, ends: dict[Row, Row], row: Row, *, first: bool) -> Iterator[Rule]:
     """Rules that a transfer breaks by its own times; the first of equal ones carries the result."""
     kind, stage, microbatch, _, _, start, end, part = row
-    other, op = (stage + 1, F) if kind == F else (stage - 1, BW)
+    neighbour, op = (stage + 1, F) if kind == F else (stage - 1, BW)
 
     def operation(place: int) -> Row:
         if kind == F:
             return ends[F, place, microbatch, part]
         return ends.get((B, place, microbatch, part)) or ends[BW, place, microbatch, part]
 
-    length = lag_of(pipeline, Op(op, stage, microbatch), Op(op, other, microbatch))
+    length = lag_of(pipeline, Op(op, stage, microbatch), Op(op, neighbour, microbatch))
     if end - start != length or start < 0:
         yield Rule.TRANSFER_TIME
     if first and start < operation(stage)[1]:
         yield Rule.SEND
-    if first and operation(other)[0] < end:
+    if first and operation(neighbour)[0] < end:
         yield Rule.RECEIVE
 
 
-def _at_once(pipeline: Pipeline, row: Row, other: Row) -> bool:
+def _at_once(pipeline: Pipeline, row: Row, second: Row) -> bool:
     """Whether one link carries both at an instant."""
-    inside = row[5] < other[5] < row[6] or other[5] < row[5] < other[6]
-    beside = inside or max(row[5], other[5]) < min(row[6], other[6])
-    return link_of(pipeline, *row[3:5]) == link_of(pipeline, *other[3:5]) and beside
+    inside = row[5] < second[5] < row[6] or second[5] < row[5] < second[6]
+    beside = inside or max(row[5], second[5]) < min(row[6], second[6])
+    return link_of(pipeline, *row[3:5]) == link_of(pipeline, *second[3:5]) and beside

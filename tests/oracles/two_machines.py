@@ -34,10 +34,10 @@ def min_time(forward: Chain, backward: Chain) -> int:
 
 
 def _after(state: State, forward: Chain, backward: Chain, weights: tuple[int, ...]) -> set[State]:
-    found = set()
-    one, two = _running(forward, state.forward), _running(backward, state.backward)
-    for runs in product(_choices(one), _choices(two)):
-        used = [phase[0] for phase, run in zip((one, two), runs, strict=True) if run and phase]
+    states = set()
+    forwards, two = _running(forward, state.forward), _running(backward, state.backward)
+    for runs in product(_choices(forwards), _choices(two)):
+        used = [phase[0] for phase, run in zip((forwards, two), runs, strict=True) if run and phase]
         if len(set(used)) < len(used):
             continue
         idle = Machine.COMPUTE not in used
@@ -47,8 +47,8 @@ def _after(state: State, forward: Chain, backward: Chain, weights: tuple[int, ..
             if runs[1]:
                 ends = [sum(backward.times[: k + 1]) for k in range(len(backward.times))]
                 ready += weights[ends.index(done) + 1] if done in ends else 0
-            found.add(State(state.forward + runs[0], done, ready))
-    return found
+            states.add(State(state.forward + runs[0], done, ready))
+    return states
 
 
 def _running(chain: Chain, progress: int) -> tuple[Machine, bool] | None:

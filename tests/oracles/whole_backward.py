@@ -34,15 +34,17 @@ def of_layers(
 ) -> Fraction:
     """The same of a stage of these layers, in the user's unit."""
     activations = [factor * layer.activation for layer in layers]
-    kept = [
+    retained = [
         factor * layer.kept if layer.recompute else factor * layer.activation for layer in layers
     ]
     if unit == "stage":
-        missing = sum(activations, Fraction(0)) - sum(kept)
+        missing = sum(activations, Fraction(0)) - sum(retained)
         return missing + max((layer.backward_workspace for layer in layers), default=Fraction(0))  # type: ignore[no-any-return]
-    before = live = peak = sum(kept, Fraction(0))
-    for layer, activation, held in reversed(list(zip(layers, activations, kept, strict=True))):
-        live += activation - held
+    before = live = peak = sum(retained, Fraction(0))
+    for layer, activation, retained_of_layer in reversed(
+        list(zip(layers, activations, retained, strict=True))
+    ):
+        live += activation - retained_of_layer
         peak = max(peak, live + layer.backward_workspace)
         live -= activation
     assert live == 0

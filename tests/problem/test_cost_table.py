@@ -117,7 +117,7 @@ def test_costs_of_stages_print_short_and_do_not_change() -> None:
 @pytest.mark.parametrize("cost", LAYER_COSTS, ids=lambda cost: cost.field)
 def test_a_cost_of_a_layer_that_is_none_is_the_default(cost: cost_table.Cost) -> None:
     """An activation, or an unshard, of None ended in the traceback of another module."""
-    given = {"phases": {"F": [{"on": "compute", "time": 1}], "B": [{"on": "compute", "time": 2}]}}
-    layers = [Layer(**given), Layer(**given, **{cost.field: None})]
+    fields = {"phases": {"F": [{"on": "compute", "time": 1}], "B": [{"on": "compute", "time": 2}]}}
+    layers = [Layer(**fields), Layer(**fields, **{cost.field: None})]
     assert layers[0] == layers[1]
     assert Model((layers[1],)).pipeline(devices=1, batches=1).ticks.per_unit == 1

@@ -31,14 +31,14 @@ MODEL = Model(
 )
 
 
-def made(**fields: object) -> Pipeline:
-    given = {"devices": 2, "batches": 4, "partition": (2, 2), "recompute": "none"}
-    return MODEL.pipeline(**(given | {"first_backward": "weight"} | fields))
+def pipeline_of(**fields: object) -> Pipeline:
+    defaults = {"devices": 2, "batches": 4, "partition": (2, 2), "recompute": "none"}
+    return MODEL.pipeline(**(defaults | {"first_backward": "weight"} | fields))
 
 
 def test_costs_of_the_first_stage_alone_change() -> None:
     """Two layers of F 1, B 3, W 2, BW 5: B takes nothing, W the 10 of both BW."""
-    plain, whole = made(first_backward="split"), made()
+    plain, whole = pipeline_of(first_backward="split"), pipeline_of()
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
     assert [plain.ticks.durations[kind] for kind in kinds] == [(2, 3), (6, 5), (4, 2), (10, 7)]
     assert [whole.ticks.durations[kind] for kind in kinds] == [(2, 3), (0, 5), (10, 2), (10, 7)]
@@ -50,46 +50,49 @@ def test_costs_of_the_first_stage_alone_change() -> None:
 
 def test_recompute_is_part_of_w() -> None:
     """Recompute of 2 for each of two layers."""
-    whole = made(recompute="full", partition=(2, 2))
+    whole = pipeline_of(recompute="full", partition=(2, 2))
     assert whole.ticks.durations[OpKind.W][0] == 10 + 4
     assert whole.ticks.durations[OpKind.BW][0] == 10 + 4
     assert whole.ticks.durations[OpKind.B][0] == 0
 
 
 def test_it_is_that_of_stages_with_these_costs(tmp_path: Path) -> None:
-    found = solve(made(mem_limit=12), workers=1, time_limit=600)
-    stages = found.pipeline.without_model()
-    assert stages.costs == found.pipeline.costs
+    result = solve(pipeline_of(mem_limit=12), workers=1, time_limit=600)
+    stages = result.pipeline.without_model()
+    assert stages.costs == result.pipeline.costs
     same = solve(stages, workers=1, time_limit=600)
-    assert (found.status, found.value) == (same.status, same.value)
-    assert verify(found.schedule) == []
-    assert recheck(found).verdict == "confirmed"
+    assert (result.status, result.value) == (same.status, same.value)
+    assert verify(result.schedule) == []
+    assert recheck(result).verdict == "confirmed"
     path = tmp_path / "best.json"
-    found.schedule.to_json(path)
+    result.schedule.to_json(path)
     read, _ = read_schedule(path)
-    assert read.pipeline == found.pipeline
+    assert read.pipeline == result.pipeline
     assert read.pipeline.first_backward == "weight"
 
 
 def test_placements_are_searched_with_it() -> None:
-    given = {"devices": 2, "chunks": 2, "partition": (1, 1, 1, 1)}
+    fields = {"devices": 2, "chunks": 2, "partition": (1, 1, 1, 1)}
     every = [hosts for hosts in product((0, 1), repeat=4) if hosts[0] == 0 and 1 in hosts]
     listed = {"devices": 2, "partition": (1, 1, 1, 1)}
-    least = min(
-        solve(made(**listed, placement=hosts), workers=1, time_limit=600).value for hosts in every
+    minimum = min(
+        solve(pipeline_of(**listed, placement=hosts), workers=1, time_limit=600).value
+        for hosts in every
     )
-    assert solve(made(**given, placement="search"), workers=1, time_limit=600).value == least
+    assert (
+        solve(pipeline_of(**fields, placement="search"), workers=1, time_limit=600).value == minimum
+    )
 
 
 def test_hand_strategies_take_it() -> None:
     """One microbatch: the split backward of the first stage takes its whole one, after the F."""
-    one = evaluate(made(batches=1), "zb-h1")
-    assert one.metrics.makespan_ticks == (2 + 3) + 5 + 10
-    assert verify(one) == []
+    schedule = evaluate(pipeline_of(batches=1), "zb-h1")
+    assert schedule.metrics.makespan_ticks == (2 + 3) + 5 + 10
+    assert verify(schedule) == []
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"first_backward": "none"}, "first_backward: 'none' is unknown; use split or weight"),
         ({"partition": "search"}, "first_backward: a search of partition does not know it"),
@@ -97,9 +100,9 @@ def test_hand_strategies_take_it() -> None:
         ({"routes": 2}, "first_backward: it is PyTorch's, which has no two routes"),
     ],
 )
-def test_what_is_refused(fields: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        made(**fields)
+def test_what_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        pipeline_of(**fields)
 
 
 def test_stages_and_plans_refuse_it() -> None:
@@ -107,4 +110,7 @@ def test_stages_and_plans_refuse_it() -> None:
         Pipeline(stages=2, batches=2, first_backward="weight")
     with pytest.raises(InputError, match="first_backward: a search of partition"):
         plan(MODEL, devices=2, batches=2, first_backward="weight", time_limit=1)
-    assert replace(made(), first_backward="split").costs == made(first_backward="split").costs
+    assert (
+        replace(pipeline_of(), first_backward="split").costs
+        == pipeline_of(first_backward="split").costs
+    )

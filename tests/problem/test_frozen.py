@@ -136,26 +136,26 @@ def test_nothing_comes_back_over_a_link_before_which_all_is_frozen() -> None:
 @pytest.mark.parametrize("link_mode", ["streams", "exclusive"])
 def test_no_gradient_is_sent_to_a_stage_without_backward(link_mode: str) -> None:
     pipeline = Pipeline(stages=3, batches=2, frozen=[True, True, False], p2p=1, link_mode=link_mode)
-    made = evaluate(pipeline, "1f1b")
-    assert verify(made) == []
-    assert transfers_of(made).kind.tolist() == [TransferKind.SEND_F] * 2 * 2
+    schedule = evaluate(pipeline, "1f1b")
+    assert verify(schedule) == []
+    assert transfers_of(schedule).kind.tolist() == [TransferKind.SEND_F] * 2 * 2
 
 
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "zb-h1", "zb-2p"])
 def test_a_stage_without_backward_runs_its_f_one_after_the_other(strategy: str) -> None:
     """Eight F of 1, and nothing that it waits for: its device is done at 8."""
-    made = evaluate(Pipeline(stages=4, batches=8, frozen=[True] + [False] * 3), strategy)
-    ends = made.end[made.device == 0]
-    assert max(ends.tolist()) == 8 * made.pipeline.ticks.per_unit
-    assert made.metrics.peak_memory_ticks[0] == made.pipeline.ticks.memory_per_unit
+    schedule = evaluate(Pipeline(stages=4, batches=8, frozen=[True] + [False] * 3), strategy)
+    ends = schedule.end[schedule.device == 0]
+    assert max(ends.tolist()) == 8 * schedule.pipeline.ticks.per_unit
+    assert schedule.metrics.peak_memory_ticks[0] == schedule.pipeline.ticks.memory_per_unit
 
 
 @pytest.mark.parametrize("frozen", [1, 6, 16])
 @pytest.mark.parametrize("strategy", names())
 def test_every_strategy_runs_a_frozen_encoder(strategy: str, frozen: int) -> None:
     layers = [Layer(forward=2, activation=1, frozen=place < frozen) for place in range(16)]
-    made = evaluate(Model(layers).pipeline(devices=4, batches=8, p2p=1), strategy)
-    assert verify(made) == []
+    schedule = evaluate(Model(layers).pipeline(devices=4, batches=8, p2p=1), strategy)
+    assert verify(schedule) == []
 
 
 def test_a_span_does_not_wait_for_stages_without_backward() -> None:
@@ -169,17 +169,17 @@ def test_a_span_does_not_wait_for_stages_without_backward() -> None:
         device_speed=[1, 1, 2],
         frozen=[True, True, False],
     )
-    found = solve(pipeline, objective="device-span", backward_kind="whole", workers=1)
-    assert (found.status, found.value) == ("optimal", Fraction(9, 2))
+    result = solve(pipeline, objective="device-span", backward_kind="whole", workers=1)
+    assert (result.status, result.value) == ("optimal", Fraction(9, 2))
 
 
 def test_a_schedule_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Empty backwards of one instant stand in the same order before and after."""
     pipeline = Pipeline(stages=4, batches=1, placement=[2, 2, 0, 1], frozen=[True] * 3 + [False])
-    made = solve(pipeline, backward_kind="whole", workers=1).schedule
-    assert made is not None
-    made.to_json(tmp_path / "made.json")
-    assert read_schedule(tmp_path / "made.json")[0] == made
+    schedule = solve(pipeline, backward_kind="whole", workers=1).schedule
+    assert schedule is not None
+    schedule.to_json(tmp_path / "made.json")
+    assert read_schedule(tmp_path / "made.json")[0] == schedule
 
 
 def test_files_keep_it(tmp_path: Path) -> None:
@@ -187,23 +187,23 @@ def test_files_keep_it(tmp_path: Path) -> None:
     layered = MODEL.pipeline(devices=3, batches=2)
     for number, pipeline in enumerate((by_hand, layered)):
         path = tmp_path / f"{number}.json"
-        made = evaluate(pipeline, "1f1b")
-        made.to_json(path)
+        schedule = evaluate(pipeline, "1f1b")
+        schedule.to_json(path)
         read, _ = read_schedule(path)
-        assert read.pipeline == made.pipeline
+        assert read.pipeline == schedule.pipeline
         assert read.pipeline.frozen_stages == pipeline.frozen_stages
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"frozen": [True]}, "frozen: has 1 entries for 3 stages"),
         ({"frozen": [True, 0, False]}, "frozen: stage 1: 0 is not true or false"),
         ({"frozen": "yes"}, "frozen: stage 0: 'yes' is not true or false"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         Pipeline(stages=3, batches=2, **fields)
 
 
@@ -260,10 +260,10 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
         ]
         wanted = [*ticks.down[0], 0, *ticks.up[0], 0]
         assert links_there == [Fraction(delay, ticks.per_unit) for delay in wanted]
-        held = [ticks.memory_amounts_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
+        live = [ticks.memory_amounts_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
         unit = ticks.memory_per_unit
         assert [Fraction(int(m), costs.memory_per_unit) for m in table.allocates[:, column]] == [
-            Fraction(amount, unit) for amount in held
+            Fraction(amount, unit) for amount in live
         ]
 
 
@@ -288,9 +288,9 @@ def test_stages_by_hand_have_the_memory_of_their_layers() -> None:
 
 def test_a_choice_of_recompute_holds_no_workspace_twice() -> None:
     """Nothing recomputes within 8 and 9: F, F, B of 1, BW of 2, as without a choice."""
-    given = Pipeline(stages=2, batches=1, model=FROZEN_B, partition=[1, 1], mem_limit=[8, 9])
+    pipeline = Pipeline(stages=2, batches=1, model=FROZEN_B, partition=[1, 1], mem_limit=[8, 9])
     values = [
-        solve(replace(given, recompute=choice), backward_kind="whole", workers=1).value
+        solve(replace(pipeline, recompute=choice), backward_kind="whole", workers=1).value
         for choice in ("none", "search")
     ]
     assert values == [5, 5]
@@ -298,6 +298,6 @@ def test_a_choice_of_recompute_holds_no_workspace_twice() -> None:
 
 def test_a_file_of_frozen_layers_with_workspace_is_read_back(tmp_path: Path) -> None:
     model = [*FROZEN_B, {"forward": 1, "activation": 3, "frozen": True}]
-    made = evaluate(Pipeline(stages=2, batches=1, model=model, partition=[1, 2]), "1f1b")
-    made.to_json(tmp_path / "made.json")
-    assert read_schedule(tmp_path / "made.json")[0] == made
+    schedule = evaluate(Pipeline(stages=2, batches=1, model=model, partition=[1, 2]), "1f1b")
+    schedule.to_json(tmp_path / "made.json")
+    assert read_schedule(tmp_path / "made.json")[0] == schedule

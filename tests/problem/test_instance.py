@@ -27,7 +27,9 @@ def edges(instance: Instance) -> set[tuple[str, str, int]]:
     """Precedence between the operations of microbatch 0, by name."""
     pipeline = instance.pipeline
     flow = zip(*(column.tolist() for column in instance.operation_flow), strict=True)
-    named = {(str(pipeline.op(one)), str(pipeline.op(other)), lag) for one, other, lag in flow}
+    named = {
+        (str(pipeline.op(before)), str(pipeline.op(after)), lag) for before, after, lag in flow
+    }
     return {edge for edge in named if edge[0].endswith("0")}
 
 
@@ -67,8 +69,8 @@ def test_chosen_modes_that_are_all_alike_are_the_uniform_instance(seed: int) -> 
             zip(*map(np.ndarray.tolist, alone), strict=True)
         )
         option = SPLIT_MODE if split else WHOLE_MODE
-        amounts = [one.amounts for one in mixed.live_memory_in(option)]
-        assert amounts == [one.amounts for one in Instance(pipeline, kind).live_memory]
+        amounts = [holding.amounts for holding in mixed.live_memory_in(option)]
+        assert amounts == [holding.amounts for holding in Instance(pipeline, kind).live_memory]
 
 
 def test_transfers_of_streams_are_operations_of_links() -> None:
@@ -83,7 +85,7 @@ def test_transfers_of_streams_are_operations_of_links() -> None:
     ]
     assert instance.resources[2].devices == (0, 1)
     carried = [instance.classes[number] for number in instance.hosted[2]]
-    assert [(one.kind, one.stage, one.duration) for one in carried] == [
+    assert [(transfer.kind, transfer.stage, transfer.duration) for transfer in carried] == [
         (TransferKind.SEND_F, 0, 3),
         (TransferKind.SEND_B, 1, 4),
     ]
@@ -165,15 +167,15 @@ def test_a_pair_has_the_length_and_workspace_of_both() -> None:
 
 def longest(instance: Instance, removed: set[int], before: int, after: int) -> int | None:
     """The longest path between two classes through removed ones, by trying all paths."""
-    found = []
+    lags = []
     for following, lag in instance.successors[before]:
         if following == after:
-            found.append(lag)
+            lags.append(lag)
         elif following in removed:
             rest = longest(instance, removed, following, after)
             if rest is not None:
-                found.append(lag + instance.classes[following].duration + rest)
-    return max(found, default=None)
+                lags.append(lag + instance.classes[following].duration + rest)
+    return max(lags, default=None)
 
 
 def test_lags_are_the_longest_paths_through_removed_classes_in_any_order_of_removal() -> None:

@@ -54,8 +54,8 @@ def test_a_frozen_layer_has_costs_of_0_as_the_documents_say() -> None:
     """docs/concepts/model.md: no W, and no B where all layers before it are frozen too."""
     frozen = {"forward": 1, "backward": 0, "weight": 0}
     costs = Model([frozen, frozen, {"forward": 1, "backward": 1, "weight": 0}]).stage_costs([2, 1])  # type: ignore[arg-type]
-    found = [costs[field] for field in ("backward", "weight", "backward_input")]
-    assert found == [(0, 1), (0, 0), (0, 1)]
+    values = [costs[field] for field in ("backward", "weight", "backward_input")]
+    assert values == [(0, 1), (0, 0), (0, 1)]
 
 
 @settings(deadline=None)
@@ -70,11 +70,11 @@ def test_costs_of_stages_are_exact_sums(model: Model, data: st.DataObject) -> No
     for cost in LAYER_COSTS:
         if cost.optional:
             continue
-        found = costs[cost.field]
-        assert found is not None
+        row = costs[cost.field]
+        assert row is not None
         for stage, (start, end) in enumerate(itertools.pairwise(ends)):
             layers = model.layers[start:end]
-            assert found[stage] == sum(getattr(layer, cost.field) for layer in layers)
+            assert row[stage] == sum(getattr(layer, cost.field) for layer in layers)
 
 
 def test_stages_of_a_pipeline_hold_the_layers_of_its_partition() -> None:
@@ -122,11 +122,11 @@ def test_every_strategy_runs_on_layers_as_on_stages(strategy: str) -> None:
     by_layers = Model((layer,)).pipeline(devices=4, batches=12, p2p="0.25", partition="even")
     costs = {"forward": 24, "backward": 60, "weight": 24, "activation": 48, "memory_b": -12}
     by_stages = Pipeline(stages=4, batches=12, p2p="0.25", static=36, **costs)
-    made, same = (ppopt.evaluate(pipe, strategy) for pipe in (by_layers, by_stages))
-    assert [made.pipeline.ticks.time(time) for time in made.end.tolist()] == [
+    timed, same = (ppopt.evaluate(pipe, strategy) for pipe in (by_layers, by_stages))
+    assert [timed.pipeline.ticks.time(time) for time in timed.end.tolist()] == [
         same.pipeline.ticks.time(time) for time in same.end.tolist()
     ]
-    assert made.pipeline.costs == same.pipeline.costs
+    assert timed.pipeline.costs == same.pipeline.costs
 
 
 REFUSED: dict[str, Any] = {
@@ -136,7 +136,7 @@ REFUSED: dict[str, Any] = {
     },
     "did you mean": {"layers": [{"forward": 1, "activations": 3}]},
     "activation: -1 is negative": {"layers": [{"forward": 1, "activation": -1}]},
-    "gives back more than the activation 2": {
+    "frees more than the activation 2": {
         "layers": [{"forward": 1, "activation": 2, "memory_b": -3}]
     },
     "weight: 3 is above the full backward time 2": {"layers": [{"forward": 1, "weight": 3}]},

@@ -54,8 +54,10 @@ def test_none_and_full() -> None:
 
 
 def test_without_figures_of_its_own_a_layer_recomputes_its_f_and_keeps_nothing() -> None:
-    made = Pipeline(stages=1, batches=1, model=[{"forward": 3, "activation": 2}], recompute="full")
-    assert (made.costs.recompute_time, made.costs.kept) == ((3,), (0,))
+    pipeline = Pipeline(
+        stages=1, batches=1, model=[{"forward": 3, "activation": 2}], recompute="full"
+    )
+    assert (pipeline.costs.recompute_time, pipeline.costs.kept) == ((3,), (0,))
 
 
 SILENT: dict[str, dict[str, Any]] = {
@@ -70,14 +72,14 @@ SILENT: dict[str, dict[str, Any]] = {
 def test_full_is_for_decoder_and_mtp_layers_unless_an_end_says_so(role: str, silent: str) -> None:
     """Figures alone (`kept`) do not say that a layer recomputes."""
     trainers = role in ("decoder", "mtp")
-    given = {"forward": 2, "activation": 3, "role": role}
-    assert Layer(**given, recompute=True).recomputable
-    assert Layer(**given, recompute={"time": 1}).recomputable
-    layer = Layer(**given, **SILENT[silent])
+    fields = {"forward": 2, "activation": 3, "role": role}
+    assert Layer(**fields, recompute=True).recomputable
+    assert Layer(**fields, recompute={"time": 1}).recomputable
+    layer = Layer(**fields, **SILENT[silent])
     assert layer.recomputable is trainers
     assert layer.saved == (layer.activation - layer.kept if trainers else 0)
-    made = Pipeline(stages=1, batches=1, model=[layer], recompute="full")
-    assert made.recomputed == (int(trainers),)
+    pipeline = Pipeline(stages=1, batches=1, model=[layer], recompute="full")
+    assert pipeline.recomputed == (int(trainers),)
 
 
 @pytest.mark.parametrize("role", ["embedding", "head"])
@@ -90,8 +92,8 @@ def test_an_end_that_says_so_recomputes_in_full_also_after_none_and_from_a_file(
     evaluate(none, "1f1b").to_json(tmp_path / "none.json")
     read, _ = read_schedule(tmp_path / "none.json")
     assert read.pipeline.model == none.model
-    for made in (none, read.pipeline):
-        assert replace(made, recompute="full").recomputed == (1,)
+    for pipe in (none, read.pipeline):
+        assert replace(pipe, recompute="full").recomputed == (1,)
 
 
 EMBEDDING = {
@@ -125,18 +127,18 @@ def test_full_recompute_is_that_of_megatron(
     """
     model = Model([EMBEDDING, BLOCK, HEAD | {"activation": head}])  # type: ignore[arg-type]
     more = {} if strategy == "1f1b" else {"placement": "interleaved", "chunks": 2}
-    made = evaluate(
+    schedule = evaluate(
         model.pipeline(devices=8, batches=32, p2p="0.2", recompute="full", **more), strategy
     )
-    counts = list(made.pipeline.counts)
+    counts = list(schedule.pipeline.counts)
     blocks = [counts[0] - 1, *counts[1:-1], counts[-1] - 1]
     ends = [(EMBEDDING, 0), (HEAD | {"activation": head}, len(counts) - 1)]
 
     def sums(key: str, of_block: str) -> list[Fraction]:
-        found = [count * Fraction(of_block) for count in blocks]
+        costs = [count * Fraction(of_block) for count in blocks]
         for end, stage in ends:
-            found[stage] += Fraction(str(end[key]))
-        return found
+            costs[stage] += Fraction(str(end[key]))
+        return costs
 
     spelled_out = Pipeline(
         stages=len(counts),
@@ -154,22 +156,24 @@ def test_full_recompute_is_that_of_megatron(
         static=sums("static", "7"),
     )
     by_stages = evaluate(spelled_out, strategy)
-    assert made.metrics.makespan_ticks == by_stages.metrics.makespan_ticks
-    assert made.metrics.peak_memory_ticks == by_stages.metrics.peak_memory_ticks
-    assert made.pipeline.ticks.time(made.metrics.makespan_ticks) == Fraction(step)
-    last = made.pipeline.ticks.memory(made.metrics.peak_memory_ticks[-1])
+    assert schedule.metrics.makespan_ticks == by_stages.metrics.makespan_ticks
+    assert schedule.metrics.peak_memory_ticks == by_stages.metrics.peak_memory_ticks
+    assert schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks) == Fraction(step)
+    last = schedule.pipeline.ticks.memory(schedule.metrics.peak_memory_ticks[-1])
     assert last == Fraction(of_last_device)
 
 
 def test_true_and_a_mapping_of_the_defaults_are_the_same() -> None:
-    given: dict[str, Any] = {"forward": 2, "activation": 3}
-    assert Layer(**given, recompute=True) == Layer(**given, recompute={"time": 2, "activation": 0})
-    assert Layer(**given, workspace=2) == Layer(**given, workspace={"F": 2, "B": 2, "BW": 2})
+    fields: dict[str, Any] = {"forward": 2, "activation": 3}
+    assert Layer(**fields, recompute=True) == Layer(
+        **fields, recompute={"time": 2, "activation": 0}
+    )
+    assert Layer(**fields, workspace=2) == Layer(**fields, workspace={"F": 2, "B": 2, "BW": 2})
 
 
 def test_a_partition_balances_recompute_too() -> None:
-    again = {"forward": 1, "recompute": {"time": 6}}
-    model = Model([again, {"forward": 1, "count": 3}])  # type: ignore[arg-type]
+    recomputing = {"forward": 1, "recompute": {"time": 6}}
+    model = Model([recomputing, {"forward": 1, "count": 3}])  # type: ignore[arg-type]
     assert Pipeline(stages=2, batches=1, model=model).counts == (1, 3)
 
 
@@ -197,8 +201,8 @@ def test_recompute_needs_layers() -> None:
 
 def test_a_schedule_file_restores_it(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    for made in (pipeline(), pipeline(recompute="full", mem_limit=60)):
-        schedule = evaluate(made, "1f1b")
+    for pipe in (pipeline(), pipeline(recompute="full", mem_limit=60)):
+        schedule = evaluate(pipe, "1f1b")
         schedule.to_json(path)
         read, _ = read_schedule(path)
         assert read.pipeline == schedule.pipeline

@@ -14,7 +14,7 @@ from ppopt import InputError, Layer, Model, Pipeline, Rule, Verdict
 from ppopt.formats import schedule_json
 from ppopt.formats.config import parse_config, pipeline_of
 from ppopt.rechecker import check
-from tests.cli.cli_run import run, shown
+from tests.cli.cli_run import json_of, run
 
 OUTPUTS = (2, 6, 8, 4)
 MODEL = Model([Layer(forward=1, activation=1, output=size) for size in OUTPUTS])
@@ -32,7 +32,7 @@ layers:
 """
 
 
-def made(**more: Any) -> Pipeline:
+def linked(**more: Any) -> Pipeline:
     """Two devices, or as many as a placement has."""
     return MODEL.pipeline(**{"devices": 2, "batches": 2, "link": LINK, **more})
 
@@ -46,28 +46,28 @@ def made(**more: Any) -> Pipeline:
     ],
 )
 def test_the_delay_is_of_the_layer_before_the_cut(counts: Any, delays: Any) -> None:
-    pipeline = made(partition=counts)
+    pipeline = linked(partition=counts)
     assert pipeline.links.down == pipeline.links.up == (delays,)
     assert pipeline.ticks.down == ((delays[0] * pipeline.ticks.per_unit,),)
-    assert replace(made(partition=(1, 3)), partition=counts) == pipeline
+    assert replace(linked(partition=(1, 3)), partition=counts) == pipeline
 
 
 def test_there_is_none_on_one_device() -> None:
-    pipeline = made(placement=(0, 1, 1, 0), partition=(1, 1, 1, 1))
+    pipeline = linked(placement=(0, 1, 1, 0), partition=(1, 1, 1, 1))
     assert pipeline.links.down == ((Fraction(3, 2), 0, 3),)
 
 
 def test_the_way_back_has_its_own_link_or_time() -> None:
     """Sizes are the same both ways; the way back takes the latency of the way there."""
-    back = made(partition=(3, 1), link={**LINK, "backward": {"bandwidth": 2}})
+    back = linked(partition=(3, 1), link={**LINK, "backward": {"bandwidth": 2}})
     assert (back.links.down, back.links.up) == (((3,),), ((5,),))
-    timed = made(partition=(3, 1), backward_p2p="0.5")
+    timed = linked(partition=(3, 1), backward_p2p="0.5")
     assert (timed.links.down, timed.links.up) == (((3,),), ((Fraction(1, 2),),))
     assert replace(back, partition=(1, 3)).links.up == ((2,),)
 
 
 def test_a_slice_hands_on_its_part() -> None:
-    assert made(partition=(3, 1), slices=2).links.down == ((2,),)
+    assert linked(partition=(3, 1), slices=2).links.down == ((2,),)
 
 
 def test_units_are_converted_exactly() -> None:
@@ -103,10 +103,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "words"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_is_no_link_is_one_line(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        made(**fields)
+@pytest.mark.parametrize(("fields", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_is_no_link_is_one_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        linked(**fields)
     assert "\n" not in str(caught.value)
 
 
@@ -122,7 +122,7 @@ def test_layers_that_hand_on_are_needed() -> None:
 )
 def test_a_schedule_file_restores_it(link: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    schedule = ppopt.evaluate(made(link=link, placement="v"), "1f1b-v")
+    schedule = ppopt.evaluate(linked(link=link, placement="v"), "1f1b-v")
     assert ppopt.verify(schedule) == []
     schedule.to_json(path)
     read, _ = ppopt.read_schedule(path)
@@ -132,10 +132,10 @@ def test_a_schedule_file_restores_it(link: Any, tmp_path: Path) -> None:
 
 def test_the_verifier_computes_delays_of_its_own() -> None:
     """Timed as if links took no time: wrong, though the pipeline's own delays are forged too."""
-    pipeline = made(partition=(3, 1))
+    pipeline = linked(partition=(3, 1))
     assert pipeline.p2p == (3,)
     timed = ppopt.evaluate(replace(pipeline, link=None, p2p=0), "1f1b")
-    forged = made(partition=(3, 1))
+    forged = linked(partition=(3, 1))
     object.__setattr__(forged, "p2p", (Fraction(0),))
     late = ppopt.verify(replace(timed, pipeline=forged))
     assert {violation.rule for violation in late} == {Rule.FORWARD, Rule.BACKWARD}
@@ -144,11 +144,11 @@ def test_the_verifier_computes_delays_of_its_own() -> None:
 
 def test_the_rechecker_computes_delays_of_its_own() -> None:
     """One microbatch, stages of 3 and 1 layers: F 3, 1, B 1, 3, W 3, and 3 of delay each way."""
-    forged = made(partition=(3, 1), batches=1)
+    forged = linked(partition=(3, 1), batches=1)
     object.__setattr__(forged, "p2p", (Fraction(0),))
-    found = ppopt.solve(made(partition=(3, 1), batches=1), workers=1)
-    assert found.value == 3 + 1 + 1 + 3 + 3 + 2 * 3 and found.claim is not None
-    claim = found.claim._replace(pipeline=forged)
+    result = ppopt.solve(linked(partition=(3, 1), batches=1), workers=1)
+    assert result.value == 3 + 1 + 1 + 3 + 3 + 2 * 3 and result.claim is not None
+    claim = result.claim._replace(pipeline=forged)
     assert check(claim, 30.0, 1, 1, lambda _: None).verdict is Verdict.CONFIRMED
 
 
@@ -158,12 +158,12 @@ def test_flags_and_files_say_the_same(tmp_path: Path) -> None:
     file.write_text(WITH_UNITS)
     line = f"eval gpipe --config {file} --partition 1,2"
     by_file, by_flag = (
-        shown(f"{line} {more}")["schedule"]
+        json_of(f"{line} {more}")["schedule"]
         for more in ("", "--link latency=0.01ms,bandwidth=50000MB/s")
     )
     assert by_file == by_flag
-    assert shown(f"{line} --time-unit us")["makespan"] == 1000 * shown(line)["makespan"]
-    timed = shown(f"{line} --p2p-time 2")["schedule"]
+    assert json_of(f"{line} --time-unit us")["makespan"] == 1000 * json_of(line)["makespan"]
+    timed = json_of(f"{line} --p2p-time 2")["schedule"]
     assert timed["pipeline"]["p2p_time"] == 2 * timed["ticks_per_unit"]
     file.write_text(WITH_UNITS + "p2p_time: 1\n")
     assert f"error: {file}: p2p_time: link gives it; keep one of both\n" in run(line).err

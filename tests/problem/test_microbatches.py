@@ -39,9 +39,9 @@ def test_one_number_is_for_all() -> None:
 
 def test_every_time_of_a_stage_is_multiplied_but_no_transfer() -> None:
     pipeline = Pipeline(**THREE, microbatch_times=[1, "2.5", 1], p2p=1, recompute_time=1)
-    made = evaluate(pipeline, "gpipe")
-    lasts = {(row.kind.name, row.microbatch): row.end - row.start for row in made.rows()}
-    unit = made.pipeline.ticks.per_unit
+    schedule = evaluate(pipeline, "gpipe")
+    lasts = {(row.kind.name, row.microbatch): row.end - row.start for row in schedule.rows()}
+    unit = schedule.pipeline.ticks.per_unit
     assert lasts["F", 1] == 2.5 * lasts["F", 0] == 2.5 * unit
     assert lasts["BW", 1] == 2.5 * lasts["BW", 2] == 2.5 * 3 * unit
 

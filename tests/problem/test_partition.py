@@ -31,7 +31,7 @@ def test_balanced_is_the_best_of_all_partitions(model: Model, data: st.DataObjec
             sum(layer.forward + layer.backward for layer in layers) / speed
             for layers, speed in zip(model.stage_layers(counts), speeds, strict=True)
         ]
-        return max(times), sum(one * one for one in times), tuple(-count for count in counts)
+        return max(times), sum(time * time for time in times), tuple(-count for count in counts)
 
     best = min(partitions(len(model), stages), key=rank)
     assert balanced(model, stages, speeds) == best
@@ -155,8 +155,8 @@ def test_counts_of_decoder_layers_give_the_partition_of_even() -> None:
     for decoders in range(3, 12):
         each, more = divmod(decoders, 3)
         counts = [each + (stage < more) for stage in range(3)]
-        made = stack(decoders, 2).pipeline(devices=3, batches=2, partition=counts)
-        assert made.counts == even(stack(decoders, 2), 3)
+        pipeline = stack(decoders, 2).pipeline(devices=3, batches=2, partition=counts)
+        assert pipeline.counts == even(stack(decoders, 2), 3)
 
 
 REFUSED = {

@@ -30,8 +30,10 @@ def chain(text: str, weights: tuple[int, ...] = ()) -> Chain:
     )
 
 
-def drawn(rng: Random, least: int, most: int, longest: int, *, weights: bool = False) -> Chain:
-    count = rng.randint(least, most)
+def drawn(
+    rng: Random, shortest: int, max_phases: int, longest: int, *, weights: bool = False
+) -> Chain:
+    count = rng.randint(shortest, max_phases)
     return Chain(
         tuple(rng.choice((COMPUTE, LINK)) for _ in range(count)),
         tuple(rng.randint(1, longest) for _ in range(count)),
@@ -39,11 +41,11 @@ def drawn(rng: Random, least: int, most: int, longest: int, *, weights: bool = F
     )
 
 
-def scaled(given: Chain, factor: int) -> Chain:
+def scaled(chain: Chain, factor: int) -> Chain:
     return Chain(
-        given.on,
-        tuple(factor * time for time in given.times),
-        tuple(factor * weight for weight in given.weights),
+        chain.on,
+        tuple(factor * time for time in chain.times),
+        tuple(factor * weight for weight in chain.weights),
     )
 
 
@@ -84,7 +86,7 @@ def test_parts_of_ticks_save_nothing() -> None:
     rng = Random(5)
     for _ in range(40):
         pair = drawn(rng, 1, 3, 3), drawn(rng, 1, 3, 3, weights=True)
-        halves = two_machines.min_time(*(scaled(one, 2) for one in pair))
+        halves = two_machines.min_time(*(scaled(chain, 2) for chain in pair))
         assert halves == 2 * min_time(*pair)
 
 
@@ -132,9 +134,9 @@ def test_as_cp_sat_finds(seed: int) -> None:
         forward, backward = drawn(rng, 5, 12, 20), drawn(rng, 5, 12, 20)
         assert min_time(forward, backward) == by_cp_sat(forward, backward, pieces=False)
         forward, backward = drawn(rng, 3, 6, 5), drawn(rng, 3, 6, 5, weights=True)
-        found = min_time(forward, backward)
-        assert found == by_cp_sat(forward, backward, pieces=True)
-        assert found <= by_cp_sat(forward, backward, pieces=False)
+        time = min_time(forward, backward)
+        assert time == by_cp_sat(forward, backward, pieces=True)
+        assert time <= by_cp_sat(forward, backward, pieces=False)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -210,11 +212,11 @@ def test_the_trace_of_dualpipe() -> None:
     forward, backward = traced()
     compute = sum(forward.times[::2]) + sum(backward.times[1::2]) + sum(backward.weights)
     assert (compute, one_order(forward, backward)) == (124258, 126256)
-    found = min_time(forward, backward)
-    assert compute < found < 126256
+    time = min_time(forward, backward)
+    assert compute < time < 126256
     # F computes 4306 while the backward sends for 4380: no compute is ready for 74 at the front
-    assert found == compute + 4380 - 4306 == 124332
-    assert found < by_cp_sat(forward, backward, pieces=False) == 125298
+    assert time == compute + 4380 - 4306 == 124332
+    assert time < by_cp_sat(forward, backward, pieces=False) == 125298
 
 
 def test_the_trace_as_layers() -> None:
@@ -242,11 +244,11 @@ def test_the_trace_as_layers() -> None:
     model = Model(tuple(layers))
     assert model.stage_costs((4,))["forward"] == (97363,)
     assert model.stage_costs((4,))["backward"] == (141416,)
-    found = pair_times([model.layers])
-    assert found is not None
-    assert found.with_bw == ((124332,),)
+    times = pair_times([model.layers])
+    assert times is not None
+    assert times.with_bw == ((124332,),)
     forward, backward = traced()
-    assert found.with_b == ((by_cp_sat(forward, backward._replace(weights=()), pieces=False),),)
+    assert times.with_b == ((by_cp_sat(forward, backward._replace(weights=()), pieces=False),),)
 
 
 def test_too_many_phases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from ppopt.formats.config import canonical, pipeline_of, schema
 from ppopt.problem.operation import OpKind
 from ppopt.problem.phase_pairs import Chain, min_time
 from ppopt.problem.phases import Machine, Phases
-from tests.cli.cli_run import run, shown
+from tests.cli.cli_run import json_of, run
 
 COMPUTE, LINK = Machine
 F, B, W, BW = OpKind
@@ -26,7 +26,7 @@ PHASES: dict[str, Any] = {
     "F": [{"on": "compute", "time": 4}, {"on": "link", "time": 3}],
     "B": [{"on": "link", "time": 3}, {"on": "compute", "time": 5, "weight": 2}],
 }
-"""F 7, B 8, W 2. As one: compute is 11, and a link may run beside all of it."""
+"""F 7, B 8, W 2. As one: compute is 11, and a link may run during all of it."""
 PLAIN: dict[str, Any] = {"forward": 3, "backward_input": 4, "weight": 1, "backward": 4}
 """BW is less than B + W."""
 
@@ -35,7 +35,7 @@ def file(*layers: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"stages": 2, "batches": 4, "layers": list(layers), **more}
 
 
-def made(*layers: dict[str, Any], **more: Any) -> Pipeline:
+def phased(*layers: dict[str, Any], **more: Any) -> Pipeline:
     return pipeline_of(canonical(file(*layers, **more)))
 
 
@@ -58,18 +58,18 @@ def test_pairs_of_stages_follow() -> None:
 
     A layer without phases computes: F and B, or BW whole.
     """
-    pipe = made({"phases": PHASES}, {"phases": PHASES}, PLAIN, partition=[1, 2])
-    one = Chain((COMPUTE, LINK), (4, 3))
-    forwards = one, Chain((COMPUTE, LINK, COMPUTE), (4, 3, 3))
+    pipe = phased({"phases": PHASES}, {"phases": PHASES}, PLAIN, partition=[1, 2])
+    chain = Chain((COMPUTE, LINK), (4, 3))
+    forwards = chain, Chain((COMPUTE, LINK, COMPUTE), (4, 3, 3))
     with_b = Chain((LINK, COMPUTE), (3, 5)), Chain((COMPUTE, LINK, COMPUTE), (4, 3, 5))
     weights = (0, 0, 2), (0, 0, 0, 2)
-    for stage, other in product(range(2), repeat=2):
-        whole = with_b[other]._replace(weights=weights[other])
-        assert pipe.overlap[stage][other] == min_time(forwards[stage], whole)
-        assert pipe.overlap_input[stage][other] == min_time(forwards[stage], with_b[other])
+    for stage, second in product(range(2), repeat=2):
+        whole = with_b[second]._replace(weights=weights[second])
+        assert pipe.overlap[stage][second] == min_time(forwards[stage], whole)
+        assert pipe.overlap_input[stage][second] == min_time(forwards[stage], with_b[second])
         ticks = pipe.ticks
-        assert ticks.pair_time(stage, BW, other) == pipe.overlap[stage][other]
-        assert ticks.pair_time(stage, B, other) == pipe.overlap_input[stage][other]
+        assert ticks.pair_time(stage, BW, second) == pipe.overlap[stage][second]
+        assert ticks.pair_time(stage, B, second) == pipe.overlap_input[stage][second]
     assert pipe.overlap[0][0] == 4 + 5 + 2  # all compute: B sends while F computes
     assert pipe.overlap_input[0][0] == 4 + 5
     assert (pipe.forward, pipe.backward) == ((7, 10), (10, 14))
@@ -77,36 +77,38 @@ def test_pairs_of_stages_follow() -> None:
 
 def test_bw_of_a_layer_without_phases_is_one_phase() -> None:
     """BW = 4 where B = 4 and W = 1: the pair with BW of it alone is F + 4."""
-    pipe = made({"phases": PHASES}, PLAIN, partition=[1, 1])
+    pipe = phased({"phases": PHASES}, PLAIN, partition=[1, 1])
     assert pipe.overlap[1][1] == 3 + 4
     assert pipe.overlap_input[1][1] == 3 + 4
 
 
 def test_without_phases_there_are_no_pairs() -> None:
-    pipe = made(PLAIN, PLAIN)
+    pipe = phased(PLAIN, PLAIN)
     assert (pipe.overlap, pipe.overlap_input) == (None, None)
 
 
 def test_recompute_saves_nothing_in_a_pair() -> None:
-    pipe, full = (made(*[{"phases": PHASES}] * 2, recompute=one) for one in ("none", "full"))
+    pipe, full = (
+        phased(*[{"phases": PHASES}] * 2, recompute=recompute) for recompute in ("none", "full")
+    )
     for kind in (B, BW):
         assert full.ticks.pair_time(0, kind, 1) == pipe.ticks.pair_time(0, kind, 1) + 7
 
 
 def test_first_backward_in_weight() -> None:
     """B of stage 0 takes no time, nor in a pair; its BW takes what it took, recompute included."""
-    given = [{"phases": PHASES, "recompute": {"time": 1}}] * 2
-    split, weight = (made(*given, first_backward=name) for name in ("split", "weight"))
+    layers = [{"phases": PHASES, "recompute": {"time": 1}}] * 2
+    split, weight = (phased(*layers, first_backward=name) for name in ("split", "weight"))
     for stage in range(2):
         assert weight.ticks.pair_time(stage, B, 0) == 7
-        for kind, other in ((BW, 0), (B, 1), (BW, 1)):
-            same = split.ticks.pair_time(stage, kind, other)
-            assert weight.ticks.pair_time(stage, kind, other) == same
+        for kind, second in ((BW, 0), (B, 1), (BW, 1)):
+            same = split.ticks.pair_time(stage, kind, second)
+            assert weight.ticks.pair_time(stage, kind, second) == same
 
 
 def test_slices_and_speeds_divide_pairs() -> None:
-    pipe = made(*[{"phases": PHASES}] * 2)
-    sliced = made(*[{"phases": PHASES}] * 2, slices=2, device_speed=[1, 4])
+    pipe = phased(*[{"phases": PHASES}] * 2)
+    sliced = phased(*[{"phases": PHASES}] * 2, slices=2, device_speed=[1, 4])
     for stage, speed in ((0, 1), (1, 4)):
         for kind in (B, BW):
             time = sliced.ticks.time(sliced.ticks.pair_time(stage, kind, stage))
@@ -116,7 +118,10 @@ def test_slices_and_speeds_divide_pairs() -> None:
 def in_units(unit: str, factor: float) -> dict[str, Any]:
     return {
         key: [
-            {name: one if name == "on" else f"{one * factor:g}{unit}" for name, one in row.items()}
+            {
+                name: value if name == "on" else f"{value * factor:g}{unit}"
+                for name, value in row.items()
+            }
             for row in rows
         ]
         for key, rows in PHASES.items()
@@ -124,12 +129,12 @@ def in_units(unit: str, factor: float) -> dict[str, Any]:
 
 
 def test_units_are_converted() -> None:
-    plain = made({"phases": PHASES}, {"phases": PHASES}, time_unit="ms")
-    mixed = made({"phases": in_units("us", 1000)}, {"phases": in_units("ms", 1)})
+    plain = phased({"phases": PHASES}, {"phases": PHASES}, time_unit="ms")
+    mixed = phased({"phases": in_units("us", 1000)}, {"phases": in_units("ms", 1)})
     assert mixed.time_unit == "ms"
-    assert mixed.overlap == plain.overlap == made(*[{"phases": PHASES}] * 2).overlap
+    assert mixed.overlap == plain.overlap == phased(*[{"phases": PHASES}] * 2).overlap
     assert mixed.model.layers == plain.model.layers
-    micro = made({"phases": PHASES}, {"phases": in_units("ms", 0.001)}, time_unit="us")
+    micro = phased({"phases": PHASES}, {"phases": in_units("ms", 0.001)}, time_unit="us")
     assert micro.model.layers[0].phases == micro.model.layers[1].phases == Phases.read(PHASES)
 
 
@@ -137,7 +142,7 @@ def test_a_flag_of_another_unit_keeps_the_numbers_of_the_file(tmp_path: Path) ->
     path = tmp_path / "model.yaml"
     path.write_text(json.dumps(file(*[{"phases": PHASES}] * 2, time_unit="ms")))
     milli, micro = (
-        shown(f"eval 1f1b-overlap --config {path} --time-unit {unit}") for unit in ("ms", "us")
+        json_of(f"eval 1f1b-overlap --config {path} --time-unit {unit}") for unit in ("ms", "us")
     )
     assert micro["makespan"] == 1000 * milli["makespan"]
 
@@ -147,19 +152,21 @@ def test_numbers_too_fine_are_rounded_once() -> None:
     layer = Layer(phases=phases)
     assert layer.rounded == ("phases",)
     assert layer.forward == Fraction(123457, 10**6)
-    assert made({"phases": phases}, PLAIN).rounded == ("phases",)
+    assert phased({"phases": phases}, PLAIN).rounded == ("phases",)
 
 
 def test_a_schedule_file_restores_the_layers(tmp_path: Path) -> None:
     third = {**PHASES, "F": [{"on": "compute", "time": "0.3"}, {"on": "link", "time": "1.7"}]}
-    pipe = made({"phases": third, "name": "moe"}, {"phases": PHASES}, PLAIN, PLAIN, time_unit="ms")
+    pipe = phased(
+        {"phases": third, "name": "moe"}, {"phases": PHASES}, PLAIN, PLAIN, time_unit="ms"
+    )
     schedule = evaluate(pipe, "1f1b-overlap")
     assert verify(schedule) == []
     path = tmp_path / "schedule.json"
     schedule.to_json(path)
-    again, _ = read_schedule(path)
-    assert again.pipeline == schedule.pipeline
-    assert verify(again) == []
+    restored, _ = read_schedule(path)
+    assert restored.pipeline == schedule.pipeline
+    assert verify(restored) == []
     document = json.loads(path.read_text())
     pairs = document["pipeline"]
     assert pairs["overlap_times"] != pairs["overlap_input_times"]
@@ -173,17 +180,17 @@ def test_a_schedule_file_restores_the_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["1f1b-overlap", "dualpipe", "dualpipe-v"])
 def test_strategies_run_pairs(strategy: str) -> None:
     layers = [{"phases": PHASES, "activation": 1}] * 8
-    schedule = evaluate(made(*layers, batches=8), strategy)
+    schedule = evaluate(phased(*layers, batches=8), strategy)
     pipe = schedule.pipeline
     times = {row.pair: row for row in schedule.rows() if row.pair >= 0}
     assert times
-    allowed = {pipe.ticks.pair_time(one, BW, other)
-               for one, other in product(range(pipe.num_stages), repeat=2)}  # fmt: skip
+    allowed = {pipe.ticks.pair_time(first, BW, second)
+               for first, second in product(range(pipe.num_stages), repeat=2)}  # fmt: skip
     assert {row.end - row.start for row in times.values()} <= allowed
 
 
 @pytest.mark.parametrize(
-    ("layer", "told"),
+    ("layer", "message"),
     [
         ({"phases": [1]}, "layer 0: phases: [1] given, not F and B; write {F: [{on: compute"),
         ({"phases": {"F": PHASES["F"]}}, "layer 0: phases: F given, not F and B; write"),
@@ -232,19 +239,19 @@ def test_strategies_run_pairs(strategy: str) -> None:
         ({"phases": None}, "forward: missing; every layer needs the time of its forward, or"),
     ],
 )
-def test_refused_in_a_line(layer: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_refused_in_a_line(layer: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(file(layer, PLAIN)))
     ran = run(f"eval 1f1b --config {path}")
     assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
 
 
 def test_pairs_given_by_hand_are_refused_beside_layers() -> None:
     for name in ("overlap_times", "overlap_input_times"):
         with pytest.raises(InputError, match=f"{name}: the layers give the costs; leave it out"):
-            made({"phases": PHASES}, {"phases": PHASES}, **{name: 3})
+            phased({"phases": PHASES}, {"phases": PHASES}, **{name: 3})
 
 
 def test_pairs_with_b_go_with_those_with_bw() -> None:

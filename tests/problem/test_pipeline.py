@@ -24,7 +24,7 @@ def test_defaults_are_those_of_the_design() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "backward", "weight", "backward_input"),
+    ("fields", "backward", "weight", "backward_input"),
     [
         ({}, 6, 3, 3),
         ({"backward": 4}, 4, 2, 2),
@@ -37,9 +37,9 @@ def test_defaults_are_those_of_the_design() -> None:
     ],
 )
 def test_backward_times_follow_from_what_is_given(
-    given: dict[str, int], backward: int, weight: int, backward_input: int
+    fields: dict[str, int], backward: int, weight: int, backward_input: int
 ) -> None:
-    costs = Pipeline(stages=1, batches=1, forward=3, **given).costs
+    costs = Pipeline(stages=1, batches=1, forward=3, **fields).costs
     assert (costs.backward, costs.weight, costs.backward_input) == (
         (backward,),
         (weight,),
@@ -61,7 +61,7 @@ def test_chunks_cut_every_share_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "hosts"),
+    ("fields", "hosts"),
     [
         ({"placement": "v"}, (0, 1, 2, 2, 1, 0)),
         ({"placement": "v", "chunks": 3}, (0, 1, 2, 2, 1, 0, 0, 1, 2)),
@@ -71,8 +71,8 @@ def test_chunks_cut_every_share_exactly() -> None:
         ({"placement": [1, 0, 0]}, (1, 0, 0)),
     ],
 )
-def test_placements(given: dict[str, Any], hosts: tuple[int, ...]) -> None:
-    assert Pipeline(stages=3, batches=1, **given).hosts == (hosts,)
+def test_placements(fields: dict[str, Any], hosts: tuple[int, ...]) -> None:
+    assert Pipeline(stages=3, batches=1, **fields).hosts == (hosts,)
 
 
 def test_explicit_placement_counts_stages() -> None:
@@ -167,7 +167,7 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"stages": 0}, "stages: 0 is below 1"),
         ({"stages": "4"}, "stages: '4' is not a whole number"),
@@ -200,7 +200,7 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
         ({"backward_p2p": [1, 2, 3]}, "backward_p2p: has 3 entries for 2 stages"),
         ({"backward_p2p": -1}, "backward_p2p: -1 is negative"),
         ({"p2p": -1}, "p2p: -1 is negative"),
-        ({"memory_b": -2}, "memory_b: stage 0: -2 gives back more than the activation 1"),
+        ({"memory_b": -2}, "memory_b: stage 0: -2 frees more than the activation 1"),
         ({"static": -1}, "static: -1 is negative"),
         ({"workspace": -1}, "workspace: -1 is negative"),
         ({"weight_workspace": [1, 2, 3]}, "weight_workspace: has 3 entries for 2 stages"),
@@ -218,9 +218,9 @@ def test_the_times_of_backwards_are_free_of_each_other() -> None:
         ({"activation": 10**12, "batches": 10**6}, "memory: too large"),
     ],
 )
-def test_what_is_no_pipeline_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_is_no_pipeline_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        Pipeline(**({"stages": 2, "batches": 2} | given))
+        Pipeline(**({"stages": 2, "batches": 2} | fields))
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -277,8 +277,8 @@ def test_what_chunks_and_slices_cut_of_workspace_and_recompute() -> None:
     assert costs.workspace == costs.forward_workspace == costs.backward_workspace == (2,) * 4
     assert costs.weight_workspace == (0,) * 4
     assert pipe.limits is None
-    held, missing = 4, 1
-    assert replace(pipe, mem_limit="1f1b").limits == (held + missing + 2,) * 2
+    retained, missing = 4, 1
+    assert replace(pipe, mem_limit="1f1b").limits == (retained + missing + 2,) * 2
 
 
 def test_slices_share_what_a_microbatch_takes() -> None:
@@ -310,9 +310,9 @@ class Compared(int):
 
     comparisons = 0
 
-    def __gt__(self, other: int) -> bool:
+    def __gt__(self, value: int) -> bool:
         Compared.comparisons += 1
-        return int(self) > int(other)
+        return int(self) > int(value)
 
     def __eq__(self, other: object) -> bool:
         Compared.comparisons += 1

@@ -12,7 +12,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Part, Setting, Shape
-from tests.cli.cli_run import run, shown
+from tests.cli.cli_run import json_of, run
 
 SIZE = {"stages": 2, "batches": 4}
 SAMPLES = {
@@ -70,10 +70,10 @@ def test_names_are_of_one_setting_each() -> None:
 
 @pytest.mark.parametrize(("setting", "name"), ALIASED, ids=lambda value: str(value)[:20])
 def test_python_takes_every_name(setting: Setting, name: str) -> None:
-    others = {key: value for key, value in SIZE.items() if key != setting.field}
-    others |= NEEDS.get(setting.field, {})
-    expected = pipeline_of(canonical(others | {setting.name: sample(setting)}))
-    assert Pipeline(**others, **{name: sample(setting)}) == expected
+    companions = {key: value for key, value in SIZE.items() if key != setting.field}
+    companions |= NEEDS.get(setting.field, {})
+    expected = pipeline_of(canonical(companions | {setting.name: sample(setting)}))
+    assert Pipeline(**companions, **{name: sample(setting)}) == expected
 
 
 OWN_FLAGS = {setting.own_flag.removeprefix("--") for setting in SETTINGS}
@@ -91,8 +91,10 @@ OWN_FLAGS = {setting.own_flag.removeprefix("--") for setting in SETTINGS}
 )
 def test_flags_take_every_name(setting: Setting, name: str) -> None:
     sizes = {"stages": 2, "batches": 4, setting.field: sample(setting)}
-    words = {NAMED[field].flag: value for field, value in sizes.items() if field != setting.field}
-    flags = " ".join(f"{flag} {value}" for flag, value in words.items())
+    size_flags = {
+        NAMED[field].flag: value for field, value in sizes.items() if field != setting.field
+    }
+    flags = " ".join(f"{flag} {value}" for flag, value in size_flags.items())
     strategy = {"placement": "zbv", "chunks": "1f1b", "routes": "dualpipe"}.get(setting.field)
     line = f"eval {strategy or 'gpipe'} {flags}"
     if setting.field == "slices":
@@ -101,11 +103,11 @@ def test_flags_take_every_name(setting: Setting, name: str) -> None:
         line = f"{line} --time-unit ms"
     written = name.replace("_", "-")
     if setting.shape is Shape.FLAG:
-        assert shown(f"{line} --{written}")["schedule"] != shown(line)["schedule"]
+        assert json_of(f"{line} --{written}")["schedule"] != json_of(line)["schedule"]
         return
-    expected = shown(f"{line} {setting.flag} {sample(setting)}")["schedule"]
-    assert shown(f"{line} --{written} {sample(setting)}")["schedule"] == expected
-    assert shown(f"{line} --{written}={sample(setting)}")["schedule"] == expected
+    expected = json_of(f"{line} {setting.flag} {sample(setting)}")["schedule"]
+    assert json_of(f"{line} --{written} {sample(setting)}")["schedule"] == expected
+    assert json_of(f"{line} --{written}={sample(setting)}")["schedule"] == expected
 
 
 def test_one_setting_under_two_names() -> None:

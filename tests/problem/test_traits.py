@@ -65,9 +65,9 @@ def test_traits_keep_their_labels_between_processes() -> None:
 
 
 def test_what_is_not_handled_is_refused_by_name() -> None:
-    given = frozenset({Trait.SLICES, Trait.ROUTES, Trait.SPAN})
+    traits = frozenset({Trait.SLICES, Trait.ROUTES, Trait.SPAN})
     handles = frozenset({Trait.SPAN})
-    assert unhandled(given, handles) == [Trait.ROUTES, Trait.SLICES]
+    assert unhandled(traits, handles) == [Trait.ROUTES, Trait.SLICES]
     refuse_unhandled("partition: search", handles, handles, "give counts")
     with pytest.raises(NotApplicableError, match="search knows no routes above 1; give counts"):
-        refuse_unhandled("partition: search", given, handles, "give counts")
+        refuse_unhandled("partition: search", traits, handles, "give counts")

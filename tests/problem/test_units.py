@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.units import SCALES, attached, resolve
-from tests.cli.cli_run import run, shown
+from tests.cli.cli_run import json_of, run
 
 SIZE: dict[str, Any] = {"stages": 2, "batches": 4}
 SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -34,19 +34,19 @@ def test_sizes_of_the_units() -> None:
 def test_80_gib_are_the_same_ticks_by_flag_file_and_python(
     unit: str | None, tmp_path: Path
 ) -> None:
-    made = Pipeline(**SIZE, activation="1536MiB", mem_limit="80GiB", memory_unit=unit)
+    pipeline = Pipeline(**SIZE, activation="1536MiB", mem_limit="80GiB", memory_unit=unit)
     declared = "" if unit is None else f"memory_unit: {unit}\n"
     file = tmp_path / "p.yaml"
     file.write_text(f"stages: 2\nbatches: 4\nactivation: 1536MiB\nmem_limit: 80 GiB\n{declared}")
     flags = "" if unit is None else f"--memory-unit {unit}"
     line = "eval 1f1b --stages 2 --batches 4 --activation 1536MiB --mem-limit 80GiB"
-    written = shown(f"{line} {flags}")["schedule"]
-    assert pipeline_of(read_config(file)) == made
-    assert written["memory_ticks_per_unit"] == made.ticks.memory_per_unit
-    assert written["pipeline"]["mem_limit"] == list(made.ticks.limits or ())
-    assert written["pipeline"]["activation"] == list(made.ticks.costs.activation)
-    assert made.memory_unit == (unit or "GiB")
-    assert made.limits == (Fraction(80 * 2**30, SIZES[unit or "GiB"]),) * 2
+    written = json_of(f"{line} {flags}")["schedule"]
+    assert pipeline_of(read_config(file)) == pipeline
+    assert written["memory_ticks_per_unit"] == pipeline.ticks.memory_per_unit
+    assert written["pipeline"]["mem_limit"] == list(pipeline.ticks.limits or ())
+    assert written["pipeline"]["activation"] == list(pipeline.ticks.costs.activation)
+    assert pipeline.memory_unit == (unit or "GiB")
+    assert pipeline.limits == (Fraction(80 * 2**30, SIZES[unit or "GiB"]),) * 2
 
 
 @given(
@@ -60,46 +60,46 @@ def test_80_gib_are_the_same_ticks_by_flag_file_and_python(
 def test_conversion_is_exact(numbers: list[tuple[int, int, str]], unit: str | None) -> None:
     """Digits x 10^-places of one unit are digits x 10^-places x (their ratio) of another."""
     text = [f"{digits}e-{places}{carried}" for digits, places, carried in numbers]
-    found = resolve("time", unit, {"forward": text})
+    resolved = resolve("time", unit, {"forward": text})
     largest = min((carried for *_, carried in numbers), key=TIMES.__getitem__)
-    assert found.unit == (unit or largest)
-    assert found.rounded == ()
-    assert found.values["forward"] == [
-        Fraction(digits * TIMES[found.unit or "s"], 10**places * TIMES[carried])
+    assert resolved.unit == (unit or largest)
+    assert resolved.rounded == ()
+    assert resolved.values["forward"] == [
+        Fraction(digits * TIMES[resolved.unit or "s"], 10**places * TIMES[carried])
         for digits, places, carried in numbers
     ]
 
 
 def test_the_largest_unit_is_declared_by_numbers_that_differ() -> None:
-    made = Pipeline(**SIZE, forward=["900us", "1.2ms"], p2p="40us", activation=2, mem_limit=4)
-    assert (made.time_unit, made.memory_unit) == ("ms", None)
-    assert made.forward == (Fraction(9, 10), Fraction(6, 5))
-    assert made.p2p == Fraction(1, 25)
+    pipeline = Pipeline(**SIZE, forward=["900us", "1.2ms"], p2p="40us", activation=2, mem_limit=4)
+    assert (pipeline.time_unit, pipeline.memory_unit) == ("ms", None)
+    assert pipeline.forward == (Fraction(9, 10), Fraction(6, 5))
+    assert pipeline.p2p == Fraction(1, 25)
 
 
 def test_what_is_finer_than_a_millionth_of_its_own_unit_is_rounded_a_limit_down() -> None:
-    made = Pipeline(**SIZE, time_unit="ms", memory_unit="MiB", forward="1.0000005us", p2p="1ns")
-    assert made.rounded == ("forward",)
-    assert made.p2p == Fraction(1, 10**6)
-    kept = Pipeline(**SIZE, memory_unit="MiB", mem_limit="3.9999999GiB")
-    assert kept.rounded == ("mem_limit",)
-    assert kept.limits == (Fraction(3999999 * 1024, 10**6),) * 2
+    fine = Pipeline(**SIZE, time_unit="ms", memory_unit="MiB", forward="1.0000005us", p2p="1ns")
+    assert fine.rounded == ("forward",)
+    assert fine.p2p == Fraction(1, 10**6)
+    limited = Pipeline(**SIZE, memory_unit="MiB", mem_limit="3.9999999GiB")
+    assert limited.rounded == ("mem_limit",)
+    assert limited.limits == (Fraction(3999999 * 1024, 10**6),) * 2
 
 
 def test_a_resolved_pipeline_stays_as_it_is() -> None:
-    made = Pipeline(**SIZE, forward="3ms", activation="1.5GiB", mem_limit="80GiB")
-    assert replace(made, batches=4) == made
-    assert replace(made, mem_limit="81920MiB") == made
+    pipeline = Pipeline(**SIZE, forward="3ms", activation="1.5GiB", mem_limit="80GiB")
+    assert replace(pipeline, batches=4) == pipeline
+    assert replace(pipeline, mem_limit="81920MiB") == pipeline
 
 
 def test_plain_numbers_count_in_the_declared_unit() -> None:
-    made = Pipeline(**SIZE, forward="3000us", p2p=0.5, time_unit="ms")
-    assert made == Pipeline(**SIZE, forward=3, p2p=0.5, time_unit="ms")
-    assert made.forward == (3, 3)
+    pipeline = Pipeline(**SIZE, forward="3000us", p2p=0.5, time_unit="ms")
+    assert pipeline == Pipeline(**SIZE, forward=3, p2p=0.5, time_unit="ms")
+    assert pipeline.forward == (3, 3)
 
 
 @pytest.mark.parametrize(
-    ("given_", "message"),
+    ("fields", "message"),
     [
         ({"time_unit": "min"}, "time_unit: 'min' is unknown; use ns, us, ms or s"),
         ({"memory_unit": "bytes"}, "memory_unit: 'bytes' is unknown; use B, KB, MB, GB, KiB, MiB"),
@@ -128,9 +128,9 @@ def test_plain_numbers_count_in_the_declared_unit() -> None:
         ({"flops_per_microbatch": "many"}, "flops_per_microbatch: 'many' is not a number"),
     ],
 )
-def test_refused_in_one_line(given_: dict[str, Any], message: str) -> None:
+def test_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)) as error:
-        Pipeline(**SIZE, **given_)
+        Pipeline(**SIZE, **fields)
     assert "\n" not in str(error.value)
 
 
@@ -147,8 +147,8 @@ def test_a_flag_may_name_another_unit_than_the_file(tmp_path: Path) -> None:
         "stages: 2\nbatches: 4\nforward_times: [3, 2.5]\np2p_time: 40us\ntime_unit: ms\n"
         "activation: 1.5\nmem_limit: 1f1b\nmemory_unit: GiB\n"
     )
-    in_file = shown(f"eval 1f1b --config {file}")
-    in_us = shown(f"eval 1f1b --config {file} --time-unit us --memory-unit MiB")
+    in_file = json_of(f"eval 1f1b --config {file}")
+    in_us = json_of(f"eval 1f1b --config {file} --time-unit us --memory-unit MiB")
     assert (in_file["time_unit"], in_us["time_unit"]) == ("ms", "us")
     assert in_us["makespan"] == 1000 * in_file["makespan"]
     assert in_us["peak_memory"] == [1024 * peak for peak in in_file["peak_memory"]]
@@ -163,14 +163,16 @@ def test_layers_are_held_in_one_unit() -> None:
     ]
     model = Model(layers)
     assert (model.layers[0].time_unit, model.layers[3].memory_unit) == ("ms", "GiB")
-    made = model.pipeline(devices=2, batches=4, p2p="10us", mem_limit="81920MiB", partition=[2, 2])
-    assert (made.time_unit, made.memory_unit) == ("ms", "GiB")
-    assert made.forward == (6, Fraction(7, 2))
-    assert (made.activation, made.static) == ((1, Fraction(1, 2)), (0, 1))
-    assert (made.p2p, made.mem_limit) == (Fraction(1, 100), 80)
-    in_us = replace(made, time_unit="us", p2p="10us")
+    pipeline = model.pipeline(
+        devices=2, batches=4, p2p="10us", mem_limit="81920MiB", partition=[2, 2]
+    )
+    assert (pipeline.time_unit, pipeline.memory_unit) == ("ms", "GiB")
+    assert pipeline.forward == (6, Fraction(7, 2))
+    assert (pipeline.activation, pipeline.static) == ((1, Fraction(1, 2)), (0, 1))
+    assert (pipeline.p2p, pipeline.mem_limit) == (Fraction(1, 100), 80)
+    in_us = replace(pipeline, time_unit="us", p2p="10us")
     assert in_us.forward == (6000, 3500)
-    assert replace(made, batches=4) == made
+    assert replace(pipeline, batches=4) == pipeline
 
 
 @pytest.mark.parametrize(
@@ -196,13 +198,13 @@ def test_units_of_a_model_in_files(tmp_path: Path) -> None:
         "- {forward: 3, weight: 3000us, activation: 512, static: 1GiB, count: 3}\n"
         "- {forward: 500us, role: head, recompute: {time: 400us, activation: 0}}\n"
     )
-    made = pipeline_of(read_config(file))
-    assert made.forward == (6, Fraction(7, 2))
-    assert made.static == (2048, 1024)
-    assert made.limits == (4096, 4096)
+    pipeline = pipeline_of(read_config(file))
+    assert pipeline.forward == (6, Fraction(7, 2))
+    assert pipeline.static == (2048, 1024)
+    assert pipeline.limits == (4096, 4096)
     flags = "--time-unit us --memory-unit GiB"
-    in_us = shown(f"eval 1f1b --config {file} {flags}")
-    assert in_us["makespan"] == 1000 * shown(f"eval 1f1b --config {file}")["makespan"]
+    in_us = json_of(f"eval 1f1b --config {file} {flags}")
+    assert in_us["makespan"] == 1000 * json_of(f"eval 1f1b --config {file}")["makespan"]
     assert (in_us["mem_limit"], in_us["memory_unit"]) == ([4, 4], "GiB")
 
 

@@ -15,7 +15,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.problem.operation import Op, OpKind
 from ppopt.profiles.estimate import Record, StageMemory, StepRecord, p2p_time, profile
-from ppopt.profiles.measured import measured
+from ppopt.profiles.measured_runs import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
 from tests.factories.tables import besides_of
 
@@ -47,19 +47,19 @@ UNEQUAL = Pipeline(
 @pytest.mark.parametrize("skew", [0, 200_000, -150_000])
 def test_a_perfect_run_gives_its_pipeline_back(skew: int) -> None:
     """Whatever the difference of the devices' clocks, as long as waits are longer."""
-    found = profile(records(evaluate(UNEQUAL, "zb-h1"), steps=2, skew=skew))
-    assert (found.hosts, found.batches, found.steps) == ((0, 1, 2), 5, 2)
-    again = Pipeline(stages=3, batches=5, **found.costs(MS))
-    assert again.ticks == UNEQUAL.ticks
-    assert found.outliers == ()
+    profiled = profile(records(evaluate(UNEQUAL, "zb-h1"), steps=2, skew=skew))
+    assert (profiled.hosts, profiled.batches, profiled.steps) == ((0, 1, 2), 5, 2)
+    restored = Pipeline(stages=3, batches=5, **profiled.costs(MS))
+    assert restored.ticks == UNEQUAL.ticks
+    assert profiled.outliers == ()
 
 
 def test_whole_backwards_are_halved() -> None:
-    found = profile(records(evaluate(UNEQUAL, "1f1b")))
-    costs = found.costs(MS)
+    profiled = profile(records(evaluate(UNEQUAL, "1f1b")))
+    costs = profiled.costs(MS)
     assert costs["backward"] == [7, 9, 8]
     assert costs["weight"] == [Fraction(7, 2), Fraction(9, 2), 4]
-    assert "W and B are half of BW each, unmeasured." in notes(found)[1]
+    assert "W and B are half of BW each, unmeasured." in notes(profiled)[1]
 
 
 def test_outliers_are_told_and_do_not_count() -> None:
@@ -67,10 +67,10 @@ def test_outliers_are_told_and_do_not_count() -> None:
     ran = records(evaluate(UNEQUAL, "zb-h1"), steps=3)
     late = next(i for i, r in enumerate(ran) if r.op == Op(OpKind.F, 1, 2) and r.step == 1)
     ran[late] = ran[late]._replace(end=ran[late].start + 15 * MS)
-    found = profile(ran)
-    assert found.outliers == (ran[late],)
-    assert found.times[OpKind.F, 1].median == 5 * MS
-    assert notes(found)[-1] == "1 outliers (they do not move a median): 1F2 15.000 ms"
+    profiled = profile(ran)
+    assert profiled.outliers == (ran[late],)
+    assert profiled.times[OpKind.F, 1].median == 5 * MS
+    assert notes(profiled)[-1] == "1 outliers (they do not move a median): 1F2 15.000 ms"
 
 
 def test_jitter_is_no_outlier() -> None:
@@ -99,14 +99,14 @@ The standard error is 1.2533 x 1.4826 x MAD x sqrt(1/5 + 1/5) / 2, which is 0.58
 def test_a_link_counts_above_its_noise(name: str) -> None:
     """One microbatch a step on two devices: F to F over one delay, BW to BW over another."""
     delays, middle, counts = NOISE[name]
-    found = profile(two_device_run(delays, 1))
-    assert (found.p2p.median, found.p2p.delays) == (middle, 2 * len(delays))
-    assert found.p2p.above_noise is counts
-    assert found.costs(1)["p2p"] == (middle if counts else 0)
-    told = "\n".join(notes(found))
-    assert ("not above its noise" in told) is not counts
-    assert f"({2 * len(delays)} delays, standard error" in told or counts
-    assert "p2p is the median of 10 delays" in told or not counts
+    profiled = profile(two_device_run(delays, 1))
+    assert (profiled.p2p.median, profiled.p2p.delays) == (middle, 2 * len(delays))
+    assert profiled.p2p.above_noise is counts
+    assert profiled.costs(1)["p2p"] == (middle if counts else 0)
+    text = "\n".join(notes(profiled))
+    assert ("not above its noise" in text) is not counts
+    assert f"({2 * len(delays)} delays, standard error" in text or counts
+    assert "p2p is the median of 10 delays" in text or not counts
 
 
 def two_device_run(delays: list[int], unit: int) -> list[Record]:
@@ -128,10 +128,10 @@ def test_the_error_of_the_median_decides() -> None:
     """2.1 ms measured by 50 delays with a standard deviation of 1.4 ms: the standard error of the
     median is 1.2533 x 1.4 x sqrt(2/25) / 2 = 0.25 ms. Six of these delays are not enough."""
     delays = [round((2.1 + 0.16 * (n - 12)) * MS) for n in range(25)]
-    found = profile(two_device_run(delays, MS)).p2p
-    assert (found.delays, found.median) == (50, round(2.1 * MS))
-    assert 1.4 * MS < found.deviation < 1.5 * MS
-    assert found.time == found.median
+    p2p = profile(two_device_run(delays, MS)).p2p
+    assert (p2p.delays, p2p.median) == (50, round(2.1 * MS))
+    assert 1.4 * MS < p2p.deviation < 1.5 * MS
+    assert p2p.time == p2p.median
     few = profile(two_device_run(delays[::12], MS)).p2p
     assert (few.delays, few.median, few.time) == (6, round(2.1 * MS), 0)
 
@@ -151,9 +151,9 @@ def test_a_whole_below_its_parts_stands_as_measured() -> None:
 
 
 def test_no_link_where_nobody_waits_for_one() -> None:
-    one = evaluate(Pipeline(stages=1, batches=2), "1f1b")
-    assert p2p_time(records(one), (0,)) is None
-    assert "p2p is unmeasured" in notes(profile(records(one)))[-1]
+    schedule = evaluate(Pipeline(stages=1, batches=2), "1f1b")
+    assert p2p_time(records(schedule), (0,)) is None
+    assert "p2p is unmeasured" in notes(profile(records(schedule)))[-1]
 
 
 def whole_step(step: int) -> list[Record]:
@@ -195,10 +195,10 @@ MISSING = {
 
 @pytest.mark.parametrize("name", MISSING)
 def test_refused(name: str) -> None:
-    ran, told = MISSING[name]
+    ran, message = MISSING[name]
     with pytest.raises(InputError) as caught:
         profile(ran)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("hosts", [[0, 1, 2], [0, 1, 1, 0]])
@@ -220,10 +220,10 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     from tests.factories.schedules import build  # noqa: PLC0415
 
     ran = records(build(pipeline, Random(1), "split"), steps=1)
-    held = {stage: StageMemory(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
+    memory = {stage: StageMemory(3 * 2**19, 4 * 2**20, 2**20, 2**18) for stage in range(len(hosts))}
     whole = records(build(pipeline, Random(2), "fused"))
-    found = profile([*ran, *(record._replace(step=1) for record in whole)], held)
-    text = dumps(found, description='a "test"', source="tests", day=date(2026, 1, 2))
+    profiled = profile([*ran, *(record._replace(step=1) for record in whole)], memory)
+    text = dumps(profiled, description='a "test"', source="tests", day=date(2026, 1, 2))
     path = tmp_path / "p.yaml"
     path.write_text(text)
     settings = read_config(path)
@@ -233,40 +233,42 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
         "date": "2026-01-02",
     }
     assert (settings["time_unit"], settings["memory_unit"]) == ("ms", "MiB")
-    again = pipeline_of(settings)
-    assert again.hosts == pipeline.hosts
-    of_stages, measured = dict(again.costs), dict(pipeline.costs)
+    restored = pipeline_of(settings)
+    assert restored.hosts == pipeline.hosts
+    of_stages, measured = dict(restored.costs), dict(pipeline.costs)
     del of_stages["static"], measured["static"]
     assert of_stages == measured
-    assert again.ticks.static == pipeline.ticks.static
+    assert restored.ticks.static == pipeline.ticks.static
 
 
 def test_a_measured_step_has_what_ran_around_its_microbatches() -> None:
     """A step as predicted: the times of the pipeline are found again."""
     work: dict[str, Any] = {"unshard": 2, "gradient_sync": (3, 5, 4), "optimizer": 1}
-    made = evaluate(replace(UNEQUAL, **work, optimizer_barrier=True), "1f1b")
-    tick = MS // made.pipeline.ticks.per_unit
+    schedule = evaluate(replace(UNEQUAL, **work, optimizer_barrier=True), "1f1b")
+    tick = MS // schedule.pipeline.ticks.per_unit
     around = [
         StepRecord(row.kind, row.stage, row.device, row.start * tick, row.end * tick)
-        for row in besides_of(made).rows()
+        for row in besides_of(schedule).rows()
     ]
-    found = measured(records(made), made.pipeline, MS, around)
+    step = measured(records(schedule), schedule.pipeline, MS, around)
     for field in work:
-        assert getattr(found.pipeline.costs, field) == getattr(made.pipeline.costs, field)
-    assert found.pipeline.optimizer_barrier
-    shown = [[*map(str, besides_of(one).rows())] for one in (found, made)]
-    assert shown[0] == shown[1]
-    assert found.metrics.makespan_ticks * made.pipeline.ticks.per_unit == (
-        made.metrics.makespan_ticks * found.pipeline.ticks.per_unit
+        assert getattr(step.pipeline.costs, field) == getattr(schedule.pipeline.costs, field)
+    assert step.pipeline.optimizer_barrier
+    tables = [
+        [*map(str, besides_of(step_or_schedule).rows())] for step_or_schedule in (step, schedule)
+    ]
+    assert tables[0] == tables[1]
+    assert step.metrics.makespan_ticks * schedule.pipeline.ticks.per_unit == (
+        schedule.metrics.makespan_ticks * step.pipeline.ticks.per_unit
     )
 
 
 def test_a_measured_step_is_the_median_one() -> None:
-    made = evaluate(UNEQUAL, "1f1b")
-    ran = records(made, steps=3)
+    schedule = evaluate(UNEQUAL, "1f1b")
+    ran = records(schedule, steps=3)
     slow = [r._replace(end=r.end + 9 * MS) if r.step == 1 and r.microbatch == 4 else r for r in ran]
-    found = measured(slow, made.pipeline, MS)
-    assert found.origin.strategy == "measured"
-    assert found.makespan == made.makespan
+    step = measured(slow, schedule.pipeline, MS)
+    assert step.origin.strategy == "measured"
+    assert step.makespan == schedule.makespan
     with pytest.raises(InputError, match="other stages, devices or microbatches"):
         measured(ran, Pipeline(stages=3, batches=6), MS)

@@ -1,4 +1,4 @@
-"""Runs that Primus recorded: places of events, clocks of ranks, the prediction beside the steps."""
+"""Runs that Primus recorded: places of events, clocks of ranks, the prediction and the steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
 from ppopt.profiles.estimate import Record, profile
-from ppopt.profiles.measured import measured_steps, median_step, predicted
+from ppopt.profiles.measured_runs import measured_steps, median_step, predicted
 from ppopt.profiles.primus import read_run
 from tests.cli.cli_run import done, run
 
 MODES = {OpKind.F: "fwd", OpKind.B: "bwd", OpKind.BW: "bwd", OpKind.W: "wgrad"}
 PIPELINE = Pipeline(stages=2, batches=4, forward=[3, 5], backward=[8, 9], p2p="0.25")
-ONE = evaluate(PIPELINE, "1f1b")
+SCHEDULE = evaluate(PIPELINE, "1f1b")
 INTERLEAVED = evaluate(Pipeline(stages=2, batches=4, forward=[4, 6], chunks=2), "interleaved")
 SPLIT = evaluate(PIPELINE, "zb-h1")
 
@@ -31,7 +31,7 @@ def dumped(schedule: Schedule, *, numbered: bool) -> list[dict[str, Any]]:
     The clock of a rank starts with its first operation, 0.5 ms late.
     """
     pipeline = schedule.pipeline
-    found = []
+    ranks = []
     for rank in range(pipeline.num_devices):
         rows = sorted((r for r in schedule.rows() if r.device == rank), key=lambda r: r.start)
         events: dict[str, Any] = {"total": 1.0, "memory": 3.5 - rank}
@@ -43,8 +43,8 @@ def dumped(schedule: Schedule, *, numbered: bool) -> list[dict[str, Any]]:
             if numbered:
                 events[f"{mode}_minibatch"] = [row.microbatch for row in of_mode]
                 events[f"{mode}_chunk"] = [row.stage // pipeline.num_devices for row in of_mode]
-        found.append(events)
-    return found
+        ranks.append(events)
+    return ranks
 
 
 def written(folder: Path, schedule: Schedule, steps: int = 1, *, numbered: bool = False) -> Path:
@@ -59,26 +59,26 @@ def written(folder: Path, schedule: Schedule, steps: int = 1, *, numbered: bool 
 
 @pytest.mark.parametrize(
     ("schedule", "numbered"),
-    [(ONE, False), (ONE, True), (INTERLEAVED, False), (INTERLEAVED, True), (SPLIT, True)],
+    [(SCHEDULE, False), (SCHEDULE, True), (INTERLEAVED, False), (INTERLEAVED, True), (SPLIT, True)],
     ids=["1f1b", "1f1b numbered", "interleaved", "interleaved numbered", "split"],
 )
 def test_a_perfect_step_is_read_back(schedule: Schedule, numbered: bool, tmp_path: Path) -> None:
     """Every operation in its place; both ways of a transfer take equally long: clocks are right."""
-    found = read_run(written(tmp_path, schedule, numbered=numbered))
+    run = read_run(written(tmp_path, schedule, numbered=numbered))
     per_ms = schedule.pipeline.ticks.per_unit
-    begin = min(record.start for record in found.records)
-    read = {(record.op, record.start - begin, record.end - begin) for record in found.records}
+    begin = min(record.start for record in run.records)
+    read = {(record.op, record.start - begin, record.end - begin) for record in run.records}
     rows = schedule.rows()
     assert read == {
         (row.op, *(round(time * 10**6 / per_ms) for time in (row.start, row.end))) for row in rows
     }
-    assert found.uncertainty == pytest.approx(10**6 * float(schedule.pipeline.links.down[0][0]))
-    assert found.reserved == (3.5, 2.5) and found.left_out is None
+    assert run.uncertainty == pytest.approx(10**6 * float(schedule.pipeline.links.down[0][0]))
+    assert run.reserved == (3.5, 2.5) and run.left_out is None
 
 
 def test_the_first_of_several_iterations_is_left_out(tmp_path: Path) -> None:
-    found = read_run(written(tmp_path, ONE, steps=3))
-    assert {record.step for record in found.records} == {2, 3} and found.left_out == 1
+    run = read_run(written(tmp_path, SCHEDULE, steps=3))
+    assert {record.step for record in run.records} == {2, 3} and run.left_out == 1
 
 
 def test_clocks_are_in_the_middle_of_what_transfers_allow() -> None:
@@ -90,36 +90,38 @@ def test_clocks_are_in_the_middle_of_what_transfers_allow() -> None:
         Record(OpKind.BW, 1, 0, 1, 5, 9),
         Record(OpKind.BW, 0, 0, 0, 18, 22),
     ]
-    found = aligned(records)
-    assert [record.start for record in found.records] == [0, 7, 11, 18]
-    assert found.uncertainty == 3
+    aligned_records = aligned(records)
+    assert [record.start for record in aligned_records.records] == [0, 7, 11, 18]
+    assert aligned_records.uncertainty == 3
 
 
 def test_the_same_order_at_median_times_is_the_schedule_that_ran(tmp_path: Path) -> None:
-    found = read_run(written(tmp_path, ONE))
-    where = Pipeline(stages=2, batches=4, placement=profile(found.records).hosts)
-    step = median_step(measured_steps(found.records, where, 10**6))
+    run = read_run(written(tmp_path, SCHEDULE))
+    where = Pipeline(stages=2, batches=4, placement=profile(run.records).hosts)
+    step = median_step(measured_steps(run.records, where, 10**6))
     assert predicted(step).metrics.makespan_ticks == step.metrics.makespan_ticks
 
 
 class TestCommand:
     def test_a_pipeline_file(self, tmp_path: Path) -> None:
         """The makespan of 1F1B: that of the pipeline that ran."""
-        folder, out = written(tmp_path, ONE, steps=4), tmp_path / "out.yaml"
+        folder, out = written(tmp_path, SCHEDULE, steps=4), tmp_path / "out.yaml"
         done("profile --from primus -o", out, folder)
         text = out.read_text()
         assert "Clocks of ranks are aligned" in text and "3.5 2.5" in text
-        found = done("eval 1f1b --json --config", out).json
-        assert found["makespan"] == float(ONE.pipeline.ticks.time(ONE.metrics.makespan_ticks))
+        output = done("eval 1f1b --json --config", out).json
+        assert output["makespan"] == float(
+            SCHEDULE.pipeline.ticks.time(SCHEDULE.metrics.makespan_ticks)
+        )
 
     def test_a_measured_step_and_a_page(self, tmp_path: Path) -> None:
-        folder, out = written(tmp_path, ONE, steps=4), tmp_path / "out.json"
-        told = done("profile --from primus -o", out, folder).err
-        assert "Clocks of ranks are aligned" in told
-        assert len(read_schedule(out)[0]) == len(ONE)
+        folder, out = written(tmp_path, SCHEDULE, steps=4), tmp_path / "out.json"
+        stderr = done("profile --from primus -o", out, folder).err
+        assert "Clocks of ranks are aligned" in stderr
+        assert len(read_schedule(out)[0]) == len(SCHEDULE)
         page = tmp_path / "out.html"
-        told = done("profile --from primus -o", page, folder).err
-        assert "measured, median of 3 steps" in told and "(100 %)" in told
+        stderr = done("profile --from primus -o", page, folder).err
+        assert "measured, median of 3 steps" in stderr and "(100 %)" in stderr
         text = page.read_text()
         assert all(name in text for name in ("same order", "fastest step", "slowest step"))
 
@@ -164,11 +166,13 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("breaks", "told"), BROKEN.values(), ids=BROKEN)
-def test_defects_are_one_line(breaks: Callable[[Path], object], told: str, tmp_path: Path) -> None:
-    folder = written(tmp_path, ONE)
+@pytest.mark.parametrize(("breaks", "message"), BROKEN.values(), ids=BROKEN)
+def test_defects_are_one_line(
+    breaks: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    folder = written(tmp_path, SCHEDULE)
     breaks(folder)
-    with pytest.raises(InputError, match=told.replace("(", r"\(")) as raised:
+    with pytest.raises(InputError, match=message.replace("(", r"\(")) as raised:
         read_run(folder)
     assert "\n" not in str(raised.value)
 

@@ -20,10 +20,10 @@ from ppopt.formats.torch_csv import LETTERS
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
 from ppopt.profiles.estimate import Record, StepRecord, profile
-from ppopt.profiles.measured import measured
+from ppopt.profiles.measured_runs import measured
 from tests.cli.cli_run import done, run
 
-MADE = evaluate(
+SCHEDULE = evaluate(
     Pipeline(stages=2, batches=4, forward=[3, 5], backward=[8, 9], weight=[4, 3], p2p="0.25"),
     "zb-h1",
 )
@@ -39,7 +39,7 @@ def traces(schedule: Schedule) -> list[dict[str, Any]]:
     """What torch.profiler exports of a perfect run: an operation's range begins when the one
     before it ends, so that it holds the wait for its input; receives come first and are short."""
     per_unit = schedule.pipeline.ticks.per_unit
-    found = []
+    contents = []
     for rank in range(schedule.pipeline.num_devices):
         events, free = [{"ph": "M", "name": "process_name", "args": {"name": "python"}}], 0.0
         for row in (row for row in schedule.rows() if row.device == rank):
@@ -52,8 +52,8 @@ def traces(schedule: Schedule) -> list[dict[str, Any]]:
             free = end
         events.append(event("ProfilerStep#0", 0.0, free))
         about = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 10**18}
-        found.append({**about, "traceEvents": events})
-    return found
+        contents.append({**about, "traceEvents": events})
+    return contents
 
 
 def written(folder: Path, contents: list[dict[str, Any]]) -> list[Path]:
@@ -66,15 +66,15 @@ def written(folder: Path, contents: list[dict[str, Any]]) -> list[Path]:
 class TestTraces:
     def test_waits_are_taken_off(self, tmp_path: Path) -> None:
         """A perfect run gives its pipeline back, whatever the order of the files."""
-        paths = written(tmp_path, traces(MADE))
-        found = profile(torch_trace.read_traces(paths[::-1]).records)
-        again = Pipeline(stages=2, batches=4, **found.costs(10**6))
-        assert again.ticks == MADE.pipeline.ticks
+        paths = written(tmp_path, traces(SCHEDULE))
+        profiled = profile(torch_trace.read_traces(paths[::-1]).records)
+        restored = Pipeline(stages=2, batches=4, **profiled.costs(10**6))
+        assert restored.ticks == SCHEDULE.pipeline.ticks
 
     def test_a_folder_and_compressed_traces(self, tmp_path: Path) -> None:
         """Files of a folder are in the order of the numbers in their names."""
-        made = evaluate(Pipeline(stages=11, batches=1), "gpipe")
-        for rank, content in enumerate(traces(made)):
+        schedule = evaluate(Pipeline(stages=11, batches=1), "gpipe")
+        for rank, content in enumerate(traces(schedule)):
             del content["distributedInfo"]
             text = json.dumps(content)
             if rank % 2:
@@ -82,8 +82,8 @@ class TestTraces:
             else:
                 (tmp_path / f"rank{rank}_trace.json.gz").write_bytes(gzip.compress(text.encode()))
         (tmp_path / "README.md").write_text("no trace")
-        found = torch_trace.read_traces([tmp_path]).records
-        assert {(record.stage, record.device) for record in found} == {(n, n) for n in range(11)}
+        records = torch_trace.read_traces([tmp_path]).records
+        assert {(record.stage, record.device) for record in records} == {(n, n) for n in range(11)}
 
     def test_a_folder_without_traces(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("no trace")
@@ -92,7 +92,7 @@ class TestTraces:
 
     def test_a_cut_compressed_trace(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json.gz"
-        path.write_bytes(gzip.compress(json.dumps(traces(MADE)[0]).encode())[:-20])
+        path.write_bytes(gzip.compress(json.dumps(traces(SCHEDULE)[0]).encode())[:-20])
         for content in (path.read_bytes(), b"{}"):
             path.write_bytes(content)
             with pytest.raises(InputError, match=r"a\.json\.gz: not a whole gzip file"):
@@ -101,8 +101,8 @@ class TestTraces:
     def test_kernels_count_where_there_are_any(self) -> None:
         ran = [event("PP:0F0", 0, 5), event("PP:0B0", 5, 5)]
         kernels = [event(e["name"], e["ts"] + 2, 9, cat="gpu_user_annotation") for e in ran]
-        found = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
-        assert found.records == [
+        trace = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        assert trace.records == [
             Record(OpKind.F, 0, 0, 0, 2000, 11000),
             Record(OpKind.BW, 0, 0, 0, 7000, 16000),
         ]
@@ -127,12 +127,12 @@ class TestTraces:
             kernels.append(event(name, start, 10, cat="kernel", **shared, tid=99))
         gloo = [event("gloo:all_reduce", 305, 40, tid=9), event("gloo:all_reduce", 400, 40, tid=9)]
         traced = [*ran, *ranges, empty, *launches, *kernels, *gloo]
-        found = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
-        assert found.around == [
+        trace = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
+        assert trace.around == [
             StepRecord(AuxiliaryKind.UNSHARD, 0, 0, 50_000, 80_000),
             StepRecord(AuxiliaryKind.GRADIENT_SYNC, 0, 0, 305_000, 345_000),
         ]
-        costs = profile(found.records, around=found.around).costs(1000)
+        costs = profile(trace.records, around=trace.around).costs(1000)
         assert (costs["unshard"], costs["gradient_sync"]) == ([30], [40])
 
     @pytest.mark.parametrize("ranges", ["right", "short", "none"])
@@ -164,8 +164,8 @@ class TestTraces:
             )
             kernels.append(event(name, start, length, cat="kernel", **shared, tid=99))
         traced = [*ran, *(drawn if ranges != "none" else []), *launches, *kernels]
-        found = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
-        assert [(r.start, r.end) for r in found.records] == [
+        trace = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
+        assert [(r.start, r.end) for r in trace.records] == [
             (50_000, 2_050_000),
             (2_100_000, 6_100_000),
         ]
@@ -173,8 +173,8 @@ class TestTraces:
     def test_a_clock_that_counts_from_1970(self) -> None:
         """As in traces of deepseek-ai/profile-data: 1740461679479756 microseconds, in 2025."""
         ran = [event("PP:0F0", 1740461679479756, 100)]
-        (found,) = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
-        assert (found.start, found.end - found.start) == (1740461679479756000, 100_000)
+        (record,) = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
+        assert (record.start, record.end - record.start) == (1740461679479756000, 100_000)
 
     def test_kernels_without_launches(self) -> None:
         """A replayed CUDA graph: its kernels belong to no call within the operation."""
@@ -190,13 +190,13 @@ class TestTraces:
         """The B of stage 0 does nothing, so that an accelerator has no range of it."""
         ran = [event(f"PP:0{letter}0", 10 * n, 1) for n, letter in enumerate("FIW")]
         kernels = [{**e, "dur": 9, "cat": "gpu_user_annotation"} for e in (ran[0], ran[2])]
-        found = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
-        lasting = {record.kind: record.end - record.start for record in found.records}
+        trace = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        lasting = {record.kind: record.end - record.start for record in trace.records}
         assert lasting == {OpKind.F: 9000, OpKind.B: 1000, OpKind.W: 9000}
 
     def test_a_rank_that_is_missing(self, tmp_path: Path) -> None:
         """The last one's too, which no gap among the stages tells of."""
-        first, last = written(tmp_path, traces(MADE))
+        first, last = written(tmp_path, traces(SCHEDULE))
         with pytest.raises(InputError, match="stage 1 is missing, to which stage 0 sends"):
             profile(torch_trace.read_traces([first]).records)
         with pytest.raises(InputError, match="stage 0 has no operation"):
@@ -204,8 +204,8 @@ class TestTraces:
 
     def test_steps_are_counted(self) -> None:
         ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
-        found = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 3).records
-        assert [(record.step, record.device) for record in found] == [(0, 3), (1, 3), (2, 3)]
+        records_ = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 3).records
+        assert [(record.step, record.device) for record in records_] == [(0, 3), (1, 3), (2, 3)]
 
     def test_an_operation_that_always_waits(self) -> None:
         """F of stage 1 began before its input was made every time: the shortest way from its
@@ -243,11 +243,11 @@ class TestTraces:
 
     @pytest.mark.parametrize("name", REFUSED)
     def test_refused(self, name: str) -> None:
-        content, told = self.REFUSED[name]
+        content, message = self.REFUSED[name]
         with pytest.raises(InputError) as caught:
             torch_trace.parse_trace(json.dumps(content), "t.json", 0)
         assert str(caught.value).startswith("t.json: ")
-        assert told in str(caught.value)
+        assert message in str(caught.value)
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[1, NaN]", '{"traceEvents": [}', "\ud800"[:0] + "x"]
@@ -257,26 +257,26 @@ class TestTraces:
             torch_trace.parse_trace(text, "t.json", 0)
 
     def test_a_rank_twice(self, tmp_path: Path) -> None:
-        one, _ = traces(MADE)
+        trace, _ = traces(SCHEDULE)
         with pytest.raises(InputError, match="rank 0 has been read already"):
-            torch_trace.read_traces(written(tmp_path, [one, one]))
+            torch_trace.read_traces(written(tmp_path, [trace, trace]))
 
     @pytest.mark.parametrize("seed", range(40))
     def test_damage_is_refused_or_harmless(self, seed: int, tmp_path: Path) -> None:
         """Values replaced at random: one line, or a profile."""
-        random, (content, other) = Random(seed), traces(MADE)
+        random, (content, second) = Random(seed), traces(SCHEDULE)
         for _ in range(3):
             broken = random.choice(content["traceEvents"])
             broken[random.choice(["name", "ph", "ts", "dur"])] = random.choice(
                 [None, "PP:0F9", -1, 1e99, [], {}, True, "X", 0]
             )
         try:
-            profile(torch_trace.read_traces(written(tmp_path, [content, other])).records)
+            profile(torch_trace.read_traces(written(tmp_path, [content, second])).records)
         except InputError as error:
-            told = str(error)
+            message = str(error)
         else:
-            told = ""
-        assert told.isprintable()
+            message = ""
+        assert message.isprintable()
 
 
 LOG = """
@@ -339,13 +339,13 @@ ONE_LINE = (
 class TestTimers:
     def test_medians(self) -> None:
         """Eight microbatches: 102.4 / 8 and 110 / 8 ms forward, 200 / 8 and 210.4 / 8 backward."""
-        found = megatron_timers.parse_log(LOG, "log", 2, 8)
-        assert found.forward == (Fraction("12.8"), Fraction("13.75"))
-        assert found.backward == (25, Fraction("26.3"))
-        assert (found.reports, found.outliers) == (3, 1)
+        timers = megatron_timers.parse_log(LOG, "log", 2, 8)
+        assert timers.forward == (Fraction("12.8"), Fraction("13.75"))
+        assert timers.backward == (25, Fraction("26.3"))
+        assert (timers.reports, timers.outliers) == (3, 1)
 
     @pytest.mark.parametrize(
-        ("text", "forward", "backward", "told"),
+        ("text", "forward", "backward", "message"),
         [
             (MIN_MAX, 673, 1408, "minimum is forward-compute 640, backward-compute 1280 ms a step"),
             (MAX, 672, 1408, "the maximum over ranks, and every stage has it."),
@@ -353,22 +353,22 @@ class TestTimers:
         ],
     )
     def test_logs_without_times_of_ranks(
-        self, text: str, forward: Fraction, backward: Fraction, told: str
+        self, text: str, forward: Fraction, backward: Fraction, message: str
     ) -> None:
         """Medians of the maximum, or of the last rank, for every stage; the log says no more."""
-        found = megatron_timers.parse_log(text, "log", 4, 8)
-        assert found.forward == (Fraction(forward) / 8,) * 4
-        assert found.backward == (Fraction(backward) / 8,) * 4
-        assert found.unknown is not None and told in found.unknown
+        timers = megatron_timers.parse_log(text, "log", 4, 8)
+        assert timers.forward == (Fraction(forward) / 8,) * 4
+        assert timers.backward == (Fraction(backward) / 8,) * 4
+        assert timers.unknown is not None and message in timers.unknown
         assert megatron_timers.parse_log(text + LOG, "log", 2, 8).unknown is None
 
     def test_ranks_that_share_a_stage(self) -> None:
         """One device of two ranks: the slower one counts."""
-        found = megatron_timers.parse_log(LOG, "log", 1, 8)
-        assert found.forward == (Fraction("13.75"),)
+        timers = megatron_timers.parse_log(LOG, "log", 1, 8)
+        assert timers.forward == (Fraction("13.75"),)
 
     @pytest.mark.parametrize(
-        ("text", "devices", "told"),
+        ("text", "devices", "message"),
         [
             ("", 2, "holds no `times across ranks (ms):`"),
             (LOG.replace("backward-compute", "backward"), 2, "timer backward-compute is missing"),
@@ -381,69 +381,69 @@ class TestTimers:
             (MAX.replace("672", "0"), 2, "timer forward-compute of device 0 is 0"),
         ],
     )
-    def test_refused(self, text: str, devices: int, told: str) -> None:
+    def test_refused(self, text: str, devices: int, message: str) -> None:
         with pytest.raises(InputError) as caught:
             megatron_timers.parse_log(text, "log", devices, 8)
         assert str(caught.value).startswith("log: ")
-        assert told in str(caught.value)
+        assert message in str(caught.value)
 
 
 class TestCommand:
     def test_traces_to_a_pipeline(self, tmp_path: Path) -> None:
-        paths = written(tmp_path, traces(MADE))
+        paths = written(tmp_path, traces(SCHEDULE))
         out = tmp_path / "p.yaml"
         line = "profile --from torch-profiler --description 'two stages'"
         assert done(line, *paths, "-o", out) == (0, "", "")
         settings = read_config(out)
         assert settings["about"]["description"] == "two stages"
         assert settings["about"]["source"] == "torch-profiler"
-        assert pipeline_of(settings).ticks.durations == MADE.pipeline.ticks.durations
+        assert pipeline_of(settings).ticks.durations == SCHEDULE.pipeline.ticks.durations
         done("solve --quiet --time-limit 1 --config", out)
 
     def test_traces_to_a_measured_step(self, tmp_path: Path) -> None:
-        paths = written(tmp_path, traces(MADE))
+        paths = written(tmp_path, traces(SCHEDULE))
         done("profile --from torch-profiler", *paths, "-o", tmp_path / "m.json")
-        found, _ = read_schedule(tmp_path / "m.json")
-        assert [row.op for row in found.rows()] == [row.op for row in MADE.rows()]
-        assert found.pipeline.ticks.time(found.metrics.makespan_ticks) == MADE.pipeline.ticks.time(
-            MADE.metrics.makespan_ticks
-        )
+        measured_step, _ = read_schedule(tmp_path / "m.json")
+        assert [row.op for row in measured_step.rows()] == [row.op for row in SCHEDULE.rows()]
+        assert measured_step.pipeline.ticks.time(
+            measured_step.metrics.makespan_ticks
+        ) == SCHEDULE.pipeline.ticks.time(SCHEDULE.metrics.makespan_ticks)
         done("profile --from measured", tmp_path / "m.json", "-o", tmp_path / "q.yaml")
-        again = pipeline_of(read_config(tmp_path / "q.yaml"))
-        assert again.costs.forward == MADE.pipeline.costs.forward
+        restored = pipeline_of(read_config(tmp_path / "q.yaml"))
+        assert restored.costs.forward == SCHEDULE.pipeline.costs.forward
         done("view", tmp_path / "m.json", "-o", tmp_path / "m.html")
 
     def test_a_measured_step_keeps_its_memory(self, tmp_path: Path) -> None:
         """What limits are judged by when it is solved again; `static` is there per stage."""
         memory = {"activation": [3, "1.5"], "memory_b": [0, "-0.25"], "static": [7, 8]}
         pipeline = Pipeline(stages=2, batches=3, **memory)
-        made = evaluate(pipeline, "zb-h1")
-        ran = [Record(*row[:4], 1000 * row.start, 1000 * row.end) for row in made.rows()]
+        schedule = evaluate(pipeline, "zb-h1")
+        ran = [Record(*row[:4], 1000 * row.start, 1000 * row.end) for row in schedule.rows()]
         path = tmp_path / "m.json"
         path.write_text(schedule_json.dumps(measured(ran, pipeline, 1000)))
         done("profile --from measured", path, "-o", tmp_path / "p.yaml")
-        again = pipeline_of(read_config(tmp_path / "p.yaml")).costs
+        restored = pipeline_of(read_config(tmp_path / "p.yaml")).costs
         for field in memory:
-            assert getattr(again, field) == getattr(pipeline.costs, field)
+            assert getattr(restored, field) == getattr(pipeline.costs, field)
 
     def test_cut_traces_write_nothing(self, tmp_path: Path) -> None:
         """A trace that ends early; a rank left out; a measured step given twice."""
-        made = traces(MADE)
-        made[1]["traceEvents"] = [
-            e for e in made[1]["traceEvents"] if e["name"] not in ("PP:1W3", "PP:1I3")
+        contents = traces(SCHEDULE)
+        contents[1]["traceEvents"] = [
+            e for e in contents[1]["traceEvents"] if e["name"] not in ("PP:1W3", "PP:1I3")
         ]
-        first, cut = written(tmp_path, made)
-        one = tmp_path / "m.json"
-        done("profile --from torch-profiler", *written(tmp_path, traces(MADE)), "-o", one)
+        first, cut = written(tmp_path, contents)
+        target = tmp_path / "m.json"
+        done("profile --from torch-profiler", *written(tmp_path, traces(SCHEDULE)), "-o", target)
         out = tmp_path / "p.yaml"
-        for given, told in (
+        for source, message in (
             (("torch-profiler", first), "stage 1 is missing"),
-            (("measured", one, one), f"m.json: the same step as {one}"),
+            (("measured", target, target), f"m.json: the same step as {target}"),
         ):
-            ran = run("profile -o", out, "--from", *given)
+            ran = run("profile -o", out, "--from", *source)
             assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-            assert told in ran.err
-        cut.write_text(json.dumps(made[1]))
+            assert message in ran.err
+        cut.write_text(json.dumps(contents[1]))
         ran = run("profile --from torch-profiler -o", out, first, cut)
         assert (ran.code, ran.err.count("\n")) == (2, 1)
         assert "in step 0 stage 1 ran F of microbatch 3" in ran.err
@@ -471,13 +471,13 @@ class TestCommand:
         log, out = tmp_path / "log.txt", tmp_path / "p.yaml"
         log.write_text(MIN_MAX)
         ran = done("profile --from megatron-timers --stages 2 --batches 8", log, "-o", out)
-        told = "times of single stages"
-        assert told in ran.err
-        assert f"# T{told[1:]}, and so their imbalance, are unmeasured: " in out.read_text()
+        message = "times of single stages"
+        assert message in ran.err
+        assert f"# T{message[1:]}, and so their imbalance, are unmeasured: " in out.read_text()
         assert pipeline_of(read_config(out)).costs.backward == (176, 176)
 
     @pytest.mark.parametrize(
-        ("line", "told"),
+        ("line", "message"),
         [
             ("profile {log} --from megatron-timers -o {out}.yaml", "Megatron's timers need both"),
             ("profile {log} --from torch-profiler --stages 2 --batches 2 -o {out}.yaml", "leave"),
@@ -491,20 +491,20 @@ class TestCommand:
             ),
         ],
     )
-    def test_refused(self, line: str, told: str, tmp_path: Path) -> None:
+    def test_refused(self, line: str, message: str, tmp_path: Path) -> None:
         (tmp_path / "log.txt").write_text(LOG)
         done("eval 1f1b --stages 2 --batches 2 --quiet -o", tmp_path / "a.json")
         names = {"log": tmp_path / "log.txt", "plain": tmp_path / "a.json"}
         before = set(tmp_path.iterdir())
         ran = run(line.format(**names, out=tmp_path / "out"))
         assert (ran.code, ran.out) == (2, "")
-        assert told in ran.err
+        assert message in ran.err
         assert set(tmp_path.iterdir()) == before
 
 
 def test_names_of_operations_are_pytorchs() -> None:
     """`PP:1I0` is a B of ours, and `PP:1B0` a BW."""
     ran = [event(f"PP:1{letter}0", 0, 1) for letter in "FIWB"]
-    found = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
+    records_ = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
-    assert [record.op for record in found] == [Op(kind, 1, 0) for kind in kinds]
+    assert [record.op for record in records_] == [Op(kind, 1, 0) for kind in kinds]

@@ -19,7 +19,7 @@ from tests.packages import needed
 
 FIELDS = straggler.Operation._fields
 TIMES = {"forward": [3, 5], "backward": [8, 9]}
-MADE = evaluate(
+SCHEDULE = evaluate(
     Pipeline(
         stages=2, batches=4, p2p=1, unshard=[2, 1], gradient_sync=[3, 4], optimizer=[2, 1], **TIMES
     ),
@@ -55,9 +55,9 @@ def operations(schedule: Schedule, dp_rank: int, wait: int = 0) -> Iterator[tupl
 def rows() -> list[tuple[Any, ...]]:
     """Two ranks: the first runs MADE, the second is faster and waits for the first."""
     quick = evaluate(Pipeline(stages=2, batches=4, forward=2, backward=4), "1f1b")
-    sync = [row for row in operations(MADE, 0) if row[3] == "grads-reduce-scatter"]
+    sync = [row for row in operations(SCHEDULE, 0) if row[3] == "grads-reduce-scatter"]
     waiting = [(1, *row[1:4], 30, row[4] + row[5] - 30, *row[6:]) for row in sync]
-    return [*operations(quick, 1), *waiting, *operations(MADE, 0)]
+    return [*operations(quick, 1), *waiting, *operations(SCHEDULE, 0)]
 
 
 def written(folder: Path, table: Sequence[Sequence[Any]], fields: Sequence[str] = FIELDS) -> Path:
@@ -71,24 +71,30 @@ def written(folder: Path, table: Sequence[Sequence[Any]], fields: Sequence[str] 
 
 
 def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
-    found = straggler.read_timeline(written(tmp_path, rows()))
-    assert {record.device for record in found.measurements.records} == {0, 1}
-    again = profile(found.measurements.records, around=found.measurements.around)
-    costs = again.costs(10**9)
-    wanted = MADE.pipeline.costs
+    timeline = straggler.read_timeline(written(tmp_path, rows()))
+    assert {record.device for record in timeline.measurements.records} == {0, 1}
+    profiled = profile(timeline.measurements.records, around=timeline.measurements.around)
+    costs = profiled.costs(10**9)
+    wanted = SCHEDULE.pipeline.costs
     for field in ("forward", "backward", "unshard", "gradient_sync", "optimizer"):
         assert costs[field] == list(getattr(wanted, field)), field
-    assert again.p2p is not None and again.p2p.median == 10**9
-    assert "data-parallel rank 0, of 2 the one whose last backward ends last" in found.comments[2]
-    assert "A step of all ranks takes 76000.0 ms, median of 1." in found.comments
+    assert profiled.p2p is not None and profiled.p2p.median == 10**9
+    assert (
+        "data-parallel rank 0, of 2 the one whose last backward ends last" in timeline.comments[2]
+    )
+    assert "A step of all ranks takes 76000.0 ms, median of 1." in timeline.comments
 
 
 def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
     """Rank 0 waits 5 s in its gradient sync for rank 1, whose is the shorter."""
-    longer = [*operations(MADE, 0, wait=5)]
-    other = [(1, *row[1:]) for row in operations(MADE, 0) if row[3] == "grads-reduce-scatter"]
-    found = straggler.read_timeline(written(tmp_path, [*longer, *other])).measurements
-    lengths = {(row.kind.name, row.device): (row.end - row.start) / 10**9 for row in found.around}
+    longer = [*operations(SCHEDULE, 0, wait=5)]
+    other_rank = [
+        (1, *row[1:]) for row in operations(SCHEDULE, 0) if row[3] == "grads-reduce-scatter"
+    ]
+    measurements = straggler.read_timeline(written(tmp_path, [*longer, *other_rank])).measurements
+    lengths = {
+        (row.kind.name, row.device): (row.end - row.start) / 10**9 for row in measurements.around
+    }
     assert lengths == {
         ("UNSHARD", 0): 2, ("UNSHARD", 1): 1, ("GRADIENT_SYNC", 0): 3, ("GRADIENT_SYNC", 1): 4,
         ("OPTIMIZER", 0): 2, ("OPTIMIZER", 1): 1,
@@ -96,11 +102,15 @@ def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
 
 
 def test_chunks_are_stages(tmp_path: Path) -> None:
-    made = evaluate(Pipeline(stages=2, batches=4, chunks=2, forward=2, backward=4), "interleaved")
-    found = straggler.read_timeline(written(tmp_path, [*operations(made, 0)])).measurements
-    again = profile(found.records)
-    assert again.hosts == (0, 1, 0, 1)
-    assert [time / 10**9 for time in again.costs(1)["forward"]] == [1, 1, 1, 1]
+    schedule = evaluate(
+        Pipeline(stages=2, batches=4, chunks=2, forward=2, backward=4), "interleaved"
+    )
+    measurements = straggler.read_timeline(
+        written(tmp_path, [*operations(schedule, 0)])
+    ).measurements
+    profiled = profile(measurements.records)
+    assert profiled.hosts == (0, 1, 0, 1)
+    assert [time / 10**9 for time in profiled.costs(1)["forward"]] == [1, 1, 1, 1]
 
 
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +125,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ImportError("no pyarrow"), ".parquet needs pandas and pyarrow; install both"),
         (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
@@ -123,7 +133,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_parquet_that_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     pandas, path = needed("pandas"), tmp_path / "trace.parquet"
     path.touch()
@@ -134,18 +144,18 @@ def test_parquet_that_cannot_be_read(
     monkeypatch.setattr(pandas, "read_parquet", fail)
     with pytest.raises(InputError) as caught:
         straggler.read_timeline(path)
-    assert str(caught.value).startswith(f"{path}: {told}")
+    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def changed(number: int, **values: Any) -> list[tuple[Any, ...]]:
     """The rows with other values in one of them."""
-    table = [*operations(MADE, 0)]
+    table = [*operations(SCHEDULE, 0)]
     row = dict(zip(FIELDS, table[number], strict=True)) | values
     return [*table[:number], tuple(row.values()), *table[number + 1 :]]
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ([], "holds no forward-compute and no backward-compute"),
         (changed(0, start_ts="soon"), "row 1: start_ts: 'soon' is not a finite number"),
@@ -155,11 +165,11 @@ def changed(number: int, **values: Any) -> list[tuple[Any, ...]]:
         (changed(1, step=""), "row 2: step: '' is not a whole number"),
     ],
 )
-def test_refused(tmp_path: Path, table: list[tuple[Any, ...]], told: str) -> None:
+def test_refused(tmp_path: Path, table: list[tuple[Any, ...]], message: str) -> None:
     path = written(tmp_path, table)
     with pytest.raises(InputError) as caught:
         straggler.read_timeline(path)
-    assert str(caught.value).startswith(f"{path}: {told}")
+    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_a_column_that_is_missing(tmp_path: Path) -> None:
@@ -170,7 +180,7 @@ def test_a_column_that_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("none.csv", None, "cannot be read: No such file or directory"),
         ("none.parquet", None, "cannot be read: No such file or directory"),
@@ -178,7 +188,7 @@ def test_a_column_that_is_missing(tmp_path: Path) -> None:
         ("short.csv", f"{','.join(FIELDS)}\n0,0,7,optimizer", "row 1: start_ts: None is not a"),
     ],
 )
-def test_no_table(tmp_path: Path, name: str, content: str | None, told: str) -> None:
+def test_no_table(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
@@ -186,7 +196,7 @@ def test_no_table(tmp_path: Path, name: str, content: str | None, told: str) -> 
         needed("pandas")
     with pytest.raises(InputError) as caught:
         straggler.read_timeline(path)
-    assert str(caught.value).startswith(f"{path}: {told}")
+    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 class TestCommand:
@@ -194,10 +204,10 @@ class TestCommand:
         path, out = written(tmp_path, rows()), tmp_path / "run.yaml"
         done("profile --from straggler", path, "-o", out)
         assert "# Collectives around the microbatches: the shortest time" in out.read_text()
-        made = evaluate(read_pipeline(out), "1f1b")
-        assert made.makespan == 76_000
-        told = done("profile --from straggler", path, "-o", tmp_path / "run.html").err
-        assert "note: the order that ran takes" in told
+        schedule = evaluate(read_pipeline(out), "1f1b")
+        assert schedule.makespan == 76_000
+        stderr = done("profile --from straggler", path, "-o", tmp_path / "run.html").err
+        assert "note: the order that ran takes" in stderr
 
     def test_one_timeline(self, tmp_path: Path) -> None:
         path = written(tmp_path, rows())

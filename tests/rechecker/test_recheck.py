@@ -87,24 +87,24 @@ def test_optima_are_confirmed_and_a_tick_more_is_not(
     for case in cases(seed=31, count=count, **fixed):
         best = exhaustive.best(case.pipeline, fused=case.fused, objective=objective.value)
         device = case.pipeline.batches % case.pipeline.num_devices
-        found = checked(claimed(case, objective, best, device))
-        assert found.verdict is Verdict.CONFIRMED, (case, best, found)
+        verdict = checked(claimed(case, objective, best, device))
+        assert verdict.verdict is Verdict.CONFIRMED, (case, best, verdict)
         infeasible += best is None
-        searched += "no schedule" in found.reason
+        searched += "no schedule" in verdict.reason
         if best is None:
             continue
-        found = checked(claimed(case, objective, best + 1, device))
-        assert found.verdict is Verdict.WRONG, (case, best, found)
-        assert_below(found, objective, best)
+        verdict = checked(claimed(case, objective, best + 1, device))
+        assert verdict.verdict is Verdict.WRONG, (case, best, verdict)
+        assert_below(verdict, objective, best)
     assert infeasible > 3
     assert searched > 10
 
 
-def assert_below(found: Recheck, objective: Objective, best: int) -> None:
+def assert_below(rechecked: Recheck, objective: Objective, best: int) -> None:
     """The counterexample is a schedule, of the value that it should have."""
-    assert found.counterexample is not None
-    assert verify(found.counterexample) == []
-    measured = figures(found.counterexample)
+    assert rechecked.counterexample is not None
+    assert verify(rechecked.counterexample) == []
+    measured = figures(rechecked.counterexample)
     makespan = objective is Objective.MAKESPAN
     assert (measured.makespan if makespan else measured.device_span) == best
 
@@ -113,8 +113,8 @@ def test_infeasible_where_it_is_not_is_wrong() -> None:
     wrong = 0
     for case in cases(seed=33, count=30):
         best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
-        found = checked(claimed(case, Objective.MAKESPAN, None))
-        assert found.verdict is (Verdict.CONFIRMED if best is None else Verdict.WRONG), case
+        verdict = checked(claimed(case, Objective.MAKESPAN, None))
+        assert verdict.verdict is (Verdict.CONFIRMED if best is None else Verdict.WRONG), case
         wrong += best is not None
     assert wrong > 10
 
@@ -129,8 +129,8 @@ def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
             backward_kind=case.backward_kind,
             workers=1,
         )
-        again = recheck(result, workers=1)
-        assert again.verdict is Verdict.CONFIRMED, (case, result.proof, again.reason)
+        rechecked = recheck(result, workers=1)
+        assert rechecked.verdict is Verdict.CONFIRMED, (case, result.proof, rechecked.reason)
         arguments.add(result.certificate.argument)
     assert arguments >= {
         Argument.WORK,
@@ -144,8 +144,8 @@ def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
 def test_the_rules_of_the_device_named_are_enough() -> None:
     """288 on 4 x 8 by device 0 alone and 1072 on 8 x 32 (measured in the design)."""
     result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=4)
-    again = recheck(result)
-    assert (result.value, again.verdict, again.devices) == (288, Verdict.CONFIRMED, (0,))
+    rechecked = recheck(result)
+    assert (result.value, rechecked.verdict, rechecked.devices) == (288, Verdict.CONFIRMED, (0,))
     large = solve(Pipeline(stages=8, batches=32, **HARD), mem_limit=8)
     assert (large.value, large.status) == (1072, Status.OPTIMAL)
     assert recheck(large).verdict is Verdict.CONFIRMED
@@ -160,36 +160,38 @@ def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
         "lower_bound": Fraction(33),
         "gap": Fraction(0),
     }
-    made = evaluate(Pipeline(stages=4, batches=8), "1f1b")
-    right = replace(made, origin=replace(made.origin, **stated))
+    schedule = evaluate(Pipeline(stages=4, batches=8), "1f1b")
+    right = replace(schedule, origin=replace(schedule.origin, **stated))
     assert verify(right) == []
     assert recheck(right).verdict is Verdict.CONFIRMED
-    made = evaluate(Pipeline(stages=4, batches=8, p2p=1), "1f1b")
-    lie = replace(made, origin=replace(made.origin, **stated | {"lower_bound": Fraction(49)}))
-    found = recheck(lie)
+    schedule = evaluate(Pipeline(stages=4, batches=8, p2p=1), "1f1b")
+    lie = replace(
+        schedule, origin=replace(schedule.origin, **stated | {"lower_bound": Fraction(49)})
+    )
+    rechecked = recheck(lie)
     assert verify(lie) == []
-    assert found.verdict is Verdict.WRONG
-    assert found.counterexample is not None
-    assert figures(found.counterexample).makespan < 49
-    assert found.reason.endswith("below 49")
+    assert rechecked.verdict is Verdict.WRONG
+    assert rechecked.counterexample is not None
+    assert figures(rechecked.counterexample).makespan < 49
+    assert rechecked.reason.endswith("below 49")
 
 
 def test_without_time_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rechecker, "MIN_TIME", 1e-9)
     result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=3)
     assert result.certificate.argument is not Argument.ENDS
-    found = recheck(result, time_limit=1e-6)
-    assert (found.verdict, found.counterexample) == (Verdict.UNDECIDED, None)
-    assert "time" in found.reason
+    rechecked = recheck(result, time_limit=1e-6)
+    assert (rechecked.verdict, rechecked.counterexample) == (Verdict.UNDECIDED, None)
+    assert "time" in rechecked.reason
 
 
 def test_misuse_is_refused() -> None:
-    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     with pytest.raises(InputError, match="no bound to check"):
-        recheck(made)
+        recheck(schedule)
     strange = Origin(lower_bound=Fraction(3), certificate=Certificate(Argument.WORK, (2,)))
     with pytest.raises(InputError, match=r"device 2 is not one of 0\.\.1"):
-        recheck(replace(made, origin=strange))
+        recheck(replace(schedule, origin=strange))
     result = solve(Pipeline(stages=2, batches=2))
     with pytest.raises(InputError, match="time_limit: 0 is not above 0"):
         recheck(result, time_limit=0)
@@ -215,7 +217,7 @@ def test_it_shares_no_code_with_what_makes_schedules() -> None:
         "ppopt.schedule.timing",
         "ppopt.problem.instance",
     )
-    assert "ppopt.rechecker.model" in loaded
+    assert "ppopt.rechecker.feasibility_model" in loaded
     assert [name for name in loaded if name.startswith(makers)] == []
 
 
@@ -237,8 +239,8 @@ def test_overlapped_pairs() -> None:
     pipe = Pipeline(stages=1, batches=3, forward=2, backward=4, overlap=4)
     case = Case(pipe, fused=True)
     assert checked(claimed(case, Objective.MAKESPAN, 14, 0)).verdict is Verdict.CONFIRMED
-    found = checked(claimed(case, Objective.MAKESPAN, 15, 0))
-    assert_below(found, Objective.MAKESPAN, 14)
+    rechecked = checked(claimed(case, Objective.MAKESPAN, 15, 0))
+    assert_below(rechecked, Objective.MAKESPAN, 14)
 
 
 def test_slices() -> None:
@@ -275,22 +277,24 @@ def test_two_models_agree_on_pairs_and_slices(
 
 
 def test_an_absurd_bound_is_wrong_like_any_other() -> None:
-    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     stated = {
         "status": "feasible",
         "backward_kind": BackwardKind.WHOLE,
         "lower_bound": Fraction(1e300),
     }
-    found = recheck(replace(made, origin=replace(made.origin, **stated)), workers=1)
-    assert found.verdict is Verdict.WRONG
+    rechecked = recheck(replace(schedule, origin=replace(schedule.origin, **stated)), workers=1)
+    assert rechecked.verdict is Verdict.WRONG
 
 
 def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
-    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
     stated = {"status": "feasible", "backward_kind": BackwardKind.WHOLE}
     for bound, verdict in ((9, Verdict.CONFIRMED), (9.1, Verdict.WRONG), (8.9, Verdict.CONFIRMED)):
-        one = replace(made, origin=replace(made.origin, lower_bound=Fraction(bound), **stated))
-        assert recheck(one, workers=1).verdict is verdict
+        claimed_schedule = replace(
+            schedule, origin=replace(schedule.origin, lower_bound=Fraction(bound), **stated)
+        )
+        assert recheck(claimed_schedule, workers=1).verdict is verdict
 
 
 def test_following_partial_schedules_refutes_what_is_below_the_optimum_and_nothing_else() -> None:
@@ -337,9 +341,9 @@ def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
     pipeline = Pipeline(stages=3, batches=32, **HARD | {"weight": 5}, mem_limit=2)
     result = solve(pipeline, workers=2)
     assert result.status is Status.OPTIMAL
-    found = recheck(result, workers=2)
-    assert found.verdict is Verdict.CONFIRMED
-    assert "by dynamic programming over partial schedules" in found.reason
+    rechecked = recheck(result, workers=2)
+    assert rechecked.verdict is Verdict.CONFIRMED
+    assert "by dynamic programming over partial schedules" in rechecked.reason
 
 
 @pytest.mark.parametrize(
@@ -439,7 +443,7 @@ def test_a_bound_of_a_pipeline_without_memory_is_confirmed(kind: str, objective:
 @pytest.mark.parametrize("kind", ["whole", "split", "mixed"])
 def test_nothing_fits_beside_an_empty_stage(kind: str) -> None:
     model = [{"forward": 1, "activation": 1}, {"forward": 1, "activation": 4}]
-    given = Pipeline(stages=3, batches=1, model=model, partition=[1, 0, 1], mem_limit=3)
-    found = solve(given, backward_kind=kind, workers=1)
-    assert found.status == "infeasible"
-    assert recheck(found, workers=1).verdict == "confirmed"
+    pipeline = Pipeline(stages=3, batches=1, model=model, partition=[1, 0, 1], mem_limit=3)
+    result = solve(pipeline, backward_kind=kind, workers=1)
+    assert result.status == "infeasible"
+    assert recheck(result, workers=1).verdict == "confirmed"

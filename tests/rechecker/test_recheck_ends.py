@@ -37,14 +37,14 @@ class Stuck(cp_model.CpSolver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = threading.Event()
+        self.stopped = threading.Event()
 
     def solve(self, *_: Any) -> cp_model.CpSolverStatus:
-        assert self.told.wait(HANGS)
+        assert self.stopped.wait(HANGS)
         return cp_model.UNKNOWN
 
     def stop_search(self) -> None:
-        self.told.set()
+        self.stopped.set()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_clock_ends_a_run_that_overruns_its_own_limit(monkeypatch: pytest.Mo
     status, solver = cp_sat.run(cp_model.CpModel(), 0.2, 1, 0, instants=False)
     assert status == cp_model.UNKNOWN
     assert solver.parameters.max_time_in_seconds < 0.2
-    assert solver.told.is_set()
+    assert solver.stopped.is_set()
     assert next(instants, None) is None
 
 
@@ -112,35 +112,35 @@ def test_ctrl_c_while_cp_sat_runs_leaves_no_thread_of_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> Schedule:
+def solved_schedule() -> Schedule:
     """A schedule whose bound takes the rules of several devices."""
     schedule = solve(Pipeline(stages=4, batches=8, p2p=1, mem_limit=2), workers=1).schedule
     assert schedule is not None
     return schedule
 
 
-def test_ctrl_c_leaves_a_bound_undecided(found: Schedule) -> None:
+def test_ctrl_c_leaves_a_bound_undecided(solved_schedule: Schedule) -> None:
     """Pressed as it says how many devices it looks at."""
-    again = recheck(found, workers=1, progress=lambda _: press())
-    assert (again.verdict, again.reason) == (Verdict.UNDECIDED, "stopped early")
+    rechecked = recheck(solved_schedule, workers=1, progress=lambda _: press())
+    assert (rechecked.verdict, rechecked.reason) == (Verdict.UNDECIDED, "stopped early")
 
 
 def test_a_file_is_verified_all_the_same(
-    found: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    solved_schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found.to_json(tmp_path / "found.json")
+    solved_schedule.to_json(tmp_path / "found.json")
     monkeypatch.setattr("ppopt.rechecker.partial_schedules.applies", lambda _: press() or False)
     ran = run(f"verify {tmp_path / 'found.json'} --bound --json")
     assert ran.code == 4
     assert INTERRUPTED not in ran.err
-    shown = json.loads(ran.out)
-    assert shown["verified"] is True
-    assert shown["bound"]["verdict"] == "not confirmed"
-    assert shown["bound"]["reason"] == "stopped early"
+    output = json.loads(ran.out)
+    assert output["verified"] is True
+    assert output["bound"]["verdict"] == "not confirmed"
+    assert output["bound"]["reason"] == "stopped early"
 
 
 def test_time_counts_from_the_instant_that_is_given(
-    found: Schedule, monkeypatch: pytest.MonkeyPatch
+    solved_schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 100 seconds since 40 seconds ago 60 are left."""
     limits: list[float] = []
@@ -149,7 +149,7 @@ def test_time_counts_from_the_instant_that_is_given(
         limits.append(seconds)
 
     monkeypatch.setattr("ppopt.rechecker.check", check)
-    recheck(found, time_limit=100, began=time.monotonic() - 40)
-    recheck(found, time_limit=100)
+    recheck(solved_schedule, time_limit=100, began=time.monotonic() - 40)
+    recheck(solved_schedule, time_limit=100)
     assert 50 < limits[0] <= 60
     assert 90 < limits[1] <= 100

@@ -31,14 +31,14 @@ def searched() -> ppopt.Result:
 
 
 def test_a_file_keeps_what_it_takes_to_check_all_partitions(tmp_path: Path) -> None:
-    found = searched()
-    assert found.schedule is not None and found.value is not None
+    result = searched()
+    assert result.schedule is not None and result.value is not None
     file = tmp_path / "best.json"
-    found.schedule.to_json(file)
+    result.schedule.to_json(file)
     schedule, _ = ppopt.read_schedule(file)
     assert ppopt.recheck(schedule, workers=1).verdict is Verdict.CONFIRMED
     inflated = replace(
-        schedule, origin=replace(schedule.origin, lower_bound=found.value + Fraction(1, 2))
+        schedule, origin=replace(schedule.origin, lower_bound=result.value + Fraction(1, 2))
     )
     assert ppopt.recheck(inflated, workers=1).verdict is Verdict.WRONG
 
@@ -60,26 +60,26 @@ def test_of_too_many_partitions_that_of_the_schedule_is_checked(
 ) -> None:
     """10 layers in 3 stages: 9 x 8 / 2 = 36 partitions, none of which is searched again."""
     monkeypatch.setattr(configurations.partitions, "open_partitions", lambda *_: None)
-    found = searched()
-    kept = ppopt.recheck(found, workers=1)
-    assert kept.verdict is Verdict.UNDECIDED
-    assert kept.reason.startswith(
+    result = searched()
+    rechecked = ppopt.recheck(result, workers=1)
+    assert rechecked.verdict is Verdict.UNDECIDED
+    assert rechecked.reason.startswith(
         "over all 36 partitions it takes more searches than can be done again; for this partition "
         "it is confirmed: "
     )
-    inflated = replace(found, lower_bound=found.lower_bound + Fraction(1, 2))
+    inflated = replace(result, lower_bound=result.lower_bound + Fraction(1, 2))
     wrong = ppopt.recheck(inflated, workers=1)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
 
 
 def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
-    found = ppopt.solve(layers(20).pipeline(devices=4, batches=32, partition="search"), workers=1)
-    assert found.status is Status.OPTIMAL and found.schedule is not None
-    assert found.claim is not None
-    assert open_partitions(found.claim, inf) == []
-    words = confirmed(found.schedule)
-    assert words is not None and words.startswith("in every partition")
+    result = ppopt.solve(layers(20).pipeline(devices=4, batches=32, partition="search"), workers=1)
+    assert result.status is Status.OPTIMAL and result.schedule is not None
+    assert result.claim is not None
+    assert open_partitions(result.claim, inf) == []
+    argument = confirmed(result.schedule)
+    assert argument is not None and argument.startswith("in every partition")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -98,7 +98,7 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
 
 
 def test_layers_are_needed() -> None:
-    found = searched()
-    bare = replace(found.schedule, pipeline=found.schedule.pipeline.without_model())
+    result = searched()
+    bare = replace(result.schedule, pipeline=result.schedule.pipeline.without_model())
     with pytest.raises(InputError, match="it is of all partitions, but the file has no layers"):
         ppopt.recheck(bare)

@@ -30,11 +30,11 @@ def test_a_bound_that_holds_of_the_placement_found_alone_is_refuted() -> None:
 
 
 def test_a_file_says_that_its_bound_is_of_all_placements() -> None:
-    found = solve(SLOW_AND_FAST, workers=1)
-    assert found.schedule is not None
-    again = recheck(loads(dumps(found.schedule), "x")[0], workers=1)
-    assert again.verdict is Verdict.CONFIRMED
-    assert "placements" in again.reason
+    result = solve(SLOW_AND_FAST, workers=1)
+    assert result.schedule is not None
+    rechecked = recheck(loads(dumps(result.schedule), "x")[0], workers=1)
+    assert rechecked.verdict is Verdict.CONFIRMED
+    assert "placements" in rechecked.reason
 
 
 def test_placements_are_enumerated_but_for_devices_that_are_alike() -> None:
@@ -52,25 +52,25 @@ def test_placements_are_enumerated_but_for_devices_that_are_alike() -> None:
 
 @pytest.mark.slow
 def test_more_placements_than_can_be_enumerated() -> None:
-    found = solve(
+    result = solve(
         Pipeline(
             stages=6, chunks=2, placement="search", batches=6, device_speed=[1, 1, 1, 1, 1, 2]
         ),
         workers=1, time_limit=0.5,
     )  # fmt: skip
-    again = recheck(found, workers=1, time_limit=5)
-    assert again.verdict is Verdict.UNDECIDED
-    assert "more placements than can be enumerated" in again.reason
+    rechecked = recheck(result, workers=1, time_limit=5)
+    assert rechecked.verdict is Verdict.UNDECIDED
+    assert "more placements than can be enumerated" in rechecked.reason
 
 
 def test_a_bound_that_a_file_rounds_is_the_bound() -> None:
     """Speeds of 0.315 make values that no float is equal to."""
     pipeline = Pipeline(stages=2, batches=3, placement="search", device_speed=[1, "0.315"], p2p=0.1)
-    found = solve(pipeline, workers=1)
-    assert found.schedule is not None
-    assert found.value is not None
-    read = loads(dumps(found.schedule), "x")[0]
-    assert read.origin.lower_bound != found.value
+    result = solve(pipeline, workers=1)
+    assert result.schedule is not None
+    assert result.value is not None
+    read = loads(dumps(result.schedule), "x")[0]
+    assert read.origin.lower_bound != result.value
     assert recheck(read, workers=1).verdict is Verdict.CONFIRMED
 
 
@@ -80,7 +80,7 @@ def test_nothing_fits_on_any_placement_whatever_recomputes() -> None:
         {"forward": 1, "backward": 2, "activation": 4, "workspace": {"B": 3, "BW": 1}},
         {"forward": 1, "backward": 2, "activation": 3, "workspace": {"BW": 4}},
     ]
-    found = solve(
+    result = solve(
         Pipeline(
             stages=2, batches=1, model=layers, partition="balanced", mem_limit=4,
             recompute="search", placement="search", chunks=1,
@@ -88,5 +88,5 @@ def test_nothing_fits_on_any_placement_whatever_recomputes() -> None:
         backward_kind="mixed",
         workers=1,
     )  # fmt: skip
-    assert found.status == "infeasible"
-    assert recheck(found, workers=1).verdict == "confirmed"
+    assert result.status == "infeasible"
+    assert recheck(result, workers=1).verdict == "confirmed"

@@ -16,8 +16,8 @@ from tests.solver.recompute.test_recompute_search import MODEL
 def test_a_bound_of_one_choice_is_not_one_of_all() -> None:
     """Everything recomputes needlessly: optimal for this choice, yet said of all of them."""
     layers = [{**MODEL["layers"][0], "count": 4}]
-    given = {"stages": 2, "batches": 4, "layers": layers, "recompute": "full"}
-    alone = ppopt.solve(Pipeline(**given), backward_kind="whole", workers=1)
+    fields = {"stages": 2, "batches": 4, "layers": layers, "recompute": "full"}
+    alone = ppopt.solve(Pipeline(**fields), backward_kind="whole", workers=1)
     assert alone.status is Status.OPTIMAL and alone.schedule is not None
     assert ppopt.recheck(alone, workers=1).verdict is Verdict.CONFIRMED
     claimed = replace(alone, certificate=Certificate(Argument.RECOMPUTE))
@@ -27,13 +27,13 @@ def test_a_bound_of_one_choice_is_not_one_of_all() -> None:
 def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None:
     """Arithmetic alone confirms it; without its layers the file is refused."""
     pipeline = Pipeline(**MODEL, recompute="search", mem_limit=16)
-    found = ppopt.solve(pipeline, backward_kind="whole", workers=1)
-    assert found.status is Status.OPTIMAL and found.schedule is not None
+    result = ppopt.solve(pipeline, backward_kind="whole", workers=1)
+    assert result.status is Status.OPTIMAL and result.schedule is not None
     file = tmp_path / "best.json"
-    found.schedule.to_json(file)
+    result.schedule.to_json(file)
     schedule, _ = ppopt.read_schedule(file)
-    words = confirmed(schedule)
-    assert words is not None and words.startswith("whatever recomputes one device alone")
+    argument = confirmed(schedule)
+    assert argument is not None and argument.startswith("whatever recomputes one device alone")
     assert ppopt.recheck(schedule, workers=1).verdict is Verdict.CONFIRMED
     bare = replace(schedule, pipeline=schedule.pipeline.without_model())
     with pytest.raises(InputError, match="of all choices of recompute, but the file has no layers"):
@@ -54,9 +54,9 @@ def test_too_many_choices_are_left_undecided() -> None:
     pipeline = Model(layers).pipeline(  # type: ignore[arg-type]
         devices=3, batches=12, partition=[8, 8, 8], recompute="search", mem_limit=900
     )
-    found = ppopt.solve(pipeline, backward_kind="whole", workers=1, time_limit=0.5)
-    assert found.claim is not None and found.claim.recompute
-    assert ppopt.recheck(found, workers=1, time_limit=10).verdict is not Verdict.WRONG
+    result = ppopt.solve(pipeline, backward_kind="whole", workers=1, time_limit=0.5)
+    assert result.claim is not None and result.claim.recompute
+    assert ppopt.recheck(result, workers=1, time_limit=10).verdict is not Verdict.WRONG
 
 
 def test_a_rule_cuts_once_for_all_choices() -> None:
@@ -70,7 +70,7 @@ def test_a_rule_cuts_once_for_all_choices() -> None:
         ppopt.Layer(forward=4, backward=4, weight=0, activation=2, memory_b=-2),
     ]
     fields = {"devices": 2, "batches": 1, "mem_limit": [8, 2], "recompute": "search"}
-    cut, given = (
+    cut, uncut = (
         ppopt.solve(
             Model(layers).pipeline(**fields, partition=partition),
             backward_kind="whole",
@@ -79,7 +79,7 @@ def test_a_rule_cuts_once_for_all_choices() -> None:
         for partition in ("balanced", (2, 1))
     )
     assert cut.pipeline.counts == (1, 2)
-    assert (cut.status, given.status) == (Status.INFEASIBLE, Status.OPTIMAL)
+    assert (cut.status, uncut.status) == (Status.INFEASIBLE, Status.OPTIMAL)
     assert ppopt.recheck(cut, workers=1).verdict is Verdict.CONFIRMED
 
 
@@ -93,8 +93,8 @@ def test_a_layer_whose_forward_computes_nothing_leaves_it_undecided() -> None:
     pipeline = Model(layers).pipeline(
         devices=2, batches=2, partition=(1, 1), recompute="search", mem_limit=5
     )
-    found = ppopt.solve(pipeline, workers=1)
-    assert found.status is Status.OPTIMAL
-    checked = ppopt.recheck(found, workers=1)
+    result = ppopt.solve(pipeline, workers=1)
+    assert result.status is Status.OPTIMAL
+    checked = ppopt.recheck(result, workers=1)
     assert checked.verdict is Verdict.UNDECIDED
     assert "for this partition and choice" in checked.reason

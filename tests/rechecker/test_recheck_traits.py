@@ -61,10 +61,10 @@ def test_the_re_checker_says_that_it_does_not_know_a_trait(
     kind: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(stages=2, batches=2, forward=2, backward=3, weight=2, p2p=1, **fields)
-    found = ppopt.solve(pipeline, time_limit=600, workers=1, backward_kind=kind)
-    assert recheck(found.schedule).verdict is Verdict.CONFIRMED
+    result = ppopt.solve(pipeline, time_limit=600, workers=1, backward_kind=kind)
+    assert recheck(result.schedule).verdict is Verdict.CONFIRMED
     novel_trait(monkeypatch)
-    schedule = replace(found.schedule, pipeline=replace(found.schedule.pipeline))
+    schedule = replace(result.schedule, pipeline=replace(result.schedule.pipeline))
     assert stated_by(schedule) is not None
     assert confirmed(schedule) is None
     rechecked = recheck(schedule)
@@ -79,5 +79,5 @@ def test_a_schedule_that_breaks_no_rule_of_other_devices_brings_in_none() -> Non
     """One microbatch never meets itself: no device can break a rule, and none has a limit."""
     pipeline = Pipeline(stages=3, batches=1)
     claim = Claim(pipeline, False, BackwardKind.SPLIT, 100, (1,))
-    found = refute(claim, 60, 1, 0, lambda _: None)
-    assert found.devices == (1,) and not found.refuted and found.times is not None
+    refutation = refute(claim, 60, 1, 0, lambda _: None)
+    assert refutation.devices == (1,) and not refutation.refuted and refutation.times is not None

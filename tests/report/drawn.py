@@ -28,8 +28,8 @@ class Picture(NamedTuple):
 
 def picture(schedule: Schedule) -> Picture:
     """The figure of a schedule as a notebook gets it, arrays decoded to lists."""
-    found = json.loads(schedule.plot().to_json())
-    return Picture(_plain(found["data"]), _plain(found["layout"]))
+    figure = json.loads(schedule.plot().to_json())
+    return Picture(_plain(figure["data"]), _plain(figure["layout"]))
 
 
 def _plain(value: Any) -> Any:
@@ -46,9 +46,9 @@ def _plain(value: Any) -> Any:
 def data_of(page: str) -> dict[str, Any]:
     """What a page gives its script, its columns decoded to lists."""
     start = page.index(_DATA) + len(_DATA)
-    found = _unpacked(json.loads(page[start : page.index("</script>", start)]))
-    assert isinstance(found, dict)
-    return found
+    data = _unpacked(json.loads(page[start : page.index("</script>", start)]))
+    assert isinstance(data, dict)
+    return data
 
 
 def embedded_plotly(page: str) -> str:
@@ -72,7 +72,7 @@ class Content(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self._inside = ""
         self.feed(page)
 
@@ -86,12 +86,12 @@ class Content(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._inside not in ("script", "style") and data.strip():
-            self.words.append(data.strip())
+            self.texts.append(data.strip())
 
     @property
     def text(self) -> str:
         """All text, in the order of the page."""
-        return " ".join(self.words)
+        return " ".join(self.texts)
 
     def count(self, tag: str) -> int:
         """How many elements of a tag there are."""

@@ -15,7 +15,7 @@ MODEL = ppopt.Model([ppopt.Layer(forward=time) for time in (1, 2, 1, 3, 1)])
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A value of every kind that has a view."""
     storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'a.db'}"
     plan = ppopt.plan(MODEL, devices=2, batches=3, placement=["linear"], workers=1)
@@ -32,11 +32,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 VIEWS = {
     "schedule": ("<svg", "1f1b"),
-    "result": ("<svg", "proved optimal", "device 1 alone"),
-    "infeasible": ("proved infeasible", "the least limit"),
-    "comparison": ("<table", "zb-1p", "x opt.", "best found, linear: proved optimal"),
+    "result": ("<svg", "optimal (proved)", "device 1 is the bottleneck"),
+    "infeasible": ("infeasible (proved)", "the minimum feasible limit"),
+    "comparison": ("<table", "zb-1p", "x opt.", "best found, linear: optimal (proved)"),
     "frontier": ("<table", "most memory worth having in placement linear: 2, proved"),
-    "plan": ("<svg", "<table", "proved optimal"),
+    "plan": ("<svg", "<table", "optimal (proved)"),
     "study": ("<table", "batches", "2 done"),
 }
 
@@ -57,26 +57,34 @@ class Balanced(HTMLParser):
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_the_view_of_a_notebook(name: str, shown: dict[str, Any]) -> None:
-    html = shown[name]._repr_html_()
+def test_the_view_of_a_notebook(name: str, results: dict[str, Any]) -> None:
+    html = results[name]._repr_html_()
     assert Balanced(html).open == []
-    for words in VIEWS[name]:
-        assert words in html
+    for text in VIEWS[name]:
+        assert text in html
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_it_prints_in_a_line(name: str, shown: dict[str, Any]) -> None:
-    text = repr(shown[name])
+def test_it_prints_in_a_line(name: str, results: dict[str, Any]) -> None:
+    text = repr(results[name])
     assert "\n" not in text
     assert len(text) <= 200
 
 
-def test_parts_print_in_a_line(shown: dict[str, Any]) -> None:
+def test_parts_print_in_a_line(results: dict[str, Any]) -> None:
     """No screen of arrays or fractions."""
     parts = [
         *(PIPELINE, PIPELINE.costs, PIPELINE.ticks, MODEL, MODEL.layers[0], ppopt.SolveParams()),
-        *(shown["comparison"].rows[0], shown["frontier"].points[0], shown["frontier"].baselines[0]),
-        *(shown["plan"].rows[0], ppopt.jitter(shown["schedule"], 0.1), shown["schedule"].metrics),
+        *(
+            results["comparison"].rows[0],
+            results["frontier"].points[0],
+            results["frontier"].baselines[0],
+        ),
+        *(
+            results["plan"].rows[0],
+            ppopt.jitter(results["schedule"], 0.1),
+            results["schedule"].metrics,
+        ),
     ]
     for part in parts:
         assert "\n" not in repr(part)
@@ -89,13 +97,13 @@ def test_parts_print_in_a_line(shown: dict[str, Any]) -> None:
 
 def test_a_study_tells_pipelines_apart() -> None:
     """They print alike, but the words that name a study have every field."""
-    other = ppopt.Pipeline(stages=2, batches=3, forward=2)
-    assert repr(other) == repr(PIPELINE)
-    assert other.spelled_out() != PIPELINE.spelled_out()
+    same = ppopt.Pipeline(stages=2, batches=3, forward=2)
+    assert repr(same) == repr(PIPELINE)
+    assert same.spelled_out() != PIPELINE.spelled_out()
 
 
-def test_a_figure_is_json(shown: dict[str, Any]) -> None:
+def test_a_figure_is_json(results: dict[str, Any]) -> None:
     """What a notebook file keeps of a plotly figure."""
-    figure = shown["schedule"].plot()
+    figure = results["schedule"].plot()
     document = json.loads(figure.to_json())
     assert len(document["data"]) >= 3

@@ -20,7 +20,7 @@ from ppopt.schedule.origin import Origin
 from ppopt.studies.evaluate import evaluate
 
 PIPELINE = ppopt.Pipeline(stages=2, batches=4, mem_limit=2)
-NO_FIGURES = {"checked", "stopped_early", "predicted"}
+NO_FIGURES = {"checked", "stopped_early", "predicted", "pipeline", "certificate"}
 """Fields of a report that change its text alone."""
 
 
@@ -31,12 +31,12 @@ def test_every_key_is_a_declared_figure(keys: tuple[str, ...]) -> None:
 
 
 def test_a_sweep_stores_figures_that_a_report_has() -> None:
-    stored, shown = declared(ScheduleFigures), declared(ScheduleReport)
-    assert stored.items() <= shown.items()
-    assert {entry.name for entry in fields(ScheduleReport)} == shown.keys() | NO_FIGURES
+    stored, reported = declared(ScheduleFigures), declared(ScheduleReport)
+    assert stored.items() <= reported.items()
+    assert {entry.name for entry in fields(ScheduleReport)} == reported.keys() | NO_FIGURES
 
 
-@pytest.mark.parametrize("figure", declared(ScheduleReport).values(), ids=lambda one: one.key)
+@pytest.mark.parametrize("figure", declared(ScheduleReport).values(), ids=lambda figure: figure.key)
 def test_a_declaration_has_a_label_and_a_meaning(figure: Figure) -> None:
     assert figure.label and figure.meaning
     assert figure.each in ("", "device", "stage")
@@ -44,8 +44,8 @@ def test_a_declaration_has_a_label_and_a_meaning(figure: Figure) -> None:
 
 
 def test_figures_that_do_not_apply_are_left_out_and_others_are_null() -> None:
-    found = ScheduleReport().to_object(("value", "hint", "jitter", "partition_search", "gap"))
-    assert found == {"value": None, "gap": None}
+    figures = ScheduleReport().to_object(("value", "hint", "jitter", "partition_search", "gap"))
+    assert figures == {"value": None, "gap": None}
 
 
 def test_objects_are_those_of_their_keys() -> None:
@@ -58,8 +58,8 @@ def test_objects_are_those_of_their_keys() -> None:
     evaluated = of_evaluation(report_evaluation(ppopt.evaluate(PIPELINE, "1f1b"), 0.5))
     assert list(evaluated) == ["schema", *(key for key in EVALUATION if key not in optional)]
     assert (evaluated["peak_memory"], evaluated["solve_seconds"]) == ([2, 1], 0.5)
-    for found in (solved, evaluated):
-        assert json.loads(json.dumps(found | {"schedule": None})) == found | {"schedule": None}
+    for output in (solved, evaluated):
+        assert json.loads(json.dumps(output | {"schedule": None})) == output | {"schedule": None}
 
 
 # The entries of a page: schedules compared with the best of them.
@@ -70,31 +70,31 @@ def test_the_best_of_a_comparison_is_one_that_fits() -> None:
     pipeline = Pipeline(stages=4, batches=8, mem_limit=4)
     over, within = evaluate(pipeline, "zb-2p"), evaluate(pipeline, "1f1b")
     assert over.metrics.makespan_ticks < within.metrics.makespan_ticks
-    best, other = entries([over, within])
+    best, second = entries([over, within])
     assert (best.title, best.above) == ("1f1b", "")
     assert best.note.startswith("makespan 33 within memory 4 each; ")
-    assert (other.title, other.above) == ("zb-2p", "")
-    assert other.note.startswith("makespan 27 over the limit of memory 4 each; ")
-    fitting, apart = overview([best, other]).split("over the memory limit")
+    assert (second.title, second.above) == ("zb-2p", "")
+    assert second.note.startswith("makespan 27 over the limit of memory 4 each; ")
+    fitting, apart = overview([best, second]).split("over the memory limit")
     assert ("1f1b" in fitting, "zb-2p" in fitting, "zb-2p" in apart) == (True, False, True)
 
 
 def test_schedules_shown_with_a_measured_step_are_called_predicted() -> None:
-    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    step = replace(made, origin=Origin(strategy="measured"))
-    assert [entry.title for entry in entries([made, step], ordered=True)] == [
+    schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    step = replace(schedule, origin=Origin(strategy="measured"))
+    assert [entry.title for entry in entries([schedule, step], ordered=True)] == [
         "1f1b, predicted",
         "measured",
     ]
-    assert [entry.title for entry in entries([made, made])] == ["1f1b", "1f1b"]
+    assert [entry.title for entry in entries([schedule, schedule])] == ["1f1b", "1f1b"]
 
 
 def test_the_table_tells_how_many_stages_lie_where() -> None:
     pipeline = Pipeline(stages=4, batches=8)
     names = ("1f1b", "zbv", "interleaved", "chimera", "seq-1f1b")
     table = overview(entries([evaluate(pipeline, name) for name in names]))
-    for words in ("4, linear", "8, v", "8, interleaved", "4, linear, 2 routes"):
-        assert f"<td>{words}</td>" in table
+    for cell in ("4, linear", "8, v", "8, interleaved", "4, linear, 2 routes"):
+        assert f"<td>{cell}</td>" in table
     assert "<td>4, linear, 2 slices</td>" in table
     listed = Pipeline(stages=2, batches=2, placement=(1, 0))
     assert "<td>2 on 1,0</td>" in overview(entries([evaluate(listed, "1f1b")] * 2))

@@ -26,33 +26,35 @@ from tests.tiers import slow
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">&lt;b>"
 
 
-def hand(strategy: str, devices: int = 4, batches: int = 8, **pipeline: object) -> Schedule:
+def baseline(strategy: str, devices: int = 4, batches: int = 8, **pipeline: object) -> Schedule:
     return evaluate(Pipeline(stages=devices, batches=batches, **pipeline), strategy)
 
 
 @cache
 def small() -> Schedule:
     """The search of the README: 4 devices, 8 microbatches, makespan 27, proved."""
-    found = solve(Pipeline(stages=4, batches=8), mem_limit="1f1b", workers=1).schedule
-    assert found is not None
-    return found
+    schedule = solve(Pipeline(stages=4, batches=8), mem_limit="1f1b", workers=1).schedule
+    assert schedule is not None
+    return schedule
 
 
 @cache
 def six() -> str:
     names = ("gpipe", "1f1b", "zb-h1", "zb-1p", "interleaved")
-    return page([small(), *(hand(name) for name in names)])
+    return page([small(), *(baseline(name) for name in names)])
 
 
 @cache
 def several() -> str:
     """All kinds of operations, and shades of two chunks; axe looks at every label."""
-    return page([small(), hand("1f1b", 2, 2), hand("zb-h1", 2, 2), hand("interleaved", 2, 4)])
+    return page(
+        [small(), baseline("1f1b", 2, 2), baseline("zb-h1", 2, 2), baseline("interleaved", 2, 4)]
+    )
 
 
 @cache
 def large() -> str:
-    return page([hand("zb-1p", 64, 512, mem_limit="1f1b")])
+    return page([baseline("zb-1p", 64, 512, mem_limit="1f1b")])
 
 
 def count(view: View, schedule: Schedule) -> dict[OpKind, tuple[int, int]]:
@@ -83,18 +85,18 @@ def test_4_x_8_draws_every_operation_once(view: View) -> None:
 
 @pytest.mark.slow
 def test_16_x_64_draws_every_operation_once(view: View) -> None:
-    made = hand("1f1b", 16, 64, p2p=0.5)
-    view.open(page([made]))
-    assert count(view, made) == {OpKind.F: (1024, 1024), OpKind.BW: (1024, 1024)}
-    assert view.range() == (0, made.metrics.makespan_ticks / 2)
+    schedule = baseline("1f1b", 16, 64, p2p=0.5)
+    view.open(page([schedule]))
+    assert count(view, schedule) == {OpKind.F: (1024, 1024), OpKind.BW: (1024, 1024)}
+    assert view.range() == (0, schedule.metrics.makespan_ticks / 2)
     view.quiet()
 
 
 def test_hover_tells_figures_and_causes(view: View) -> None:
     """1F1B of 2 x 2, F = 1, BW = 2: device 0 waits from 2 to 4 for the BW that device 1 ends."""
-    view.open(page([hand("1f1b", 2, 2)]))
-    told = view.point(0, 1.5, 0)
-    assert told.splitlines() == [
+    view.open(page([baseline("1f1b", 2, 2)]))
+    tip = view.point(0, 1.5, 0)
+    assert tip.splitlines() == [
         "0F1 forward",
         "stage 0 · microbatch 1 · device 0",
         "start 1 · end 2 · duration 1",
@@ -126,17 +128,17 @@ def test_microbatches_that_differ_have_their_factors_and_their_order(view: View)
         "memory 1 while it runs, 1 after it",
         "microbatch 1 of the list: times x 3, memory x 1",
     ]
-    shown = str(view.run("return document.body.textContent"))
-    assert "linear placement; microbatch order 1, 0" in shown
-    assert "Factors on the times of microbatches 0, 1, ...: 3, 1" in shown
+    text = str(view.run("return document.body.textContent"))
+    assert "linear placement; microbatch order 1, 0" in text
+    assert "Factors on the times of microbatches 0, 1, ...: 3, 1" in text
 
 
 @pytest.mark.slow
 def test_a_limit_is_named_as_the_cause(view: View) -> None:
-    view.open(page([hand("zb-1p", mem_limit="1f1b")]))
-    told = view.point(0, 5.5, 0)
-    assert told.startswith("idle waiting for memory")
-    assert "0F4 could start, but does not fit the memory limit" in told
+    view.open(page([baseline("zb-1p", mem_limit="1f1b")]))
+    tip = view.point(0, 5.5, 0)
+    assert tip.startswith("idle waiting for memory")
+    assert "0F4 could start, but does not fit the memory limit" in tip
 
 
 def test_a_click_lights_the_whole_way_of_a_microbatch(view: View) -> None:
@@ -258,8 +260,8 @@ def test_six_schedules_stand_on_one_axis_the_best_on_top(view: View) -> None:
     assert ends == sorted(ends) == [27, 27, 27, 28.5, 33, 33]
     axes = view.run("return Object.keys(ppopt.plot.layout).filter((key) => /^.axis/.test(key))")
     assert sorted(axes) == sorted(["xaxis", "xaxis2", "yaxis", *(f"yaxis{n}" for n in range(2, 7))])
-    words = " ".join(view.texts())
-    assert "makespan 33, 6 (22.22 %) more than the best" in words
+    text = " ".join(view.texts())
+    assert "makespan 33, 6 (22.22 %) more than the best" in text
     view.press("m")
     assert view.run("return ppopt.frame.panels.length") == 12
     view.press("m+")
@@ -276,9 +278,9 @@ def test_pairs_and_routes_share_a_row(view: View) -> None:
         *((BW, 1, 1, 0, 2, 4), (BW, 0, 1, 1, 4, 7, 0, 0), (F, 1, 0, 1, 4, 7, 0, 0)),
         *((BW, 1, 0, 1, 7, 9), (BW, 0, 0, 0, 9, 11)),
     ]
-    made = Schedule.from_rows(pipeline, [(*row, 0, ALONE)[:8] for row in rows])
-    assert verify(made) == []
-    view.open(page([made]))
+    schedule = Schedule.from_rows(pipeline, [(*row, 0, ALONE)[:8] for row in rows])
+    assert verify(schedule) == []
+    view.open(page([schedule]))
     assert view.point(0, 5, 0.75).splitlines()[0] == "1F0 forward"
     assert view.point(0, 5, 1.25).splitlines()[0] == "0BW1 full backward"
     assert "runs as one with 1F0" in view.point(0, 5, 1.25)
@@ -334,28 +336,28 @@ def test_from_afar_no_spot_has_a_mixed_colour(view: View) -> None:
 @pytest.mark.slow
 def test_all_of_a_stage_are_labelled_or_none(view: View) -> None:
     """12 microbatches: in bars that have room for one digit only, no number is shown at all."""
-    made = hand("1f1b", 2, 12)
-    view.open(page([made]))
-    shown = (
+    schedule = baseline("1f1b", 2, 12)
+    view.open(page([schedule]))
+    labels = (
         "return ppopt.figure.traces.filter((t) => t.name === 'microbatch').flatMap((t) => t.text)"
     )
-    assert len(view.run(shown)) == len(made)
+    assert len(view.run(labels)) == len(schedule)
     counts = set()
     for width in (700, 620, 560, 500, 440):
         view.driver.set_window_size(width, 900)
         view.wait(lambda width=width: view.run("return innerWidth") <= width, "the width")
         view.settle()
-        counts.add(len(view.run(shown)))
+        counts.add(len(view.run(labels)))
     view.driver.set_window_size(1400, 1000)
     view.wait(lambda: view.run("return ppopt.frame.width > 1000"), "the width again")
-    assert counts <= {0, len(made) // 2, len(made)}
+    assert counts <= {0, len(schedule) // 2, len(schedule)}
     assert len(counts) > 1
 
 
 @pytest.mark.slow
 def test_many_schedules_open_with_the_best_and_show_all_on_request(view: View) -> None:
     names = ("gpipe", "1f1b", "zb-h1", "zb-1p", "zb-h2", "zb-2p", "interleaved", "zbv")
-    view.open(page([hand(name) for name in names]))
+    view.open(page([baseline(name) for name in names]))
     charts = "return ppopt.frame.panels.map(({ index }) => index)"
     assert view.run(charts) == [0, 1, 2, 3]
     folded = "return [...document.querySelectorAll('details.schedule')].map((e) => e.open)"
@@ -380,7 +382,7 @@ def test_axe_finds_nothing_serious(view: View, theme: str, count: str) -> None:
 
 
 def test_hostile_names_stay_words(view: View) -> None:
-    named = hand("1f1b", name=HOSTILE)
+    named = baseline("1f1b", name=HOSTILE)
     view.open(page([named, small()], title=HOSTILE))
     assert view.run("return document.title") == HOSTILE
     assert view.run("return document.querySelectorAll('#plot img, body img').length") == 0
@@ -425,8 +427,8 @@ def test_a_page_is_usable_on_a_telephone(view: View) -> None:
         tip = "return document.getElementById('tip').getBoundingClientRect().right"
         assert view.run(tip) <= 400
         lines = "return [...document.querySelectorAll('#plot .annotation-text')].map((text) =>"
-        found = view.run(f"{lines} text.querySelectorAll('tspan.line').length)")
-        assert found == [2] * 6
+        lines_of_labels = view.run(f"{lines} text.querySelectorAll('tspan.line').length)")
+        assert lines_of_labels == [2] * 6
     finally:
         view.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     view.wait(lambda: view.run("return ppopt.frame.width > 1000"), "the wide window again")
@@ -442,9 +444,9 @@ def test_the_picture_is_saved_with_a_legend(view: View) -> None:
         view.wait(saved.exists, saved.name)
         view.wait(lambda saved=saved: saved.stat().st_size, saved.name)
         assert saved.read_bytes().startswith(beginning)
-    words = Path(view.folder / "schedule.svg").read_text("utf-8")
-    assert "W backward for the weights" in words
-    assert "idle: waiting for an input" in words
-    assert "input waiting" not in words
-    assert "memory limit" in words
+    picture = Path(view.folder / "schedule.svg").read_text("utf-8")
+    assert "W backward for the weights" in picture
+    assert "idle: waiting for an input" in picture
+    assert "input waiting" not in picture
+    assert "memory limit" in picture
     view.quiet()

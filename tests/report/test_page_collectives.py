@@ -30,57 +30,59 @@ def gathered(strategy: str = "1f1b", devices: int = 4) -> Schedule:
 
 
 def raw(schedule: Schedule) -> dict[str, Any]:
-    found: dict[str, Any] = data_of(page([schedule]))["schedules"][0]
-    return found
+    data: dict[str, Any] = data_of(page([schedule]))["schedules"][0]
+    return data
 
 
 def test_optimizers_are_operations_of_their_devices() -> None:
-    found = raw(gathered())["ops"]
+    ops = raw(gathered())["ops"]
     optimizer = [*OpKind, *AuxiliaryKind].index(AuxiliaryKind.OPTIMIZER)
-    rows = [row for row, kind in enumerate(found["kind"]) if kind == optimizer]
-    assert [found["device"][row] for row in rows] == [0, 1, 2, 3]
-    assert [found["start"][row] for row in rows] == [38, 36, 34, 32]
-    assert {found["microbatch"][row] for row in rows} == {-1}
-    assert found["device"] == sorted(found["device"])
+    rows = [row for row, kind in enumerate(ops["kind"]) if kind == optimizer]
+    assert [ops["device"][row] for row in rows] == [0, 1, 2, 3]
+    assert [ops["start"][row] for row in rows] == [38, 36, 34, 32]
+    assert {ops["microbatch"][row] for row in rows} == {-1}
+    assert ops["device"] == sorted(ops["device"])
 
 
 def test_rows_of_operations_stay_those_of_the_same_operation() -> None:
     """Optimizers stand between the rows of devices: what names a row names it behind them."""
-    found, bare = raw(gathered()), raw(evaluate(Pipeline(stages=4, batches=8), "1f1b"))
+    full, bare = raw(gathered()), raw(evaluate(Pipeline(stages=4, batches=8), "1f1b"))
 
     def named(of: dict[str, Any], row: int) -> tuple[int, int, int]:
-        one = of["ops"]
-        return one["kind"][row], one["stage"][row], one["microbatch"][row]
+        ops = of["ops"]
+        return ops["kind"][row], ops["stage"][row], ops["microbatch"][row]
 
-    assert [named(found, row) for row in found["critical"]] == [
+    assert [named(full, row) for row in full["critical"]] == [
         named(bare, row) for row in bare["critical"]
     ]
-    for one, other in zip(found["needs"], bare["needs"], strict=True):
-        mine = {named(found, row): named(found, need) for row, need in enumerate(one) if need != -1}
-        theirs = {
-            named(bare, row): named(bare, need) for row, need in enumerate(other) if need != -1
+    for needs, bare_needs in zip(full["needs"], bare["needs"], strict=True):
+        own_needs = {
+            named(full, row): named(full, need) for row, need in enumerate(needs) if need != -1
         }
-        assert mine == theirs
-    gaps = found["gaps"]
+        theirs = {
+            named(bare, row): named(bare, need) for row, need in enumerate(bare_needs) if need != -1
+        }
+        assert own_needs == theirs
+    gaps = full["gaps"]
     for start, following in zip(gaps["start"], gaps["following"], strict=True):
-        assert following == -1 or found["ops"]["start"][following] > start
+        assert following == -1 or full["ops"]["start"][following] > start
 
 
 def test_collectives_are_rows_of_their_own() -> None:
     (chart,) = raw(gathered())["charts"]
     assert chart["heading"] == "collectives of every device, by stage, one at a time"
-    found = chart["rows"]
-    assert found["device"] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert found["start"] == [0, 35, 0, 33, 0, 31, 0, 29]
-    assert found["kind"] == [4, 5] * 4
+    rows = chart["rows"]
+    assert rows["device"] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert rows["start"] == [0, 35, 0, 33, 0, 31, 0, 29]
+    assert rows["kind"] == [4, 5] * 4
     alone = raw(evaluate(Pipeline(stages=2, batches=2, optimizer=1), "1f1b"))
     assert alone["charts"] == []
 
 
 def test_transfers_stand_by_their_link() -> None:
     """The script searches the rows of a line; two devices have two one-way links."""
-    made = evaluate(Pipeline(stages=4, batches=6, p2p=1, link_mode="exclusive"), "zb-h1")
-    (chart,) = raw(made)["charts"]
+    schedule = evaluate(Pipeline(stages=4, batches=6, p2p=1, link_mode="exclusive"), "zb-h1")
+    (chart,) = raw(schedule)["charts"]
     assert chart["labels"] == ["0→1", "1→0", "1→2", "2→1", "2→3", "3→2"]
     rows = chart["rows"]
     assert rows["device"] == [link for link in range(6) for _ in range(6)]
@@ -95,9 +97,9 @@ def test_transfers_stand_by_their_link() -> None:
 
 def test_a_plain_pipeline_has_none_of_it() -> None:
     text = page([evaluate(Pipeline(stages=2, batches=2), "1f1b")])
-    found = data_of(text)
-    assert [kind["name"] for kind in found["style"]["kinds"]] == [kind.name for kind in OpKind]
-    assert found["schedules"][0]["charts"] == []
+    data = data_of(text)
+    assert [kind["name"] for kind in data["style"]["kinds"]] == [kind.name for kind in OpKind]
+    assert data["schedules"][0]["charts"] == []
     assert "UNSHARD" not in text
     assert 'data-layer="collectives"' not in text
 
@@ -116,14 +118,14 @@ def test_legend_and_figures() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["1f1b", "zbv", "chimera"])
 def test_drawn_in_their_colours(view: View, strategy: str) -> None:
-    made = gathered(strategy)
-    view.open(page([made]))
+    schedule = gathered(strategy)
+    view.open(page([schedule]))
     drawn = view.shapes()
-    last = made.pipeline.num_stages // 4
+    last = schedule.pipeline.num_stages // 4
     for kind in (UNSHARD, SYNC, OPTIMIZER):
-        parts = range(1 if kind is AuxiliaryKind.OPTIMIZER else last * made.pipeline.routes)
+        parts = range(1 if kind is AuxiliaryKind.OPTIMIZER else last * schedule.pipeline.routes)
         tones = {rgb(colours.shade(kind, part, len(parts))) for part in parts}
-        count = int((made.operations.kind == kind).sum())
+        count = int((schedule.operations.kind == kind).sum())
         assert sum(drawn[tone] for tone in tones) >= count > 0
     assert view.run(f"return {QUEUES}.length") == 1
     view.press("g")
@@ -173,13 +175,13 @@ def test_pointing_at_them(view: View) -> None:
 @pytest.mark.parametrize("strategy", ["1f1b", "zbv", "chimera", "interleaved"])
 def test_memory_is_that_of_the_schedule(view: View, strategy: str) -> None:
     """Step by step, and at the peak."""
-    made = gathered(strategy)
-    view.open(page([made]))
+    schedule = gathered(strategy)
+    view.open(page([schedule]))
     for device in range(4):
         run = f"const m = ppopt.schedules[0].memory({device}); return [m.time, m.total]"
         time, total = (np.array(column) for column in view.run(run))
-        profile = memory_profile(made, device)
+        profile = memory_profile(schedule, device)
         at = np.searchsorted(time, profile.time, side="right") - 1
         assert total[at].tolist() == profile.level.tolist()
-        assert total.max() == made.metrics.peak_memory_ticks[device]
+        assert total.max() == schedule.metrics.peak_memory_ticks[device]
     view.quiet()

@@ -34,14 +34,14 @@ KNEE = 1
 """Limits 1 to 4 with 72, 41, 31, 27: with both axes from 0 to 1, (0, 1), (1/3, 14/45), (2/3, 4/45),
 (1, 0). The sum, least where a point is farthest below the line from the first to the last, is least
 at the second."""
-SHOWN = "return ppopt.frame.panels.map((panel) => panel.index)"
+PANELS = "return ppopt.frame.panels.map((panel) => panel.index)"
 
 
 @cache
 def text() -> str:
-    """4 devices, 8 microbatches: four points, two of them where hand strategies are."""
-    found = frontier(Pipeline(stages=4, batches=8), time_limit=600)
-    return frontier_page(report_frontier(found))
+    """4 devices, 8 microbatches: four points, two of them where baselines are."""
+    points = frontier(Pipeline(stages=4, batches=8), time_limit=600)
+    return frontier_page(report_frontier(points))
 
 
 @pytest.fixture
@@ -63,12 +63,12 @@ def test_a_click_on_any_point_shows_its_schedule(page: View, width: int) -> None
             ),
             "the width",
         )
-        assert page.run(SHOWN) == [KNEE, KNEE]
+        assert page.run(PANELS) == [KNEE, KNEE]
         assert len(page.run(SPOTS)) == 4
         for place in (2, 3, 0, KNEE):
             x, y = page.run(SPOTS)[place]
             page.drag((x, y), (x, y))
-            page.wait(lambda place=place: page.run(SHOWN) == [place] * 2, f"schedule {place}")
+            page.wait(lambda place=place: page.run(PANELS) == [place] * 2, f"schedule {place}")
             page.settle()
         assert page.run("return location.hash") == ""
     finally:
@@ -80,7 +80,7 @@ def test_a_click_beside_the_points_or_a_drag_shows_nothing_else(page: View) -> N
     (_, _), (x, y), *_ = page.run(SPOTS)
     page.drag((x + 40, y - 40), (x + 40, y - 40))
     page.drag((x, y), (x + 200, y + 60))
-    assert page.run(SHOWN) == [KNEE, KNEE]
+    assert page.run(PANELS) == [KNEE, KNEE]
     low, high = page.run("return document.getElementById('curve').layout.xaxis.range")
     assert low == pytest.approx(2, abs=0.1)
     assert high < 4
@@ -100,9 +100,12 @@ def test_no_name_covers_another_or_a_point(page: View, width: int) -> None:
     finally:
         page.driver.set_window_size(WIDTH, HEIGHT)
     assert {"v-min", "v-half", "zb-1p, zb-h1", "zb-h2"} <= {name for name, *_ in boxes}
-    for (one, *first), (other, *second) in combinations(boxes, 2):
+    for (first_name, *first), (second_name, *second) in combinations(boxes, 2):
         (left, right, top, bottom), (begin, end, high, low) = first, second
-        assert right <= begin or end <= left or bottom <= high or low <= top, (one, other)
+        assert right <= begin or end <= left or bottom <= high or low <= top, (
+            first_name,
+            second_name,
+        )
     for name, left, right, top, bottom in boxes:
         for x, y in spots:
             assert not (left < x < right and top < y < bottom), name
@@ -118,9 +121,9 @@ def test_the_theme_of_the_page_is_that_of_the_curve(page: View) -> None:
 def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(view: View) -> None:
     """On 24 devices 32 microbatches one at a time take 32 (24 + 24 + 1) = 1568; 119 is the least
     that device 23 can take, which waits 23 and works 96. The chart opens with values to 3 x 119."""
-    found = frontier(Pipeline(stages=24, batches=32), time_limit=4)
-    schedules = [made for point in found.points if (made := point.result.schedule)]
-    view.open(frontier_page(report_frontier(found)))
+    points = frontier(Pipeline(stages=24, batches=32), time_limit=4)
+    schedules = [schedule for point in points.points if (schedule := point.result.schedule)]
+    view.open(frontier_page(report_frontier(points)))
     view.wait(lambda: view.run("return document.getElementById('curve').layout"), "the curve")
     axis = "return document.getElementById('curve').layout.yaxis.range"
     low, high = view.run(axis)
@@ -129,7 +132,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
     last = len(schedules) - 1
     x, y = view.run(SPOTS)[last]
     view.drag((x, y), (x, y))
-    view.wait(lambda: view.run(SHOWN) == [last, last], "the schedule of the last point")
+    view.wait(lambda: view.run(PANELS) == [last, last], "the schedule of the last point")
     assert "more than the best" not in " ".join(view.texts())
     time.sleep(0.6)  # a click sooner than 0.5 s after another would be its second
     x, y = view.run(SPOTS)[last]
@@ -140,10 +143,10 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
 
 def test_many_names_at_one_spot_are_cut(view: View) -> None:
     """On one device eleven strategies hold one microbatch and are never idle."""
-    found = frontier(Pipeline(stages=1, batches=2), time_limit=600)
-    view.open(frontier_page(report_frontier(found)))
+    points = frontier(Pipeline(stages=1, batches=2), time_limit=600)
+    view.open(frontier_page(report_frontier(points)))
     names = [name for name, *_ in view.wait(lambda: view.run(NAMES), "the curve")]
-    same = sum((hand.memory, hand.value) == (1, 6) for hand in found.baselines)
+    same = sum((baseline.memory, baseline.value) == (1, 6) for baseline in points.baselines)
     assert any(name.endswith(f" and {same - 3} more") for name in names)
     view.quiet()
 
@@ -164,9 +167,9 @@ def test_a_zoom_places_the_names_anew_and_a_double_click_undoes_it(page: View) -
 def test_a_point_tells_its_figures_and_what_else_is_there(page: View) -> None:
     page.mouse("mouseMoved", *page.run(SPOTS)[3])
     hover = "return document.querySelector('#curve .hoverlayer')?.textContent"
-    told = page.wait(lambda: page.run(hover), "the hover")
-    assert told.startswith("limit 4: 27")
-    assert "as zb-1p, zb-h1" in told
+    tip = page.wait(lambda: page.run(hover), "the hover")
+    assert tip.startswith("limit 4: 27")
+    assert "as zb-1p, zb-h1" in tip
 
 
 def test_axe_finds_nothing_serious(page: View) -> None:

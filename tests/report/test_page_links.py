@@ -32,13 +32,13 @@ def streamed() -> Schedule:
 
 
 def interleaved(**more: object) -> Schedule:
-    given = Pipeline(stages=3, batches=6, p2p=1, link_mode="streams", **more)
-    return evaluate(given, "interleaved")
+    pipeline = Pipeline(stages=3, batches=6, p2p=1, link_mode="streams", **more)
+    return evaluate(pipeline, "interleaved")
 
 
 def test_links_are_folded_until_asked_for(view: View) -> None:
-    made = interleaved()
-    view.open(page([made]))
+    schedule = interleaved()
+    view.open(page([schedule]))
     assert view.run(f"return {ROWS}.length") == 0
     before = view.shapes()
     view.press("l")
@@ -46,9 +46,9 @@ def test_links_are_folded_until_asked_for(view: View) -> None:
     assert "on=links,memory" in view.run("return location.hash")
     drawn = view.shapes()
     for kind, send in ((OpKind.F, TransferKind.SEND_F), (OpKind.B, TransferKind.SEND_B)):
-        sent = int((made.operations.kind == send).sum())
-        shown = OpKind.BW if kind is OpKind.B else kind
-        tones = {rgb(colours.shade(shown, part, 2)) for part in range(2)}
+        sent = int((schedule.operations.kind == send).sum())
+        drawn_kind = OpKind.BW if kind is OpKind.B else kind
+        tones = {rgb(colours.shade(drawn_kind, part, 2)) for part in range(2)}
         tones |= {rgb(colours.shade(kind, part, 2)) for part in range(2)}
         assert sum(drawn[tone] - before[tone] for tone in tones) == sent > 0
     assert {"0–1", "0–2", "1–2"} <= set(view.texts())  # noqa: RUF001  the page's dash
@@ -59,8 +59,8 @@ def test_links_are_folded_until_asked_for(view: View) -> None:
 
 def test_pointing_at_a_transfer(view: View) -> None:
     view.open(page([streamed()]), "#on=links")
-    told = view.point(0, 2.5, 0, "links").splitlines()
-    assert told == [
+    tip = view.point(0, 2.5, 0, "links").splitlines()
+    assert tip == [
         "0SEND_F1 activation",
         "stage 0 · microbatch 1 · device 0 to device 1",
         "start 2 · end 3 · duration 1",
@@ -69,9 +69,9 @@ def test_pointing_at_a_transfer(view: View) -> None:
     ]
     sent = transfers_of(streamed())
     row = int((sent.kind == TransferKind.SEND_B).argmax())
-    told = view.point(0, float(sent.start[row]) + 0.5, 0, "links").splitlines()
-    assert told[0] == f"1SEND_B{sent.microbatch[row]} gradient"
-    assert told[1].endswith("device 1 to device 0")
+    tip = view.point(0, float(sent.start[row]) + 0.5, 0, "links").splitlines()
+    assert tip[0] == f"1SEND_B{sent.microbatch[row]} gradient"
+    assert tip[1].endswith("device 1 to device 0")
     last = streamed().metrics.makespan_ticks
     beside = view.point(0, last * 1.15, 0, "links").splitlines()
     assert beside[:2] == ["link of devices 0 and 1, both ways", "6 transfers, one at a time"]
@@ -100,23 +100,23 @@ def test_a_click_on_a_transfer_lights_its_microbatch(view: View) -> None:
 
 def test_hidden_kinds_and_zoomed_devices(view: View) -> None:
     """Without F, no activations; of a window of devices, the links that have an end there."""
-    made = evaluate(Pipeline(stages=8, batches=8, p2p=1, link_mode="streams"), "1f1b")
-    view.open(page([made]), "#on=links&y=3,5")
+    schedule = evaluate(Pipeline(stages=8, batches=8, p2p=1, link_mode="streams"), "1f1b")
+    view.open(page([schedule]), "#on=links&y=3,5")
     assert view.run(f"return {ROWS}.map(({{low, high}}) => [low, high])") == [[2, 5]]
     view.press("f")
-    kept = "ppopt.figure.traces.filter((t) => t.yaxis === 'y2' && /^F /.test(t.name))"
-    assert view.run(f"return {kept}.length") == 0
+    forwards = "ppopt.figure.traces.filter((t) => t.yaxis === 'y2' && /^F /.test(t.name))"
+    assert view.run(f"return {forwards}.length") == 0
     view.quiet()
 
 
 def test_delays_have_no_links(view: View) -> None:
-    made = evaluate(Pipeline(stages=2, batches=3, p2p=1), "1f1b")
-    view.open(page([made]), "#on=links")
+    schedule = evaluate(Pipeline(stages=2, batches=3, p2p=1), "1f1b")
+    view.open(page([schedule]), "#on=links")
     assert view.run("return document.querySelectorAll('[data-layer=links]').length") == 0
     assert view.run(f"return {ROWS}.length") == 0
     view.press("l")
     assert view.run(f"return {ROWS}.length") == 0
-    assert data_of(page([made]))["schedules"][0]["charts"] == []
+    assert data_of(page([schedule]))["schedules"][0]["charts"] == []
     view.quiet()
 
 
@@ -135,9 +135,9 @@ def test_nothing_sticks_out(view: View, width: int, theme: str) -> None:
 
 
 def test_links_of_many_transfers_are_seen_from_afar(view: View) -> None:
-    given = Pipeline(stages=16, batches=256, p2p=0.5, link_mode="streams")
-    made = evaluate(given, "1f1b")
-    view.open(page([made]), "#on=links")
+    pipeline = Pipeline(stages=16, batches=256, p2p=0.5, link_mode="streams")
+    schedule = evaluate(pipeline, "1f1b")
+    view.open(page([schedule]), "#on=links")
     kinds = json.loads(view.run("return JSON.stringify(ppopt.figure.traces.map((t) => t.type))"))
     assert kinds.count("heatmap") == 2
     view.quiet()

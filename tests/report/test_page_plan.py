@@ -38,14 +38,14 @@ def page_of(plan: ppopt.Plan) -> str:
 
 
 def data(page: str) -> dict[str, Any]:
-    found = re.search(r'id="plan">(.*?)</script>', page)
-    return dict(json.loads(found[1]))
+    match = re.search(r'id="plan">(.*?)</script>', page)
+    return dict(json.loads(match[1]))
 
 
 def table(page: str) -> list[list[str]]:
     """Cells of the table as text, the head first."""
-    (found,) = re.findall(r"<section class=\"plan\">.*?(<table>.*?</table>)", page, re.DOTALL)
-    rows = re.findall(r"<tr>(.*?)</tr>", found)
+    (body,) = re.findall(r"<section class=\"plan\">.*?(<table>.*?</table>)", page, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", body)
     cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
     return [[re.sub("<[^>]*>", "", cell) for cell in row] for row in cells]
 
@@ -53,16 +53,16 @@ def table(page: str) -> list[list[str]]:
 def test_rows_stand_best_first_with_their_bounds() -> None:
     plan = planned()
     assert plan.status is ppopt.Status.OPTIMAL
-    head, best, other = table(page_of(plan))
+    head, best, second = table(page_of(plan))
     assert head[:3] == ["configuration", "status", "makespan"]
     assert best[:2] == ["linear, recompute none", "optimal"]
     assert best[2] == best[3] == str(plan.value)
     assert best[-1] == "best"
     known = plan.rows[1]
-    assert other[:4] == [
+    assert second[:4] == [
         "linear, recompute full", "pruned", f"≤ {known.value}", str(known.lower_bound)
     ]  # fmt: skip
-    assert other[-1].endswith(" % slower; not searched further")
+    assert second[-1].endswith(" % slower; not searched further")
 
 
 def test_the_whole_space_is_in_words_and_in_data() -> None:
@@ -73,9 +73,9 @@ def test_the_whole_space_is_in_words_and_in_data() -> None:
     assert "proved best of the whole space" in page and "limit of a device: 40 each" in page
     assert "Over all 2 configurations: 1 is ruled out by bounds alone, 1 was searched" in page
     assert "10\N{NO-BREAK SPACE}% more memory (44 each)" in page
-    found = data(page)
-    assert [row["section"] for row in found["rows"]] == ["schedule-1", "schedule-2"]
-    assert "solve_seconds" not in found
+    plan_data = data(page)
+    assert [row["section"] for row in plan_data["rows"]] == ["schedule-1", "schedule-2"]
+    assert "solve_seconds" not in plan_data
     assert page_of(plan) == page
 
 
@@ -93,8 +93,8 @@ def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) 
     plan = planned((2, 4))
     assert sum(row.schedule is not None for row in plan.rows) == 4
     monkeypatch.setattr(html, "MOST_OPERATIONS", 1)
-    found = data(page_of(plan))
-    assert [row["section"] for row in found["rows"]][:2] == ["schedule-1", None]
+    plan_data = data(page_of(plan))
+    assert [row["section"] for row in plan_data["rows"]][:2] == ["schedule-1", None]
 
 
 def test_the_table_and_the_cards_fit_the_window(view: View) -> None:

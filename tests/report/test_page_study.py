@@ -35,18 +35,18 @@ GRID: dict[str, list[Any]] = {
 
 
 @cache
-def made() -> tuple[ppopt.Study, tuple[Schedule | None, ...]]:
+def swept() -> tuple[ppopt.Study, tuple[Schedule | None, ...]]:
     """A sweep, and the schedules of its rows."""
     with TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/a.db"
-        found = ppopt.sweep(PIPELINE, GRID, storage=url, jobs=1, study_name="mine", time_limit=20)
-        rows = [None if row.value is None else found.schedule(row) for row in found.rows]
-        return found, tuple(rows)
+        study = ppopt.sweep(PIPELINE, GRID, storage=url, jobs=1, study_name="mine", time_limit=20)
+        rows = [None if row.value is None else study.schedule(row) for row in study.rows]
+        return study, tuple(rows)
 
 
 def drawn(rows: Sequence[SweepRow] | None = None, only: int | None = None) -> str | None:
     """The page of the sweep, or of some rows; `only`: all have the schedule of this row."""
-    study, schedules = made()
+    study, schedules = swept()
 
     def schedule_of(row: SweepRow) -> Schedule | None:
         (place,) = [place for place, known in enumerate(study.rows) if known.key == row.key
@@ -68,8 +68,8 @@ def text() -> str:
 
 
 def data(page: str) -> dict[str, Any]:
-    found = re.search(r'id="study-data">(.*?)</script>', page)
-    return dict(json.loads(found[1]))
+    match = re.search(r'id="study-data">(.*?)</script>', page)
+    return dict(json.loads(match[1]))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ const box = plot.getBoundingClientRect();
 return [box.left + xaxis._offset + xaxis.d2p(column), box.top + yaxis._offset + yaxis.d2p(line)];"""
 TABLE = """return [...document.querySelectorAll("#rows tbody tr")].map((row) =>
   [...row.cells].map((cell) => cell.textContent));"""
-SHOWN = "return ppopt.view.only + 1"
+ONLY = "return ppopt.view.only + 1"
 CHOOSE = """const [id, words] = arguments;
 const select = document.getElementById(id);
 select.value = [...select.options].find(({ text }) => text === words).value;
@@ -117,7 +117,7 @@ def leads(page: View, to: set[int], place: str, *arguments: Any) -> None:
         x, y = page.run(place, *arguments)
         page.mouse("mouseMoved", x - 3, y)
         page.drag((x, y), (x, y))
-        return page.run(SHOWN) in to
+        return page.run(ONLY) in to
 
     page.wait(clicked, f"one of the schedules {to}")
     page.settle()
@@ -125,20 +125,20 @@ def leads(page: View, to: set[int], place: str, *arguments: Any) -> None:
 
 def section(**settings: Any) -> int:
     """The section of the row of these settings."""
-    for row, one in zip(made()[0].rows, data(text())["rows"], strict=True):
+    for row, drawn_row in zip(swept()[0].rows, data(text())["rows"], strict=True):
         if settings.items() <= row.overrides.items():
-            assert isinstance(one["section"], int)
-            return one["section"]
+            assert isinstance(drawn_row["section"], int)
+            return drawn_row["section"]
     raise AssertionError(settings)
 
 
 def shows(page: View, number: int) -> Callable[[], bool]:
-    return lambda: bool(page.run(SHOWN) == number)
+    return lambda: bool(page.run(ONLY) == number)
 
 
 def test_a_cell_holds_the_best_row_and_leads_to_its_schedule(page: View) -> None:
-    """Per microbatch: 2 batches take 9 without a limit, 4 take 14; nothing fits 0.5, where the hand
-    strategies are still told, with 3 (2 + 2), 3 (4 + 2) and 3 (6 + 2)."""
+    """Per microbatch: 2 batches take 9 without a limit, 4 take 14; nothing fits 0.5, where
+    baselines are still listed, with 3 (2 + 2), 3 (4 + 2) and 3 (6 + 2)."""
     cells = page.run(CELLS)
     assert cells[2][:2] == [9 / 2, 14 / 4]
     assert cells[0] == [12 / 2, 18 / 4, 24 / 6]
@@ -203,12 +203,12 @@ def test_a_row_without_a_schedule_says_why(page: View) -> None:
     page.run(CHOOSE, "only-1", "0.5")
     page.run(CHOOSE, "only-2", "optimal")
     assert page.run(CELLS) == [[None] * 3] * 3
-    words = "return [...document.querySelectorAll('#heat .textpoint')].map((e) => e.textContent)"
-    assert page.run(words) == ["infeasible"] * 3
-    before = page.run(SHOWN)
+    texts = "return [...document.querySelectorAll('#heat .textpoint')].map((e) => e.textContent)"
+    assert page.run(texts) == ["infeasible"] * 3
+    before = page.run(ONLY)
     page.click("#rows tbody tr")
     assert page.run("return document.getElementById('count').textContent").endswith("infeasible")
-    assert page.run(SHOWN) == before
+    assert page.run(ONLY) == before
 
 
 @pytest.mark.parametrize("width", [WIDTH, 400])
@@ -255,7 +255,7 @@ class TestWithoutABrowser:
         assert sum(row["section"] is not None for row in rows) == 2
 
     @pytest.mark.parametrize(
-        ("given", "wanted"),
+        ("values", "wanted"),
         [
             (["12GiB", None, "8GiB"], ["8GiB", "12GiB", NONE]),
             (["12GiB", "8GB"], ["12GiB", "8GB"]),
@@ -263,10 +263,10 @@ class TestWithoutABrowser:
             (["v", "linear", [0, 1]], ["v", "linear", "0,1"]),
         ],
     )
-    def test_numbers_of_one_unit_are_in_order(self, given: list[Any], wanted: list[str]) -> None:
+    def test_numbers_of_one_unit_are_in_order(self, values: list[Any], wanted: list[str]) -> None:
         """Without a limit stands behind all limits."""
-        row = made()[0].rows[-4]
-        page = drawn([replace(row, overrides={"key": value}) for value in given], only=-4)
+        row = swept()[0].rows[-4]
+        page = drawn([replace(row, overrides={"key": value}) for value in values], only=-4)
         assert page is not None
         assert data(page)["settings"][0]["values"] == wanted
 
@@ -276,25 +276,25 @@ class TestWithoutABrowser:
 
     def test_what_is_in_a_name_is_text(self) -> None:
         page = drawn([
-            replace(row, overrides={"<i>": "</script>", **row.overrides}) for row in made()[0].rows
+            replace(row, overrides={"<i>": "</script>", **row.overrides}) for row in swept()[0].rows
         ])  # fmt: skip
         assert page is not None
         assert "<i>" not in page.replace("<i style", "").split('id="plotly"')[0]
         assert data(page)["settings"][0] == {"name": "<i>", "values": ["</script>"]}
 
     def test_without_any_schedule_there_is_no_page(self) -> None:
-        study, _ = made()
+        study, _ = swept()
         assert study_page(study.name, study.rows, lambda _: None) is None
 
     def test_one_row_has_no_heat_map(self) -> None:
-        page = drawn([replace(made()[0].rows[-4], overrides={})], only=-4)
+        page = drawn([replace(swept()[0].rows[-4], overrides={})], only=-4)
         assert page is not None
         assert 'id="heat"' not in page
         assert "the only row" in page
 
 
 def test_a_page_of_one_row_draws(view: View, tmp_path: Path) -> None:
-    page = drawn([replace(made()[0].rows[-4], overrides={})], only=-4)
+    page = drawn([replace(swept()[0].rows[-4], overrides={})], only=-4)
     assert page is not None
     view.open(page, fresh=True)
     view.wait(lambda: view.run(TABLE), "the table")

@@ -15,7 +15,7 @@ from ppopt.report.html import page
 from ppopt.schedule.schedule import Schedule
 from tests.browser import View, rgb
 from tests.factories.schedules import live_memory, peaks, table
-from tests.report.test_page import hand
+from tests.report.test_page import baseline
 
 pytestmark = pytest.mark.slow
 
@@ -26,24 +26,24 @@ ALL = [0, 13.5, 0, 4]
 
 @cache
 def small() -> str:
-    return page([made()])
+    return page([schedule_of_page()])
 
 
-def made() -> Schedule:
-    return hand("zb-1p", forward="0.5", mem_limit="1f1b")
+def schedule_of_page() -> Schedule:
+    return baseline("zb-1p", forward="0.5", mem_limit="1f1b")
 
 
 @cache
 def tall() -> str:
     """Rows of 22.5 pixels: a drag zooms in on devices too."""
-    return page([hand("1f1b", 32, 2)])
+    return page([baseline("1f1b", 32, 2)])
 
 
 @cache
 def three() -> str:
     """One of three schedules at a time, as of a frontier."""
     names = ("gpipe", "1f1b", "zb-1p")
-    return page([hand(name) for name in names], opening="<p>three</p>")
+    return page([baseline(name) for name in names], opening="<p>three</p>")
 
 
 def test_keys_show_fewer_devices_in_taller_rows_and_others_of_them(view: View) -> None:
@@ -91,8 +91,10 @@ def test_a_drag_moves_devices_and_the_link_knows_it(view: View) -> None:
     x, y = view.pixel(0, 45, 16)
     view.drag((x, y), (view.pixel(0, 55, 16)[0], y))
     assert view.run(VIEW)[:2] == pytest.approx([20, 50], abs=0.1)
-    said = "return new URLSearchParams(location.hash.slice(1)).get('x').split(',').map(Number)"
-    assert view.run(said) == view.run(VIEW)[:2]
+    range_of_address = (
+        "return new URLSearchParams(location.hash.slice(1)).get('x').split(',').map(Number)"
+    )
+    assert view.run(range_of_address) == view.run(VIEW)[:2]
 
 
 def test_shift_and_the_wheel_zoom_devices(view: View) -> None:
@@ -129,16 +131,16 @@ def test_theme_is_in_the_link(view: View) -> None:
 
 def test_an_address_opens_a_schedule_of_a_fresh_page(view: View) -> None:
     view.open(three(), "#schedule-3")
-    shown = "return ppopt.frame.panels.map((panel) => panel.schedule.raw.title)"
-    assert view.run(shown) == ["zb-1p"] * 2
+    titles = "return ppopt.frame.panels.map((panel) => panel.schedule.raw.title)"
+    assert view.run(titles) == ["zb-1p"] * 2
     view.follow("#schedule-2")
-    assert view.run(shown) == ["1f1b"] * 2
+    assert view.run(titles) == ["1f1b"] * 2
     view.follow("#schedule-9")
-    assert view.run(shown) == ["1f1b"] * 2
+    assert view.run(titles) == ["1f1b"] * 2
 
 
 def test_a_section_is_scrolled_to_where_all_are_shown(view: View) -> None:
-    view.open(page([hand("gpipe"), hand("1f1b"), hand("zb-1p")]), "#schedule-3")
+    view.open(page([baseline("gpipe"), baseline("1f1b"), baseline("zb-1p")]), "#schedule-3")
     top = "return document.getElementById('schedule-3').getBoundingClientRect().top"
     height = view.run("return innerHeight")
     assert 0 <= view.run(top) < height
@@ -191,17 +193,17 @@ def test_without_memory_nothing_is_left_of_its_place(view: View) -> None:
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "schedule",
     [
-        hand("zb-1p", memory_b="0.5", static=3),
-        hand("zbv", activation=2, memory_b="-0.5"),
-        hand("dualpipe"),
+        baseline("zb-1p", memory_b="0.5", static=3),
+        baseline("zbv", activation=2, memory_b="-0.5"),
+        baseline("dualpipe"),
     ],
     ids=["B takes", "B gives", "pairs"],
 )
-def test_the_script_adds_up_the_memory_of_devices(view: View, shown: Schedule) -> None:
-    view.open(page([shown]))
-    pipeline, rows = shown.pipeline, table(shown)
+def test_the_script_adds_up_the_memory_of_devices(view: View, schedule: Schedule) -> None:
+    view.open(page([schedule]))
+    pipeline, rows = schedule.pipeline, table(schedule)
     drawn = view.run(
         "const [s] = ppopt.schedules;return Array.from(s.ops.kind, (_, row) => s.memoryAround(row))"
     )
@@ -217,25 +219,27 @@ def test_the_script_adds_up_the_memory_of_devices(view: View, shown: Schedule) -
         "const { levels } = s.memory(device);"
         "return levels[0].map((_, at) => levels.reduce((sum, part) => sum + part[at], static_));})"
     )
-    assert [max(levels) for levels in steps] == peaks(shown)
+    assert [max(levels) for levels in steps] == peaks(schedule)
 
 
 def test_every_schedule_has_the_whole_range_of_shades(view: View) -> None:
-    """Two chunks beside four: the second of two is as light as the fourth of four."""
-    both = page([hand("interleaved"), hand("interleaved", chunks=4)])
+    """Two chunks against four: the second of two is as light as the fourth of four."""
+    both = page([baseline("interleaved"), baseline("interleaved", chunks=4)])
     view.open(both)
     drawn = set(view.shapes())
     assert {rgb(colours.shade(OpKind.F, part, 4)) for part in range(4)} <= drawn
     names = "return ppopt.figure.traces.filter((t) => t.yaxis === 'y').map((t) => t.fillcolor)"
-    found = set(view.run(names)) | set(view.run(names.replace("'y'", "'y2'")))
-    assert colours.shade(OpKind.F, 1, 2) in found
+    tones = set(view.run(names)) | set(view.run(names.replace("'y'", "'y2'")))
+    assert colours.shade(OpKind.F, 1, 2) in tones
 
 
 def test_names_that_turn_text_round_or_are_very_long_stay_in_their_place(view: View) -> None:
     name = "\u202egnol" + "x" * 500
-    view.open(page([hand("1f1b", name=name), hand("gpipe", name="\u05d0\u05d1")], title=name))
-    words = view.run("return document.body.innerText + document.title + document.body.innerHTML")
-    assert "\u202e" not in words
+    view.open(
+        page([baseline("1f1b", name=name), baseline("gpipe", name="\u05d0\u05d1")], title=name)
+    )
+    text = view.run("return document.body.innerText + document.title + document.body.innerHTML")
+    assert "\u202e" not in text
     names = view.run("return [...document.querySelectorAll('h2 bdi')].map((e) => e.textContent)")
     assert "\u05d0\u05d1" in names
     assert max(map(len, names)) == 80
@@ -249,7 +253,7 @@ def test_names_that_turn_text_round_or_are_very_long_stay_in_their_place(view: V
 
 def test_paper_is_light_and_holds_no_buttons(view: View) -> None:
     """Chromium prints to PDF: as many pages as there is something on, the theme light meanwhile."""
-    view.open(page([made()]), "#theme=dark", fresh=True)
+    view.open(page([schedule_of_page()]), "#theme=dark", fresh=True)
     theme = "document.documentElement.dataset.theme"
     view.run(
         "addEventListener('beforeprint', () => { globalThis.printed = ["
@@ -292,7 +296,9 @@ def test_control_and_the_wheel_zoom_time_under_the_pointer(view: View) -> None:
 
 
 def test_a_link_of_the_table_scrolls_and_leaves_the_view(view: View) -> None:
-    view.open(page([hand("gpipe"), hand("1f1b"), hand("zb-1p")]), "#x=3,9&m=2", fresh=True)
+    view.open(
+        page([baseline("gpipe"), baseline("1f1b"), baseline("zb-1p")]), "#x=3,9&m=2", fresh=True
+    )
     view.run("document.querySelector('a[href=\"#schedule-2\"]').click()")
     top = "return document.getElementById('schedule-2').getBoundingClientRect().top"
     view.wait(lambda: 0 <= view.run(top) < 900, "the section")

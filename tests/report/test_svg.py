@@ -43,14 +43,14 @@ def parsed(schedule: Schedule) -> ElementTree.Element:
 
 def rects(picture: ElementTree.Element) -> list[tuple[str, float, float, str]]:
     """Colour, left edge, width and hover text of every operation."""
-    found = []
+    drawn = []
     for group in picture.iter(f"{SVG}g"):
         for rect in group.findall(f"{SVG}rect"):
-            words = rect.findtext(f"{SVG}title") or ""
-            found.append(
-                (group.attrib["fill"], float(rect.attrib["x"]), float(rect.attrib["width"]), words)
+            title = rect.findtext(f"{SVG}title") or ""
+            drawn.append(
+                (group.attrib["fill"], float(rect.attrib["x"]), float(rect.attrib["width"]), title)
             )
-    return found
+    return drawn
 
 
 def texts(picture: ElementTree.Element) -> list[str]:
@@ -80,7 +80,7 @@ def test_hover_text_and_colours_are_those_of_the_operations() -> None:
     """1F1B of 2 x 2, F = 0.5 and BW = 1 by hand: device 1 alternates from 0.5 on."""
     drawn = rects(parsed(one_f_one_b(forward="0.5")))
     assert (colours.HUES[OpKind.BW].lower(), "BW, stage 1, microbatch 0: 1 to 2") in {
-        (colour, words) for colour, _, _, words in drawn
+        (colour, title) for colour, _, _, title in drawn
     }
     assert Counter(colour for colour, *_ in drawn) == {
         colours.HUES[OpKind.F].lower(): 4,
@@ -109,9 +109,9 @@ def test_microbatches_that_differ_have_their_factors_and_their_order() -> None:
     pipeline = Pipeline(stages=2, batches=2, microbatch_times=[1, 3]).reordered([1, 0])
     picture = parsed(evaluate(pipeline, "1f1b"))
     assert texts(picture)[0].endswith("peak memory 2 1 · microbatch order 1, 0")
-    words = {said for _, _, _, said in rects(picture)}
+    titles = {title for _, _, _, title in rects(picture)}
     first = "F, stage 0, microbatch 0: 0 to 3; microbatch 1 of the list: times x 3, memory x 1"
-    assert first in words
+    assert first in titles
 
 
 def test_slices_are_told_apart() -> None:

@@ -56,11 +56,11 @@ def test_nothing_where_a_name_does_not_fit(width: int) -> None:
 def test_names_in_full_where_a_device_hosts_several_stages() -> None:
     """Two chunks: every F is half a unit, and `0F0` needs a space behind it."""
     rows = [(F, stage, 0, min(stage, 3 - stage), stage, stage + 1) for stage in range(4)]
-    made = Schedule.from_rows(Pipeline(stages=2, batches=1, placement="v"), rows)
-    assert text_gantt(made, 25) == (
+    schedule = Schedule.from_rows(Pipeline(stages=2, batches=1, placement="v"), rows)
+    assert text_gantt(schedule, 25) == (
         "device 0 0F0 ........3F0 \ndevice 1 ....1F0 2F0 ....\n    time 0              2"
     )
-    assert text_gantt(made, 24) is None
+    assert text_gantt(schedule, 24) is None
 
 
 def test_unequal_times_are_stretched_to_the_width() -> None:
@@ -74,8 +74,8 @@ def test_unequal_times_are_stretched_to_the_width() -> None:
 
 def test_time_is_in_the_users_unit() -> None:
     halves = Pipeline(stages=1, batches=1, forward=0.5)
-    made = Schedule.from_rows(halves, [(F, 0, 0, 0, 0, 1), (BW, 0, 0, 0, 1, 3)])
-    assert str(text_gantt(made, 40)).endswith(" 1.5")
+    schedule = Schedule.from_rows(halves, [(F, 0, 0, 0, 0, 1), (BW, 0, 0, 0, 1, 3)])
+    assert str(text_gantt(schedule, 40)).endswith(" 1.5")
 
 
 @settings(max_examples=40, deadline=None)
@@ -99,9 +99,9 @@ def test_what_is_drawn_is_the_schedule(schedule: Schedule) -> None:
     assert all(len(line) <= width for line in str(drawn).splitlines())
     assert len({len(line) for line in lines}) == 1
     for device, line in enumerate(lines):
-        found = re.findall(r"(\d*)(BW|F|B|W)(\d+)", line.split(maxsplit=2)[2])
+        names = re.findall(r"(\d*)(BW|F|B|W)(\d+)", line.split(maxsplit=2)[2])
         expected = [row for row in rows if row.device == device]
-        assert [(OpKind[kind], int(batch)) for _, kind, batch in found] == [
+        assert [(OpKind[kind], int(batch)) for _, kind, batch in names] == [
             (row.kind, row.microbatch) for row in expected
         ]
 

@@ -17,12 +17,12 @@ from ppopt.report.svg import svg
 from ppopt.report.text import text_gantt
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import evaluate
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 
 LINE = "--stages 2 --batches 2 --forward-times 3ms --activation 2GiB --p2p-time 500us"
 
 
-def made(**more: str) -> Schedule:
+def schedule_in_units(**more: str) -> Schedule:
     """1F1B of two devices and two microbatches.
 
     F = 3, BW = 6, p2p 0.5: F, all of device 1, BW, that is 3 + 0.5 + 18 + 0.5 + 6 = 28.
@@ -32,7 +32,7 @@ def made(**more: str) -> Schedule:
 
 @pytest.fixture
 def known() -> Schedule:
-    return made(forward="3ms", p2p="500us", activation="2GiB", mem_limit="4096MiB")
+    return schedule_in_units(forward="3ms", p2p="500us", activation="2GiB", mem_limit="4096MiB")
 
 
 def test_pictures(known: Schedule) -> None:
@@ -41,27 +41,27 @@ def test_pictures(known: Schedule) -> None:
     assert "peak memory 4 2 GiB, limit 4 GiB each" in drawn
     assert "F, stage 0, microbatch 0: 0 to 3 ms" in drawn
     assert ">28 ms</text>" in drawn
-    shown_ = figure(known)
-    assert shown_.layout.xaxis.title.text == "time (ms)"
-    templates = [trace.hovertemplate for trace in shown_.data if trace.hovertemplate]
+    picture = figure(known)
+    assert picture.layout.xaxis.title.text == "time (ms)"
+    templates = [trace.hovertemplate for trace in picture.data if trace.hovertemplate]
     assert all("}} ms" in t or "} ms" in t for t in templates)
     assert (text_gantt(known, 80) or "").endswith("28 ms")
-    assert " ms" not in svg(made())
+    assert " ms" not in svg(schedule_in_units())
 
 
 def test_page(known: Schedule) -> None:
     (entry,) = entries([known])
     assert entry.note.startswith("makespan 28 ms within memory 4 GiB each; idle ")
-    words = section(1, entry, folded=False)
+    text = section(1, entry, folded=False)
     for part in ("28 ms", "4 GiB", "F (ms)", "activation (GiB)", "Time between devices: 0.5 ms"):
-        assert part in words
+        assert part in text
 
 
 def test_units_of_time_that_differ_share_no_axis(known: Schedule) -> None:
-    other = made(time_unit="s")
+    in_seconds = schedule_in_units(time_unit="s")
     with pytest.raises(InputError, match="schedules in ms and s share no time axis"):
-        entries([known, other])
-    assert len(entries([known, made()])) == 2
+        entries([known, in_seconds])
+    assert len(entries([known, schedule_in_units()])) == 2
 
 
 def test_a_trace_takes_the_unit_of_the_schedule(known: Schedule) -> None:
@@ -89,11 +89,11 @@ def test_a_schedule_file_keeps_units_and_counts() -> None:
         peak_flops=989 * 10**12,
     )
     written = schedule_json.dumps(evaluate(pipeline, "1f1b"))
-    again, _ = schedule_json.loads(written, "x")
-    assert again.pipeline.time_unit == "ms"
-    assert again.pipeline.tokens_per_microbatch == 4096
-    assert schedule_json.dumps(again) == written
-    assert "unit" not in json.dumps(pipeline_of(made()))
+    restored, _ = schedule_json.loads(written, "x")
+    assert restored.pipeline.time_unit == "ms"
+    assert restored.pipeline.tokens_per_microbatch == 4096
+    assert schedule_json.dumps(restored) == written
+    assert "unit" not in json.dumps(pipeline_of(schedule_in_units()))
 
 
 def pipeline_of(schedule: Schedule) -> object:
@@ -101,13 +101,13 @@ def pipeline_of(schedule: Schedule) -> object:
 
 
 def test_tables() -> None:
-    words = " ".join(done(f"eval 1f1b {LINE}").out.split())
-    assert "makespan 28 ms" in words
-    assert "peak memory max 4 GiB (4 2)" in words
-    found = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
-    assert "memory makespan (GiB) (ms)" in found
-    assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in found
-    assert shown(f"frontier {LINE} --time-limit 5")["memory_unit"] == "GiB"
+    text = " ".join(done(f"eval 1f1b {LINE}").out.split())
+    assert "makespan 28 ms" in text
+    assert "memory peak 4 GiB on device 0" in text
+    table = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
+    assert "memory makespan (GiB) (ms)" in table
+    assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in table
+    assert json_of(f"frontier {LINE} --time-limit 5")["memory_unit"] == "GiB"
 
 
 def test_a_violation_names_the_unit(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def names(schedule: Schedule) -> list[str]:
 
 def test_1f1b_by_hand() -> None:
     """F = 1, BW = 2: down to device 1, its work without a break from 1 to 7, and back: 9."""
-    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    assert names(made) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
+    schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    assert names(schedule) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
 
 
 def test_through_work_around_the_microbatches() -> None:
@@ -38,22 +38,22 @@ def test_through_work_around_the_microbatches() -> None:
     BW1 to 13. Device 1 syncs from 11 to 21.
     """
     work: dict[str, Any] = {"unshard": [1, 5], "gradient_sync": [2, 10], "optimizer": 1}
-    made = evaluate(Pipeline(stages=2, batches=2, **work), "1f1b")
-    assert made.metrics.makespan_ticks == 22
-    assert names(made) == ["1F0", "1BW0", "1F1", "1BW1"]
+    schedule = evaluate(Pipeline(stages=2, batches=2, **work), "1f1b")
+    assert schedule.metrics.makespan_ticks == 22
+    assert names(schedule) == ["1F0", "1BW0", "1F1", "1BW1"]
     early = evaluate(Pipeline(stages=2, batches=2, optimizer=1, optimizer_barrier=True), "1f1b")
     assert names(early) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
 
 
 @examples(60)
 @given(schedules())
-def test_of_earliest_starts_it_leaves_out_no_time(given: Schedule) -> None:
-    made = timing.schedule(given.pipeline, given.orders)
-    rows = [table(made)[row] for row in critical_path(made).tolist()]
+def test_of_earliest_starts_it_leaves_out_no_time(schedule: Schedule) -> None:
+    earliest = timing.schedule(schedule.pipeline, schedule.orders)
+    rows = [table(earliest)[row] for row in critical_path(earliest).tolist()]
     assert rows[0][4] == 0
-    assert rows[-1][5] == made.metrics.makespan_ticks
+    assert rows[-1][5] == earliest.metrics.makespan_ticks
     for before, after in pairwise(rows):
-        assert after[4] == before[5] + lag_of(made.pipeline, op_of(before), op_of(after))
+        assert after[4] == before[5] + lag_of(earliest.pipeline, op_of(before), op_of(after))
 
 
 @examples(60)
@@ -72,16 +72,16 @@ def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) 
         assert rows[before][5] + lag == max(ready[after], *same[-1:], 0)
 
 
-def paired(one: TableRow, other: TableRow) -> bool:
-    return one[7] == other[7] != ALONE
+def paired(first: TableRow, second: TableRow) -> bool:
+    return first[7] == second[7] != ALONE
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "zb-h1", "gpipe"])
 def test_over_links_it_leads_through_their_queues(strategy: str) -> None:
     """Each operation of the chain, transfers among them, starts when the one before it ends."""
     pipeline = Pipeline(stages=3, batches=6, p2p=3, link_mode="exclusive", optimizer=1)
-    made = evaluate(pipeline, strategy)
-    table, causes = made.operations, _causes(waits(made))
+    schedule = evaluate(pipeline, strategy)
+    table, causes = schedule.operations, _causes(waits(schedule))
     row = int(table.end.argmax())
     while causes[row] != FREE:
         assert table.start[row] == table.end[causes[row]]

@@ -40,30 +40,32 @@ def drawn(seed: int, link_mode: LinkMode) -> tuple[Pipeline, Orders]:
     run = EventSimulation(Instance(pipeline, BackwardKind.SPLIT))
     while not run.complete:
         classes = range(len(run.instance.classes))
-        number = rng.choice([one for one in classes if run.arrival(one) is not None])
+        number = rng.choice([class_id for class_id in classes if run.arrival(class_id) is not None])
         run.append(number, 0)
     return pipeline, run.orders()
 
 
 def needs(links: LinkQueues, orders: Orders) -> dict[int, int]:
     """When what receives each transfer starts where links are delays, by its number."""
-    made = timing.schedule(replace(links.pipeline, link_mode="delay"), orders)
-    columns = (made.kind, made.stage, made.microbatch, made.start)
+    timed = timing.schedule(replace(links.pipeline, link_mode="delay"), orders)
+    columns = (timed.kind, timed.stage, timed.microbatch, timed.start)
     begins = {tuple(row): start for *row, start in np.stack(columns, axis=1).tolist()}
-    found = {}
+    arrivals = {}
     for number in links.numbers.tolist():
         kind, stage, microbatch, *_ = links.transfer(number)
         carried = RECORDS[kind].carries
         assert carried is not None
-        found[number] = begins[carried, receiving_stage(carried, stage), microbatch]
-    return found
+        arrivals[number] = begins[carried, receiving_stage(carried, stage), microbatch]
+    return arrivals
 
 
 def generated(links: LinkQueues, orders: Orders, rule: DispatchRule) -> list[list[int]]:
     """The transfers of every link, by a generation whose devices follow their orders."""
     instance, need = links.instance, needs(links, orders)
     run = EventSimulation(instance)
-    class_of = {code: one for one, codes in enumerate(instance.codes) for code in codes.tolist()}
+    class_of = {
+        code: class_id for class_id, codes in enumerate(instance.codes) for code in codes.tolist()
+    }
     devices = [[class_of[code] for code in order.tolist()] for order in orders]
 
     def choose(resource: int, now: int) -> int | None:
@@ -96,9 +98,9 @@ def test_dispatch_has_the_orders_of_a_generation(link_mode: LinkMode) -> None:
     waits = 0
     for seed in range(60):
         pipeline, orders = drawn(seed, link_mode)
-        links, made = LinkQueues(pipeline), timing.own_queues(pipeline, orders)
-        assert len(made) == len(links.instance.dispatch_rules)
-        for queues, rule in zip(made, links.instance.dispatch_rules, strict=True):
+        links, queues_of_links = LinkQueues(pipeline), timing.own_queues(pipeline, orders)
+        assert len(queues_of_links) == len(links.instance.dispatch_rules)
+        for queues, rule in zip(queues_of_links, links.instance.dispatch_rules, strict=True):
             assert [order.tolist() for order in queues.order] == generated(links, orders, rule)
             delayed = timing.schedule(replace(pipeline, link_mode="delay"), orders)
             linked = timing.schedule(pipeline, orders, queues=queues)

@@ -39,12 +39,12 @@ def drawn_counts(rng: Random, stages: int) -> list[int]:
     return [rng.randint(1, 2), *inner, rng.randint(1, 2)]
 
 
-def drawn_model(rng: Random, layers: int) -> Model:
+def drawn_model(rng: Random, num_layers: int) -> Model:
     """Layers with whole times and memory, some of them frozen."""
-    made = []
-    for _ in range(layers):
+    layers = []
+    for _ in range(num_layers):
         activation, backward = rng.randint(0, 3), rng.randint(0, 4)
-        made.append(
+        layers.append(
             Layer(
                 forward=rng.randint(1, 3),
                 backward=backward,
@@ -56,7 +56,7 @@ def drawn_model(rng: Random, layers: int) -> Model:
                 frozen=rng.random() < 0.15,
             )
         )
-    return Model(tuple(made))
+    return Model(tuple(layers))
 
 
 def orders_1f1b(devices: int, batches: int) -> list[list[Op]]:
@@ -107,7 +107,7 @@ def test_1f1b_takes_what_a_plain_simulation_of_it_takes(seed: int) -> None:
     pipeline = model.pipeline(devices=devices, batches=batches, partition=counts, p2p=p2p)
     schedule = ppopt.evaluate(pipeline, "1f1b")
     starts = list(accumulate(counts, initial=0))
-    f, bw, kept = (
+    f, bw, retained = (
         [
             sum(layer[cost] for layer in layers[low : low + n])
             for low, n in zip(starts, counts, strict=False)
@@ -115,9 +115,9 @@ def test_1f1b_takes_what_a_plain_simulation_of_it_takes(seed: int) -> None:
         for cost in range(3)
     )
     ends = ends_of(orders_1f1b(devices, batches), {"F": f, "BW": bw}, p2p)
-    found = {(row.kind.name, row.stage, row.microbatch): row.end for row in schedule.rows()}
-    assert found == ends
-    peaks = [kept[stage] * min(batches, devices - stage) for stage in range(devices)]
+    simulated = {(row.kind.name, row.stage, row.microbatch): row.end for row in schedule.rows()}
+    assert simulated == ends
+    peaks = [retained[stage] * min(batches, devices - stage) for stage in range(devices)]
     assert list(schedule.metrics.peak_memory_ticks) == peaks
     assert schedule.metrics.makespan_ticks == max(ends.values())
     assert ppopt.verify(schedule) == []
@@ -185,7 +185,7 @@ def test_searches_find_what_an_exhaustive_search_finds(seed: int) -> None:
         assert ppopt.recheck(result.schedule, workers=1).verdict == "confirmed"
 
 
-def moved(schedule: ppopt.Schedule, stage: int, ticks: int) -> ppopt.Schedule:
+def shifted(schedule: ppopt.Schedule, stage: int, ticks: int) -> ppopt.Schedule:
     """The schedule with F of microbatch 0 of a stage moved."""
     here = (schedule.stage == stage) & (schedule.kind == OpKind.F) & (schedule.microbatch == 0)
     shift = ticks * here
@@ -197,7 +197,7 @@ def test_the_verifier_wants_p2p_on_both_sides_of_an_empty_stage(stage: int) -> N
     model = Model([{"forward": 1, "count": 3}])
     pipeline = model.pipeline(devices=3, batches=2, partition=[1, 0, 2], p2p=2)
     schedule = ppopt.evaluate(pipeline, "1f1b")
-    early = moved(schedule, stage, -1)
+    early = shifted(schedule, stage, -1)
     assert {violation.rule for violation in ppopt.verify(early)} == {Rule.FORWARD}
 
 
@@ -242,9 +242,9 @@ def test_pairs_gradient_work_and_recompute_go_with_empty_stages() -> None:
     around = ppopt.evaluate(
         work.pipeline(devices=3, batches=3, partition=[2, 0, 2], optimizer_barrier=True), "1f1b"
     )
-    again = Model(tuple(Layer(2, activation=3, recompute={"time": 1}) for _ in range(4)))
+    layers = Model(tuple(Layer(2, activation=3, recompute={"time": 1}) for _ in range(4)))
     recomputing = ppopt.solve(
-        again.pipeline(devices=3, batches=2, partition=[2, 0, 2], recompute="search", mem_limit=9),
+        layers.pipeline(devices=3, batches=2, partition=[2, 0, 2], recompute="search", mem_limit=9),
         workers=1,
     ).schedule
     for schedule in (overlapped, around, recomputing):
@@ -268,9 +268,9 @@ def test_a_stage_by_hand_computes_something() -> None:
     """Zeros are no stage unless all of F, B, W and BW are given as 0."""
     with pytest.raises(ppopt.InputError, match="forward: stage 1: 0 is not above 0"):
         Pipeline(stages=2, batches=2, forward=[1, 0])
-    given = {"forward": [1, 0], "backward": [2, 0], "weight": [1, 0]}
+    fields = {"forward": [1, 0], "backward": [2, 0], "weight": [1, 0]}
     with pytest.raises(ppopt.InputError, match="forward: stage 1: 0 is not above 0"):
-        Pipeline(stages=2, batches=2, **given)
+        Pipeline(stages=2, batches=2, **fields)
 
 
 def test_files_pages_and_exports_have_empty_stages(
@@ -283,8 +283,8 @@ def test_files_pages_and_exports_have_empty_stages(
         "  - {count: 6, forward: 2, activation: 3}\n"
         "  - {role: head, forward: 2, activation: 2}\n"
     )
-    shown = done("eval 1f1b --config model.yaml --partition E||t*6|L -o made.json -o made.html")
-    assert "1 0 6 1 layers, E||t*6|L" in shown.out
+    evaluated = done("eval 1f1b --config model.yaml --partition E||t*6|L -o made.json -o made.html")
+    assert "1 0 6 1 layers, E||t*6|L" in evaluated.out
     assert "verified" in done("verify made.json").out
     for to, name in (
         ("megatron-arguments", "made.txt"),
@@ -294,5 +294,5 @@ def test_files_pages_and_exports_have_empty_stages(
     ):
         done(f"export made.json --to {to} -o {name}")
     assert '--pipeline-model-parallel-layout "E||t*6|L"' in Path("made.txt").read_text()
-    found = done("compare --config model.yaml --partition 1,0,6,1 --time-limit 5 --workers 1")
-    assert "1f1b" in found.out
+    compared = done("compare --config model.yaml --partition 1,0,6,1 --time-limit 5 --workers 1")
+    assert "1f1b" in compared.out

@@ -36,9 +36,9 @@ def test_what_compute_does_not_hide(
     strategy: str, value: int, work: dict[str, object], more: int
 ) -> None:
     """4 devices, F = 1 and BW = 2: the makespan alone is 33, and device d ends at 33 - 2 d."""
-    made = ppopt.evaluate(replace(PLAIN, **work), strategy)
-    assert made.metrics.makespan_ticks == value + more
-    assert exposed(made) == more
+    schedule = ppopt.evaluate(replace(PLAIN, **work), strategy)
+    assert schedule.metrics.makespan_ticks == value + more
+    assert exposed(schedule) == more
 
 
 def test_none_without_such_work() -> None:
@@ -49,40 +49,40 @@ def test_none_without_such_work() -> None:
 
 def test_under_the_device_span() -> None:
     """Devices wait for each other's weights; every span has its unshard and its sync."""
-    made = ppopt.evaluate(replace(PLAIN, **WORK), "1f1b", objective="device-span")
+    schedule = ppopt.evaluate(replace(PLAIN, **WORK), "1f1b", objective="device-span")
     bare = ppopt.evaluate(PLAIN, "1f1b", objective="device-span")
-    more = made.metrics.device_span_ticks - bare.metrics.device_span_ticks
-    assert exposed(made) == more > 0
+    more = schedule.metrics.device_span_ticks - bare.metrics.device_span_ticks
+    assert exposed(schedule) == more > 0
 
 
 def test_in_the_units_of_the_user() -> None:
     """Ticks differ with the work and without it: 1/3 and 1."""
-    made = ppopt.evaluate(replace(PLAIN, optimizer=Fraction(1, 3)), "1f1b")
-    assert exposed(made) == Fraction(1, 3)
+    schedule = ppopt.evaluate(replace(PLAIN, optimizer=Fraction(1, 3)), "1f1b")
+    assert exposed(schedule) == Fraction(1, 3)
 
 
 def test_idle_before_the_first_operation_counts() -> None:
     """A file's own times stand on the one side, the earliest ones on the other."""
-    made = ppopt.evaluate(replace(PLAIN, optimizer=1), "1f1b")
-    late = made.with_starts(made.operations.start + 5 * ~made.operations.computed)
+    schedule = ppopt.evaluate(replace(PLAIN, optimizer=1), "1f1b")
+    late = schedule.with_starts(schedule.operations.start + 5 * ~schedule.operations.computed)
     assert ppopt.verify(late) == []
     assert exposed(late) == 6
 
 
 def test_links_keep_their_order() -> None:
     pipeline = replace(PLAIN, p2p=1, link_mode="streams")
-    made = ppopt.evaluate(replace(pipeline, **WORK), "1f1b")
-    found = exposed(made)
-    assert found is not None
-    assert found >= 0
-    assert made.metrics.makespan_ticks - found >= ppopt.solve(pipeline, time_limit=1).lower_bound
+    schedule = ppopt.evaluate(replace(pipeline, **WORK), "1f1b")
+    time = exposed(schedule)
+    assert time is not None
+    assert time >= 0
+    assert schedule.metrics.makespan_ticks - time >= ppopt.solve(pipeline, time_limit=1).lower_bound
 
 
 def test_two_routes_and_pairs() -> None:
     for strategy in ("chimera", "dualpipe"):
-        made = ppopt.evaluate(replace(PLAIN, **WORK), strategy)
+        schedule = ppopt.evaluate(replace(PLAIN, **WORK), strategy)
         bare = ppopt.evaluate(PLAIN, strategy)
-        assert exposed(made) == made.metrics.makespan_ticks - bare.metrics.makespan_ticks
+        assert exposed(schedule) == schedule.metrics.makespan_ticks - bare.metrics.makespan_ticks
 
 
 @pytest.mark.parametrize(("stages", "batches"), [(2, 2), slow(3, 4), slow(4, 4)])
@@ -90,9 +90,9 @@ def test_never_below_zero(stages: int, batches: int) -> None:
     pipeline = ppopt.Pipeline(stages=stages, batches=batches, unshard=1, gradient_sync=2)
     for strategy in ppopt.strategies():
         for objective in Objective:
-            made = _evaluated(pipeline, strategy, objective)
-            found = made and exposed(made)
-            assert found is None or found >= 0
+            schedule = _evaluated(pipeline, strategy, objective)
+            time = schedule and exposed(schedule)
+            assert time is None or time >= 0
 
 
 def _evaluated(pipeline: ppopt.Pipeline, strategy: str, objective: Objective) -> Schedule | None:
@@ -109,12 +109,12 @@ def test_moves_to_the_host_keep_their_order() -> None:
         weight=[1, 2, 1], activation=[3, 2, 3], gradient_sync=[2, 2, 3], p2p=2,
         offload_memory=[2, 1, 2], offload_time=3,
     )  # fmt: skip
-    made = ppopt.solve(pipeline, workers=1).schedule
-    assert made is not None
+    schedule = ppopt.solve(pipeline, workers=1).schedule
+    assert schedule is not None
     closed = max(
-        int(made.end[made.device == device].max()) for device in range(pipeline.num_devices)
+        int(schedule.end[schedule.device == device].max()) for device in range(pipeline.num_devices)
     )
-    found = exposed(made)
-    assert found is not None and found >= 0
-    least = closed - made.start.min()
-    assert found * pipeline.ticks.per_unit <= made.metrics.makespan_ticks - least
+    time = exposed(schedule)
+    assert time is not None and time >= 0
+    bare_span = closed - schedule.start.min()
+    assert time * pipeline.ticks.per_unit <= schedule.metrics.makespan_ticks - bare_span

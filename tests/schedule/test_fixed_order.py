@@ -1,4 +1,4 @@
-"""One order under many costs at once, beside every pipeline made and evaluated by itself."""
+"""One order under many costs at once, against every pipeline made and evaluated by itself."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) 
     counts = partitions(rng, len(base.model), base.num_stages, 4)
     table = costs.table(np.array(counts))
     values, peaks = order.values(table, Objective.MAKESPAN), order.peaks(table)
-    for number, one in enumerate(counts):
-        made = ppopt.evaluate(replace(base, partition=one), strategy)
-        ticks, figures = made.pipeline.ticks, made.metrics
+    for number, partition in enumerate(counts):
+        schedule = ppopt.evaluate(replace(base, partition=partition), strategy)
+        ticks, figures = schedule.pipeline.ticks, schedule.metrics
         assert values[number] == ticks.time(figures.makespan_ticks) * costs.per_unit
         assert peaks[:, number].tolist() == [
             ticks.memory(peak) * costs.memory_per_unit for peak in figures.peak_memory_ticks
@@ -90,9 +90,9 @@ def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) 
 @pytest.mark.parametrize("strategy", FIXED)
 def test_orders_of_strategies_that_do_not_adapt_depend_on_no_costs(strategy: str) -> None:
     rule = registry()[strategy]
-    one, other = (placed(strategy, Random(seed), 2) for seed in (1, 2))
-    orders = [rule.built(pipeline, Options()) for pipeline in (one, other)]
-    assert one.model != other.model
+    first, second = (placed(strategy, Random(seed), 2) for seed in (1, 2))
+    orders = [rule.built(pipeline, Options()) for pipeline in (first, second)]
+    assert first.model != second.model
     assert all(map(np.array_equal, *orders))
 
 
@@ -102,9 +102,12 @@ def test_the_device_span_is_that_of_earliest_starts() -> None:
     counts = partitions(Random(4), len(base.model), 3, 4)
     costs = PartitionCosts(base)
     spans = order.values(costs.table(np.array(counts)), Objective.DEVICE_SPAN)
-    for span, one in zip(spans.tolist(), counts, strict=True):
-        made = ppopt.evaluate(replace(base, partition=one), "1f1b")
-        assert span == made.pipeline.ticks.time(made.metrics.device_span_ticks) * costs.per_unit
+    for span, partition in zip(spans.tolist(), counts, strict=True):
+        schedule = ppopt.evaluate(replace(base, partition=partition), "1f1b")
+        assert (
+            span
+            == schedule.pipeline.ticks.time(schedule.metrics.device_span_ticks) * costs.per_unit
+        )
 
 
 def test_operations_without_length_are_told() -> None:
@@ -149,8 +152,8 @@ def test_values_are_those_of_every_pipeline_by_itself(name: str) -> None:
     pipeline = Pipeline(stages=3, batches=6, microbatch_times=factors, **fields)
     schedule = evaluate(pipeline, strategy)
     orders = [list(range(6)), *(random.sample(range(6), 6) for _ in range(8))]
-    given = np.array(factors)[np.array(orders).T]
-    values = ReorderedTiming.of(schedule).values(given, Objective.MAKESPAN)
+    step_factors = np.array(factors)[np.array(orders).T]
+    values = ReorderedTiming.of(schedule).values(step_factors, Objective.MAKESPAN)
     for order, value in zip(orders, values.tolist(), strict=True):
         reordered = schedule.pipeline.reordered(order)
         alone = timing.schedule(reordered, schedule.orders, Objective.MAKESPAN)

@@ -34,13 +34,13 @@ from tests.factories.schedules import (
 )
 from tests.tiers import examples
 
-Told = list[tuple[int, int, int, str]]
+Gaps = list[tuple[int, int, int, str]]
 
 
-def told(schedule: Schedule) -> Told:
+def gaps(schedule: Schedule) -> Gaps:
     """Device, start, end and label of every interval."""
-    found = idle(schedule)
-    rows = zip(*(column.tolist() for column in found[:4]), strict=True)
+    rows_of_idle = idle(schedule)
+    rows = zip(*(column.tolist() for column in rows_of_idle[:4]), strict=True)
     return [(device, start, end, Cause(cause).label) for device, start, end, cause in rows]
 
 
@@ -51,7 +51,7 @@ def one_f_one_b(p2p: Any = 0) -> Schedule:
 
 def test_1f1b_waits_for_its_gradients() -> None:
     """Device 0: F0 F1 to 2, BW0 from 4 as device 1 ends it, BW1 from 7. Device 1: 1 to 7."""
-    assert told(one_f_one_b()) == [
+    assert gaps(one_f_one_b()) == [
         (0, 2, 4, "input"),
         (0, 6, 7, "input"),
         (1, 0, 1, "warm-up"),
@@ -65,7 +65,7 @@ def test_transfers_are_apart_from_what_they_carry() -> None:
     Device 0: F0 F1 to 2, BW0 from 6 to 8, BW1 from 9 to 11: the gradient that ended at 5 is
     under way until 6, that of 8 until 9.
     """
-    assert told(one_f_one_b(1)) == [
+    assert gaps(one_f_one_b(1)) == [
         (0, 2, 5, "input"),
         (0, 5, 6, "link"),
         (0, 8, 9, "link"),
@@ -91,21 +91,21 @@ def test_a_limit_that_keeps_a_ready_forward_out_is_the_cause() -> None:
 
     From 5 to 6 nothing hinders it. From 7 to 9 device 0 has nothing else left to run.
     """
-    made = split(3, 1)
-    assert told(made)[:3] == [(0, 1, 3, "memory"), (0, 5, 6, "order"), (0, 7, 9, "input")]
-    found = idle(made)
-    assert op_at(made, found.subject[0]) == Op(OpKind.F, 0, 1)
-    assert op_at(made, found.following[0]) == Op(OpKind.B, 0, 0)
-    assert op_at(made, found.subject[2]) == Op(OpKind.B, 1, 1)
+    schedule = split(3, 1)
+    assert gaps(schedule)[:3] == [(0, 1, 3, "memory"), (0, 5, 6, "order"), (0, 7, 9, "input")]
+    idle_times = idle(schedule)
+    assert op_at(schedule, idle_times.subject[0]) == Op(OpKind.F, 0, 1)
+    assert op_at(schedule, idle_times.following[0]) == Op(OpKind.B, 0, 0)
+    assert op_at(schedule, idle_times.subject[2]) == Op(OpKind.B, 1, 1)
 
 
 def test_with_room_for_the_ready_forward_the_device_waits_for_its_input() -> None:
-    assert told(split(3, 2))[0] == (0, 1, 3, "input")
+    assert gaps(split(3, 2))[0] == (0, 1, 3, "input")
 
 
 def test_waiting_although_the_next_could_start_is_the_schedules_own() -> None:
     """B0 could start at 3 and starts at 4: what hinders F1 is no reason any more."""
-    assert told(split(4, 1))[:2] == [(0, 1, 3, "memory"), (0, 3, 4, "order")]
+    assert gaps(split(4, 1))[:2] == [(0, 1, 3, "memory"), (0, 3, 4, "order")]
 
 
 def test_memory_is_no_cause_while_an_operation_that_fits_is_ready() -> None:
@@ -118,9 +118,9 @@ def test_memory_is_no_cause_while_an_operation_that_fits_is_ready() -> None:
         *((F, 1, 1, 1, 4, 5), (B, 1, 1, 1, 6, 7), (W, 1, 1, 1, 7, 8), (F, 1, 2, 1, 11, 12)),
         *((B, 1, 2, 1, 12, 13), (W, 1, 2, 1, 13, 14)),
     ]
-    made = Schedule.from_rows(Pipeline(stages=2, batches=3, mem_limit=2), rows)
-    assert verify(made) == []
-    assert told(made)[:2] == [(0, 2, 3, "memory"), (0, 4, 7, "input")]
+    schedule = Schedule.from_rows(Pipeline(stages=2, batches=3, mem_limit=2), rows)
+    assert verify(schedule) == []
+    assert gaps(schedule)[:2] == [(0, 2, 3, "memory"), (0, 4, 7, "input")]
 
 
 def op_at(schedule: Schedule, row: int) -> Op:
@@ -180,18 +180,18 @@ def cause_at(
 
 def arrival(schedule: Schedule, rows: list[TableRow], row: TableRow) -> tuple[int, int]:
     """When the last operation that this one waits for ends, and when all have arrived."""
-    found = [
-        (cause[5], lag_of(schedule.pipeline, op_of(cause), op_of(one)))
-        for one in together(rows, row)
-        for cause in causes(rows, one)
+    sources = [
+        (cause[5], lag_of(schedule.pipeline, op_of(cause), op_of(member)))
+        for member in together(rows, row)
+        for cause in causes(rows, member)
     ]
-    sent = max((end for end, _ in found), default=0)
-    return sent, max((end + lag for end, lag in found), default=0)
+    sent = max((end for end, _ in sources), default=0)
+    return sent, max((end + lag for end, lag in sources), default=0)
 
 
 def together(rows: list[TableRow], row: TableRow) -> list[TableRow]:
     """An operation, or both of its pair."""
-    return [row] if row[7] < 0 else [other for other in rows if other[7] == row[7]]
+    return [row] if row[7] < 0 else [partner for partner in rows if partner[7] == row[7]]
 
 
 def causes(rows: list[TableRow], row: TableRow) -> list[TableRow]:
@@ -203,32 +203,34 @@ def causes(rows: list[TableRow], row: TableRow) -> list[TableRow]:
         F: [(F, stage - 1, part), (F, stage, part - 1)],
         W: [(B, stage, part)],
     }.get(OpKind(kind), [(F, stage, part), *either])
-    return [of_same[one] for one in before if one in of_same]
+    return [of_same[op] for op in before if op in of_same]
 
 
 def most_taken(schedule: Schedule, row: TableRow) -> int:
     """Memory that an operation takes; of one without length, no more than its net change."""
     kind, stage, _, _, start, end, *_ = row
     table = schedule.pipeline.ticks
-    gives = table.frees[kind][stage] if start == end else 0
-    return max(0, table.allocates[kind][stage] - gives)
+    frees = table.frees[kind][stage] if start == end else 0
+    return max(0, table.allocates[kind][stage] - frees)
 
 
 def fits(schedule: Schedule, rows: list[TableRow], done: list[TableRow], row: TableRow) -> bool:
     ticks = schedule.pipeline.ticks
     if ticks.limits is None:
         return True
-    held = sum(ticks.memory_change(OpKind(kind), stage) for kind, stage, *_ in done)
-    taken = sum(most_taken(schedule, one) for one in together(rows, row))
-    return not taken or ticks.static[row[3]] + held + taken <= ticks.limits[row[3]]
+    live = sum(ticks.memory_change(OpKind(kind), stage) for kind, stage, *_ in done)
+    taken = sum(most_taken(schedule, member) for member in together(rows, row))
+    return not taken or ticks.static[row[3]] + live + taken <= ticks.limits[row[3]]
 
 
 @examples(100)
 @given(schedules())
 def test_every_idle_tick_has_the_cause_that_its_definition_gives(schedule: Schedule) -> None:
-    found, rows = idle(schedule), table(schedule)
+    idle_times, rows = idle(schedule), table(schedule)
     ticks = {}
-    for device, start, end, cause, following, _ in zip(*(c.tolist() for c in found), strict=True):
+    for device, start, end, cause, following, _ in zip(
+        *(c.tolist() for c in idle_times), strict=True
+    ):
         assert start < end
         for tick in range(start, end):
             assert (device, tick) not in ticks
@@ -249,9 +251,9 @@ def test_causes_add_up_to_the_idle_time(schedule: Schedule) -> None:
 @examples(60)
 @given(schedules())
 def test_the_subject_is_what_the_cause_names(schedule: Schedule) -> None:
-    found, rows = idle(schedule), table(schedule)
+    idle_times, rows = idle(schedule), table(schedule)
     for device, start, _, cause, following, subject in zip(
-        *(column.tolist() for column in found), strict=True
+        *(column.tolist() for column in idle_times), strict=True
     ):
         if cause in (Cause.ORDER, Cause.COOL_DOWN):
             assert subject == FREE
@@ -275,8 +277,8 @@ def test_random_schedules_meet_every_cause() -> None:
     """The tests above would be empty where a cause never came up."""
     met: set[Cause] = set()
     for seed in range(100):
-        made = build(Pipeline(stages=2, batches=3, p2p=1), Random(seed), "split")
-        causes = idle(limited(made, peaks(made))).cause
+        schedule = build(Pipeline(stages=2, batches=3, p2p=1), Random(seed), "split")
+        causes = idle(limited(schedule, peaks(schedule))).cause
         met.update(Cause(cause) for cause in causes.tolist())
     assert met == set(Cause) - {Cause.COLLECTIVE, Cause.HOST}
 
@@ -299,63 +301,68 @@ class TestWorkAroundTheMicrobatches:
         """One device: stage 0 is gathered to 2, stage 1 to 4, and F of stage 0 ends at 2.5."""
         work: dict[str, Any] = {"unshard": 4, "gradient_sync": 4}
         pipeline = Pipeline(stages=1, batches=1, chunks=2, placement="interleaved", **work)
-        made = evaluate(pipeline, "looped-bfs")
-        assert [(start, end, label) for _, start, end, label in told(made)] == [
+        schedule = evaluate(pipeline, "looped-bfs")
+        assert [(start, end, label) for _, start, end, label in gaps(schedule)] == [
             (0, 4, "warm-up"),  # in ticks of half a unit
             (5, 8, "collective"),  # for weights
             (13, 19, "collective"),  # for gradients: BW of stage 1 at 11, its sync until 15
         ]
-        assert by_cause(made)["collective"] == [4.5]
+        assert by_cause(schedule)["collective"] == [4.5]
 
     def test_gradients_before_the_optimizer(self) -> None:
         """Device 0 ends at 9 and syncs to 12, device 1 at 7, to 10; the optimizer takes 1."""
         work = {"gradient_sync": 3, "optimizer": 1}
         pipeline = Pipeline(stages=2, batches=2, **work)
         ends = [(0, 9, 12, "collective"), (1, 7, 10, "collective"), (1, 11, 13, "cool-down")]
-        assert told(evaluate(pipeline, "1f1b"))[2:] == [ends[0], (1, 0, 1, "warm-up"), *ends[1:]]
+        assert gaps(evaluate(pipeline, "1f1b"))[2:] == [ends[0], (1, 0, 1, "warm-up"), *ends[1:]]
 
     def test_a_barrier_waits_for_the_gradients_of_all(self) -> None:
         pipeline = Pipeline(stages=2, batches=2, optimizer=1, optimizer_barrier=True)
-        assert told(evaluate(pipeline, "1f1b"))[2:] == [
+        assert gaps(evaluate(pipeline, "1f1b"))[2:] == [
             (1, 0, 1, "warm-up"),
             (1, 7, 9, "collective"),
         ]
 
     def test_an_optimizer_that_could_start(self) -> None:
-        made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=1), "1f1b")
-        later = 2 * (made.operations.kind == AuxiliaryKind.OPTIMIZER)
-        late = made.with_starts(made.operations.start + later)
-        assert told(late) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
+        schedule = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=1), "1f1b")
+        later = 2 * (schedule.operations.kind == AuxiliaryKind.OPTIMIZER)
+        late = schedule.with_starts(schedule.operations.start + later)
+        assert gaps(late) == [(0, 3, 4, "collective"), (0, 4, 6, "order")]
 
     def test_gathered_weights_keep_a_forward_out(self) -> None:
-        """F of microbatch 1 fits beside one activation, and does not beside the weights as well.
+        """F of microbatch 1 fits with one activation, and not with the weights as well.
 
         One microbatch at a time: device 0 runs F0 from 1 to 2, and B0 from 4 on.
         """
         kinds = [(kind, microbatch) for microbatch in (0, 1) for kind in (F, B, W)]
-        for held, label in ((1, "memory"), (0, "input")):
-            work: dict[str, Any] = {"unshard": 1, "unshard_memory": held, "mem_limit": 2}
+        for gathered, label in ((1, "memory"), (0, "input")):
+            work: dict[str, Any] = {"unshard": 1, "unshard_memory": gathered, "mem_limit": 2}
             pipeline = Pipeline(stages=2, batches=2, **work)
             orders = [
-                np.array([int(pipeline.code(kind, stage, one)) for kind, one in kinds])
+                np.array(
+                    [int(pipeline.code(kind, stage, microbatch)) for kind, microbatch in kinds]
+                )
                 for stage in (0, 1)
             ]
-            made = timing.schedule(pipeline, orders)
-            assert verify(made) == []
-            assert told(made)[:2] == [(0, 0, 1, "warm-up"), (0, 2, 4, label)]
+            schedule = timing.schedule(pipeline, orders)
+            assert verify(schedule) == []
+            assert gaps(schedule)[:2] == [(0, 0, 1, "warm-up"), (0, 2, 4, label)]
 
     @pytest.mark.parametrize("work", WORK)
     @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "interleaved", "zbv", "chimera"])
     def test_causes_add_up_to_the_idle_time(self, strategy: str, work: dict[str, Any]) -> None:
         two = strategy == "chimera"
-        stages = {name: one[:2] if isinstance(one, list) else one for name, one in work.items()}
-        given = stages if two else work
-        made = evaluate(Pipeline(stages=2 if two else 3, batches=6, **given), strategy)
-        figures, table = made.metrics, totals(idle(made), made.pipeline.num_devices)
+        stages = {
+            name: values[:2] if isinstance(values, list) else values
+            for name, values in work.items()
+        }
+        fields = stages if two else work
+        schedule = evaluate(Pipeline(stages=2 if two else 3, batches=6, **fields), strategy)
+        figures, table = schedule.metrics, totals(idle(schedule), schedule.pipeline.num_devices)
         waits = [figures.makespan_ticks - busy for busy in figures.busy_ticks]
         assert table.sum(axis=1).tolist() == waits
-        assert sum(share(made).values()) == figures.bubble_rate(Objective.MAKESPAN)
-        assert [*by_cause(made)][-1] == "collective"
+        assert sum(share(schedule).values()) == figures.bubble_rate(Objective.MAKESPAN)
+        assert [*by_cause(schedule)][-1] == "collective"
 
 
 @pytest.mark.parametrize("lost", ["1B1", "1W0", "0F2"])
@@ -369,7 +376,7 @@ def test_an_incomplete_schedule_has_no_causes(lost: str) -> None:
 
 def test_a_backward_waits_for_the_host() -> None:
     """By hand: F until 1, out until 4, back until 7, then BW."""
-    made = evaluate(Pipeline(stages=1, batches=1, offload_memory=1, offload_time=3), "gpipe")
-    assert [tuple(map(int, gap)) for gap in zip(*idle(made)[1:4], strict=True)] == [
+    schedule = evaluate(Pipeline(stages=1, batches=1, offload_memory=1, offload_time=3), "gpipe")
+    assert [tuple(map(int, gap)) for gap in zip(*idle(schedule)[1:4], strict=True)] == [
         (1, 7, Cause.HOST)
     ]

@@ -32,7 +32,7 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
     if fixed.get("frozen"):
         first = rng.randint(0, size)
         fixed["frozen"] = [place < first or rng.random() < 0.3 for place in range(size)]
-    given = {
+    costs = {
         "forward": [rng.randint(1, 5) for _ in range(size)],
         "backward_input": [rng.randint(0, 5) for _ in range(size)],
         "weight": [rng.randint(0, 5) for _ in range(size)],
@@ -41,7 +41,7 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
         "memory_b": rng.choice([0, -1]),
         "mem_limit": rng.choice([2, 4, 6, 9, None]),
     }
-    return Pipeline(stages=size, batches=2 * rng.randint(1, 4), **(given | fixed))
+    return Pipeline(stages=size, batches=2 * rng.randint(1, 4), **(costs | fixed))
 
 
 def split(pipeline: Pipeline) -> Instance:
@@ -96,15 +96,15 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
         fused = rng.random() < 0.3
         if infeasibility(Instance.uniform(pipeline, fused=fused)):
             continue
-        found = ListScheduler(Instance.uniform(pipeline, fused=fused)).build(
+        orders = ListScheduler(Instance.uniform(pipeline, fused=fused)).build(
             draw_rule(rng, pipeline)
         )
-        if found is None:
+        if orders is None:
             continue
         built += 1
-        made = timing.schedule(pipeline, found.arrays())
-        assert verify(made) == []
-        assert made.metrics.makespan_ticks <= found.makespan  # a held-back W may start sooner
+        schedule = timing.schedule(pipeline, orders.arrays())
+        assert verify(schedule) == []
+        assert schedule.metrics.makespan_ticks <= orders.makespan  # a held-back W may start sooner
     assert built > 75
 
 
@@ -126,16 +126,19 @@ def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:
 
 
 def order(pipeline: Pipeline, device: int, style: RuleStyle) -> str:
-    found = ListScheduler(split(pipeline)).build(
+    orders = ListScheduler(split(pipeline)).build(
         uniform_rule(pipeline, [9] * pipeline.num_stages, style)
     )
-    ops = map(pipeline.op, found.orders[device])
+    ops = map(pipeline.op, orders.orders[device])
     return " ".join(f"{op.kind.name}{op.microbatch}" for op in ops)
 
 
 def test_w_goes_first_where_memory_stops_a_forward() -> None:
     pipeline = Pipeline(stages=3, batches=4, forward=1, backward_input=1, weight=2, mem_limit=2)
-    late, first = (order(pipeline, 0, RuleStyle(True, memory_first=room)) for room in (False, True))
+    late, first = (
+        order(pipeline, 0, RuleStyle(True, memory_first=memory_first))
+        for memory_first in (False, True)
+    )
     assert late == "F0 F1 B0 B1 W0 F2 W1 F3 B2 W2 B3 W3"
     assert first == "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3"
 
@@ -159,8 +162,8 @@ def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> No
     for _ in range(40):
         pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
         instance = Instance.uniform(pipeline, fused=fused)
-        made = timing.schedule(pipeline, one_at_a_time(instance))
-        assert list(made.metrics.peak_memory_ticks) == minimum_memory(instance)
+        schedule = timing.schedule(pipeline, one_at_a_time(instance))
+        assert list(schedule.metrics.peak_memory_ticks) == minimum_memory(instance)
 
 
 def test_local_search_betters_its_start_and_repeats_itself() -> None:
@@ -184,8 +187,8 @@ def test_local_search_betters_its_start_and_repeats_itself() -> None:
             report=lambda built, met=met: met.append(built.makespan),
             stop=lambda: False,
         )
-        again = scheduler.build(rule)
-        assert again.makespan == value == met[-1] < first.makespan
+        repeated = scheduler.build(rule)
+        assert repeated.makespan == value == met[-1] < first.makespan
         assert met == sorted(met, reverse=True)
         ends.append((value, rule))
     assert ends[0] == ends[1]

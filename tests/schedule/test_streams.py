@@ -59,11 +59,11 @@ def test_a_receive_behind_computation_holds_up_its_queue() -> None:
         "0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 0BW0 0RECV_B1 0BW1",
         "1RECV_F0 1F0 1BW0 1SEND_B0 1RECV_F1 1F1 1BW1 1SEND_B1",
     )
-    made = communication.schedule_of(SMALL, rows)
-    assert verify(made) == []
-    times = [(row.start, row.end) for row in transfers_of(made).rows()]
+    schedule = communication.schedule_of(SMALL, rows)
+    assert verify(schedule) == []
+    times = [(row.start, row.end) for row in transfers_of(schedule).rows()]
     assert times == [(2, 3), (9, 10), (10, 11), (17, 18)]
-    assert made.metrics.makespan_ticks == 22
+    assert schedule.metrics.makespan_ticks == 22
     # the other way about, F1 of device 1 need not wait for the gradient
     better = rows_of(
         "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0BW0 0RECV_B1 0BW1",
@@ -74,17 +74,17 @@ def test_a_receive_behind_computation_holds_up_its_queue() -> None:
 
 @examples(80)
 @given(built())
-def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
-    pipeline = made.schedule.pipeline
-    for rows in (made.rows, communication.of_schedule(made.schedule)):
+def test_times_are_those_of_a_plain_simulation(drawn: Built) -> None:
+    pipeline = drawn.schedule.pipeline
+    for rows in (drawn.rows, communication.of_schedule(drawn.schedule)):
         known = simulate(pipeline, rows)
         timed = communication.schedule_of(pipeline, rows)
         assert verify(timed) == []
-        found = {
+        times = {
             Action(ActionKind[row.kind.name], row.stage, row.microbatch): (row.start, row.end)
             for row in timed.rows()
         }
-        assert found == known.operations
+        assert times == known.operations
         carried = {
             Action(ActionKind(f"SEND_{'F' if kind == 0 else 'B'}"), stage, microbatch): (begin, end)
             for kind, stage, microbatch, _, _, begin, end, _ in transfer_table(timed)
@@ -95,39 +95,39 @@ def test_times_are_those_of_a_plain_simulation(made: Built) -> None:
 @examples(80)
 @given(built())
 @example(append_all(INSTANTS, Random(0), "split"))
-def test_posting_early_in_the_order_of_the_times_keeps_the_times(made: Built) -> None:
+def test_posting_early_in_the_order_of_the_times_keeps_the_times(drawn: Built) -> None:
     """The times given are the earliest of their orders, so those of the derived order are equal.
 
     Where operations of no length share an instant, their order is not in the times.
     """
-    again = communication.schedule_of(
-        made.schedule.pipeline, communication.of_schedule(made.schedule)
+    retimed = communication.schedule_of(
+        drawn.schedule.pipeline, communication.of_schedule(drawn.schedule)
     )
-    given, derived = timed(made.schedule), timed(again)
-    if all(row[-2] < row[-1] for row in given):
-        assert derived == given
-    latest = {row[:-2]: row[-1] for row in given}
+    original, derived = timed(drawn.schedule), timed(retimed)
+    if all(row[-2] < row[-1] for row in original):
+        assert derived == original
+    latest = {row[:-2]: row[-1] for row in original}
     assert all(row[-1] <= latest[row[:-2]] for row in derived)
 
 
 @examples(80)
 @given(built(), st.sampled_from(Objective))
-def test_streams_only_delay_more(made: Built, objective: Objective) -> None:
-    schedule = made.schedule
+def test_streams_only_delay_more(drawn: Built, objective: Objective) -> None:
+    schedule = drawn.schedule
     delays = replace(schedule.pipeline, link_mode="delay")
     best = timing.schedule(delays, schedule.orders, objective).metrics.value_ticks(objective)
     for queues in timing.own_queues(schedule.pipeline, schedule.orders):
-        found = timing.schedule(schedule.pipeline, schedule.orders, objective, queues=queues)
-        assert verify(found) == []
-        assert found.metrics.value_ticks(objective) >= best
+        retimed = timing.schedule(schedule.pipeline, schedule.orders, objective, queues=queues)
+        assert verify(retimed) == []
+        assert retimed.metrics.value_ticks(objective) >= best
     # without transfers, it is a schedule of the pipeline of delays
     assert verify(Schedule.from_columns(delays, *schedule.compute.columns)) == []
 
 
 @examples(80)
 @given(built())
-def test_the_lowering_of_pytorch_keeps_all_rules(made: Built) -> None:
-    schedule = made.schedule
+def test_the_lowering_of_pytorch_keeps_all_rules(drawn: Built) -> None:
+    schedule = drawn.schedule
     rows = communication.torch_lowering(schedule.pipeline, schedule.orders)
     assert posting_faults(schedule.pipeline, rows) == []
     known = simulate(schedule.pipeline, rows)
@@ -139,18 +139,20 @@ def test_the_lowering_of_pytorch_keeps_all_rules(made: Built) -> None:
 def test_first_come_or_first_needed_is_the_best_order_of_small_queues() -> None:
     """Of all orders of the two links of 1F1B, none is better than the one chosen."""
     pipeline = Pipeline(stages=3, batches=2, p2p="0.5", link_mode="streams")
-    made = evaluate(pipeline, "1f1b")
-    links = LinkQueues(made.pipeline)
+    schedule = evaluate(pipeline, "1f1b")
+    links = LinkQueues(schedule.pipeline)
     per_link = [links.numbers[links.link[links.numbers] == link] for link in range(2)]
-    found = []
+    schedules = []
     for order in product(*map(permutations, per_link)):
-        queues = queues_of_orders(links, [np.array(one) for one in order])
+        queues = queues_of_orders(links, [np.array(queue) for queue in order])
         try:
-            found.append(timing.schedule(made.pipeline, made.orders, queues=queues))
+            schedules.append(timing.schedule(schedule.pipeline, schedule.orders, queues=queues))
         except DeadlockError:
             continue
-    assert len(found) > 10
-    assert made.metrics.makespan_ticks == min(one.metrics.makespan_ticks for one in found)
+    assert len(schedules) > 10
+    assert schedule.metrics.makespan_ticks == min(
+        candidate.metrics.makespan_ticks for candidate in schedules
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,13 +197,13 @@ def test_ends_that_differ_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("fields", "message"),
     [
         ({"routes": 2}, "no two routes"),
         ({"slices": 2}, "no slices"),
         ({"link_mode": "shared"}, "'shared' is unknown; use delay or streams or exclusive"),
     ],
 )
-def test_what_streams_are_not(given: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=f"link_mode: .*{words}"):
-        Pipeline(**({"stages": 2, "batches": 2, "link_mode": "streams"} | given))
+def test_what_streams_are_not(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=f"link_mode: .*{message}"):
+        Pipeline(**({"stages": 2, "batches": 2, "link_mode": "streams"} | fields))

@@ -10,7 +10,7 @@ import pytest
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import throughput
 from ppopt.studies.evaluate import evaluate
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 
 COUNTS = {
     "tokens_per_microbatch": 4096,
@@ -22,8 +22,8 @@ FLAGS = "--tokens-per-microbatch 4096 --flops-per-microbatch 6e12 --peak-flops 1
 
 def of_1f1b(**more: Any) -> tuple[Fraction | None, Fraction | None]:
     """Throughput of 1F1B on 4 devices with 8 microbatches, F = 1 and BW = 2 units."""
-    made = evaluate(Pipeline(stages=4, batches=8, **more), "1f1b")
-    return throughput(made.pipeline, made.metrics.makespan_ticks)
+    schedule = evaluate(Pipeline(stages=4, batches=8, **more), "1f1b")
+    return throughput(schedule.pipeline, schedule.metrics.makespan_ticks)
 
 
 @pytest.mark.parametrize(("unit", "per_second"), [("ns", 10**9), ("ms", 1000), ("s", 1)])
@@ -43,32 +43,34 @@ def test_peaks_of_devices_of_other_speeds_add_up() -> None:
 
 @pytest.mark.parametrize("missing", ["time_unit", *COUNTS])
 def test_unknown_where_something_is_missing(missing: str) -> None:
-    given = {key: value for key, value in (COUNTS | {"time_unit": "ms"}).items() if key != missing}
-    tokens, mfu = of_1f1b(**given)
+    options = {
+        key: value for key, value in (COUNTS | {"time_unit": "ms"}).items() if key != missing
+    }
+    tokens, mfu = of_1f1b(**options)
     assert (tokens is None) == (missing in ("time_unit", "tokens_per_microbatch"))
     assert (mfu is None) == (missing != "tokens_per_microbatch")
 
 
 def test_on_the_command_line() -> None:
-    found = shown(f"eval 1f1b --stages 4 --batches 8 --time-unit ms {FLAGS}")
-    assert found["tokens_per_second"] == 8 * 4096 * 1000 / 33
-    assert found["tokens_per_second_per_device"] == 8 * 4096 * 1000 / 33 / 4
-    assert found["mfu"] == pytest.approx(48 * 1000 / (33 * 4 * 100))
-    assert (found["time_unit"], found["memory_unit"]) == ("ms", None)
+    output = json_of(f"eval 1f1b --stages 4 --batches 8 --time-unit ms {FLAGS}")
+    assert output["tokens_per_second"] == 8 * 4096 * 1000 / 33
+    assert output["tokens_per_second_per_device"] == 8 * 4096 * 1000 / 33 / 4
+    assert output["mfu"] == pytest.approx(48 * 1000 / (33 * 4 * 100))
+    assert (output["time_unit"], output["memory_unit"]) == ("ms", None)
     table = done(f"eval 1f1b --stages 4 --batches 8 --time-unit ms {FLAGS}").out
     assert "992,970 tokens/s, 248,242 per device, MFU 363.64 %; check the" in table
 
 
 def test_null_in_every_object_where_unknown() -> None:
     keys = ("time_unit", "memory_unit", "tokens_per_second", "tokens_per_second_per_device", "mfu")
-    solved = shown("solve --stages 2 --batches 2")
-    compared = shown("compare --stages 2 --batches 2")
-    for one in (solved, *compared["rows"]):
-        assert [one[key] for key in keys] == [None] * 5
+    solved = json_of("solve --stages 2 --batches 2")
+    compared = json_of("compare --stages 2 --batches 2")
+    for entry in (solved, *compared["rows"]):
+        assert [entry[key] for key in keys] == [None] * 5
 
 
 def test_the_objective_says_what_an_iteration_takes() -> None:
     line = f"eval zb-2p --stages 4 --batches 8 --time-unit ms {FLAGS} --objective device-span"
-    found = shown(line)
-    assert found["device_span"] < found["makespan"]
-    assert found["tokens_per_second"] == pytest.approx(8 * 4096 * 1000 / found["device_span"])
+    output = json_of(line)
+    assert output["device_span"] < output["makespan"]
+    assert output["tokens_per_second"] == pytest.approx(8 * 4096 * 1000 / output["device_span"])

@@ -72,27 +72,27 @@ def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> N
     strategy = resolve(name)
     pipeline = strategy.apply(Pipeline(stages=4, batches=8, **UNEQUAL), Options())
     orders = strategy.build(pipeline, Options())
-    made = timing.schedule(pipeline, orders, objective)
-    assert metrics(made).value_ticks(objective) == cp_sat_value(pipeline, orders, objective)
+    schedule = timing.schedule(pipeline, orders, objective)
+    assert metrics(schedule).value_ticks(objective) == cp_sat_value(pipeline, orders, objective)
 
 
 @given(schedules(pipelines(different=(False, True))))
-def test_earliest_starts_of_any_order_are_valid_and_no_later(given: Schedule) -> None:
-    made = timing.schedule(given.pipeline, given.orders)
-    assert verify(made, enforce_limit=False) == []
-    assert metrics(made).makespan_ticks <= metrics(given).makespan_ticks
-    for mine, theirs in zip(made.orders, given.orders, strict=True):
-        assert np.array_equal(mine, theirs)
+def test_earliest_starts_of_any_order_are_valid_and_no_later(drawn: Schedule) -> None:
+    schedule = timing.schedule(drawn.pipeline, drawn.orders)
+    assert verify(schedule, enforce_limit=False) == []
+    assert metrics(schedule).makespan_ticks <= metrics(drawn).makespan_ticks
+    for own_order, theirs in zip(schedule.orders, drawn.orders, strict=True):
+        assert np.array_equal(own_order, theirs)
 
 
 @examples(60)
 @given(schedules())
-def test_least_span_starts_are_valid_and_proved_least(given: Schedule) -> None:
-    made = timing.schedule(given.pipeline, given.orders, Objective.DEVICE_SPAN)
-    assert verify(made, enforce_limit=False) == []
-    assert made.start.min() == 0
-    least = cp_sat_value(given.pipeline, given.orders, Objective.DEVICE_SPAN)
-    assert metrics(made).device_span_ticks == least
+def test_least_span_starts_are_valid_and_proved_least(drawn: Schedule) -> None:
+    schedule = timing.schedule(drawn.pipeline, drawn.orders, Objective.DEVICE_SPAN)
+    assert verify(schedule, enforce_limit=False) == []
+    assert schedule.start.min() == 0
+    minimum = cp_sat_value(drawn.pipeline, drawn.orders, Objective.DEVICE_SPAN)
+    assert metrics(schedule).device_span_ticks == minimum
 
 
 def test_starts_worked_out_by_hand() -> None:
@@ -102,8 +102,8 @@ def test_starts_worked_out_by_hand() -> None:
     """
     pipe = Pipeline(stages=2, batches=2, forward=2, backward=3, p2p=1)
     strategy = resolve("1f1b")
-    made = timing.schedule(pipe, strategy.build(strategy.apply(pipe, Options()), Options()))
-    assert [(str(row.op), row.start, row.end) for row in made.rows()] == [
+    schedule = timing.schedule(pipe, strategy.build(strategy.apply(pipe, Options()), Options()))
+    assert [(str(row.op), row.start, row.end) for row in schedule.rows()] == [
         ("0F0", 0, 4),
         ("0F1", 4, 8),
         ("0BW0", 18, 24),
@@ -183,5 +183,5 @@ def test_incomplete_orders_are_refused(change, message: str) -> None:
 def test_many_microbatches_do_not_recurse() -> None:
     pipe = Pipeline(stages=64, batches=64)
     strategy = resolve("gpipe")
-    made = timing.schedule(pipe, strategy.build(replace(pipe, chunks=1), Options()))
-    assert metrics(made).makespan_ticks == (64 + 64 - 1) * 3
+    schedule = timing.schedule(pipe, strategy.build(replace(pipe, chunks=1), Options()))
+    assert metrics(schedule).makespan_ticks == (64 + 64 - 1) * 3

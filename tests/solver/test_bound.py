@@ -26,7 +26,7 @@ def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("objective", "scale", "bound", "least"),
+    ("objective", "scale", "bound", "minimum"),
     [
         (Objective.MAKESPAN, 1, 7, 7),
         (Objective.MAKESPAN, 100, 0, 0),
@@ -40,9 +40,9 @@ def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
         (Objective.DEVICE_SPAN, 100, 118, 134),
     ],
 )
-def test_next_value(objective: Objective, scale: int, bound: int, least: int) -> None:
+def test_next_value(objective: Objective, scale: int, bound: int, minimum: int) -> None:
     assert common_divisor(problem(scale, objective).pipeline) == scale
-    assert min_possible_value(problem(scale, objective), bound) == least
+    assert min_possible_value(problem(scale, objective), bound) == minimum
 
 
 def test_every_optimum_is_a_possible_value() -> None:
@@ -83,21 +83,21 @@ def test_a_proof_speaks_of_all_starts_unless_it_says_otherwise() -> None:
         pipeline = pipelines.reduced(Pipeline(**fields))[0]
         finer, _ = pipelines.reduced(pipeline, 6)
         for objective in Objective:
-            found = solve(pipeline, objective=objective, backward_kind="whole", workers=1)
-            if found.status is not Status.OPTIMAL or WHOLE_TICKS in found.proof:
+            result = solve(pipeline, objective=objective, backward_kind="whole", workers=1)
+            if result.status is not Status.OPTIMAL or WHOLE_TICKS in result.proof:
                 continue
             silent += objective is Objective.DEVICE_SPAN
             best = exhaustive.best(finer, fused=True, objective=objective.value)
-            assert best == 6 * found.value
+            assert best == 6 * result.value
     assert silent > 8
 
 
 def test_chosen_placements_say_it_too() -> None:
     pipeline = Pipeline(stages=3, batches=2, forward=[1, 2, 3], weight=1, placement=[0, 1, 1])
-    for objective, said in ((Objective.MAKESPAN, False), (Objective.DEVICE_SPAN, True)):
-        found = solve(pipeline, objective=objective, placement="search", workers=1)
-        assert found.status is Status.OPTIMAL
-        assert found.proof.endswith(WHOLE_TICKS) is said
+    for objective, says_whole_ticks in ((Objective.MAKESPAN, False), (Objective.DEVICE_SPAN, True)):
+        result = solve(pipeline, objective=objective, placement="search", workers=1)
+        assert result.status is Status.OPTIMAL
+        assert result.proof.endswith(WHOLE_TICKS) is says_whole_ticks
 
 
 # Questions between a bound and a value: every one leads nearer, and they come to an end.
@@ -106,7 +106,7 @@ def test_chosen_placements_say_it_too() -> None:
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
 def test_the_least_value_is_found_if_all_is_answered(a: int, b: int, c: int, hard: int) -> None:
     """Of any least value between bound and value; a question left open stops nothing below it."""
-    low, least, high = sorted((a, b, c))
+    low, answer, high = sorted((a, b, c))
     sequence = TargetSequence(low, high)
     asked = []
     for target in sequence.targets(lambda: low):
@@ -114,16 +114,16 @@ def test_the_least_value_is_found_if_all_is_answered(a: int, b: int, c: int, har
         asked.append(target)
         if target == hard:
             sequence.skip(target)
-        elif target < least:
+        elif target < answer:
             sequence.low = target + 1
         else:
             sequence.high = target
     assert len(set(asked)) == len(asked)
-    assert sequence.low <= least <= sequence.high
+    assert sequence.low <= answer <= sequence.high
     if hard not in asked:
-        assert sequence.low == sequence.high == least
-    elif hard >= least:
-        assert sequence.low == least or hard == low
+        assert sequence.low == sequence.high == answer
+    elif hard >= answer:
+        assert sequence.low == answer or hard == low
 
 
 def test_the_first_questions_are_near_the_bound() -> None:

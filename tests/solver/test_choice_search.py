@@ -76,9 +76,9 @@ def test_an_anchor_is_searched_at_every_level(
         searched.append(
             (int(problem.pipeline.costs.forward[0]), options.params.rounds.max_rounds or 0)
         )
-        found = search_from(start, problem, options)
-        value = 3 * (found.value or 0)  # far above all bounds, so that none is ruled out
-        return replace(found, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
+        result = search_from(start, problem, options)
+        value = 3 * (result.value or 0)  # far above all bounds, so that none is ruled out
+        return replace(result, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     monkeypatch.setattr(searching, "search_from", watched)
@@ -105,8 +105,8 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones(
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     monkeypatch.setattr(searching, "search_from", watched)
-    found = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
-    assert found.pipeline.forward == (3, 3)
+    result = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
+    assert result.pipeline.forward == (3, 3)
     assert len(limits) >= 3
     assert all(limit <= 250 for limit in limits[:3])
 
@@ -146,5 +146,5 @@ def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
     search.hint(best.schedule)
-    found = search.run(Effort(0, 1))
-    assert found.pipeline.forward == (4, 4) and found.value == best.value
+    result = search.run(Effort(0, 1))
+    assert result.pipeline.forward == (4, 4) and result.value == best.value

@@ -1,4 +1,4 @@
-"""Searches over partitions and choices of recompute, beside every one of them in tiny models.
+"""Searches over partitions and choices of recompute, against every one of them in tiny models.
 
 Value and status are those of the best configuration, each searched exhaustively; the re-checker
 confirms them, and refutes one tick more. So are, in part, bounds over all configurations.
@@ -77,12 +77,12 @@ def in_tight_memory(rng: Random) -> Drawn:
                 "frozen": rng.random() < 0.1,
             }
         )  # fmt: skip
-    most = 9 // (stages * (2 if whole else 3))
+    max_batches = 9 // (stages * (2 if whole else 3))
     mean = sum(layer["activation"] for layer in layers) / stages  # type: ignore[misc]
     cut = sorted(rng.sample(range(1, count), stages - 1))
     counts = [high - low for low, high in zip([0, *cut], [*cut, count], strict=True)]
     pipeline = Pipeline(
-        stages=stages, batches=rng.randint(1, max(1, most)), model=layers,
+        stages=stages, batches=rng.randint(1, max(1, max_batches)), model=layers,
         partition=rng.choice(("search", counts, counts)), p2p=rng.choice((0, 1)),
         mem_limit=int(mean * rng.uniform(0.7, 1.8)) + 1,
         recompute=rng.choice((None, "full", "search", "search")),
@@ -113,13 +113,13 @@ def test_value_status_and_proof_are_those_of_every_configuration(
 ) -> None:
     kinds = set()
     for seed in seeds:
-        given, whole, span = drawn(Random(seed))
+        pipeline, whole, span = drawn(Random(seed))
         objective = Objective.DEVICE_SPAN if span else Objective.MAKESPAN
-        least = least_value(given, fused=whole, objective=objective.value)
-        assert_solved(given, least, whole=whole, span=span)
-        kinds.add(least is None)
-        if drawn is at_speeds and least is not None:
-            problem = Problem(given, objective, BackwardKind.uniform(fused=bool(whole)))
+        optimum = least_value(pipeline, fused=whole, objective=objective.value)
+        assert_solved(pipeline, optimum, whole=whole, span=span)
+        kinds.add(optimum is None)
+        if drawn is at_speeds and optimum is not None:
+            problem = Problem(pipeline, objective, BackwardKind.uniform(fused=bool(whole)))
             bound = over_partitions(problem).bound
-            assert bound is not None and bound <= least
+            assert bound is not None and bound <= optimum
     assert False in kinds and (drawn is of_recompute or True in kinds)

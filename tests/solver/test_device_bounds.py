@@ -1,4 +1,4 @@
-"""Bounds beside optima, and wrong ones planted: none is too high, and one that is gets caught."""
+"""Bounds against optima, and wrong ones planted: none is too high, and one that is gets caught."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -45,13 +45,18 @@ def test_whole_backwards_of_equal_stages_need_no_search(stages: int, batches: in
 )
 def test_no_bound_is_above_the_optimum(cases: list[Case], objective: Objective) -> None:
     """Each device and each set of devices alone, the work, and searches ended or cut short."""
-    found: Counter[str] = Counter()
+    bounds_of_source: Counter[str] = Counter()
     for case in cases:
         best = bounds.optimum(case, objective)
         for sample in bounds.samples(case, objective, best):
             assert sample.sound, sample
-            found[sample.source] += 1
-    assert found.keys() >= {"search", "search, infeasible", "work", "1 of several devices"}
+            bounds_of_source[sample.source] += 1
+    assert bounds_of_source.keys() >= {
+        "search",
+        "search, infeasible",
+        "work",
+        "1 of several devices",
+    }
 
 
 def head_too_long(patch: Patch) -> None:
@@ -69,7 +74,7 @@ def memory_window_too_tight(patch: Patch) -> None:
     right = Delays.max_until_w
 
     def wrong(delays: Delays) -> list[int | None]:
-        return [None if most is None else max(1, most - 1) for most in right.func(delays)]
+        return [None if bound is None else max(1, bound - 1) for bound in right.func(delays)]
 
     patch.setattr(Delays, "max_until_w", property(wrong))
 
@@ -77,8 +82,8 @@ def memory_window_too_tight(patch: Patch) -> None:
 def cut_too_large(patch: Patch) -> None:
     right = device_relaxation.objective_cuts
 
-    def wrong(*given: Any) -> Any:
-        return (cut._replace(rest=cut.rest + 1) for cut in right(*given))
+    def wrong(*arguments: Any) -> Any:
+        return (cut._replace(rest=cut.rest + 1) for cut in right(*arguments))
 
     patch.setattr(device_relaxation, "objective_cuts", wrong)
 
@@ -92,9 +97,9 @@ def ends_too_idle(patch: Patch) -> None:
     """One microbatch less than there is room for while a device waits."""
     right = idle_bounds.knapsack_bound
 
-    def wrong(items: list[idle_bounds.KnapsackItem], room: int | None) -> int:
+    def wrong(items: list[idle_bounds.KnapsackItem], headroom: int | None) -> int:
         fewer = [item._replace(copies=max(0, item.copies - 1)) for item in items]
-        return right(fewer, room)
+        return right(fewer, headroom)
 
     patch.setattr(idle_bounds, "knapsack_bound", wrong)
 
@@ -143,14 +148,14 @@ def alone(case: Case) -> Iterator[Sample]:
     """The bounds of the devices one by one, and of their work."""
     best = best_of(case)
     assert best is not None
-    found = [
+    values = [
         solver_bounds.device_bound(
             Instance.uniform(case.pipeline, fused=case.fused), Objective.MAKESPAN
         ).value
     ]
     for devices in subset_selection.single_devices(case.pipeline):
-        found.append(bounds.relaxation(case, Objective.MAKESPAN, devices, 3 * best + 7))
-    for bound in found:
+        values.append(bounds.relaxation(case, Objective.MAKESPAN, devices, 3 * best + 7))
+    for bound in values:
         yield Sample("planted", bound, best, case, Objective.MAKESPAN)
 
 

@@ -74,10 +74,10 @@ def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> Non
         every = tuple(range(pipeline.num_devices))
         program = ended(problem, every, long_enough(problem))
         assert program.best == best, problem
-        made = timing.schedule(pipeline, program.classes.orders(program.path()))
-        assert made.metrics.makespan_ticks == best
-        assert made.fits_limits
-        assert not verify(made)
+        schedule = timing.schedule(pipeline, program.classes.orders(program.path()))
+        assert schedule.metrics.makespan_ticks == best
+        assert schedule.fits_limits
+        assert not verify(schedule)
         assert ended(problem, every, best).best is None, problem
         several += pipeline.num_stages > pipeline.num_devices
     assert several > 20
@@ -87,15 +87,15 @@ def test_few_devices_never_need_more_than_all() -> None:
     tight = 0
     for problem in fitting(CASES[:80]):
         devices = range(problem.pipeline.num_devices)
-        best = ended(problem, tuple(devices), long_enough(problem)).best
+        of_all = ended(problem, tuple(devices), long_enough(problem)).best
         for size in range(1, len(devices)):
             for some in combinations(devices, size):
                 if not DeviceSubset(Delays(problem.instance), frozenset(some)).retained:
                     continue
-                found = ended(problem, some, best + 1).best
-                assert found is not None, (problem, some)
-                assert found <= best, (problem, some)
-                tight += found == best
+                of_some = ended(problem, some, of_all + 1).best
+                assert of_some is not None, (problem, some)
+                assert of_some <= of_all, (problem, some)
+                tight += of_some == of_all
     assert tight > 40
 
 
@@ -137,25 +137,25 @@ def test_the_optimum_of_the_model_is_found_on_larger_ones() -> None:
 @pytest.mark.parametrize("bounds_first", [False, True])
 def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_first: bool) -> None:
     """A narrow one finds what it finds, never below the optimum; a wide one is the whole search."""
-    missed = found = 0
+    missed = proved = 0
     for problem in fitting(CASES[:80]):
         every = tuple(range(problem.pipeline.num_devices))
         best = ended(problem, every, long_enough(problem)).best
         assert best is not None
-        for most in (1, 10**6):
-            program = ended(problem, every, long_enough(problem), Beam(most, bounds_first))
-            assert program.width <= most
+        for width in (1, 10**6):
+            program = ended(problem, every, long_enough(problem), Beam(width, bounds_first))
+            assert program.width <= width
             if program.best is None:
-                assert most == 1
+                assert width == 1
                 continue
-            made = timing.schedule(problem.pipeline, program.classes.orders(program.path()))
-            assert made.fits_limits
-            assert not verify(made)
-            assert best <= made.metrics.makespan_ticks == program.best
-            missed += most == 1 and program.best > best
-            found += most > 1 and program.best == best
+            schedule = timing.schedule(problem.pipeline, program.classes.orders(program.path()))
+            assert schedule.fits_limits
+            assert not verify(schedule)
+            assert best <= schedule.metrics.makespan_ticks == program.best
+            missed += width == 1 and program.best > best
+            proved += width > 1 and program.best == best
     assert missed > 0
-    assert found == len(list(fitting(CASES[:80])))
+    assert proved == len(list(fitting(CASES[:80])))
 
 
 def test_promising_schedules_are_offered_and_nothing_is_proved() -> None:
@@ -184,29 +184,29 @@ def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_all_that_is_left_out_is_dominated(columns: int, most: int, rows: int, rng) -> None:
+def test_all_that_is_left_out_is_dominated(columns: int, max_time: int, rows: int, rng) -> None:
     """Whatever is left out has one that is kept, of the same counts, not later, not less free."""
     draw = lambda size, high: np.array(  # noqa: E731
         [[rng.randint(0, high) for _ in range(columns)] for _ in range(size)], dtype=np.int32
     )
-    counts, times, flags = draw(2, 1), draw(rows, most), draw(1, 1)[0]
-    kept = set(dominance.non_dominated(counts, flags, times).tolist())
+    counts, times, flags = draw(2, 1), draw(rows, max_time), draw(1, 1)[0]
+    remaining = set(dominance.non_dominated(counts, flags, times).tolist())
 
-    def dominates(one: int, other: int) -> bool:
-        same = (counts[:, one] == counts[:, other]).all()
-        freer = flags[one] & ~flags[other] == 0
-        return bool(same and freer and (times[:, one] <= times[:, other]).all())
+    def dominates(first: int, second: int) -> bool:
+        same = (counts[:, first] == counts[:, second]).all()
+        freer = flags[first] & ~flags[second] == 0
+        return bool(same and freer and (times[:, first] <= times[:, second]).all())
 
     for column in range(columns):
-        assert column in kept or any(dominates(one, column) for one in kept)
+        assert column in remaining or any(dominates(row, column) for row in remaining)
 
 
 def test_what_another_one_dominates_is_left_out() -> None:
     """Of four with the same counts two are no better than the others; the fifth has done less."""
     counts = np.array([[1, 1, 1, 1, 0]], dtype=np.int32)
     times = np.array([[1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
-    kept = dominance.non_dominated(counts, np.zeros(5, dtype=np.int32), times)
-    assert sorted(kept.tolist()) in ([0, 1, 4], [0, 3, 4])
+    remaining = dominance.non_dominated(counts, np.zeros(5, dtype=np.int32), times)
+    assert sorted(remaining.tolist()) in ([0, 1, 4], [0, 3, 4])
 
 
 def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:
@@ -287,7 +287,7 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     search = begun(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), seconds=1.0)
     subsets(search).run(search.incumbent, search.budget(60.0, 1))
-    assert -1 < search.clock.left <= 2 * steps[-1] or search.incumbent.closed
+    assert -1 < search.whole.search_left <= 2 * steps[-1] or search.incumbent.closed
 
 
 @pytest.mark.slow
@@ -309,15 +309,15 @@ def test_devices_of_one_stage_are_asked_where_memory_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "fields",
     [
         {"routes": 2, "batches": 4},
         {"slices": 2},
         {"backward_input": 0, "weight": 1, "memory_b": 1},
     ],
 )
-def test_problems_that_are_not_supported(other: dict[str, object]) -> None:
-    pipeline = Pipeline(**({"stages": 2, "batches": 2} | other))
+def test_problems_that_are_not_supported(fields: dict[str, object]) -> None:
+    pipeline = Pipeline(**({"stages": 2, "batches": 2} | fields))
     assert not is_supported(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     assert not is_supported(
         Problem(Pipeline(stages=2, batches=2), Objective.DEVICE_SPAN, BackwardKind.SPLIT)

@@ -33,7 +33,7 @@ CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
 COMPLETE_AT = {
     f"{CHOICES}/choice.py": 1,
     f"{CHOICES}/enumeration.py": 3,
-    f"{CHOICES}/given.py": 1,
+    f"{CHOICES}/single.py": 1,
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
     f"{PARTITIONS}/partition_recompute_choice.py": 1,
@@ -76,8 +76,8 @@ MISTAKES = (
     ),
     Mistake(
         f"{CHOICES}/configuration.py",
-        "least = lower_bound_of(bounds)",
-        "least = lower_bound_of(Partial(bounds.members))",
+        "bound = lower_bound_of(bounds)",
+        "bound = lower_bound_of(Partial(bounds.members))",
     ),
     Mistake(
         f"{CHOICES}/search.py",
@@ -135,8 +135,8 @@ def checked_with(mistakes: tuple[Mistake, ...], folder: Path) -> tuple[set[str],
             *(str(ROOT / file) for file in CHECKED),
         ]
     )
-    found = re.findall(rf"^.*?ppopt/(solver|studies)(\S+:\d+): error: .*\[({CODES})\]$", out, re.M)
-    return {package + place for package, place, _ in found}, lines
+    errors = re.findall(rf"^.*?ppopt/(solver|studies)(\S+:\d+): error: .*\[({CODES})\]$", out, re.M)
+    return {package + place for package, place, _ in errors}, lines
 
 
 def test_a_partial_list_in_a_proof_does_not_type_check(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_search_ends_where_its_criterion_holds() -> None:
 def test_a_criterion_holds_when_it_says(
     criterion: Criterion, states: list[Progress], stops: list[bool]
 ) -> None:
-    assert [criterion(one) for one in states] == stops
+    assert [criterion(state) for state in states] == stops
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -37,12 +37,12 @@ def drawn(seed: int, count: int, **fixed: Any) -> Iterator[Pipeline]:
         size = len(hosts)
         frozen = [rng.random() < 0.5 for _ in range(size)]
         frozen[0] |= rng.random() < 0.5
-        given: dict[str, Any] = {
+        costs: dict[str, Any] = {
             name: [rng.randint(1, 5) for _ in range(size)]
             for name in ("forward", "backward_input", "weight", "activation")
         }
-        given |= {"placement": hosts, "batches": rng.randint(1, 8), "p2p": rng.randint(0, 2)}
-        yield Pipeline(stages=size, frozen=frozen, **(given | fixed))
+        costs |= {"placement": hosts, "batches": rng.randint(1, 8), "p2p": rng.randint(0, 2)}
+        yield Pipeline(stages=size, frozen=frozen, **(costs | fixed))
 
 
 def uniform(pipeline: Pipeline, rng: Random) -> Instance:
@@ -54,12 +54,12 @@ def test_steady_states_are_repeated_without_a_circle() -> None:
     for seed, pipeline in enumerate(drawn(4, 60)):
         kind = rng.choice((BackwardKind.SPLIT, BackwardKind.WHOLE))
         name = "split" if kind is BackwardKind.SPLIT else "fused"
-        given = schedules.build(pipeline, Random(seed), name, paired=False)
+        schedule = schedules.build(pipeline, Random(seed), name, paired=False)
         first = rng.randrange(pipeline.batches)
         size = rng.randint(1, pipeline.batches - first)
         section = Section(first, size, 1, rng.choice((0, 1, 7)))
         longer = replace(pipeline, batches=pipeline.batches + rng.randint(1, 9))
-        steady = SteadyStatePattern(given, Problem(pipeline, Objective.MAKESPAN, kind))
+        steady = SteadyStatePattern(schedule, Problem(pipeline, Objective.MAKESPAN, kind))
         assert verify(timing.schedule(longer, steady.orders(longer, section))) == []
 
 
@@ -68,9 +68,9 @@ def test_networks_keep_a_schedule_and_justify_it(kind: BackwardKind) -> None:
     """A mixed one may exchange B and BW of a frozen stage: one is never worse than the other."""
     names = {BackwardKind.SPLIT: "split", BackwardKind.WHOLE: "fused", BackwardKind.MIXED: "mixed"}
     for seed, pipeline in enumerate(drawn(6, 60)):
-        given = schedules.build(pipeline, Random(seed), names[kind], paired=False)
-        network = OperationNetwork.of(Problem(pipeline, Objective.MAKESPAN, kind), given)
-        start = network.with_absent(network.starts(given))
+        schedule = schedules.build(pipeline, Random(seed), names[kind], paired=False)
+        network = OperationNetwork.of(Problem(pipeline, Objective.MAKESPAN, kind), schedule)
+        start = network.with_absent(network.starts(schedule))
         assert verify(network.schedule(start)) == []
         better = network.double_justified(start)
         assert network.value(better) <= network.value(start)
@@ -80,12 +80,12 @@ def test_networks_keep_a_schedule_and_justify_it(kind: BackwardKind) -> None:
 def test_repaired_orders_are_within_the_limits() -> None:
     rng, repaired = Random(7), 0
     for seed, pipeline in enumerate(drawn(7, 80)):
-        given = schedules.build(pipeline, Random(seed), "split", paired=False)
+        schedule = schedules.build(pipeline, Random(seed), "split", paired=False)
         needed = minimum_memory(Instance(pipeline, BackwardKind.SPLIT))
         limited = replace(pipeline, mem_limit=[need + rng.randint(0, 2) for need in needed])
-        orders = repair(given, Instance(limited, BackwardKind.SPLIT))
+        orders = repair(schedule, Instance(limited, BackwardKind.SPLIT))
         assert orders is not None
-        repaired += not given.fits_limits or given.metrics.peak_memory_ticks > tuple(needed)
+        repaired += not schedule.fits_limits or schedule.metrics.peak_memory_ticks > tuple(needed)
         assert verify(timing.schedule(limited, orders)) == []
     assert repaired > 20
 

@@ -35,11 +35,11 @@ def test_zb_h1_is_optimal_at_p_activations_on_the_papers_pipelines(name: str) ->
     forward, back, weight = (durations[kind][0] for kind in (OpKind.F, OpKind.B, OpKind.W))
     link = pipeline.ticks.down[0][0]
     idle = (devices - 1) * (forward + back - weight + 4 * link)
-    found = device_bounds.device_bound(
+    bounded = device_bounds.device_bound(
         Instance.uniform(pipeline, fused=False), Objective.DEVICE_SPAN
     )
-    assert found.value == batches * (forward + back + weight) + idle
-    assert found.certificate.argument is Argument.ENDS
+    assert bounded.value == batches * (forward + back + weight) + idle
+    assert bounded.certificate.argument is Argument.ENDS
 
 
 def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
@@ -47,8 +47,8 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
     pipeline = pipeline_of(settings | {"mem_limit": 8 * settings["activation"]})
     result = solve(pipeline, objective="device-span")
     assert result.status is Status.OPTIMAL
-    assert "must idle 135.016 ms before its first backward" in result.proof
-    assert "and 72.709 ms from its last forward" in result.proof
+    assert "idle time of 135.016 ms before its first backward" in result.proof
+    assert "and 72.709 ms after its last forward (the memory limit forces it)" in result.proof
     again = recheck(result)
     assert again.verdict == "confirmed"
     assert "the idle time that its memory forces" in again.reason
@@ -74,7 +74,7 @@ def test_by_hand() -> None:
 
 
 def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
-    """Room for 3, of which B gives back all but 1/2: beside the last F fit two B and W (4 of 6),
+    """Headroom for 3, of which B frees all but 1/2: with the last F fit two B and W (4 of 6),
     or one B and W and two W (4), or four W (4)."""
     pipeline = Pipeline(
         stages=3, batches=9, p2p=1, backward_input=1, weight=1, memory_b="-0.5", mem_limit=3
@@ -84,43 +84,43 @@ def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
 
 def test_both_codes_agree() -> None:
     """The search's and the re-checker's account of the same waits, written apart."""
-    idle = 0
+    total = 0
     for case in tiny_cases(seed=12, count=400, ops=60):
         pipeline, fused = case
         instance = Instance.uniform(pipeline, fused=fused)
         if device_bounds.infeasibility(instance):
             continue
         for device in range(pipeline.num_devices):
-            found = sum(idle_bounds.forced_idle(Delays(instance), device))
+            idle = sum(idle_bounds.forced_idle(Delays(instance), device))
             claim = Claim(
                 pipeline, span=True, backward_kind=BackwardKind.uniform(fused=fused), bound=1
             )
-            assert idle_bound.min_idle(claim, device) == found, (case, device)
-            idle += found > 0
-    assert idle > 100
+            assert idle_bound.min_idle(claim, device) == idle, (case, device)
+            total += idle > 0
+    assert total > 100
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 20))
-def test_knapsack_bound_is_never_below_the_true_most(seed: int, kinds: int, room: int) -> None:
+def test_knapsack_bound_is_never_below_the_true_most(seed: int, kinds: int, headroom: int) -> None:
     """Of a knapsack; exact for two kinds."""
     rng = Random(seed)
     items = [
         KnapsackItem(rng.randint(0, 9), rng.randint(0, 5), rng.randint(0, 4)) for _ in range(kinds)
     ]
-    best = most(items, room)
-    found = idle_bounds.knapsack_bound(items, room)
-    assert best <= idle_bound.filled([Filler(*item) for item in items], room) <= found
-    assert found == best or kinds > 2
+    best = max_value(items, headroom)
+    bound = idle_bounds.knapsack_bound(items, headroom)
+    assert best <= idle_bound.filled([Filler(*item) for item in items], headroom) <= bound
+    assert bound == best or kinds > 2
 
 
-def most(items: list[KnapsackItem], room: int) -> int:
+def max_value(items: list[KnapsackItem], headroom: int) -> int:
     """By trying every number of every item."""
-    if room < 0:
+    if headroom < 0:
         return -(10**9)
     if not items:
         return 0
     first, *rest = items
     return max(
-        count * first.work + most(rest, room - count * first.memory)
+        count * first.work + max_value(rest, headroom - count * first.memory)
         for count in range(first.copies + 1)
     )

@@ -17,7 +17,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver import search as made
+from ppopt.solver import search as search_module
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat import cpsat
 from tests.clock import work_clock
@@ -34,10 +34,10 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
     solver = cpsat.solver(cpsat.SolverLimits(6000, 1, 0))
     begin = solver.solve
 
-    def late(*given: Any) -> object:
+    def late(*arguments: Any) -> object:
         press()
         time.sleep(0.5)
-        return begin(*given)
+        return begin(*arguments)
 
     monkeypatch.setattr(solver, "solve", late)
     built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), 2_120_000)
@@ -59,6 +59,21 @@ def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
         work()
     assert done == [1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_is_not_lost_when_the_block_fails() -> None:
+    """A model that is not built in time, for example."""
+
+    @interrupts.deferred()
+    def work() -> None:
+        press()
+        raise TimeoutError
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    with interrupts.recorded() as pressed, interrupts.heard(), pytest.raises(KeyboardInterrupt):
+        work()
+    assert pressed == []
 
 
 def test_the_innermost_block_hears_of_it() -> None:
@@ -115,13 +130,13 @@ def test_other_threads_do_without() -> None:
 
 
 def test_ctrl_c_after_the_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = made.checked
+    check = search_module.checked
 
     def pressed(schedule: Schedule) -> Schedule:
         press()
         return check(schedule)
 
-    monkeypatch.setattr(made, "checked", pressed)
+    monkeypatch.setattr(search_module, "checked", pressed)
     result = solve(Pipeline(stages=2, batches=2), workers=1)
     assert (result.status, result.interrupted) == (Status.OPTIMAL, True)
 
@@ -136,7 +151,7 @@ def test_a_lost_ctrl_c_ends_a_search_all_the_same() -> None:
     times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
     pipeline = replace(times, p2p=408, mem_limit=6)
     with interrupts.recorded(inner=True), work_clock():
-        found = solve(pipeline, time_limit=600, workers=1, progress=lose)
-    assert found.interrupted
-    assert found.schedule is not None
-    assert found.solve_seconds < 10
+        result = solve(pipeline, time_limit=600, workers=1, progress=lose)
+    assert result.interrupted
+    assert result.schedule is not None
+    assert result.solve_seconds < 10

@@ -2,7 +2,7 @@
 
 The lags of these tests are put into the data flow of `Instance`, between the operations of a stage:
 from F to its backward, and from B to W. Nothing else knows them, so whatever derives the data flow
-by itself shows here: in its schedules, or beside the value that another method proves.
+by itself shows here: in its schedules, or against the value that another method proves.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ def _lags(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def edges(self: Instance) -> Iterator[tuple[int, int, int]]:
         for before, after, lag in without(self):
-            one, other = self.classes[before], self.classes[after]
-            same = (one.stage, one.route, one.slice) == (other.stage, other.route, other.slice)
-            more = lag_within(one.kind, other.kind, one.stage) if same else 0
+            first, second = self.classes[before], self.classes[after]
+            same = (first.stage, first.route, first.slice) == (
+                second.stage,
+                second.route,
+                second.slice,
+            )
+            more = lag_within(first.kind, second.kind, first.stage) if same else 0
             yield before, after, lag + more
 
     monkeypatch.setattr(Instance, "_edges", edges)
@@ -61,10 +65,12 @@ def _lags(monkeypatch: pytest.MonkeyPatch) -> None:
 def assert_lags_are_kept(schedule: Schedule) -> None:
     """Every lag within a stage is between its operations."""
     rows = zip(schedule.kind, schedule.stage, schedule.microbatch, strict=True)
-    found = {Op(OpKind(kind), int(stage), int(j)): row for row, (kind, stage, j) in enumerate(rows)}
-    for op, row in found.items():
+    row_of = {
+        Op(OpKind(kind), int(stage), int(j)): row for row, (kind, stage, j) in enumerate(rows)
+    }
+    for op, row in row_of.items():
         for before, after in PAIRS:
-            earlier = found.get(op._replace(kind=before))
+            earlier = row_of.get(op._replace(kind=before))
             if op.kind is after and earlier is not None:
                 gap = int(schedule.start[row] - schedule.end[earlier])
                 assert gap >= lag_within(before, after, op.stage), (op, gap)
@@ -87,23 +93,23 @@ def cases(seed: int, count: int) -> Iterator[tuple[Pipeline, BackwardKind, int]]
             p2p=rng.randint(0, 2),
             mem_limit=rng.choice([None, 1, 2, 3]),
         )
-        found = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
-        if found.schedule is not None:
-            assert found.status is Status.OPTIMAL
-            assert_lags_are_kept(found.schedule)
+        result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
+        if result.schedule is not None:
+            assert result.status is Status.OPTIMAL
+            assert_lags_are_kept(result.schedule)
             count -= 1
-            yield pipeline, kind, found.schedule.metrics.makespan_ticks
+            yield pipeline, kind, result.schedule.metrics.makespan_ticks
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_alone_keeps_the_lags_and_agrees_with_all(name: str) -> None:
     params = replace(SolveParams(), without=frozenset(NAMES) - {name})
     for pipeline, kind, best in cases(seed=2, count=6):
-        found = solve(pipeline, backward_kind=kind, workers=1, time_limit=0.3, params=params)
-        assert found.lower_bound * pipeline.ticks.per_unit <= best, (pipeline, kind)
-        if found.schedule is not None:
-            assert_lags_are_kept(found.schedule)
-            assert found.schedule.metrics.makespan_ticks >= best
+        result = solve(pipeline, backward_kind=kind, workers=1, time_limit=0.3, params=params)
+        assert result.lower_bound * pipeline.ticks.per_unit <= best, (pipeline, kind)
+        if result.schedule is not None:
+            assert_lags_are_kept(result.schedule)
+            assert result.schedule.metrics.makespan_ticks >= best
 
 
 def test_the_dynamic_program_of_any_devices_is_a_bound_and_of_all_the_optimum() -> None:
@@ -134,7 +140,7 @@ def test_several_stages_of_a_device(placement: str) -> None:
     pipeline = Pipeline(stages=2, chunks=2, batches=3, placement=placement, p2p=1, mem_limit=3)
     for kind, objective in product(("split", "whole"), Objective):
         options: dict[str, Any] = {"backward_kind": kind, "objective": objective.value}
-        found = solve(pipeline, workers=1, time_limit=600, **options)
-        assert found.status is Status.OPTIMAL
-        assert found.schedule is not None
-        assert_lags_are_kept(found.schedule)
+        result = solve(pipeline, workers=1, time_limit=600, **options)
+        assert result.status is Status.OPTIMAL
+        assert result.schedule is not None
+        assert_lags_are_kept(result.schedule)

@@ -52,10 +52,10 @@ FACTORS = (Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(4, 3)
 
 
 @st.composite
-def cases(draw: st.DrawFn, most: int = 3) -> Different:
+def cases(draw: st.DrawFn, max_batches: int = 3) -> Different:
     """Two stages of so many microbatches at most, or one of one more."""
     stages = draw(st.integers(1, 2))
-    batches = draw(st.integers(2, most + 1 if stages == 1 else most))
+    batches = draw(st.integers(2, max_batches + 1 if stages == 1 else max_batches))
 
     def row(*choices: int) -> tuple[int, ...]:
         return tuple(draw(st.sampled_from(choices)) for _ in range(stages))
@@ -105,7 +105,7 @@ def test_the_search_finds_the_least_makespan(case: Different, whole: bool) -> No
 
 
 @examples(40)
-@given(cases(most=2), st.data())
+@given(cases(max_batches=2), st.data())
 def test_backwards_of_either_kind(case: Different, data: st.DataObject) -> None:
     whole = tuple(
         data.draw(st.integers(1, b + w + 1))
@@ -113,9 +113,9 @@ def test_backwards_of_either_kind(case: Different, data: st.DataObject) -> None:
     )
     case = case._replace(backward=whole)
     result = solve(pipeline_of(case), workers=1, time_limit=600)
-    least = least_makespan(case, whole=None)
-    assert result.status is (Status.INFEASIBLE if least is None else Status.OPTIMAL)
-    assert result.value == least
+    optimum = least_makespan(case, whole=None)
+    assert result.status is (Status.INFEASIBLE if optimum is None else Status.OPTIMAL)
+    assert result.value == optimum
     assert_proved(result)
 
 
@@ -227,10 +227,10 @@ LONG = PLAIN | {
 def test_hand_strategies_take_the_given_order(name: str) -> None:
     strategy = resolve(name)
     pipeline = strategy.apply(Pipeline(**PLAIN), Options())
-    found = list(schedules(strategy, pipeline, Objective.MAKESPAN, Options()))
-    assert found
-    for made in found:
-        assert verify(made, {"peak_memory": list(made.metrics.peak_memory_ticks)}) == []
+    listed = list(schedules(strategy, pipeline, Objective.MAKESPAN, Options()))
+    assert listed
+    for schedule in listed:
+        assert verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory_ticks)}) == []
 
 
 def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
@@ -242,14 +242,14 @@ def limits(fields: dict[str, Any], *, fused: bool) -> Iterator[Pipeline]:
 
 
 def test_one_microbatch_at_a_time_splits_what_holds_less_split() -> None:
-    """BW allocates 5 beside the activation of 4, B and W allocate 1 each."""
+    """BW allocates 5 in addition to the activation of 4, B and W allocate 1 each."""
     pipeline = Pipeline(
         stages=2, batches=4, activation=4, input_workspace=1, weight_workspace=1,
         backward_workspace=5, microbatch_times=1, microbatch_memory=MEMORY[:4],
     )  # fmt: skip
-    made = timing.schedule(pipeline, one_at_a_time(Instance(pipeline, BackwardKind.MIXED)))
-    assert OpKind.BW not in made.kind
-    assert made.metrics.peak_memory == (4 * max(MEMORY[:4]) + 1,) * 2
+    schedule = timing.schedule(pipeline, one_at_a_time(Instance(pipeline, BackwardKind.MIXED)))
+    assert OpKind.BW not in schedule.kind
+    assert schedule.metrics.peak_memory == (4 * max(MEMORY[:4]) + 1,) * 2
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -290,18 +290,18 @@ def test_every_method_alone_keeps_times_and_memory(
     assume(best is not None)
     params = replace(SolveParams(), without=frozenset(NAMES) - {name})
     kind = {True: "whole", False: "split", None: "mixed"}[whole]
-    found = solve(pipeline_of(case), backward_kind=kind, workers=1, time_limit=0.3, params=params)
-    assert found.lower_bound <= best
-    assert found.value is None or found.value >= best
+    result = solve(pipeline_of(case), backward_kind=kind, workers=1, time_limit=0.3, params=params)
+    assert result.lower_bound <= best
+    assert result.value is None or result.value >= best
 
 
 @given(cases(), st.booleans(), st.randoms(use_true_random=False))
 def test_bounds_of_devices_and_dynamic_programs_hold(
     case: Different, whole: bool, rng: Random
 ) -> None:
-    least, pipeline = least_makespan(case, whole=whole), pipeline_of(case)
-    assume(least is not None)
-    best = int(least * pipeline.ticks.per_unit)
+    optimum, pipeline = least_makespan(case, whole=whole), pipeline_of(case)
+    assume(optimum is not None)
+    best = int(optimum * pipeline.ticks.per_unit)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=whole)).relaxed
     assert device_bound(problem.instance, Objective.MAKESPAN).value <= best
     every = range(pipeline.num_devices)
@@ -321,12 +321,12 @@ def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(OperationClass, field, property(lambda _: pytest.fail("of a class")))
     for name in names():
         pipeline = resolve(name).apply(Pipeline(**PLAIN), Options())
-        made = timing.schedule(pipeline, resolve(name).build(pipeline, Options()))
-        assert made.metrics.makespan_ticks > 0
+        schedule = timing.schedule(pipeline, resolve(name).build(pipeline, Options()))
+        assert schedule.metrics.makespan_ticks > 0
     for (pipeline, fused), rule in rules.items():
         instance = Instance.uniform(pipeline, fused=fused)
         built = ListScheduler(instance).build(rule)
         orders = one_at_a_time(instance) if built is None else built.arrays()
-        made = timing.schedule(pipeline, orders)
+        schedule = timing.schedule(pipeline, orders)
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
-        assert State.of_schedule(problem, made).value == made.metrics.makespan_ticks
+        assert State.of_schedule(problem, schedule).value == schedule.metrics.makespan_ticks

@@ -35,7 +35,7 @@ from tests.tiers import first
 CHEAP_WHOLE = Pipeline(
     stages=3, batches=4, backward_input=2, weight=2, backward=3, memory_b=1, mem_limit=3
 )
-"""BW saves 1 of 4, and B takes memory: both kinds are of use."""
+"""BW saves 1 of 4, and B allocates memory: both kinds are of use."""
 
 
 def kinds(schedule: Schedule | None) -> set[OpKind]:
@@ -56,11 +56,11 @@ def test_value_and_status_are_those_of_exhaustive_search(objective: Objective, s
         if case.batches * case.num_stages > 8:
             continue
         best = exhaustive.best_mixed(case, objective=objective.value)
-        least = None if best is None else case.ticks.time(best)
-        found = assert_solved(case, least, whole=None, span=objective is Objective.DEVICE_SPAN)
+        optimum = None if best is None else case.ticks.time(best)
+        result = assert_solved(case, optimum, whole=None, span=objective is Objective.DEVICE_SPAN)
         if best is not None and mixed(case).reduced.mixed:
             searched += 1
-            both += kinds(found.schedule) == set(OpKind)
+            both += kinds(result.schedule) == set(OpKind)
     assert searched >= 10
     assert both >= 3
 
@@ -75,11 +75,11 @@ def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> 
         best = exhaustive.best_mixed(case, objective=objective)
         relaxed = mixed(case).relaxed.pipeline
         assert relaxed.ticks.per_unit == case.ticks.per_unit
-        least = exhaustive.best(relaxed, fused=False, objective=objective)
+        optimum = exhaustive.best(relaxed, fused=False, objective=objective)
         if best is None:
             continue
-        assert least <= best, case
-        below, equal = below + (least < best), equal + (least == best)
+        assert optimum <= best, case
+        below, equal = below + (optimum < best), equal + (optimum == best)
     assert min(below, equal) >= 5
 
 
@@ -93,9 +93,9 @@ def test_pairs_that_hold_not_even_the_recompute_of_a_backward() -> None:
         stages=2, batches=2, placement=[0, 0], forward=[4, 3], backward_input=[1, 1],
         weight=[4, 4], backward=[5, 4], overlap=[6, 5], recompute_time=[1, 2],
     )  # fmt: skip
-    found = solve(case, workers=1, time_limit=600)
-    assert (found.status, found.value) == (Status.OPTIMAL, 2 * (7 + 12) - 2 * 2)
-    assert recheck(found, workers=1).verdict is Verdict.CONFIRMED
+    result = solve(case, workers=1, time_limit=600)
+    assert (result.status, result.value) == (Status.OPTIMAL, 2 * (7 + 12) - 2 * 2)
+    assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
 
 
 def test_where_one_kind_is_never_worse_the_search_is_that_of_this_kind() -> None:
@@ -139,17 +139,17 @@ def test_the_flag_is_short_for_whole_and_contradicts_split() -> None:
 def test_a_hint_of_any_kind_is_followed_and_bettered() -> None:
     for kind in BackwardKind:
         hint = solve(CHEAP_WHOLE, backward_kind=kind, workers=1).schedule
-        found = solve(CHEAP_WHOLE, hint=hint, workers=1)
-        assert found.value == 22
-        assert found.hint.notes == ()
+        result = solve(CHEAP_WHOLE, hint=hint, workers=1)
+        assert result.value == 22
+        assert result.hint.notes == ()
 
 
 def test_a_hint_over_the_limit_is_repaired() -> None:
     pipe = replace(CHEAP_WHOLE, mem_limit=1)
     hint = evaluate(replace(CHEAP_WHOLE, mem_limit=None), "1f1b")
-    found = solve(pipe, hint=hint, workers=1, time_limit=600)
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
+    result = solve(pipe, hint=hint, workers=1, time_limit=600)
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
 
 
 def test_the_k_th_backward_of_either_kind_goes_to_microbatch_k() -> None:
@@ -162,9 +162,9 @@ def test_the_k_th_backward_of_either_kind_goes_to_microbatch_k() -> None:
         (OpKind.B, 0, 0, 0, 3, 4),
         (OpKind.W, 0, 0, 0, 4, 5),
     ]
-    made = Schedule.from_rows(pipe, rows)
-    assert verify(made) == []
-    named = [str(pipe.op(code)) for code in canonical(made).tolist()]
+    schedule = Schedule.from_rows(pipe, rows)
+    assert verify(schedule) == []
+    named = [str(pipe.op(code)) for code in canonical(schedule).tolist()]
     assert named == ["0F0", "0BW0", "0F1", "0B1", "0W1"]
 
 
@@ -183,15 +183,15 @@ def test_slices_routes_chunks_and_pairs(more: dict[str, Any]) -> None:
     pipe = Pipeline(
         **({"stages": 2, "batches": 2, "backward_input": 2, "weight": 2, "backward": 3} | more)
     )
-    found = {
+    results = {
         kind: solve(pipe, backward_kind=kind, workers=1, time_limit=600) for kind in BackwardKind
     }
-    best = found[BackwardKind.MIXED]
+    best = results[BackwardKind.MIXED]
     assert best.status is Status.OPTIMAL
     assert best.value is not None
     assert recheck(best, workers=1).verdict is Verdict.CONFIRMED
-    for other in found.values():
-        assert best.value <= other.value
+    for result in results.values():
+        assert best.value <= result.value
 
 
 def drawn(rng: Random) -> Pipeline:
@@ -216,7 +216,7 @@ def drawn(rng: Random) -> Pipeline:
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", Objective)
 def test_no_worse_than_one_kind_or_by_hand_before_any_improvement(objective: Objective) -> None:
-    """Construction alone: rules and hand strategies of both kinds are where a search begins. A
+    """Construction alone: rules and baselines of both kinds are where a search begins. A
     search that is stopped at once has the better of both kinds, too."""
     rng, default = Random(81), SolveParams()
     params = replace(default, rounds=default.rounds._replace(max_rounds=0))
@@ -225,16 +225,18 @@ def test_no_worse_than_one_kind_or_by_hand_before_any_improvement(objective: Obj
         pipeline = drawn(rng)
         options = {"objective": objective, "workers": 1, "params": params}
         for more in ({}, {"stop": lambda _: True}):
-            mixed, *others = (
+            mixed, *uniform = (
                 solve(pipeline, backward_kind=kind, **options, **more).value
                 for kind in ("mixed", "split", "whole")
             )
-            known = [value for value in others if value is not None]
+            known = [value for value in uniform if value is not None]
             assert not known or (mixed is not None and mixed <= min(known))
             chosen += len(known) == 2
-        found = solve(pipeline, **options)
-        hand = baseline(found)
-        assert hand is None or (found.value is not None and found.value <= hand.value)
+        result = solve(pipeline, **options)
+        best_baseline = baseline(result)
+        assert best_baseline is None or (
+            result.value is not None and result.value <= best_baseline.value
+        )
     assert chosen
 
 
@@ -253,13 +255,13 @@ def test_a_stage_that_is_cheaper_whole_is_split_only_where_that_pays() -> None:
     layers = [1, 1, 3, 3]
     pipeline = Pipeline(
         stages=4, batches=6, placement=[0, 1, 1, 0], forward=layers, activation=layers,
-        backward=[2 * one for one in layers], mem_limit=14,
+        backward=[2 * time for time in layers], mem_limit=14,
         backward_input=[0, 1.2, 3.6, 3.6], weight=[2, 1.2, 3.6, 3.6],
     )  # fmt: skip
-    found = {kind: solve(pipeline, backward_kind=kind, workers=1) for kind in BackwardKind}
-    assert {result.status for result in found.values()} == {Status.OPTIMAL}
-    hand = evaluate(pipeline, "1f1b-v")
-    assert hand.fits_limits
-    values = {kind.value: float(result.value or 0) for kind, result in found.items()}
+    results = {kind: solve(pipeline, backward_kind=kind, workers=1) for kind in BackwardKind}
+    assert {result.status for result in results.values()} == {Status.OPTIMAL}
+    baseline = evaluate(pipeline, "1f1b-v")
+    assert baseline.fits_limits
+    values = {kind.value: float(result.value or 0) for kind, result in results.items()}
     assert values == {"split": 82.6, "whole": 75, "mixed": 73.8}
-    assert hand.pipeline.ticks.time(hand.metrics.makespan_ticks) == 81
+    assert baseline.pipeline.ticks.time(baseline.metrics.makespan_ticks) == 81

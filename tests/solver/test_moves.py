@@ -32,9 +32,9 @@ def schedules(seed: int, count: int) -> Iterator[Schedule]:
     """Random mixed schedules of tiny pipelines within their limits, some with pairs or streams."""
     rng = Random(seed)
     for number, drawn in enumerate(mixed_cases(seed, count, ops=20)):
-        made = build(drawn, rng, "mixed", paired=bool(number % 2))
-        if made.fits_limits:
-            yield made
+        schedule = build(drawn, rng, "mixed", paired=bool(number % 2))
+        if schedule.fits_limits:
+            yield schedule
     for number in range(count // 4):
         fields: dict[str, Any] = {"stages": 3, "batches": 3, "p2p": 2, "backward_input": 2}
         streams = Pipeline(**fields, weight=3, backward=4, link_mode="streams")
@@ -43,32 +43,32 @@ def schedules(seed: int, count: int) -> Iterator[Schedule]:
 
 def kinds(schedule: Schedule) -> dict[tuple[int, int, int], set[int]]:
     """Kinds of backward operations of every stage, microbatch and slice."""
-    found: dict[tuple[int, int, int], set[int]] = {}
+    kinds_of_backwards: dict[tuple[int, int, int], set[int]] = {}
     columns = (schedule.stage, schedule.microbatch, schedule.slice, schedule.kind)
     for *place, kind in zip(*(column.tolist() for column in columns), strict=True):
         stage, microbatch, part = place
         if kind != OpKind.F:
-            found.setdefault((stage, microbatch, part), set()).add(kind)
-    return found
+            kinds_of_backwards.setdefault((stage, microbatch, part), set()).add(kind)
+    return kinds_of_backwards
 
 
 @pytest.mark.parametrize(("move", "flips"), [(Swap(), 0), (Flip(), 1)])
 def test_a_move_gives_a_valid_schedule_within_limits(move: Move, flips: int) -> None:
     """A swap changes no mode, and a flip one."""
-    rng, moved = Random(7), 0
+    rng, moves = Random(7), 0
     for schedule in schedules(7, 120):
         start = state_of(schedule)
-        found = move.propose(start, rng)
-        if found is None:
+        proposal = move.propose(start, rng)
+        if proposal is None:
             continue
-        moved += 1
-        made = found.schedule
-        assert verify(made) == []
-        assert made.fits_limits
-        assert made.metrics.makespan_ticks == found.value
-        before, after = kinds(start.schedule), kinds(made)
+        moves += 1
+        changed = proposal.schedule
+        assert verify(changed) == []
+        assert changed.fits_limits
+        assert changed.metrics.makespan_ticks == proposal.value
+        before, after = kinds(start.schedule), kinds(changed)
         assert sum(before[place] != after[place] for place in before) == flips
-    assert moved > 40
+    assert moves > 40
 
 
 def test_a_flip_splits_a_backward_where_that_is_shorter() -> None:
@@ -76,8 +76,8 @@ def test_a_flip_splits_a_backward_where_that_is_shorter() -> None:
     pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
     start, rng = state_of(evaluate(pipeline, "1f1b")), Random(0)
     assert start.value == 14
-    found = [Flip().propose(start, rng) for _ in range(20)]
-    assert min(one.value for one in found if one is not None) == 9
+    proposals = [Flip().propose(start, rng) for _ in range(20)]
+    assert min(proposal.value for proposal in proposals if proposal is not None) == 9
 
 
 def test_a_flip_keeps_the_limit() -> None:
@@ -86,8 +86,8 @@ def test_a_flip_keeps_the_limit() -> None:
     for limit, some in ((1, False), (2, True)):
         pipeline = Pipeline(stages=2, batches=1, **fields, mem_limit=limit)
         start, rng = state_of(evaluate(pipeline, "1f1b")), Random(0)
-        found = [Flip().propose(start, rng) for _ in range(20)]
-        assert any(one is not None for one in found) == some
+        proposals = [Flip().propose(start, rng) for _ in range(20)]
+        assert any(proposal is not None for proposal in proposals) == some
 
 
 @pytest.mark.slow
@@ -137,10 +137,10 @@ def constructed(params: PoolParams) -> tuple[Pool, Begun]:
 
 
 def test_no_schedule_is_justified_where_that_takes_longer_than_what_is_left() -> None:
-    for seconds, found in ((100.0, False), (PoolParams().justifying_seconds, True)):
+    for seconds, justified_any in ((100.0, False), (PoolParams().justifying_seconds, True)):
         pool, search = constructed(PoolParams()._replace(justifying_seconds=seconds))
         DoubleJustification(pool, PARAMS).run(search.incumbent, search.budget(1.0))
-        assert bool(pool.schedules) == found
+        assert bool(pool.schedules) == justified_any
 
 
 def test_parts_of_what_is_justified_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,15 +153,15 @@ def test_parts_of_what_is_justified_make_up_the_whole(monkeypatch: pytest.Monkey
         return plainly(self, start, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Pool, "justify", noted)
-    found = []
+    batches_of_schedules = []
     for parts in ((1.0, 1.0), (0.0, *[0.25] * 5)):
         pool, search = constructed(PoolParams())
         method = DoubleJustification(pool, PARAMS)
         for number, part in enumerate(parts):
             method.run(search.incumbent, search.budget(part * PARAMS.seconds_for_all))
             if number == 0 and part == 0:
-                assert justified == found[0][: PARAMS.first]
-        found.append(justified[:])
+                assert justified == batches_of_schedules[0][: PARAMS.first]
+        batches_of_schedules.append(justified[:])
         justified.clear()
-    assert len(found[0]) > PARAMS.first
-    assert found[0] == found[1]
+    assert len(batches_of_schedules[0]) > PARAMS.first
+    assert batches_of_schedules[0] == batches_of_schedules[1]

@@ -43,7 +43,7 @@ NAMES |= {
 
 def pipeline(choices: OpenDecisions) -> Pipeline:
     """A model of four layers on two devices, whose choices are `search`."""
-    fields: dict[str, object] = {one.name.lower(): "search" for one in choices}
+    fields: dict[str, object] = {choice.name.lower(): "search" for choice in choices}
     layers = [{"forward": 1, "activation": 1, "count": 4, "offload_time": 1}]
     if OpenDecisions.ORDER in choices:
         fields |= {"microbatch_times": [1, 2], "microbatch_memory": 1}
@@ -63,7 +63,7 @@ def test_every_choice_is_in_the_table() -> None:
     every = {
         reduce(
             or_,
-            (one for one, taken in zip(OpenDecisions, some, strict=True) if taken),
+            (choice for choice, taken in zip(OpenDecisions, some, strict=True) if taken),
             NO_DECISIONS,
         )
         for some in product((False, True), repeat=len(OpenDecisions))
@@ -83,14 +83,14 @@ def test_offload_and_partition_are_not_chosen_together(further: OpenDecisions) -
 def test_every_choice_has_its_candidates(choices: OpenDecisions) -> None:
     asked = pipeline(choices)
     assert open_decisions(asked) == choices
-    found = candidates(asked)
-    assert found.name == NAMES[choices]
+    space = candidates(asked)
+    assert space.name == NAMES[choices]
 
 
 @pytest.mark.parametrize("choices", [NO_DECISIONS, *NAMES], ids=str)
 def test_placements_may_be_searched_in_addition(choices: OpenDecisions) -> None:
-    found = candidates(pipeline(choices), OpenDecisions.PLACEMENT)
-    assert found.name == NAMES[choices | OpenDecisions.PLACEMENT]
+    space = candidates(pipeline(choices), OpenDecisions.PLACEMENT)
+    assert space.name == NAMES[choices | OpenDecisions.PLACEMENT]
 
 
 def test_without_a_choice_there_are_no_candidates() -> None:
@@ -112,16 +112,16 @@ def test_a_shorter_whole_backward_is_named_in_the_proof() -> None:
 
 def test_where_splitting_loses_nothing_the_proof_says_no_more() -> None:
     pipe = Pipeline(stages=3, batches=4)
-    assert solve(pipe, backward_kind="split").proof.endswith("first input")
-    assert solve(pipe).proof.endswith("(BW >= B + W, and B takes no memory)")
+    assert solve(pipe, backward_kind="split").proof.endswith("first input arrives")
+    assert solve(pipe).proof.endswith("(BW >= B + W, and B allocates nothing)")
 
 
 def test_infeasible_split_names_the_limit_of_whole_backwards() -> None:
     """One stage, activation 1, B takes 1 more: 2 split, 1 whole."""
     pipe = Pipeline(stages=1, batches=2, memory_b=1, mem_limit=1)
-    found = solve(pipe, backward_kind="split")
-    assert found.status is Status.INFEASIBLE
-    assert found.proof.endswith(
+    result = solve(pipe, backward_kind="split")
+    assert result.status is Status.INFEASIBLE
+    assert result.proof.endswith(
         "is 2 with every backward split, 1 with every backward whole (--backward whole)"
     )
     assert solve(pipe).status is Status.OPTIMAL
@@ -130,9 +130,9 @@ def test_infeasible_split_names_the_limit_of_whole_backwards() -> None:
 def test_a_weight_pass_holds_what_an_instant_backward_took() -> None:
     """B takes no time but memory 1; W lasts: 2 are held through it, with no search at any size."""
     pipe = Pipeline(stages=16, batches=1024, backward=1, weight=1, memory_b=1, mem_limit=1)
-    found = solve(pipe, backward_kind="split", time_limit=5)
-    assert found.status is Status.INFEASIBLE
-    assert "device 0 needs 2" in found.proof
+    result = solve(pipe, backward_kind="split", time_limit=5)
+    assert result.status is Status.INFEASIBLE
+    assert "device 0 needs 2" in result.proof
 
 
 def test_comparing_whole_backwards_leaves_splitting_strategies_out() -> None:

@@ -31,9 +31,9 @@ from tests.solver.test_stream_search import tiny
 LIMITS = SolverLimits(60, 1, 0)
 
 
-@pytest.mark.parametrize("takes", [2, 3])
+@pytest.mark.parametrize("allocates", [2, 3])
 def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
-    takes: int, monkeypatch: pytest.MonkeyPatch
+    allocates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After all W of stage 0, on a resource of its own; the limit of device 0 is 2."""
     plainly = features.draft_of
@@ -45,9 +45,9 @@ def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
         if not all_resources:
             return draft
         vars(draft)["resources"] = (*draft.resources, Resource(ResourceKind.LINK, (0,)))
-        modes = (Mode(TransferKind.SEND_F, 5, takes, takes),)
+        modes = (Mode(TransferKind.SEND_F, 5, allocates, allocates),)
         number = len(draft.classes)
-        weight = next(n for n, one in enumerate(draft.classes) if one.kind is OpKind.W)
+        weight = next(n for n, entry in enumerate(draft.classes) if entry.kind is OpKind.W)
         draft.classes.append(OperationClass(1, 0, 0, len(draft.resources) - 1, modes, 1))
         draft.precedence.append(Precedence(weight, number, 0))
         return draft
@@ -56,15 +56,15 @@ def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
     pipeline = Pipeline(stages=2, batches=3, mem_limit=2)
     network = OperationNetwork(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     (last,) = (op for op in range(network.size) if network.resource[op] == 2)
-    made = evaluate(pipeline, "zb-h1")
-    state = State.of(network, network.sequences(network.starts(made)))
+    schedule = evaluate(pipeline, "zb-h1")
+    state = State.of(network, network.sequences(network.starts(schedule)))
     assert state is not None
-    of_stage_0 = (made.kind == OpKind.W) & (made.stage == 0)
-    assert state.start[last] == max(made.end[of_stage_0])
+    of_stage_0 = (schedule.kind == OpKind.W) & (schedule.stage == 0)
+    assert state.start[last] == max(schedule.end[of_stage_0])
     assert state.value == state.start[last] + 5
-    assert network.fits(state.start, 0) == network.fits(state.start, 1) == (takes <= 2)
-    moved = (Swap().propose(state, Random(seed)) for seed in range(20))
-    assert any(one is not None for one in moved) == (takes <= 2)
+    assert network.fits(state.start, 0) == network.fits(state.start, 1) == (allocates <= 2)
+    proposals = (Swap().propose(state, Random(seed)) for seed in range(20))
+    assert any(proposal is not None for proposal in proposals) == (allocates <= 2)
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
@@ -73,18 +73,18 @@ def test_a_window_over_all_operations_and_transfers_is_the_whole_problem(link_mo
     for seed in range(12):
         pipeline, whole = tiny(seed, link_mode), seed % 2 == 1
         kind = BackwardKind.uniform(fused=whole)
-        made = append_all(pipeline, Random(seed), "whole" if whole else "split").schedule
-        if not made.fits_limits:
+        schedule = append_all(pipeline, Random(seed), "whole" if whole else "split").schedule
+        if not schedule.fits_limits:
             continue
         network = OperationNetwork(Problem(pipeline, Objective.MAKESPAN, kind))
-        current = SemiActiveSchedule.of(network, network.starts(made))
+        current = SemiActiveSchedule.of(network, network.starts(schedule))
         whole_order = TopologicalOrder(current)
-        found = Window(whole_order, 0, network.size).reoptimise(LIMITS)
-        assert found.complete
-        best = current if found.order is None else current.changed(found.order, found.flips)
+        outcome = Window(whole_order, 0, network.size).reoptimise(LIMITS)
+        assert outcome.complete
+        best = current if outcome.order is None else current.changed(outcome.order, outcome.flips)
         assert best.value == least_makespan(pipeline, whole=whole)
-        again = best.network.schedule(best.start)
-        assert verify(again) == []
-        assert again.metrics.makespan_ticks == best.value
+        restored = best.network.schedule(best.start)
+        assert verify(restored) == []
+        assert restored.metrics.makespan_ticks == best.value
         bettered += best.value < current.value
     assert bettered > 5

@@ -62,37 +62,37 @@ def asked(pipeline: Pipeline, value: int, limits: cpsat.SolverLimits) -> bool:
 def test_a_search_agrees_with_all_orders_tried(name: str) -> None:
     pipeline = Pipeline(**SHARED[name])
     for objective in Objective:
-        least = best(pipeline, fused=False, objective=str(objective))
-        assert least is not None
+        optimum = best(pipeline, fused=False, objective=str(objective))
+        assert optimum is not None
         for workers in (1, 2):
-            found = ppopt.solve(pipeline, objective=objective, workers=workers, time_limit=600)
-            assert found.status == "optimal"
-            assert found.value == pipeline.ticks.time(least)
+            result = ppopt.solve(pipeline, objective=objective, workers=workers, time_limit=600)
+            assert result.status == "optimal"
+            assert result.value == pipeline.ticks.time(optimum)
 
 
 @pytest.mark.parametrize("presolve", [True, False])
 def test_the_optimum_is_never_refuted(presolve: bool) -> None:
-    pipelines = [Pipeline(**given) for given in SHARED.values()] + list(instant_cases(29, 40))
+    pipelines = [Pipeline(**fields) for fields in SHARED.values()] + list(instant_cases(29, 40))
     known = [
         (pipeline, best(pipeline, fused=False, objective="makespan")) for pipeline in pipelines
     ]
-    for pipeline, least in known:
-        if least is None:
+    for pipeline, optimum in known:
+        if optimum is None:
             continue
         for focus in FOCUSES:
             limits = cpsat.SolverLimits(20, max(1, len(focus)), 0, presolve=presolve, focus=focus)
-            assert not asked(pipeline, least, limits), (pipeline, least, focus)
+            assert not asked(pipeline, optimum, limits), (pipeline, optimum, focus)
 
 
 @pytest.mark.parametrize("workers", [1, 8])
 def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
     """Among eight workers are subsolvers of CP-SAT that state orders so by themselves."""
-    for given in SHARED.values():
-        pipeline = Pipeline(**given)
-        least = best(pipeline, fused=False, objective="makespan")
-        claim = Claim(pipeline, span=False, backward_kind=BackwardKind.SPLIT, bound=least + 1)
-        found = refute(claim, 20.0, workers, 0, lambda _: None)
-        assert found.times is not None and not found.refuted
+    for fields in SHARED.values():
+        pipeline = Pipeline(**fields)
+        optimum = best(pipeline, fused=False, objective="makespan")
+        claim = Claim(pipeline, span=False, backward_kind=BackwardKind.SPLIT, bound=optimum + 1)
+        refutation = refute(claim, 20.0, workers, 0, lambda _: None)
+        assert refutation.times is not None and not refutation.refuted
 
 
 def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ FAR_APART: dict[str, Any] = {
 def far_apart(times: int) -> Pipeline:
     """F takes 1, other times are multiplied."""
     scaled = {
-        name: tuple(times * one for one in FAR_APART[name])
+        name: tuple(times * time for time in FAR_APART[name])
         for name in ("backward_input", "weight", "backward")
     }
     return Pipeline(**(FAR_APART | scaled))
@@ -41,9 +41,9 @@ def optimum(pipeline: Pipeline, kind: BackwardKind) -> int | None:
 def test_times_far_apart_are_proved(kind: BackwardKind) -> None:
     """Without the literals CP-SAT's bound moves by one F at a time."""
     pipeline = far_apart(10**6)
-    found = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
-    assert found.status is Status.OPTIMAL
-    assert found.value == optimum(pipeline, kind)
+    result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
+    assert result.status is Status.OPTIMAL
+    assert result.value == optimum(pipeline, kind)
 
 
 @pytest.mark.parametrize("kind", BackwardKind)
@@ -54,13 +54,13 @@ def test_values_are_those_of_exhaustive_search(kind: BackwardKind) -> None:
     while searched < 6:
         pipeline = drawn(rng)
         best = optimum(pipeline, kind)
-        found = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
+        result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
         if best is None:
-            assert found.status is Status.INFEASIBLE, pipeline
+            assert result.status is Status.INFEASIBLE, pipeline
         else:
             searched += 1
-            assert found.status is Status.OPTIMAL, pipeline
-            assert found.value == best, pipeline
+            assert result.status is Status.OPTIMAL, pipeline
+            assert result.value == best, pipeline
 
 
 def drawn(rng: Random) -> Pipeline:
@@ -90,7 +90,7 @@ def literals(pipeline: Pipeline, kind: BackwardKind, horizon: int = 1000) -> int
     """Booleans of the whole model."""
     problem = Problem(pipeline, Objective.MAKESPAN, kind)
     variables = model.build_model(problem, horizon=horizon, bound=0).cp.proto.variables
-    return sum(list(one.domain) == [0, 1] for one in variables)
+    return sum(list(variable.domain) == [0, 1] for variable in variables)
 
 
 def test_models_have_literals_only_where_memory_needs_times_and_they_are_few() -> None:

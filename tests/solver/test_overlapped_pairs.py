@@ -32,8 +32,8 @@ def tiny(rng: Random, hosts: tuple[int, ...], **fixed: Any) -> Pipeline:
     """Two microbatches, unequal times, pairs of which most save time, limits now and then."""
     forward = [rng.randint(1, 4) for _ in hosts]
     backward = [rng.randint(2, 5) for _ in hosts]
-    held = [rng.randint(1, 2) for _ in hosts]
-    given: dict[str, Any] = {
+    activation = [rng.randint(1, 2) for _ in hosts]
+    fields: dict[str, Any] = {
         "stages": len(hosts),
         "placement": hosts,
         "batches": 2,
@@ -45,11 +45,11 @@ def tiny(rng: Random, hosts: tuple[int, ...], **fixed: Any) -> Pipeline:
             rng.randint(max(f, b), f + b + 1) for f, b in zip(forward, backward, strict=True)
         ],
         "p2p": rng.choice((0, 0, 1)),
-        "activation": held,
-        "memory_b": [rng.choice((0, -much, -1, 1)) for much in held],
-        "mem_limit": rng.choice((None, None, sum(held) + 1, 2 * sum(held) + 2)),
+        "activation": activation,
+        "memory_b": [rng.choice((0, -much, -1, 1)) for much in activation],
+        "mem_limit": rng.choice((None, None, sum(activation) + 1, 2 * sum(activation) + 2)),
     }
-    return Pipeline(**given | fixed)
+    return Pipeline(**fields | fixed)
 
 
 def assert_sound(result: Result) -> None:
@@ -86,21 +86,22 @@ def test_three_microbatches_on_one_device() -> None:
 def test_slices(slices: int) -> None:
     rng = Random(slices)
     for _ in range(3):
-        given = tiny(rng, (0, 1), batches=1, routes=1, slices=slices, overlap=None)
-        given = replace(given, mem_limit=rng.choice((None, slices * 4)))
-        assert_like_every_order(given, whole=slices == 3, spans=True)
+        pipeline = tiny(rng, (0, 1), batches=1, routes=1, slices=slices, overlap=None)
+        pipeline = replace(pipeline, mem_limit=rng.choice((None, slices * 4)))
+        assert_like_every_order(pipeline, whole=slices == 3, spans=True)
 
 
 def test_pairs_that_save_nothing_are_never_needed() -> None:
     """A search leaves them out, trying everything does not."""
     rng = Random(3)
     for _ in range(3):
-        given = tiny(rng, (0, 1))
-        given = replace(
-            given, overlap=[f + b for f, b in zip(given.forward, given.backward, strict=True)]
+        pipeline = tiny(rng, (0, 1))
+        pipeline = replace(
+            pipeline,
+            overlap=[f + b for f, b in zip(pipeline.forward, pipeline.backward, strict=True)],
         )
-        assert Trait.PAIRS not in Instance.uniform(given, fused=True).traits
-        assert_like_every_order(given, whole=True, spans=False)
+        assert Trait.PAIRS not in Instance.uniform(pipeline, fused=True).traits
+        assert_like_every_order(pipeline, whole=True, spans=False)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -108,23 +109,23 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
     """A model of few devices, cut off at the value of a schedule, must still have a solution."""
     rng = Random(seed)
     stages, routes = rng.choice((2, 3)), rng.choice((1, 2))
-    given = tiny(rng, tuple(range(stages)), batches=4, routes=routes)
+    pipeline = tiny(rng, tuple(range(stages)), batches=4, routes=routes)
     fused = rng.random() < 0.5
     limits = SolverLimits(seconds=20, workers=1, seed=0, work=0.5)
     for goal in Objective:
-        found = solve(
-            given,
+        result = solve(
+            pipeline,
             backward_kind=BackwardKind.uniform(fused=fused),
             objective=goal,
             time_limit=0.2,
             workers=1,
         )
-        if found.schedule is None:
+        if result.schedule is None:
             continue
-        assert_sound(found)
-        value = found.schedule.metrics.value_ticks(goal)
-        problem = Problem(given, goal, BackwardKind.uniform(fused=fused))
-        known = device_bound(Instance.uniform(given, fused=fused), goal)
+        assert_sound(result)
+        value = result.schedule.metrics.value_ticks(goal)
+        problem = Problem(pipeline, goal, BackwardKind.uniform(fused=fused))
+        known = device_bound(Instance.uniform(pipeline, fused=fused), goal)
         assert known.value <= value
         for devices in [(device,) for device in range(stages)] + [(0, stages - 1)]:
             bound, _ = raise_by_subset(problem, devices, known, value, limits)
@@ -134,51 +135,57 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
 def test_most_saved_by_hand() -> None:
     """Stages 0 and 1 save 1 and 3 with themselves, so 1 with each other. On one device, of four
     microbatches: F of stage 0 saves 1 each, F of stage 1 up to 3, less the first one's least."""
-    given = Pipeline(stages=2, batches=4, placement=(0, 0), forward=3, backward=6, overlap=[8, 6])
+    pipeline = Pipeline(
+        stages=2, batches=4, placement=(0, 0), forward=3, backward=6, overlap=[8, 6]
+    )
     assert (
-        max_saved(Instance.uniform(given, fused=True), 0)
-        == (4 * (1 + 3) - 1) * given.ticks.per_unit
+        max_saved(Instance.uniform(pipeline, fused=True), 0)
+        == (4 * (1 + 3) - 1) * pipeline.ticks.per_unit
     )
 
 
 def test_work_bound_counts_pairs() -> None:
     """One device, F = B = W = 1: pairs of F and B take 1, all but one of the four F in one."""
-    given = Pipeline(stages=1, batches=4, overlap=2)
+    pipeline = Pipeline(stages=1, batches=4, overlap=2)
     assert (
-        device_bound(Instance.uniform(given, fused=False), Objective.MAKESPAN).value == (12 - 3) * 1
+        device_bound(Instance.uniform(pipeline, fused=False), Objective.MAKESPAN).value
+        == (12 - 3) * 1
     )
-    found = solve(given)
-    assert (found.status, found.value) == (Status.OPTIMAL, 9)
-    assert (found.schedule.pair != ALONE).sum() == 6
+    result = solve(pipeline)
+    assert (result.status, result.value) == (Status.OPTIMAL, 9)
+    assert (result.schedule.pair != ALONE).sum() == 6
 
 
 def test_search_is_no_worse_than_the_strategies_of_its_kind() -> None:
     """Chimera and DualPipe on two routes; 1F1B with pairs on one."""
-    for name, given in (
+    for name, pipeline in (
         ("dualpipe", Pipeline(stages=4, batches=8, overlap=2)),
         ("chimera", Pipeline(stages=2, batches=4)),
         ("1f1b-overlap", Pipeline(stages=3, batches=6, overlap=2)),
         ("seq-1f1b", Pipeline(stages=2, batches=3)),
     ):
-        hand = evaluate(given, name)
+        baseline = evaluate(pipeline, name)
         with work_clock():
-            found = solve(hand.pipeline, time_limit=0.3, workers=1)
-        assert_sound(found)
-        assert found.value <= hand.pipeline.ticks.time(hand.metrics.makespan_ticks)
-        assert found.pipeline.hosts == hand.pipeline.hosts
+            result = solve(baseline.pipeline, time_limit=0.3, workers=1)
+        assert_sound(result)
+        assert result.value <= baseline.pipeline.ticks.time(baseline.metrics.makespan_ticks)
+        assert result.pipeline.hosts == baseline.pipeline.hosts
 
 
 def test_a_bound_that_is_too_high_is_noticed() -> None:
     """Half a unit less than the optimum leaves the one-device model without a solution."""
-    given = Pipeline(stages=1, batches=3, overlap=2)
-    value = solve(given).value
+    pipeline = Pipeline(stages=1, batches=3, overlap=2)
+    value = solve(pipeline).value
     assert value == Fraction(7)
-    problem, limits = Problem(given, Objective.MAKESPAN, BackwardKind.SPLIT), SolverLimits(20, 1, 0)
+    problem, limits = (
+        Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT),
+        SolverLimits(20, 1, 0),
+    )
     with pytest.raises(VerificationError, match="lost a schedule of 6 ticks"):
         raise_by_subset(problem, (0,), Bound(0, "", Certificate(Argument.WORK)), 6, limits)
 
 
-@pytest.mark.parametrize("given", [{"slices": 2}, {"overlap": 2}, {"overlap": 2, "routes": 2}])
-def test_long_runs(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [{"slices": 2}, {"overlap": 2}, {"overlap": 2, "routes": 2}])
+def test_long_runs(fields: dict[str, Any]) -> None:
     """Hundreds of microbatches, where the middle of a short run is repeated or left alone."""
-    assert_sound(solve(Pipeline(stages=2, batches=200, **given), time_limit=0.3, workers=1))
+    assert_sound(solve(Pipeline(stages=2, batches=200, **fields), time_limit=0.3, workers=1))

@@ -56,14 +56,14 @@ def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind
     hosts = (
         rng.choice(((0,), (0, 1), (0, 0))) if kind is WHOLE else rng.choice(((0,), (0,), (0, 1)))
     )
-    given = layers.pipeline(
+    pipeline = layers.pipeline(
         devices=max(hosts) + 1,
         batches=2,
         placement=hosts,
         partition=(3,) if len(hosts) == 1 else (1, 2),
         mem_limit=rng.choice((None, 9)),
     )
-    assert_like_every_order(given, whole=FUSED[kind], spans=False)
+    assert_like_every_order(pipeline, whole=FUSED[kind], spans=False)
 
 
 @pytest.mark.parametrize("kind", [WHOLE, MIXED])
@@ -82,22 +82,22 @@ def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
     every = [
         solve(cut((cut_at, 5 - cut_at)), backward_kind=kind, workers=1) for cut_at in range(1, 5)
     ]
-    values = [one.value for one in every if one.value is not None]
-    found = solve(cut("search"), backward_kind=kind, workers=1, time_limit=600)
+    values = [result.value for result in every if result.value is not None]
+    result = solve(cut("search"), backward_kind=kind, workers=1, time_limit=600)
     if not values:
-        assert found.status is Status.INFEASIBLE
+        assert result.status is Status.INFEASIBLE
         return
-    assert (found.status, found.value) == (Status.OPTIMAL, min(values))
-    assert found.lower_bound is not None
-    assert found.schedule is not None
-    assert "of phases, those on compute are counted" in found.proof
+    assert (result.status, result.value) == (Status.OPTIMAL, min(values))
+    assert result.lower_bound is not None
+    assert result.schedule is not None
+    assert "the bounds count phases on compute only" in result.proof
     claim = Claim(
-        found.pipeline, span=False, backward_kind=kind, bound=None, partitions=True,
-        bound_time=found.lower_bound,
+        result.pipeline, span=False, backward_kind=kind, bound=None, partitions=True,
+        bound_time=result.lower_bound,
     )  # fmt: skip
     assert check(claim, 60, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
     later = claim._replace(
-        bound_time=found.lower_bound + Fraction(1, found.pipeline.ticks.per_unit)
+        bound_time=result.lower_bound + Fraction(1, result.pipeline.ticks.per_unit)
     )
     assert check(later, 60, 1, SEED, lambda _: None).verdict is Verdict.WRONG
 
@@ -111,19 +111,19 @@ def test_the_best_choice_of_recompute(seed: int) -> None:
     values = []
     for count in range(5):
         for places in combinations(range(4), count):
-            one = layers.with_choice(places, ()).pipeline(**fields)
-            values.append(solve(one, backward_kind=WHOLE, workers=1).value)
-    found = solve(layers.pipeline(**fields, recompute="search"), backward_kind=WHOLE, workers=1)
+            chosen = layers.with_choice(places, ()).pipeline(**fields)
+            values.append(solve(chosen, backward_kind=WHOLE, workers=1).value)
+    result = solve(layers.pipeline(**fields, recompute="search"), backward_kind=WHOLE, workers=1)
     known = [value for value in values if value is not None]
     assert known
-    assert (found.status, found.value) == (Status.OPTIMAL, min(known))
+    assert (result.status, result.value) == (Status.OPTIMAL, min(known))
 
 
 def test_the_best_placement_of_devices_that_differ() -> None:
     """Every placement has a balanced partition of its own."""
     layers = model(Random(3), 4)
     speeds = {"device_speed": [1, 2]}
-    found = solve(
+    result = solve(
         layers.pipeline(devices=2, batches=2, placement="search", **speeds),
         backward_kind=WHOLE, workers=1,
     )  # fmt: skip
@@ -134,15 +134,15 @@ def test_the_best_placement_of_devices_that_differ() -> None:
         ).value
         for hosts in ((0, 1), (1, 0))
     ]  # fmt: skip
-    assert found.status is Status.OPTIMAL
-    assert found.value == min(value for value in values if value is not None)
+    assert result.status is Status.OPTIMAL
+    assert result.value == min(value for value in values if value is not None)
 
 
 def test_a_plan_searches_partitions() -> None:
     layers = model(Random(1), 6)
-    found = plan(layers, devices=2, batches=4, placement="linear", chunks=1, time_limit=0.3)
-    assert found.best.schedule is not None
-    assert verify(found.best.schedule) == []
+    searched = plan(layers, devices=2, batches=4, placement="linear", chunks=1, time_limit=0.3)
+    assert searched.best.schedule is not None
+    assert verify(searched.best.schedule) == []
 
 
 @pytest.mark.parametrize("strategy", ["1f1b-overlap", "interleaved-overlap", "dualpipe-v", "zb-h1"])
@@ -155,15 +155,15 @@ def test_a_strategy_takes_its_best_partition(seed: int, strategy: str) -> None:
     searched = layers.pipeline(
         devices=2, batches=4, partition="search", mem_limit=limit, device_speed=speed
     )
-    found = best_choice(searched, strategy, time_limit=600)
-    pipeline = found.schedule.pipeline
+    choice = best_choice(searched, strategy, time_limit=600)
+    pipeline = choice.schedule.pipeline
     every = [
         evaluate(replace(pipeline, partition=counts), strategy)
         for counts in partitions(6, pipeline.num_stages)
     ]
-    values = [one.makespan for one in every if one.fits_limits]
-    assert found.schedule.fits_limits == bool(values)
+    values = [schedule.makespan for schedule in every if schedule.fits_limits]
+    assert choice.schedule.fits_limits == bool(values)
     if values:
-        assert found.value == min(values)
-        assert found.lower_bound is not None
-        assert found.lower_bound <= min(values)
+        assert choice.value == min(values)
+        assert choice.lower_bound is not None
+        assert choice.lower_bound <= min(values)

@@ -55,26 +55,26 @@ def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
             assert value >= low, (objective, cut, pipeline.op(cut.last), low)
 
 
-def subsets(schedule: Schedule, kept: list[int]) -> list[DeviceSubset]:
+def subsets(schedule: Schedule, members: list[int]) -> list[DeviceSubset]:
     """Of the relaxation whose operations are no longer than the pairs that they can be in."""
     pipeline, kind = schedule.pipeline, BackwardKind.uniform(fused=OpKind.BW in schedule.kind)
     instance = Problem(pipeline, Objective.MAKESPAN, kind).relaxed.instance
-    devices = frozenset(device % pipeline.num_devices for device in kept)
+    devices = frozenset(device % pipeline.num_devices for device in members)
     return [DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)]
 
 
 @settings(deadline=None)
 @given(schedules(backwards=("split", "fused")), st.lists(st.integers(0, 5), max_size=3))
-def test_constraints_hold_in_any_valid_schedule(schedule: Schedule, kept: list[int]) -> None:
-    for subset in subsets(schedule, kept):
+def test_constraints_hold_in_any_valid_schedule(schedule: Schedule, devices: list[int]) -> None:
+    for subset in subsets(schedule, devices):
         assert_all_hold(schedule, subset)
 
 
 def tight_schedules(seed: int, count: int) -> list[Schedule]:
     """Dense schedules under tight limits, where a wrong lag would show."""
     rng = Random(seed)
-    found = []
-    while len(found) < count:
+    tight = []
+    while len(tight) < count:
         placed = rng.choice([{}, {"placement": "v"}, {"placement": "interleaved"}, {"routes": 2}])
         size = rng.randint(1, 5)
         pipeline = Pipeline(
@@ -96,8 +96,8 @@ def tight_schedules(seed: int, count: int) -> list[Schedule]:
         rules = priority_rules(Instance.uniform(pipeline, fused=False))
         built = ListScheduler(instance).build(rng.choice(list(rules)))
         orders = built.arrays() if built else one_at_a_time(instance)
-        found.append(timing.schedule(pipeline, orders, rng.choice(list(Objective))))
-    return found
+        tight.append(timing.schedule(pipeline, orders, rng.choice(list(Objective))))
+    return tight
 
 
 def test_constraints_hold_in_dense_schedules_under_tight_limits() -> None:

@@ -33,7 +33,9 @@ def assert_sound(result: Result) -> None:
     if result.status is Status.INFEASIBLE:
         assert result.schedule is None
         assert result.value is None
-        assert re.search("least limit that works|one that works .* is at least", result.proof)
+        assert re.search(
+            "minimum feasible limit for all|a limit for all devices must be", result.proof
+        )
         return
     assert verify(result.schedule) == []
     assert ticks(result) == result.schedule.metrics.value_ticks(result.objective)
@@ -97,14 +99,14 @@ def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
         assert result.value == wanted, case
         assert result.status is (Status.INFEASIBLE if expected is None else Status.OPTIMAL), case
         if result.schedule is not None:
-            assert verify(moved(result.schedule, case.spelled_out)) == []
+            assert verify(retimed(result.schedule, case.spelled_out)) == []
         infeasible += expected is None
         unequal += len(set(case.pipeline.device_speed)) > 1
     assert 10 < infeasible < 80
     assert unequal > 40
 
 
-def moved(schedule: Schedule, pipeline: Pipeline) -> Schedule:
+def retimed(schedule: Schedule, pipeline: Pipeline) -> Schedule:
     """The same operations at the same times, on a pipeline of other ticks."""
     here, there = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
     rows = []
@@ -119,7 +121,7 @@ Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
 
 
 @pytest.mark.parametrize(
-    ("given", "value"),
+    ("fields", "value"),
     [
         ({"mem_limit": "1f1b"}, 27),
         ({"mem_limit": 4, **Z}, 288),
@@ -127,9 +129,9 @@ Z = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
               "backward": 40, "weight": 18, "p2p": 1}, 522),
     ],
 )  # fmt: skip
-def test_values_measured_before(given: dict, value: int) -> None:
+def test_values_measured_before(fields: dict, value: int) -> None:
     """Optima of the design's first measurements, 4 devices and 8 microbatches."""
-    result = solve(Pipeline(stages=4, batches=8, **given), time_limit=2400)
+    result = solve(Pipeline(stages=4, batches=8, **fields), time_limit=2400)
     assert_sound(result)
     assert (result.status, result.value) == (Status.OPTIMAL, value)
 
@@ -137,11 +139,11 @@ def test_values_measured_before(given: dict, value: int) -> None:
 def test_an_optimum_that_takes_long_to_find() -> None:
     """523 of the same measurements, interleaved: bound at once, and met by a schedule on file."""
     path = Path(__file__).parents[1] / "studies" / "references" / "solved-interleaved-4x8.json"
-    made, _ = read_schedule(path)
-    result = solve(made.pipeline, hint=made)
+    stored, _ = read_schedule(path)
+    result = solve(stored.pipeline, hint=stored)
     assert_sound(result)
     assert (result.status, result.value) == (Status.OPTIMAL, 523)
-    alone = solve(made.pipeline, stop=lambda state: state.lower_bound == 523)
+    alone = solve(stored.pipeline, stop=lambda state: state.lower_bound == 523)
     assert alone.lower_bound == 523
 
 
@@ -157,12 +159,12 @@ def test_makespan_and_device_span_are_different_objectives() -> None:
 def test_infeasible_limit_says_the_least_that_works() -> None:
     """Device 1 holds 5 and one activation of 2; a B takes 1 more, a whole backward nothing."""
     pipe = Pipeline(stages=2, batches=4, activation=[3, 2], static=[1, 5], memory_b=[0, 1])
-    for kind, least in (("split", 8), ("mixed", 7)):
+    for kind, minimum in (("split", 8), ("mixed", 7)):
         result = solve(pipe, mem_limit=6, backward_kind=kind)
         assert result.status is Status.INFEASIBLE
-        assert f"device 1 needs {least}" in result.proof
-        assert f"least limit that works on every device is {least}" in result.proof
-        again = solve(pipe, mem_limit=least, backward_kind=kind)
+        assert f"device 1 needs {minimum}" in result.proof
+        assert f"minimum feasible limit for all devices is {minimum}" in result.proof
+        again = solve(pipe, mem_limit=minimum, backward_kind=kind)
         assert again.status is Status.OPTIMAL
 
 
@@ -212,7 +214,7 @@ def test_misuse_is_refused(options: dict, message: str) -> None:
 
 @pytest.mark.slow
 def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
-    """A search of several short rounds, alone and beside another one of the same."""
+    """A search of several short rounds, alone and in parallel with another one of the same."""
     short = SolveParams(
         rounds=RoundParams(first_seconds=0.002),
         dynamic_program=DynamicProgramParams(first_reach=0),
@@ -241,9 +243,9 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
             lambda _: solve(pipe, mem_limit=4, workers=1, time_limit=2400, params=short), range(2)
         )
     assert alone.status is Status.OPTIMAL
-    for other in pair:
-        assert other.schedule == alone.schedule
-        assert other.origin() == alone.origin()
+    for repeated in pair:
+        assert repeated.schedule == alone.schedule
+        assert repeated.origin() == alone.origin()
     assert "dynamic program" in phases
 
 
@@ -252,7 +254,7 @@ def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, mem_limit=1)
     found = solve(pipeline, workers=1, backward_kind="split", params=MODEL_ALONE)
     assert (found.status, found.value) == ("optimal", 44)
-    assert found.proof == "CP-SAT searched all orders of the 36 operations and found none below"
+    assert found.proof == "CP-SAT searched all orders of the 36 operations and found none faster"
 
 
 def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
@@ -269,8 +271,8 @@ def test_a_method_is_left_out_by_its_name() -> None:
     phases: set[str] = set()
     pipe = Pipeline(stages=3, batches=5, forward=[3, 5, 4], p2p=1, mem_limit=3)
     params = SolveParams(without=frozenset({"list scheduling", "full model"}))
-    found = solve(pipe, workers=1, params=params, progress=lambda state: phases.add(state.phase))
-    assert found.status is Status.OPTIMAL
+    result = solve(pipe, workers=1, params=params, progress=lambda state: phases.add(state.phase))
+    assert result.status is Status.OPTIMAL
     assert "baselines" in phases
     assert not phases & params.without
     with pytest.raises(InputError, match="no method is called 'luck'"):
@@ -313,31 +315,31 @@ def test_time_to_a_proof_does_not_grow_with_the_number_of_ticks(name: str) -> No
     """
     fields = ROUTES[name]
     million = {
-        key: [10**6 * one for one in value] if isinstance(value, list) else 10**6 * value
+        key: [10**6 * value for value in value] if isinstance(value, list) else 10**6 * value
         for key, value in fields.items()
         if key in ("forward", "backward_input", "weight", "backward", "p2p")
     }
-    kept = {"list scheduling", "baselines", "double justification", "full model"}
-    params = SolveParams(without=frozenset(NAMES) - kept)
+    methods = {"list scheduling", "baselines", "double justification", "full model"}
+    params = SolveParams(without=frozenset(NAMES) - methods)
     pipeline = Pipeline(**(fields | million))
-    found = solve(
+    result = solve(
         pipeline, objective="device-span", backward_kind="split", workers=1, params=params
     )
-    assert found.status is Status.OPTIMAL
-    assert_sound(found)
+    assert result.status is Status.OPTIMAL
+    assert_sound(result)
     if name == "one scale":
-        least = exhaustive.best(Pipeline(**fields), fused=False, objective="device-span")
-        assert found.value == 10**6 * least
+        optimum = exhaustive.best(Pipeline(**fields), fused=False, objective="device-span")
+        assert result.value == 10**6 * optimum
 
 
 def test_one_number_a_list_of_it_and_a_matrix_are_the_same() -> None:
-    one = Pipeline(stages=3, batches=4, p2p=2, backward_p2p=1)
-    listed = replace(one, p2p=[2, 2], backward_p2p=[1, 1])
-    square = replace(one, p2p=[[0, 2, 2], [2, 0, 2], [2, 2, 0]])
-    made = [evaluate(pipe, "1f1b") for pipe in (one, listed, square)]
-    assert made[0].pipeline.ticks == made[1].pipeline.ticks == made[2].pipeline.ticks
-    assert made[0].metrics == made[1].metrics == made[2].metrics
-    assert all(verify(each) == [] for each in made)
+    single = Pipeline(stages=3, batches=4, p2p=2, backward_p2p=1)
+    listed = replace(single, p2p=[2, 2], backward_p2p=[1, 1])
+    square = replace(single, p2p=[[0, 2, 2], [2, 0, 2], [2, 2, 0]])
+    schedules = [evaluate(pipe, "1f1b") for pipe in (single, listed, square)]
+    assert schedules[0].pipeline.ticks == schedules[1].pipeline.ticks == schedules[2].pipeline.ticks
+    assert schedules[0].metrics == schedules[1].metrics == schedules[2].metrics
+    assert all(verify(each) == [] for each in schedules)
 
 
 def test_both_routes_cross_the_boundaries_of_their_stages() -> None:
@@ -345,5 +347,5 @@ def test_both_routes_cross_the_boundaries_of_their_stages() -> None:
     runs stage 1 of both: F of the second waits 1, and its BW, that much later, 1 more."""
     pipe = Pipeline(stages=3, batches=2, routes=2, p2p=[5, 1])
     assert pipe.ticks.down == pipe.ticks.up == ((5, 1), (5, 1))
-    found = solve(pipe, backward_kind="whole", time_limit=600)
-    assert found.value == 9 + 12 + 2
+    result = solve(pipe, backward_kind="whole", time_limit=600)
+    assert result.value == 9 + 12 + 2

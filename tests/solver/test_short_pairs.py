@@ -32,7 +32,7 @@ FUSED = {SPLIT: False, WHOLE: True, MIXED: None}
 def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
     """Two microbatches, B, W and BW free of each other, pairs of any time above 0."""
     forward, full, partial = ([rng.randint(1, 7) for _ in hosts] for _ in range(3))
-    held = [rng.randint(1, 2) for _ in hosts]
+    activation = [rng.randint(1, 2) for _ in hosts]
     row = [rng.randint(1, 5) for _ in hosts]
     return Pipeline(
         stages=len(hosts),
@@ -47,9 +47,9 @@ def tiny(rng: Random, hosts: tuple[int, ...], *, matrix: bool) -> Pipeline:
         overlap_input=rng.choice((None, None, [rng.randint(1, 5) for _ in hosts])),
         recompute_time=rng.choice((None, None, 1)),
         p2p=rng.choice((0, 0, 1)),
-        activation=held,
-        memory_b=[rng.choice((0, -much, -1, 1)) for much in held],
-        mem_limit=rng.choice((None, sum(held) + 1, 2 * sum(held) + 2)),
+        activation=activation,
+        memory_b=[rng.choice((0, -much, -1, 1)) for much in activation],
+        mem_limit=rng.choice((None, sum(activation) + 1, 2 * sum(activation) + 2)),
     )
 
 
@@ -84,35 +84,37 @@ def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) ->
     """And none of its pairs is shorter than a part; the re-checker's least times are no less."""
     rng = Random(seed)
     hosts = rng.choice(((0, 1), (0, 0), (0, 1, 1), (0, 1, 2, 2, 1, 0)))
-    given = tiny(rng, hosts, matrix=seed % 2 == 0)
-    if seed % 3 == 0 and given.routes == 1:
-        given = replace(given, device_speed=[rng.choice((1, 2)) for _ in range(max(hosts) + 1)])
+    pipeline = tiny(rng, hosts, matrix=seed % 2 == 0)
+    if seed % 3 == 0 and pipeline.routes == 1:
+        pipeline = replace(
+            pipeline, device_speed=[rng.choice((1, 2)) for _ in range(max(hosts) + 1)]
+        )
     for kind in BackwardKind:
-        pairs = ShortPairs(given, kind)
-        ours, theirs = given.ticks, pairs.relaxed.ticks
+        pairs = ShortPairs(pipeline, kind)
+        ours, theirs = pipeline.ticks, pairs.relaxed.ticks
         assert ours.per_unit == theirs.per_unit
         backward = BW if kind is WHOLE else B
         kinds = (B, BW) if kind is MIXED else (backward,)
-        for stage, (one, two) in enumerate(
+        for stage, (original, two) in enumerate(
             zip(ours.durations[F], theirs.durations[F], strict=True)
         ):
-            assert 0 < two <= one
-            least = min(ours.durations[each][stage] for each in kinds)
-            assert theirs.durations[backward][stage] <= least
-            assert min_times(given)[F][stage] <= two
-        for one, two in pairs.places:
-            time = theirs.pair_time(one, backward, two)
-            assert time >= max(theirs.durations[F][one], theirs.durations[backward][two])
-            assert time == min(ours.pair_time(one, each, two) for each in kinds)
+            assert 0 < two <= original
+            minimum = min(ours.durations[each][stage] for each in kinds)
+            assert theirs.durations[backward][stage] <= minimum
+            assert min_times(pipeline)[F][stage] <= two
+        for original, two in pairs.stage_pairs:
+            time = theirs.pair_time(original, backward, two)
+            assert time >= max(theirs.durations[F][original], theirs.durations[backward][two])
+            assert time == min(ours.pair_time(original, each, two) for each in kinds)
             if kind is MIXED:
-                assert time + theirs.durations[W][two] <= ours.pair_time(one, BW, two)
+                assert time + theirs.durations[W][two] <= ours.pair_time(original, BW, two)
         assert not ShortPairs(pairs.relaxed, WHOLE if kind is WHOLE else SPLIT).exist
 
 
 def test_nothing_is_relaxed_where_no_pair_is_shorter_than_a_part() -> None:
     for overlap, kind in product((None, 4, 5, [[4, 5], [6, 4]]), (SPLIT, WHOLE)):
-        given = Pipeline(stages=2, batches=3, forward=2, backward=4, overlap=overlap)
-        problem = Problem(given, Objective.MAKESPAN, kind)
+        pipeline = Pipeline(stages=2, batches=3, forward=2, backward=4, overlap=overlap)
+        problem = Problem(pipeline, Objective.MAKESPAN, kind)
         assert problem.relaxed is problem
 
 
@@ -125,53 +127,55 @@ def test_bound_by_hand() -> None:
     assert (found.schedule.pair != ALONE).sum() == 4
     bound = known_bound(Problem(given, Objective.MAKESPAN, WHOLE))
     assert given.ticks.time(bound.value) == 3 + 5 * 3
-    assert "no longer than the shortest pair" in bound.proof
+    assert "as short as its shortest overlapped pair" in bound.proof
 
 
 def test_a_matrix_that_changes_the_order() -> None:
     """Both stages on one device: F pairs with BW of the stage that hides it, not with its own."""
-    given: dict[str, Any] = {"stages": 2, "batches": 3, "placement": (0, 0), "backward": 3}
+    fields: dict[str, Any] = {"stages": 2, "batches": 3, "placement": (0, 0), "backward": 3}
     for overlap, apart in (([[4, 2], [2, 4]], 1), ([[2, 4], [4, 2]], 0)):
-        found = solve(Pipeline(**given, overlap=overlap), backward_kind=WHOLE, workers=1)
-        assert found.status is Status.OPTIMAL
-        assert found.schedule is not None
+        result = solve(Pipeline(**fields, overlap=overlap), backward_kind=WHOLE, workers=1)
+        assert result.status is Status.OPTIMAL
+        assert result.schedule is not None
         pairs: dict[int, list[int]] = {}
-        for row in found.schedule.rows():
+        for row in result.schedule.rows():
             if row.pair != ALONE:
                 pairs.setdefault(row.pair, []).append(row.op.stage)
         assert pairs
-        assert {abs(one - other) for one, other in pairs.values()} == {apart}
+        assert {abs(first - second) for first, second in pairs.values()} == {apart}
 
 
 def test_search_is_no_worse_than_strategies() -> None:
-    given = Pipeline(stages=4, batches=8, forward=2, backward=5, overlap=[4, 3, 4, 3])
-    hand = evaluate(given, "1f1b-overlap")
+    pipeline = Pipeline(stages=4, batches=8, forward=2, backward=5, overlap=[4, 3, 4, 3])
+    baseline = evaluate(pipeline, "1f1b-overlap")
     with work_clock():
-        found = solve(given, time_limit=0.5, workers=1)
-    assert found.value is not None
-    assert found.lower_bound is not None
-    assert found.lower_bound <= found.value <= given.ticks.time(hand.metrics.makespan_ticks)
+        result = solve(pipeline, time_limit=0.5, workers=1)
+    assert result.value is not None
+    assert result.lower_bound is not None
+    assert (
+        result.lower_bound <= result.value <= pipeline.ticks.time(baseline.metrics.makespan_ticks)
+    )
 
 
 def test_placements_with_short_pairs() -> None:
     """The bound of every placement, and of all, is no more than what its search finds."""
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=3, batches=2, placement="search", forward=[2, 3, 2], backward=[5, 4, 6], overlap=3
     )
-    found = solve(given, workers=1, backward_kind=WHOLE)
-    assert found.status is Status.OPTIMAL
+    result = solve(pipeline, workers=1, backward_kind=WHOLE)
+    assert result.status is Status.OPTIMAL
 
 
 def test_work_around_the_microbatches_waits_for_the_end_of_a_pair() -> None:
     """The re-checker's gradient sync starts when a pair ends, not when its BW would end alone."""
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=2, batches=2, placement=(0, 0), forward=[2, 4], backward=[6, 3],
         overlap=[[3, 5], [2, 6]], gradient_sync=2, unshard=1,
     )  # fmt: skip
-    found = solve(given, backward_kind=WHOLE, workers=1)
-    assert found.status is Status.OPTIMAL
-    assert found.lower_bound is not None
-    bound = int(found.lower_bound * given.ticks.per_unit)
+    result = solve(pipeline, backward_kind=WHOLE, workers=1)
+    assert result.status is Status.OPTIMAL
+    assert result.lower_bound is not None
+    bound = int(result.lower_bound * pipeline.ticks.per_unit)
     for more, verdict in ((0, Verdict.CONFIRMED), (1, Verdict.WRONG)):
-        claim = Claim(given, span=False, backward_kind=WHOLE, bound=bound + more)
+        claim = Claim(pipeline, span=False, backward_kind=WHOLE, bound=bound + more)
         assert check(claim, 30, 1, SEED, lambda _: None).verdict is verdict

@@ -53,9 +53,9 @@ def test_a_steady_schedule_is_unrolled_without_loss(section: Section) -> None:
     short = evaluate(UNIT, "zb-h1")
     assert short.metrics.makespan_ticks == 3 + 3 * 16
     longer = replace(UNIT, batches=301, mem_limit=4)
-    made = SteadyStatePattern(short, problem(UNIT)).unroll(longer, section)
-    assert made.metrics.makespan_ticks == 3 + 3 * 301
-    assert verify(made) == []
+    schedule = SteadyStatePattern(short, problem(UNIT)).unroll(longer, section)
+    assert schedule.metrics.makespan_ticks == 3 + 3 * 301
+    assert verify(schedule) == []
 
 
 def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
@@ -64,16 +64,16 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
     averaged = 0
     for seed, case in enumerate(tiny_cases(61, 120, ops=24, mem_limit=None)):
         batches = case.pipeline.batches
-        given = schedules.build(case.pipeline, Random(seed), "fused" if case.fused else "split")
+        schedule = schedules.build(case.pipeline, Random(seed), "fused" if case.fused else "split")
         first = rng.randrange(batches)
         size = rng.randint(1, batches - first)
         repeats = rng.randint(1, (batches - first) // size)
         averaged += repeats > 1
         section = Section(first, size, repeats, rng.choice((0, 0.5, 1, 7, 40)))
         longer = replace(case.pipeline, batches=batches + rng.randint(1, 9))
-        steady = SteadyStatePattern(given, problem(case.pipeline, fused=case.fused))
-        made = timing.schedule(longer, steady.orders(longer, section))
-        assert verify(made) == [], case
+        steady = SteadyStatePattern(schedule, problem(case.pipeline, fused=case.fused))
+        timed = timing.schedule(longer, steady.orders(longer, section))
+        assert verify(timed) == [], case
     assert averaged > 10
 
 
@@ -88,15 +88,17 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
     """In ZB-H1 device 0 holds 4: with room for 3 its middle cannot be repeated as it is."""
     tight = replace(UNIT, mem_limit=3)
     short = replace(evaluate(UNIT, "zb-h1"), pipeline=tight)
-    assert all(one.over for one in SteadyStatePattern(short, problem(tight)).ranked(lambda: False))
+    assert all(
+        section.over for section in SteadyStatePattern(short, problem(tight)).ranked(lambda: False)
+    )
     search = search_of(replace(tight, batches=64))
-    found = replace(solve(UNIT, time_limit=2400), schedule=short)
-    offer(search, lambda *_: found)
+    offered = replace(solve(UNIT, time_limit=2400), schedule=short)
+    offer(search, lambda *_: offered)
     assert max(search.incumbent.best.metrics.peak_memory_ticks) == 3
 
 
 @pytest.mark.parametrize(
-    ("given", "batches"),
+    ("fields", "batches"),
     [
         ({"stages": 4, "batches": 4 * 8 * 3}, 32),
         ({"stages": 4, "batches": 4 * 8 * 3 - 1}, None),
@@ -107,8 +109,8 @@ def test_sections_that_break_the_limit_come_last_and_are_followed() -> None:
         ({"stages": 32, "batches": 2000, "chunks": 2}, 128),
     ],
 )
-def test_how_short_a_short_run_is(given: dict[str, int], batches: int | None) -> None:
-    short = steady_state.short_problem(problem(Pipeline(**given)))
+def test_how_short_a_short_run_is(fields: dict[str, int], batches: int | None) -> None:
+    short = steady_state.short_problem(problem(Pipeline(**fields)))
     assert (None if short is None else short.pipeline.batches) == batches
 
 
@@ -153,9 +155,9 @@ def test_one_worker_repeats_only_what_is_proved() -> None:
 
     def solved(status: Status, workers: int) -> int | None:
         def short_run(short: Problem, _: float) -> Result:
-            found = solve(short.pipeline)
-            provenance = replace(found.provenance, workers=workers)
-            return replace(found, status=status, provenance=provenance)
+            result = solve(short.pipeline)
+            provenance = replace(result.provenance, workers=workers)
+            return replace(result, status=status, provenance=provenance)
 
         search = search_of(pipeline)
         offer(search, short_run)
@@ -185,9 +187,9 @@ def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPat
 # How many microbatches may be between their F and their backward on a stage.
 
 
-@pytest.mark.parametrize(("limit", "most"), [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3)])
-def test_the_first_backward_starts_beside_all_of_them(limit: int, most: int) -> None:
+@pytest.mark.parametrize(("limit", "expected"), [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3)])
+def test_the_first_backward_starts_beside_all_of_them(limit: int, expected: int) -> None:
     """F keeps 1, and B takes 2: n microbatches and a B that starts need n + 2."""
     pipeline = Pipeline(stages=1, batches=4, activation=1, memory_b=2, mem_limit=limit)
     delays = Delays(Instance(pipeline, BackwardKind.SPLIT))
-    assert delays.max_until_b == [most]
+    assert delays.max_until_b == [expected]

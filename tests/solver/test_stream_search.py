@@ -51,40 +51,40 @@ def tiny(seed: int, link_mode: str = "streams") -> Pipeline:
 @pytest.mark.parametrize("seed", range(8))
 def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: str) -> None:
     pipeline, whole = tiny(seed, link_mode), seed % 2 == 1
-    least = least_makespan(pipeline, whole=whole)
+    optimum = least_makespan(pipeline, whole=whole)
     kind = "whole" if whole else "split"
     with work_clock():
-        found = solve(pipeline, backward_kind=kind, time_limit=0.5, workers=1)
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
-    assert found.lower_bound <= least / pipeline.ticks.per_unit <= found.value
-    assert found.value == least / pipeline.ticks.per_unit
-    assert (found.status == "optimal") == (found.value == found.lower_bound)
-    assert found.proof.endswith(DELAYED[Trait.LINKS])
+        result = solve(pipeline, backward_kind=kind, time_limit=0.5, workers=1)
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
+    assert result.lower_bound <= optimum / pipeline.ticks.per_unit <= result.value
+    assert result.value == optimum / pipeline.ticks.per_unit
+    assert (result.status == "optimal") == (result.value == result.lower_bound)
+    assert result.proof.endswith(DELAYED[Trait.LINKS])
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
 def test_a_state_has_the_orders_of_a_schedule_at_their_earliest_starts(link_mode: str) -> None:
     for seed in range(20):
         pipeline = replace(tiny(seed, link_mode), mem_limit=None)
-        made = append_all(pipeline, Random(seed)).schedule
-        problem = Problem(made.pipeline, made.objective, BackwardKind.MIXED)
-        state = State.of_schedule(problem, made)
-        assert state.value <= made.metrics.makespan_ticks
-        again = state.schedule
-        assert verify(again) == []
-        assert again.metrics.makespan_ticks == state.value
-        assert State.of_schedule(problem, again).start == state.start
+        schedule = append_all(pipeline, Random(seed)).schedule
+        problem = Problem(schedule.pipeline, schedule.objective, BackwardKind.MIXED)
+        state = State.of_schedule(problem, schedule)
+        assert state.value <= schedule.metrics.makespan_ticks
+        restored = state.schedule
+        assert verify(restored) == []
+        assert restored.metrics.makespan_ticks == state.value
+        assert State.of_schedule(problem, restored).start == state.start
 
 
 def test_a_result_over_streams_is_checked_again() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
     with work_clock():
-        found = solve(pipeline, time_limit=1, workers=1)
+        result = solve(pipeline, time_limit=1, workers=1)
         over = solve(replace(pipeline, link_mode="delay"), time_limit=1, workers=1)
-    assert recheck(found).verdict in ("confirmed", "undecided")
-    assert over.value <= found.value
-    assert found.value <= evaluate(found.pipeline, "zb-1p").metrics.makespan_ticks
+    assert recheck(result).verdict in ("confirmed", "undecided")
+    assert over.value <= result.value
+    assert result.value <= evaluate(result.pipeline, "zb-1p").metrics.makespan_ticks
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
@@ -94,47 +94,50 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
 ) -> None:
     pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode=link_mode)
     with work_clock():
-        found = solve(pipeline, objective=objective, time_limit=0.5, workers=1)
-    again = recheck(replace(found, lower_bound=found.value + 1), workers=1)
-    assert again.verdict == "wrong"
-    made = again.counterexample
-    assert made.pipeline.link_mode == link_mode
-    assert verify(made) == []
-    assert made.metrics.value_ticks(made.objective) <= found.value * pipeline.ticks.per_unit
+        result = solve(pipeline, objective=objective, time_limit=0.5, workers=1)
+    rechecked = recheck(replace(result, lower_bound=result.value + 1), workers=1)
+    assert rechecked.verdict == "wrong"
+    counterexample = rechecked.counterexample
+    assert counterexample.pipeline.link_mode == link_mode
+    assert verify(counterexample) == []
+    assert (
+        counterexample.metrics.value_ticks(counterexample.objective)
+        <= result.value * pipeline.ticks.per_unit
+    )
 
 
 def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
     """Three transfers of 4 behind the first F, one behind the other, are there at 13. Over delays
     the last device needs no longer than 5 + 9."""
     pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
-    least = least_makespan(pipeline, whole=True)
-    found = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
-    assert least is not None
-    assert (found.status, found.value) == ("optimal", Fraction(least, pipeline.ticks.per_unit))
-    words = "all orders of the 12 operations and their transfers and found none below; of the"
-    assert words in found.proof and "delays" not in found.proof
-    assert recheck(found, workers=1).verdict == "confirmed"
-    above = recheck(replace(found, lower_bound=found.value + 1), workers=1)
+    optimum = least_makespan(pipeline, whole=True)
+    result = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
+    assert optimum is not None
+    assert (result.status, result.value) == ("optimal", Fraction(optimum, pipeline.ticks.per_unit))
+    argument = "all orders of the 12 operations and their transfers and found none faster; for"
+    assert argument in result.proof and "delays" not in result.proof
+    assert recheck(result, workers=1).verdict == "confirmed"
+    above = recheck(replace(result, lower_bound=result.value + 1), workers=1)
     assert above.verdict == "wrong"
     assert above.counterexample is not None and verify(above.counterexample) == []
     delays = solve(replace(pipeline, link_mode="delay"), backward_kind="whole", workers=1)
-    assert delays.value < found.value
+    assert delays.value < result.value
 
 
 def test_a_wrong_claim_of_infeasibility_over_streams() -> None:
     pipeline = Pipeline(stages=2, batches=2, p2p=3, mem_limit=2, link_mode="streams")
-    found = solve(replace(pipeline, mem_limit=0), workers=1)
-    assert recheck(found, workers=1).verdict == "confirmed"
-    again = recheck(replace(found, pipeline=pipeline), workers=1)
-    assert again.verdict == "wrong"
+    result = solve(replace(pipeline, mem_limit=0), workers=1)
+    assert recheck(result, workers=1).verdict == "confirmed"
+    rechecked = recheck(replace(result, pipeline=pipeline), workers=1)
+    assert rechecked.verdict == "wrong"
 
 
 def test_a_hint_over_streams_is_never_lost() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
     hint = evaluate(pipeline, "1f1b")
-    found = solve(pipeline, hint=hint, time_limit=0.2, workers=1)
-    assert found.hint.value == hint.metrics.makespan_ticks
-    assert found.value <= found.hint.value
+    result = solve(pipeline, hint=hint, time_limit=0.2, workers=1)
+    assert result.hint.value == hint.metrics.makespan_ticks
+    assert result.value <= result.hint.value
 
 
 def test_infeasible_limits() -> None:
@@ -151,13 +154,13 @@ def test_device_spans_are_improved_too() -> None:
     for without in ({CriticalSwaps.name}, set()):
         params = SolveParams(without=frozenset(without))
         with work_clock():
-            found = solve(
+            result = solve(
                 pipeline, objective="device-span", time_limit=0.4, workers=1, params=params
             )
-        assert found.schedule is not None
-        assert verify(found.schedule) == []
-        assert found.lower_bound <= found.value
-        values.append(found.value)
+        assert result.schedule is not None
+        assert verify(result.schedule) == []
+        assert result.lower_bound <= result.value
+        values.append(result.value)
     assert values[1] < values[0]
 
 
@@ -172,8 +175,8 @@ def test_ctrl_c_in_local_search_ends_it_with_the_best_schedule(
     )
     asked = 0
 
-    def counted(*given: Any) -> Any:
-        *rest, over = given
+    def counted(*arguments: Any) -> Any:
+        *rest, over = arguments
 
         def ask(value: int) -> bool:
             nonlocal asked
@@ -186,7 +189,7 @@ def test_ctrl_c_in_local_search_ends_it_with_the_best_schedule(
 
     monkeypatch.setattr(critical_swaps, "improve", counted)
     with interrupts.recorded() if recorded else nullcontext():
-        found = solve(pipeline, time_limit=600, workers=1)
-    assert found.interrupted
-    assert found.schedule is not None
+        result = solve(pipeline, time_limit=600, workers=1)
+    assert result.interrupted
+    assert result.schedule is not None
     assert 1 <= asked <= 256

@@ -50,28 +50,28 @@ def slow_links(partition: object, **fields: object) -> Pipeline:
     )
 
 
-def holds(found: Result) -> Result:
+def holds(result: Result) -> Result:
     """A result over streams whose schedule is verified and whose bound is not above its value."""
-    assert found.schedule.pipeline.streams
-    assert verify(found.schedule) == []
+    assert result.schedule.pipeline.streams
+    assert verify(result.schedule) == []
     assert (
-        found.lower_bound
-        <= found.value
-        == found.schedule.metrics.makespan_ticks / (found.pipeline.ticks.per_unit)
+        result.lower_bound
+        <= result.value
+        == result.schedule.metrics.makespan_ticks / (result.pipeline.ticks.per_unit)
     )
-    assert DELAYED[Trait.LINKS] in found.proof
-    return found
+    assert DELAYED[Trait.LINKS] in result.proof
+    return result
 
 
 def test_partitions_against_every_order_of_every_partition() -> None:
-    least = min(
+    optimum = min(
         least_makespan(pipeline, whole=True) / pipeline.ticks.per_unit
         for pipeline in map(slow_links, ((1, 2), (2, 1)))
     )
     with work_clock():
-        found = solve(slow_links("search"), backward_kind="whole", time_limit=1, workers=1)
-    assert holds(found).value == least
-    assert recheck(found).verdict in ("confirmed", "undecided")
+        result = solve(slow_links("search"), backward_kind="whole", time_limit=1, workers=1)
+    assert holds(result).value == optimum
+    assert recheck(result).verdict in ("confirmed", "undecided")
 
 
 def test_placements_against_every_placement() -> None:
@@ -79,13 +79,13 @@ def test_placements_against_every_placement() -> None:
     common = {"batches": 2, "p2p": 2, "link_mode": "streams"}
     each = Pipeline(stages=4, forward=1, placement=(0, 1, 1, 0), **common)
     every = [hosts for hosts in product((0, 1), repeat=4) if hosts[0] == 0 and 1 in hosts]
-    given = Pipeline(stages=2, chunks=2, forward=2, placement="search", **common)
+    pipeline = Pipeline(stages=2, chunks=2, forward=2, placement="search", **common)
     with work_clock():
         alone = [
             solve(replace(each, placement=hosts), time_limit=0.3, workers=1) for hosts in every
         ]
-        found = solve(given, time_limit=2, workers=1)
-    assert holds(found).value == min(one.value for one in alone)
+        result = solve(pipeline, time_limit=2, workers=1)
+    assert holds(result).value == min(result.value for result in alone)
 
 
 def test_recompute_is_chosen_over_streams() -> None:
@@ -93,63 +93,63 @@ def test_recompute_is_chosen_over_streams() -> None:
         Layer(forward=1, activation=1, count=1, recompute={"activation": 0, "time": 1})
         for _ in range(4)
     )
-    given = Model(layers=layers).pipeline(
+    pipeline = Model(layers=layers).pipeline(
         devices=2, batches=4, p2p=2, recompute="search", mem_limit=3, link_mode="streams"
     )
     with work_clock():
-        over = solve(replace(given, link_mode="delay"), time_limit=1, workers=1)
-        found = holds(solve(given, time_limit=1, workers=1))
-    assert over.lower_bound <= found.value
-    assert any(found.pipeline.recomputed)
+        over = solve(replace(pipeline, link_mode="delay"), time_limit=1, workers=1)
+        result = holds(solve(pipeline, time_limit=1, workers=1))
+    assert over.lower_bound <= result.value
+    assert any(result.pipeline.recomputed)
 
 
 def test_a_frontier_has_the_values_of_streams() -> None:
-    given = Pipeline(stages=2, batches=3, p2p=3, forward=[1, 2], link_mode="streams")
+    pipeline = Pipeline(stages=2, batches=3, p2p=3, forward=[1, 2], link_mode="streams")
     with work_clock():
-        found = frontier(given, time_limit=2, workers=1)
-        delays = frontier(replace(given, link_mode="delay"), time_limit=2, workers=1)
-    assert found.points
-    for point in found.points:
+        over_links = frontier(pipeline, time_limit=2, workers=1)
+        delays = frontier(replace(pipeline, link_mode="delay"), time_limit=2, workers=1)
+    assert over_links.points
+    for point in over_links.points:
         assert holds(point.result).proof.count(DELAYED[Trait.LINKS]) == 1
         same = delays.at(point.limit)
         assert same.result.lower_bound <= point.result.value
-    values = [point.result.value for point in found.points]
-    assert all(one > other for one, other in pairwise(values))
-    assert all(hand.schedule.pipeline.streams for hand in found.baselines)
+    values = [point.result.value for point in over_links.points]
+    assert all(before > after for before, after in pairwise(values))
+    assert all(baseline.schedule.pipeline.streams for baseline in over_links.baselines)
 
 
 def test_a_plan_over_streams() -> None:
     space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 1}
     with work_clock():
-        found = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
+        over_links = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
         over = plan(LAYERS, placement="linear", chunks=1, **space)
-    assert found.best is not None
-    assert found.schedule.pipeline.streams
-    assert verify(found.schedule) == []
-    assert over.lower_bound <= found.lower_bound <= found.value
-    assert found.proof.endswith(DELAYED[Trait.LINKS])
+    assert over_links.best is not None
+    assert over_links.schedule.pipeline.streams
+    assert verify(over_links.schedule) == []
+    assert over.lower_bound <= over_links.lower_bound <= over_links.value
+    assert over_links.proof.endswith(DELAYED[Trait.LINKS])
 
 
 def test_a_comparison_over_streams() -> None:
-    given = Pipeline(stages=3, batches=4, p2p=2, link_mode="streams")
-    found = compare(given, time_limit=0.2, workers=1, jitter=0.1)
-    assert all(row.schedule.pipeline.streams for row in found.rows)
-    assert all(row.jitter is not None for row in found.rows)
-    assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in found.skipped}
+    pipeline = Pipeline(stages=3, batches=4, p2p=2, link_mode="streams")
+    comparison = compare(pipeline, time_limit=0.2, workers=1, jitter=0.1)
+    assert all(row.schedule.pipeline.streams for row in comparison.rows)
+    assert all(row.jitter is not None for row in comparison.rows)
+    assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in comparison.skipped}
 
 
-def slowly(one: Built, times: dict[object, float]) -> float:
+def slowly(built: Built, times: dict[object, float]) -> float:
     """Makespan in plain Python: every job in the order in which the schedule was appended."""
-    pipeline = one.schedule.pipeline
+    pipeline = built.schedule.pipeline
     split = {
         (row.stage, row.microbatch, row.slice): row.kind.name == "B"
-        for row in one.schedule.rows()
+        for row in built.schedule.rows()
         if row.kind.name in ("B", "BW")
     }
-    release = dict(enumerate(one.schedule.metrics.first_ticks))
+    release = dict(enumerate(built.schedule.metrics.first_ticks))
     free: dict[object, float] = {}
     ends: dict[object, float] = {}
-    for job in one.sequence:
+    for job in built.sequence:
         machine = _machine(pipeline, job)
         needs = [need for part in _parts(job) for need in _needs(pipeline, split, part)]
         begin = max([free.get(machine, release.get(machine, 0)), *(ends[need] for need in needs)])
@@ -163,53 +163,54 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     """No time is 0: of operations at one instant the order would not be told by their times."""
     random = Random(seed)
     placed = {"placement": random.choice(("interleaved", "v")), "chunks": 2} if seed % 2 else {}
-    given = Pipeline(stages=3, batches=3, p2p=seed % 5 + 1, link_mode="streams", **placed)
-    one = append_all(given, random, ("split", "whole", "mixed")[seed % 3])
-    run = SampledTiming.of(one.schedule)
+    pipeline = Pipeline(stages=3, batches=3, p2p=seed % 5 + 1, link_mode="streams", **placed)
+    built = append_all(pipeline, random, ("split", "whole", "mixed")[seed % 3])
+    run = SampledTiming.of(built.schedule)
     planned = run.duration[:, None].astype(float)
-    assert run.values(planned.copy(), Objective.MAKESPAN) == [one.schedule.metrics.makespan_ticks]
+    assert run.values(planned.copy(), Objective.MAKESPAN) == [built.schedule.metrics.makespan_ticks]
     drawn = planned.copy()
     computed = run.row[: run.net.computed]
     drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
     lengths = {
-        one.schedule.pipeline.op(code): drawn[run.row[place], 0]
+        built.schedule.pipeline.op(code): drawn[run.row[place], 0]
         for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
         if place < run.net.computed
     }
     carried = {
         ("F" if kind == 0 else "B", stage, microbatch, part): end - start
-        for kind, stage, microbatch, _, _, start, end, part in transfer_table(one.schedule)
+        for kind, stage, microbatch, _, _, start, end, part in transfer_table(built.schedule)
     }
     times = {
-        job: carried[job] if isinstance(job[0], str) else lengths[min(job)] for job in one.sequence
+        job: carried[job] if isinstance(job[0], str) else lengths[min(job)]
+        for job in built.sequence
     }
-    assert run.values(drawn, Objective.MAKESPAN) == [slowly(one, times)]
+    assert run.values(drawn, Objective.MAKESPAN) == [slowly(built, times)]
 
 
 def test_operations_have_the_luck_that_they_have_over_delays() -> None:
-    given = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
-    made = append_all(given, Random(1), "split").schedule
-    over = replace(made, pipeline=replace(given, link_mode="delay"))
-    drawn = [SampledTiming.of(one).draw(0.2, 3, 0, 4) for one in (made, over)]
-    rows = [SampledTiming.of(one).row for one in (made, over)]
+    pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
+    schedule = append_all(pipeline, Random(1), "split").schedule
+    over = replace(schedule, pipeline=replace(pipeline, link_mode="delay"))
+    drawn = [SampledTiming.of(timed).draw(0.2, 3, 0, 4) for timed in (schedule, over)]
+    rows = [SampledTiming.of(timed).row for timed in (schedule, over)]
     assert (drawn[0][rows[0][: len(rows[1])]] == drawn[1][rows[1]]).all()
-    assert (jitter(made, 0.2, samples=20).values >= jitter(over, 0.2, samples=20).values).all()
-    assert np.isfinite(jitter(made, 0.2, Objective.DEVICE_SPAN, samples=20).values).all()
+    assert (jitter(schedule, 0.2, samples=20).values >= jitter(over, 0.2, samples=20).values).all()
+    assert np.isfinite(jitter(schedule, 0.2, Objective.DEVICE_SPAN, samples=20).values).all()
 
 
 @pytest.mark.parametrize("backward", ["split", "whole"])
 def test_no_bound_over_partitions_is_above_a_schedule(backward: str) -> None:
     """Bounds of delays hold: no random schedule over streams is below them."""
-    found = solve(slow_links("search"), backward_kind=backward, time_limit=0.5, workers=1)
+    result = solve(slow_links("search"), backward_kind=backward, time_limit=0.5, workers=1)
     for counts, seed in product(((1, 2), (2, 1)), range(30)):
-        made = append_all(slow_links(counts), Random(seed), backward).schedule
-        assert made.metrics.makespan_ticks >= found.value * made.pipeline.ticks.per_unit
+        schedule = append_all(slow_links(counts), Random(seed), backward).schedule
+        assert schedule.metrics.makespan_ticks >= result.value * schedule.pipeline.ticks.per_unit
 
 
 def test_a_bound_over_links_is_never_called_one_of_delays(tmp_path: Path) -> None:
     """Three transfers of 4, one behind the other: no bound of delays reaches the optimum."""
-    given = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
-    points = frontier(given, backward_kind="whole", time_limit=600, workers=1).points
+    pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
+    points = frontier(pipeline, backward_kind="whole", time_limit=600, workers=1).points
     over_links = [point.result for point in points if "and their transfers" in point.result.proof]
     assert over_links
     for result in over_links:
@@ -220,5 +221,5 @@ def test_a_bound_over_links_is_never_called_one_of_delays(tmp_path: Path) -> Non
     line = "solve --stages 2 --batches 3 --p2p-time 4 --link-mode streams --backward whole"
     line += f" --workers 1 --storage {storage}"
     first = done(f"{line} --json").json
-    again = done(f"{line} --json").json
-    assert first["proof"] == again["proof"] and "and their transfers" in again["proof"]
+    repeated = done(f"{line} --json").json
+    assert first["proof"] == repeated["proof"] and "and their transfers" in repeated["proof"]

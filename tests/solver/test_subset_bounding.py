@@ -58,6 +58,6 @@ def test_several_devices_of_tight_memory_need_longer_than_any_alone() -> None:
 def test_a_subset_that_did_well_before_is_tried_first() -> None:
     problem = Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)
     known = followed(problem, 1000)
-    again = SubsetBounding(problem, SubsetParams(), [known.base])
-    again.run(1000, 1.0, 60.0, lambda: False)
-    assert again.bound >= known.bound
+    second = SubsetBounding(problem, SubsetParams(), [known.base])
+    second.run(1000, 1.0, 60.0, lambda: False)
+    assert second.bound >= known.bound

@@ -86,15 +86,15 @@ def serving() -> tuple[Connection, threading.Thread]:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Every process that is started."""
-    found: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
 
-    def noted(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
-        found.append(start(*given, **options))
-        return found[-1]
+    def noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        processes.append(start(*arguments, **options))
+        return processes[-1]
 
     monkeypatch.setattr("ppopt.solver.child_process.subprocess.Popen", noted)
-    return found
+    return processes
 
 
 def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
@@ -102,8 +102,8 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
 ) -> None:
     """The last device, which has the middle of the V, needs 595."""
     search = begun(PROBLEM)
-    with beside(search) as other:
-        other.begin(search.incumbent, search.clock)
+    with beside(search) as process:
+        process.begin(search.incumbent, search.whole)
         wait_until(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
         assert search.incumbent.bound.certificate == Certificate(Argument.DEVICES, (3,))
     (server,) = started
@@ -113,8 +113,8 @@ def test_a_search_hears_of_bounds_wherever_it_asks_for_its_end(
 def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -> None:
     """Their process may be ended for the memory that it takes, by others."""
     search = begun(LONG)
-    with beside(search) as other:
-        other.begin(search.incumbent, search.clock)
+    with beside(search) as process:
+        process.begin(search.incumbent, search.whole)
         (server,) = started
         server.kill()
         server.wait()
@@ -129,9 +129,9 @@ def test_where_no_process_can_be_started_they_are_done_here(
 ) -> None:
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "nowhere/python")
     search = begun(PROBLEM)
-    with beside(search) as other:
-        other.begin(search.incumbent, search.clock)
-        assert not other.active
+    with beside(search) as process:
+        process.begin(search.incumbent, search.whole)
+        assert not process.active
     result = solve(V, time_limit=600, workers=2)
     assert (result.status, result.value) == (Status.OPTIMAL, 595)
 
@@ -139,11 +139,11 @@ def test_where_no_process_can_be_started_they_are_done_here(
 def test_a_process_that_fails_leaves_them_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ppopt.solver.child_process._CODE", "import nothing_of_this_name")
     search = begun(PROBLEM)
-    with beside(search) as other:
-        other.begin(search.incumbent, search.clock)
-        wait_until(lambda: search.budget().search_over or not other.active)
-        other.begin(search.incumbent, search.clock)
-        assert not other.active
+    with beside(search) as process:
+        process.begin(search.incumbent, search.whole)
+        wait_until(lambda: search.budget().search_over or not process.active)
+        process.begin(search.incumbent, search.whole)
+        assert not process.active
 
 
 def test_the_path_of_modules_may_hold_what_is_none(
@@ -153,8 +153,8 @@ def test_the_path_of_modules_may_hold_what_is_none(
     monkeypatch.setattr(sys, "path", [tmp_path, "", *sys.path])
     monkeypatch.chdir(Path(ppopt.__file__).parent.parent)
     search = begun(PROBLEM)
-    with beside(search) as other:
-        other.begin(search.incumbent, search.clock)
+    with beside(search) as process:
+        process.begin(search.incumbent, search.whole)
         wait_until(lambda: search.budget().search_over or search.incumbent.bound.value == 595)
 
 
@@ -173,7 +173,7 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
 
 
 def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
-    return _Link(connection, search.incumbent, search.clock, leads=leads)
+    return _Link(connection, search.incumbent, search.whole, leads=leads)
 
 
 def test_both_sides_know_of_the_better_one() -> None:

@@ -33,10 +33,10 @@ def test_many_devices_have_a_schedule_within_the_limit(case: str) -> None:
     """Bounds and memory figures take time in proportion to the devices, not to their square."""
     pipeline = Pipeline(stages=1024, batches=2, **WIDE[case])
     with work_clock():
-        found = solve(pipeline, time_limit=2, workers=1)
-    assert not late(found.solve_seconds, 2)
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
+        result = solve(pipeline, time_limit=2, workers=1)
+    assert not late(result.solve_seconds, 2)
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
 
 
 LARGE: dict[str, dict[str, Any]] = {
@@ -53,17 +53,17 @@ def test_large_pipelines_keep_the_limit(case: str) -> None:
     """No method begins what it cannot end: models and networks take seconds to prepare."""
     pipeline = Pipeline(forward=10, weight=9, backward=21, p2p=1, **LARGE[case])
     with work_clock():
-        found = solve(pipeline, time_limit=2, workers=1)
-    assert not late(found.solve_seconds, 2)
-    assert found.schedule is not None
+        result = solve(pipeline, time_limit=2, workers=1)
+    assert not late(result.solve_seconds, 2)
+    assert result.schedule is not None
 
 
 def test_a_rule_that_takes_longer_than_the_rest_of_the_time_is_not_begun() -> None:
     pipeline = Pipeline(stages=16, batches=8192, chunks=2, placement="v", mem_limit=8)
     with work_clock():
-        found = solve(pipeline, time_limit=0.5, workers=1)
-    assert not late(found.solve_seconds, 0.5)
-    assert found.status is Status.FEASIBLE
+        result = solve(pipeline, time_limit=0.5, workers=1)
+    assert not late(result.solve_seconds, 0.5)
+    assert result.status is Status.FEASIBLE
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> float:
 def test_there_is_a_schedule_at_any_time_limit(batches: int, no_time: float) -> None:
     """For few operations as the last resort, for many before all else."""
     pipeline = Pipeline(stages=8, batches=batches, forward=10, weight=7, p2p=1, mem_limit=6)
-    found = solve(pipeline, time_limit=no_time, workers=1)
-    assert found.status is Status.FEASIBLE
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
+    result = solve(pipeline, time_limit=no_time, workers=1)
+    assert result.status is Status.FEASIBLE
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -89,20 +89,20 @@ def test_a_hint_is_there_before_the_clock_starts(no_time: float, *, fused: bool)
     """Also where its whole backwards are to be split, or its split ones made whole."""
     pipeline = Pipeline(stages=8, batches=32, forward=10, weight=7, p2p=1)
     hint = evaluate(pipeline, "zb-h1" if fused else "1f1b")
-    found = solve(
+    result = solve(
         pipeline,
         time_limit=no_time,
         workers=1,
         hint=hint,
         backward_kind=BackwardKind.uniform(fused=fused),
     )
-    assert found.value is not None
-    assert found.hint is not None
-    assert fused or found.value <= found.hint.value
+    assert result.value is not None
+    assert result.hint is not None
+    assert fused or result.value <= result.hint.value
     plain = solve(
         pipeline, time_limit=no_time, workers=1, backward_kind=BackwardKind.uniform(fused=fused)
     )
-    assert found.value < plain.value
+    assert result.value < plain.value
 
 
 TRAITS: dict[str, dict[str, Any]] = {
@@ -128,9 +128,9 @@ def test_rules_and_hand_strategies_run_even_if_time_is_up(
         strategies = ("chimera",)
     best = min(evaluate(pipeline, name).makespan for name in strategies)
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
-    found = solve(pipeline, time_limit=0.1, began=99.8, workers=1)
-    assert found.value is not None
-    assert found.value <= best
+    result = solve(pipeline, time_limit=0.1, began=99.8, workers=1)
+    assert result.value is not None
+    assert result.value <= best
 
 
 @pytest.mark.parametrize("left", [0.1, 5.0])
@@ -142,11 +142,11 @@ def test_what_takes_longer_to_import_than_the_time_left_is_not_imported(
     monkeypatch.delitem(sys.modules, portfolio.__name__)
     monkeypatch.delattr("ppopt.solver.portfolio")
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
-    found = solve(pipeline, time_limit=left, workers=1)
-    assert found.schedule is not None
+    result = solve(pipeline, time_limit=left, workers=1)
+    assert result.schedule is not None
     assert (portfolio.__name__ in sys.modules) == (left > 1)
 
 
 def test_a_proof_that_there_is_none_needs_no_time(no_time: float) -> None:
-    found = solve(Pipeline(stages=2, batches=2, mem_limit="0.5"), time_limit=no_time, workers=1)
-    assert (found.status, found.schedule) == (Status.INFEASIBLE, None)
+    result = solve(Pipeline(stages=2, batches=2, mem_limit="0.5"), time_limit=no_time, workers=1)
+    assert (result.status, result.schedule) == (Status.INFEASIBLE, None)

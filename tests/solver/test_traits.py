@@ -81,11 +81,11 @@ def test_no_argument_bounds_a_problem_with_a_trait_that_it_does_not_name(
     fields: dict[str, Any],
 ) -> None:
     pipeline = Pipeline(**({"stages": 2, "batches": 3} | fields))
-    found = ppopt.solve(pipeline, time_limit=600, workers=1)
+    result = ppopt.solve(pipeline, time_limit=600, workers=1)
     assert applicable(pipeline.traits) == ()
-    assert (found.status, found.lower_bound) == (Status.FEASIBLE, 0)
-    assert found.proof.startswith("trivial bound 0")
-    assert found.schedule is not None
+    assert (result.status, result.lower_bound) == (Status.FEASIBLE, 0)
+    assert result.proof.startswith("trivial bound 0")
+    assert result.schedule is not None
 
 
 def test_every_argument_bounds_a_plain_problem() -> None:

@@ -83,12 +83,12 @@ def test_bounds_hold_beside_microbatches_that_differ(case: Sliced) -> None:
     kind = "whole" if case.whole else "split"
     pipeline = pipeline_of(case, order="search")
     result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
-    least = least_makespan(case)
+    optimum = least_makespan(case)
     assert result.value is not None
-    assert result.value >= least
+    assert result.value >= optimum
     assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
     if len(case.times) == 1:
-        assert result.value == least
+        assert result.value == optimum
 
 
 def test_a_wrong_bound_is_refuted() -> None:
@@ -185,5 +185,5 @@ def test_what_does_not_go_together(
 def test_slices_and_microbatches_may_both_differ_in_a_search() -> None:
     """A device alone works F, BW = 2 F, of factors 1 and 2: 3 x 3."""
     pipeline = Pipeline(stages=1, batches=2, slice_times=(1, 3), microbatch_times=(1, 2))
-    found = solve(pipeline, workers=1)
-    assert (found.status, found.value) == (Status.OPTIMAL, 9)
+    result = solve(pipeline, workers=1)
+    assert (result.status, result.value) == (Status.OPTIMAL, 9)

@@ -41,7 +41,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, registry
 from ppopt.strategies.base import ADAPTIVE_SECONDS
 from tests.cli.cli_json import FLAG, LIST, NUMBER, OF_SOLVE, assert_types
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
 from tests.factories.tables import besides_of, changed
@@ -104,13 +104,13 @@ def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
     idle = 0
     for seed, case in enumerate(tiny_cases(seed=41, count=60, mem_limit=None)):
         kind = "fused" if case.fused else "split"
-        given = schedules.build(case.pipeline, Random(seed), kind)
-        limits = schedules.limited(given, schedules.peaks(given)).pipeline
+        schedule = schedules.build(case.pipeline, Random(seed), kind)
+        limits = schedules.limited(schedule, schedules.peaks(schedule)).pipeline
         result = solve(
             limits,
             objective=objective,
             backward_kind=case.backward_kind,
-            hint=given,
+            hint=schedule,
         )
         assert result.hint.fits_limit
         assert result.hint.notes == ()
@@ -142,15 +142,15 @@ def test_a_hint_without_an_operation_that_memory_brings_is_timed_again() -> None
     """Gathered weights are held until a GRADIENT_SYNC, which the hint does not have."""
     plain = Pipeline(stages=2, batches=2, forward=2, activation=2, unshard=[1, 0])
     hint = solve(plain, workers=1).schedule
-    found = solve(replace(plain, unshard_memory=1), hint=hint, workers=1)
-    assert found.schedule is not None and len(besides_of(found.schedule)) == 4
-    assert found.hint is not None and hints.RETIMED in found.hint.notes
+    result = solve(replace(plain, unshard_memory=1), hint=hint, workers=1)
+    assert result.schedule is not None and len(besides_of(result.schedule)) == 4
+    assert result.hint is not None and hints.RETIMED in result.hint.notes
 
 
 def test_split_backwards_are_made_whole_where_all_must_be() -> None:
     """Every BW at the place of its B: F F F BW F BW .. on device 0, that is 1F1B's order."""
-    given = evaluate(UNIT, "zb-h1")
-    result = solve(UNIT, backward_kind="whole", hint=given)
+    schedule = evaluate(UNIT, "zb-h1")
+    result = solve(UNIT, backward_kind="whole", hint=schedule)
     assert result.hint.notes == (hints.JOINED,)
     assert set(result.schedule.kind) == {OpKind.F, OpKind.BW}
     assert result.value == 33
@@ -176,25 +176,25 @@ def test_nothing_is_followed_where_no_schedule_is() -> None:
 @pytest.mark.usefixtures("alone")
 def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
     """With room for one, one microbatch after the other is all there is: 8 x (4 F + 4 B + W)."""
-    for limit, least in ((1, 72), (3, 27)):
+    for limit, minimum in ((1, 72), (3, 27)):
         result = solve(UNIT, mem_limit=limit, hint=evaluate(UNIT, "zb-2p"))
         assert max(result.schedule.metrics.peak_memory_ticks) <= limit
-        assert result.value >= least
+        assert result.value >= minimum
         assert limit != 1 or result.value == 72
 
 
 def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
-    """Unless a B of no length takes memory."""
+    """Unless a B of no length allocates memory."""
     over = 0
     for seed, case in enumerate(tiny_cases(seed=43, count=150, memory_b=0)):
         kind = "fused" if case.fused else "split"
-        given = schedules.build(case.pipeline, Random(seed), kind)
-        least = minimum_memory(Instance.uniform(case.pipeline, fused=case.fused))
-        tight = schedules.limited(given, least)
+        schedule = schedules.build(case.pipeline, Random(seed), kind)
+        minimum = minimum_memory(Instance.uniform(case.pipeline, fused=case.fused))
+        tight = schedules.limited(schedule, minimum)
         orders = repair(tight, Instance.uniform(tight.pipeline, fused=case.fused))
         assert orders is not None, case
-        made = timing.schedule(tight.pipeline, orders)
-        assert verify(made) == [], case
+        timed = timing.schedule(tight.pipeline, orders)
+        assert verify(timed) == [], case
         over += not tight.fits_limits
     assert over > 50
 
@@ -232,10 +232,10 @@ def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
 
 def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
     """An eager schedule of a pipeline whose operations come in turn."""
-    given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
-    orders = repair(given, Instance(UNIT, BackwardKind.SPLIT))
+    schedule = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
+    orders = repair(schedule, Instance(UNIT, BackwardKind.SPLIT))
     assert orders is not None
-    assert timing.schedule(UNIT, orders).makespan == given.makespan == 30
+    assert timing.schedule(UNIT, orders).makespan == schedule.makespan == 30
 
 
 def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search(
@@ -245,9 +245,9 @@ def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search(
 
     The clock stands still.
     """
-    given = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
+    schedule = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
     past, now = time.monotonic(), time.monotonic()
-    assert repair(given, Instance(UNIT, BackwardKind.SPLIT), deadline=past) is None
+    assert repair(schedule, Instance(UNIT, BackwardKind.SPLIT), deadline=past) is None
     monkeypatch.setattr(time, "monotonic", lambda: now)
     long = Pipeline(stages=4, batches=2000)
     tried = len(list(initial_schedules(split(long))))
@@ -282,14 +282,14 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
             continue
         if own.layout == pipeline.layout:
             expected.append(split_whole(pipeline, orders))
-    _, *found = (each.orders for each in initial_schedules(split(pipeline)) if each is not None)
-    assert len(found) == len(expected) > 0
-    for given, one in zip(found, expected, strict=True):
-        assert [order.tolist() for order in given] == [order.tolist() for order in one]
+    _, *starts = (each.orders for each in initial_schedules(split(pipeline)) if each is not None)
+    assert len(starts) == len(expected) > 0
+    for start, expected_orders in zip(starts, expected, strict=True):
+        assert [order.tolist() for order in start] == [order.tolist() for order in expected_orders]
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "words"),
+    ("pipeline", "message"),
     [
         (Pipeline(stages=4, batches=6), "8 microbatches, not 6"),
         (Pipeline(stages=3, batches=8), "4 devices, not 3"),
@@ -298,28 +298,28 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
         (Pipeline(stages=4, batches=8, placement=[3, 2, 1, 0]), "stage 0 sits on device 0, not 3"),
     ],
 )
-def test_a_hint_of_another_pipeline_is_refused(pipeline: Pipeline, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
+def test_a_hint_of_another_pipeline_is_refused(pipeline: Pipeline, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         solve(pipeline, hint=evaluate(UNIT, "1f1b"))
     assert str(caught.value).startswith("hint: it is of another p")
 
 
 def test_a_hint_that_breaks_a_rule_is_refused() -> None:
-    given = slow()
-    early = changed(given, start=given.start - (given.start == 4))
+    hint = slow()
+    early = changed(hint, start=hint.start - (hint.start == 4))
     with pytest.raises(InputError, match=r"hint: duration: .*`ppopt verify` lists all"):
-        solve(given.pipeline, hint=early)
+        solve(hint.pipeline, hint=early)
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_bound_known_before_counts() -> None:
     """Proved at a larger limit, say: 72 for one microbatch at a time is 8 x (4 F + 4 B + W)."""
     problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, BackwardKind.SPLIT)
-    given = hints.read_hint(problem, evaluate(UNIT, "zb-h1"))
+    hint = hints.read_hint(problem, evaluate(UNIT, "zb-h1"))
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
     options = SolveOptions(Deadline.after(60))
     for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):
-        result = solving.search_from(hints.WarmStart(given, bound=bound), problem, options)
+        result = solving.search_from(hints.WarmStart(hint, bound=bound), problem, options)
         assert (result.value, result.status) == (72, status)
     assert result.proof == "proved before"
 
@@ -328,9 +328,9 @@ class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
         done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.json")
         line = "solve --stages 4 --batches 8 --mem-limit --hint"
-        found = shown(line, tmp_path / "a.json", "-o", tmp_path / "b.json")
-        hint = found.pop("hint")
-        assert_types(found, OF_SOLVE)
+        output = json_of(line, tmp_path / "a.json", "-o", tmp_path / "b.json")
+        hint = output.pop("hint")
+        assert_types(output, OF_SOLVE)
         assert_types(
             hint,
             {
@@ -357,31 +357,31 @@ class TestCommand:
     def test_without_flags_the_pipeline_is_that_of_the_hint(self, tmp_path: Path) -> None:
         times = "--forward-times 1,2 --p2p-time 0.5"
         done(f"eval 1f1b --stages 2 --batches 3 {times} --quiet -o", tmp_path / "a.json")
-        own = shown("solve --hint", tmp_path / "a.json")
-        named = shown(f"solve --stages 2 --batches 3 {times} --hint", tmp_path / "a.json")
+        own = json_of("solve --hint", tmp_path / "a.json")
+        named = json_of(f"solve --stages 2 --batches 3 {times} --hint", tmp_path / "a.json")
         assert own["value"] == named["value"]
         assert own["mem_limit"] is None
-        assert shown("solve --mem-limit --hint", tmp_path / "a.json")["mem_limit"] == [2, 2]
+        assert json_of("solve --mem-limit --hint", tmp_path / "a.json")["mem_limit"] == [2, 2]
 
     def test_an_order_of_pytorch(self, tmp_path: Path) -> None:
         """Its pipeline is that of the order, timed by the flags: 1F1B takes 2 x 33 here."""
         done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.csv")
         times = "--forward-times 2 --mem-limit 4"
         for flags in (times, f"--stages 4 --batches 8 {times}"):
-            found = shown(f"solve {flags} --hint", tmp_path / "a.csv")
-            assert (found["hint"]["value"], found["value"]) == (66, 54)
+            output = json_of(f"solve {flags} --hint", tmp_path / "a.csv")
+            assert (output["hint"]["value"], output["value"]) == (66, 54)
         ran = run("solve --stages 4 --batches 6 --hint", tmp_path / "a.csv")
         assert (ran.code, ran.out) == (2, "")
         assert "8 microbatches" in ran.err
 
     @pytest.mark.parametrize(
-        ("line", "words"),
+        ("line", "message"),
         [
             ("solve --hint", "none.json: cannot be read"),
             ("solve --stages 2 --batches 2 --hint", "none.json: cannot be read"),
         ],
     )
-    def test_refused(self, line: str, words: str, tmp_path: Path) -> None:
+    def test_refused(self, line: str, message: str, tmp_path: Path) -> None:
         ran = run(line, tmp_path / "none.json")
         assert (ran.code, ran.out) == (2, "")
-        assert words in ran.err
+        assert message in ran.err

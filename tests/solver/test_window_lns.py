@@ -69,15 +69,15 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         problem, start = network.problem, alone(network)
         best = exhaustive.best(problem.pipeline, fused=problem.fused, objective="makespan")
         assert best is not None
-        found = upright(network, start, 0, network.size).reoptimise(LIMITS)
-        assert found.complete
-        if found.order is None:
+        outcome = upright(network, start, 0, network.size).reoptimise(LIMITS)
+        assert outcome.complete
+        if outcome.order is None:
             assert network.value(start) == best
             continue
         bettered += 1
-        made = network.earliest_starts(found.order)
-        assert network.value(made) == best
-        assert upright(network, made, 0, network.size).reoptimise(LIMITS).order is None
+        starts = network.earliest_starts(outcome.order)
+        assert network.value(starts) == best
+        assert upright(network, starts, 0, network.size).reoptimise(LIMITS).order is None
     assert bettered > 30
 
 
@@ -88,23 +88,25 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         value = network.value(start)
         first, after = sorted(rng.sample(range(network.size + 1), 2))
         cut = Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, after)
-        found = cut.reoptimise(LIMITS)
-        if found.order is None:
+        outcome = cut.reoptimise(LIMITS)
+        if outcome.order is None:
             continue
         bettered += 1
         order = list(cut.whole.order)
-        order[first:after] = found.order
-        made = network.schedule(network.earliest_starts(order))
-        assert verify(made) == []
-        assert made.fits_limits
-        assert made.metrics.makespan_ticks < value
+        order[first:after] = outcome.order
+        schedule = network.schedule(network.earliest_starts(order))
+        assert verify(schedule) == []
+        assert schedule.fits_limits
+        assert schedule.metrics.makespan_ticks < value
     assert bettered > 20
 
 
 def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
     """No order is below its least, and none shortens the run where it cannot improve."""
     rng, without_gain, better = Random(75), 0, 0
-    for network in chain.from_iterable(repeat(one, 3) for one in feasible(middle_cases(75, 150))):
+    for network in chain.from_iterable(
+        repeat(network, 3) for network in feasible(middle_cases(75, 150))
+    ):
         start, size = settled(network), rng.randint(2, min(6, network.size))
         value = network.value(start)
         first = rng.randrange(network.size - size + 1)
@@ -154,8 +156,8 @@ def test_a_window_sees_what_holds_memory_around_it() -> None:
     start = alone(network)
     assert network.value(start) == 12
     for first in range(network.size):
-        found = upright(network, start, first, min(network.size, first + 7)).reoptimise(LIMITS)
-        assert (found.order, found.complete) == (None, True)
+        outcome = upright(network, start, first, min(network.size, first + 7)).reoptimise(LIMITS)
+        assert (outcome.order, outcome.complete) == (None, True)
 
 
 def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
@@ -171,19 +173,19 @@ def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:
         seen: list[int] = [network.value(start)]
         budget = waiting(network.problem).budget(seconds, workers)
 
-        def found(made: SemiActiveSchedule) -> None:
-            assert made.value == network.value(made.start) < seen[-1]
-            assert verify(network.schedule(made.start)) == []
-            seen.append(made.value)
+        def accept(accepted: SemiActiveSchedule) -> None:
+            assert accepted.value == network.value(accepted.start) < seen[-1]
+            assert verify(network.schedule(accepted.start)) == []
+            seen.append(accepted.value)
 
         current = SemiActiveSchedule.of(network, start)
-        end = WindowSearch(network, Random(3)).search(current, budget, found)
+        end = WindowSearch(network, Random(3)).search(current, budget, accept)
         assert end.value == seen[-1]
         return end.start
 
-    one = run(1, 1.0)
-    assert network.value(one) < network.value(start)
-    assert run(1, 1.0) == one
+    starts = run(1, 1.0)
+    assert network.value(starts) < network.value(start)
+    assert run(1, 1.0) == starts
     assert any(
         network.value(run(2, seconds)) < network.value(start) for seconds in (1.0, 10.0, 100.0)
     )

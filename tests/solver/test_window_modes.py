@@ -36,9 +36,9 @@ def schedules(seed: int, count: int, ops: int) -> Iterator[Schedule]:
             field: [max(drawn.num_chunks, time) for time in getattr(drawn, field)]
             for field in ("forward", "backward_input", "weight", "backward")
         }
-        made = build(replace(drawn, **longer), rng, "mixed", paired=False)
-        if made.fits_limits:
-            yield made
+        schedule = build(replace(drawn, **longer), rng, "mixed", paired=False)
+        if schedule.fits_limits:
+            yield schedule
 
 
 def settled(schedule: Schedule) -> SemiActiveSchedule:
@@ -54,12 +54,12 @@ def timed(schedule: SemiActiveSchedule) -> Schedule:
 
 def reordered(window: Window) -> SemiActiveSchedule | None:
     """The schedule with what a window finds, if it finds any."""
-    found = window.reoptimise(LIMITS)
-    if found.order is None:
+    outcome = window.reoptimise(LIMITS)
+    if outcome.order is None:
         return None
     order = list(window.whole.order)
-    order[window.first : window.after] = found.order
-    return window.whole.schedule.changed(order, found.flips)
+    order[window.first : window.after] = outcome.order
+    return window.whole.schedule.changed(order, outcome.flips)
 
 
 def test_a_network_keeps_the_schedule() -> None:
@@ -70,16 +70,16 @@ def test_a_network_keeps_the_schedule() -> None:
     both = 0
     for schedule in schedules(81, 300, 24):
         current = settled(schedule)
-        again = timed(current)
-        kinds = [sorted(one.kind.tolist()) for one in (schedule, again)]
+        retimed = timed(current)
+        kinds = [sorted(timed_schedule.kind.tolist()) for timed_schedule in (schedule, retimed)]
         assert kinds[0] == kinds[1]
-        assert verify(again) == []
-        assert current.value == again.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
+        assert verify(retimed) == []
+        assert current.value == retimed.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
         both += {OpKind.B, OpKind.BW} <= set(kinds[0])
-        orders = timing.schedule(again.pipeline, again.orders, Objective.MAKESPAN)
-        assert orders == again
+        orders = timing.schedule(retimed.pipeline, retimed.orders, Objective.MAKESPAN)
+        assert orders == retimed
         there = current.network.without_absent(current.start)
-        network = OperationNetwork(mixed(again.pipeline))
+        network = OperationNetwork(mixed(retimed.pipeline))
         assert SemiActiveSchedule.of(network, there).start == current.start
         flipped = current.changed(current.order, range(current.network.choices))
         assert flipped.changed(flipped.order, range(current.network.choices)).value == current.value
@@ -93,14 +93,14 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         best = exhaustive.best_mixed(schedule.pipeline, objective="makespan")
         current = settled(schedule)
         whole = TopologicalOrder(current)
-        found = reordered(Window(whole, 0, current.network.size))
-        if found is None:
+        order = reordered(Window(whole, 0, current.network.size))
+        if order is None:
             assert current.value == best
             continue
         improved += 1
-        assert found.value == best
-        whole = TopologicalOrder(found)
-        assert reordered(Window(whole, 0, found.network.size)) is None
+        assert order.value == best
+        whole = TopologicalOrder(order)
+        assert reordered(Window(whole, 0, order.network.size)) is None
     assert improved > 15
 
 
@@ -118,9 +118,9 @@ def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
     backward, weight = (row * current.network.choices + slot for row in (1, 2))
     first = whole.position[backward]
     assert whole.position[weight] == first + 1
-    found = reordered(Window(whole, first, first + 2))
-    assert (found and found.value) == value
-    assert found is None or timed(found).metrics.makespan_ticks == value
+    order = reordered(Window(whole, first, first + 2))
+    assert (order and order.value) == value
+    assert order is None or timed(order).metrics.makespan_ticks == value
 
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:
@@ -129,15 +129,15 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         current = settled(schedule)
         first, after = sorted(rng.sample(range(current.network.size + 1), 2))
         window = Window(TopologicalOrder(current), first, after)
-        found = reordered(window)
-        if found is None:
+        order = reordered(window)
+        if order is None:
             continue
         improved += 1
-        flips += int((found.network.modes != current.network.modes).any())
-        made = timed(found)
-        assert verify(made) == []
-        assert made.fits_limits
-        assert made.metrics.makespan_ticks == found.value < current.value
+        flips += int((order.network.modes != current.network.modes).any())
+        reordered_schedule = timed(order)
+        assert verify(reordered_schedule) == []
+        assert reordered_schedule.fits_limits
+        assert reordered_schedule.metrics.makespan_ticks == order.value < current.value
     assert improved > 20
     assert flips > 10
 

@@ -22,16 +22,16 @@ def test_the_least_limit_is_exact() -> None:
     seen = 0
     for case in tiny_cases(36, 150, ops=14, heavy=True, weight_workspace=None, mem_limit=None):
         instance = Instance.uniform(case.pipeline, fused=case.fused)
-        if not all(one.duration for one in instance.classes):
+        if not all(operation_class.duration for operation_class in instance.classes):
             continue
-        least = minimum_memory(instance)
-        in_units = [case.pipeline.ticks.memory(amount) for amount in least]
+        minimum = minimum_memory(instance)
+        in_units = [case.pipeline.ticks.memory(amount) for amount in minimum]
         enough = replace(case.pipeline, mem_limit=in_units)
-        found = exhaustive.best(enough, fused=case.fused, objective="makespan")
-        assert found is not None, case
-        for device, amount in enumerate(least):
+        optimum = exhaustive.best(enough, fused=case.fused, objective="makespan")
+        assert optimum is not None, case
+        for device, amount in enumerate(minimum):
             if amount > case.pipeline.ticks.static[device]:
-                tight = [Fraction(10**4)] * len(least)
+                tight = [Fraction(10**4)] * len(minimum)
                 tight[device] = case.pipeline.ticks.memory(amount - 1)
                 less = replace(case.pipeline, mem_limit=tight)
                 assert exhaustive.best(less, fused=case.fused, objective="makespan") is None, case
@@ -50,35 +50,35 @@ def test_workspace_of_w_is_at_least_what_it_says() -> None:
     refused = solve(replace(pipe, mem_limit=3.5), backward_kind="split", time_limit=600)
     assert refused.status is Status.INFEASIBLE
     assert "device 0 needs 4" in refused.proof
-    assert "one that works on every device is at least 4" in refused.proof
+    assert "a limit for all devices must be at least 4" in refused.proof
 
 
 def test_a_workspace_no_operation_has_time_for_is_never_held() -> None:
     """B takes no time: at its instant the workspace is given before it is taken."""
     pipe = Pipeline(stages=2, batches=3, backward_input=0, input_workspace=9, mem_limit=2)
-    found = solve(pipe, time_limit=600)
-    assert found.status is Status.OPTIMAL
-    assert found.value == solve(replace(pipe, input_workspace=None), time_limit=600).value
-    assert recheck(found).verdict is Verdict.CONFIRMED
+    result = solve(pipe, time_limit=600)
+    assert result.status is Status.OPTIMAL
+    assert result.value == solve(replace(pipe, input_workspace=None), time_limit=600).value
+    assert recheck(result).verdict is Verdict.CONFIRMED
 
 
 def test_recompute_costs_time_and_saves_memory() -> None:
     """Four devices: with a tenth kept, 1F1B's four activations come down to 1.3."""
     plain = Pipeline(stages=4, batches=8)
     full = replace(plain, kept=0.1, recompute_time=1)
-    for pipe, most in ((plain, 4), (full, Fraction("1.3"))):
-        made = solve(replace(pipe, mem_limit=most), backward_kind="whole", time_limit=600)
-        assert made.schedule is not None
-        assert verify(made.schedule) == []
+    for pipe, limit in ((plain, 4), (full, Fraction("1.3"))):
+        result = solve(replace(pipe, mem_limit=limit), backward_kind="whole", time_limit=600)
+        assert result.schedule is not None
+        assert verify(result.schedule) == []
     assert (
         solve(replace(plain, mem_limit="1.3"), backward_kind="whole", time_limit=600).value
         == 8 * 12
     )
-    assert made.value == (8 + 3) * (1 + 3)
+    assert result.value == (8 + 3) * (1 + 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "fused", "whole_only"),
+    ("fields", "fused", "whole_only"),
     [
         ({}, False, False),
         ({"workspace": 2}, False, False),
@@ -88,26 +88,26 @@ def test_recompute_costs_time_and_saves_memory() -> None:
     ],
 )
 def test_a_proof_says_where_whole_backwards_may_do_better(
-    given: dict[str, Any], fused: bool, whole_only: bool
+    fields: dict[str, Any], fused: bool, whole_only: bool
 ) -> None:
-    found = solve(
-        Pipeline(stages=1, batches=2, **given),
+    result = solve(
+        Pipeline(stages=1, batches=2, **fields),
         backward_kind=BackwardKind.uniform(fused=fused),
         time_limit=600,
     )
-    assert found.status is Status.OPTIMAL
-    assert ("all split" in (found.proof or "")) == whole_only
+    assert result.status is Status.OPTIMAL
+    assert ("all split" in (result.proof or "")) == whole_only
 
 
 def test_middle_pipelines_are_valid() -> None:
     rng = Random(37)
     for _ in range(12):
         case = draw(rng, devices=4, batches=10, ops=120, heavy=True)
-        found = solve(
+        result = solve(
             case.pipeline,
             backward_kind=case.backward_kind,
             time_limit=0.3,
             workers=1,
         )
-        if found.schedule is not None:
-            assert verify(found.schedule) == []
+        if result.schedule is not None:
+            assert verify(result.schedule) == []

@@ -28,17 +28,19 @@ def pipe(p: int, m: int, times: tuple[int, int, int, int] = TIMES[0], **more: An
     )
 
 
-def idle(made: Schedule) -> list[Fraction]:
-    figures = made.metrics
-    return [made.pipeline.ticks.time(figures.makespan_ticks - busy) for busy in figures.busy_ticks]
+def idle(schedule: Schedule) -> list[Fraction]:
+    figures = schedule.metrics
+    return [
+        schedule.pipeline.ticks.time(figures.makespan_ticks - busy) for busy in figures.busy_ticks
+    ]
 
 
-def makespan(made: Schedule) -> Fraction:
-    return made.pipeline.ticks.time(made.metrics.makespan_ticks)
+def makespan(schedule: Schedule) -> Fraction:
+    return schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
 
 
-def peaks(made: Schedule) -> list[Fraction]:
-    return [made.pipeline.ticks.memory(peak) for peak in made.metrics.peak_memory_ticks]
+def peaks(schedule: Schedule) -> list[Fraction]:
+    return [schedule.pipeline.ticks.memory(peak) for peak in schedule.metrics.peak_memory_ticks]
 
 
 class TestDualPipe:
@@ -54,8 +56,8 @@ class TestDualPipe:
         self, p: int, m: int, pair: int, total: int, waits: list[int]
     ) -> None:
         """Runs of DeepSeek's own order, F = B = W = 1."""
-        made = evaluate(pipe(p, m, (1, 1, 1, pair)), "dualpipe")
-        assert (makespan(made), idle(made)) == (total, waits)
+        schedule = evaluate(pipe(p, m, (1, 1, 1, pair)), "dualpipe")
+        assert (makespan(schedule), idle(schedule)) == (total, waits)
 
     @pytest.mark.parametrize("times", F_AS_B)
     @pytest.mark.parametrize("p", [2, 4, 6, 8])
@@ -65,21 +67,21 @@ class TestDualPipe:
     ) -> None:
         """(p/2 - 1)(O + BW - 3 W); p + 1 activations (arXiv 2412.19437, table 2)."""
         _, b, w, pair = times
-        made = evaluate(pipe(p, 2 * p + extra, times), "dualpipe")
-        assert max(idle(made)) == (p // 2 - 1) * (pair + b + w - 3 * w)
-        assert max(peaks(made)) == p + 1
+        schedule = evaluate(pipe(p, 2 * p + extra, times), "dualpipe")
+        assert max(idle(schedule)) == (p // 2 - 1) * (pair + b + w - 3 * w)
+        assert max(peaks(schedule)) == p + 1
 
     def test_static_memory_is_there_twice(self) -> None:
         """Device d holds stages d and p - 1 - d."""
-        made = evaluate(pipe(4, 8, static=[1, 2, 4, 8]), "dualpipe")
+        schedule = evaluate(pipe(4, 8, static=[1, 2, 4, 8]), "dualpipe")
         alone = evaluate(pipe(4, 8), "dualpipe")
-        both = [peak - less for peak, less in zip(peaks(made), peaks(alone), strict=True)]
+        both = [peak - less for peak, less in zip(peaks(schedule), peaks(alone), strict=True)]
         assert both == [9, 6, 6, 9]
 
     def test_order_by_hand(self) -> None:
         """p = 4, m = 8, device 0: step 1 with n = 2, steps 2 to 8 with n = 1; route 1 has 4..7."""
-        made = evaluate(pipe(4, 8), "dualpipe")
-        rows = [row for row in made.rows() if row.device == 0]
+        schedule = evaluate(pipe(4, 8), "dualpipe")
+        rows = [row for row in schedule.rows() if row.device == 0]
         text = [
             ("+" if row.pair != ALONE and row.kind is not F else "") + str(row.op) for row in rows
         ]
@@ -115,9 +117,9 @@ class TestDualPipeV:
     def test_half_of_a_dualpipe(self, p: int, extra: int, times: tuple[int, int, int, int]) -> None:
         """(2p/2 - 1)(O + BW - 3 W) with the times of a chunk; 2p + 1 chunks of memory."""
         _, b, w, pair = times
-        made = evaluate(pipe(p, 2 * p + extra, times, activation=2), "dualpipe-v")
-        assert max(idle(made)) == Fraction((p - 1) * (pair + b + w - 3 * w), 2)
-        assert max(peaks(made)) == min(2 * p + 1, 2 * (2 * p + extra))
+        schedule = evaluate(pipe(p, 2 * p + extra, times, activation=2), "dualpipe-v")
+        assert max(idle(schedule)) == Fraction((p - 1) * (pair + b + w - 3 * w), 2)
+        assert max(peaks(schedule)) == min(2 * p + 1, 2 * (2 * p + extra))
 
     def test_too_few_microbatches(self) -> None:
         with pytest.raises(NotApplicableError, match="batches: 7 do not fill strategy dualpipe-v"):
@@ -138,9 +140,9 @@ class TestChimera:
     @pytest.mark.parametrize("units", [1, 2, 5])
     def test_memory(self, p: int, units: int) -> None:
         """From p/2 + 1 activations at the ends to p in the middle (table 2)."""
-        found = peaks(evaluate(Pipeline(stages=p, batches=p * units), "chimera"))
-        assert (min(found), max(found)) == (p // 2 + 1, p)
-        assert found == found[::-1]
+        peaks_of_devices = peaks(evaluate(Pipeline(stages=p, batches=p * units), "chimera"))
+        assert (min(peaks_of_devices), max(peaks_of_devices)) == (p // 2 + 1, p)
+        assert peaks_of_devices == peaks_of_devices[::-1]
 
     @pytest.mark.parametrize("m", [2, 4, 6, 10, 14])
     def test_any_even_number_of_microbatches_runs(self, m: int) -> None:
@@ -163,9 +165,9 @@ class TestOverlapped1F1B:
         """p(F + BW) + (m - 1) O: the last device waits for its first F alone."""
         f, b, w, pair = times
         m = 2 * p - 1 + extra
-        made = evaluate(pipe(p, m, times), "1f1b-overlap")
-        assert makespan(made) == p * (f + b + w) + (m - 1) * pair
-        assert peaks(made) == [min(m, 2 * (p - i)) for i in range(p)]
+        schedule = evaluate(pipe(p, m, times), "1f1b-overlap")
+        assert makespan(schedule) == p * (f + b + w) + (m - 1) * pair
+        assert peaks(schedule) == [min(m, 2 * (p - i)) for i in range(p)]
 
     @pytest.mark.parametrize("times", TIMES)
     @pytest.mark.parametrize("v", [1, 2, 3])
@@ -173,20 +175,20 @@ class TestOverlapped1F1B:
         """(p - 1 + w)(F + BW) + (m v - w) O for chunks, w = (v - 1) p + 1."""
         f, b, w, pair = times
         p, m = 3, 12
-        made = evaluate(pipe(p, m, times, chunks=v), "interleaved-overlap")
+        schedule = evaluate(pipe(p, m, times, chunks=v), "interleaved-overlap")
         warm = (v - 1) * p + 1
         expected = (p - 1 + warm) * (f + b + w) + (m * v - warm) * pair
-        assert makespan(made) == Fraction(expected, v)
+        assert makespan(schedule) == Fraction(expected, v)
 
     @pytest.mark.parametrize("group", range(3, 13))
     def test_group_sizes_run_or_are_refused(self, group: int) -> None:
         for m in range(1, 13):
-            given = Pipeline(stages=3, batches=m, chunks=2)
+            pipeline = Pipeline(stages=3, batches=m, chunks=2)
             if m <= group or m % group == 0 or m % group >= 3:
-                evaluate(given, "interleaved-overlap", options=Options(group_size=group))
+                evaluate(pipeline, "interleaved-overlap", options=Options(group_size=group))
             else:
                 with pytest.raises(NotApplicableError, match=f"group_size: {group} deadlocks"):
-                    evaluate(given, "interleaved-overlap", options=Options(group_size=group))
+                    evaluate(pipeline, "interleaved-overlap", options=Options(group_size=group))
 
 
 class TestSeq1F1B:
@@ -195,19 +197,21 @@ class TestSeq1F1B:
     @pytest.mark.parametrize("m", [1, 2, 7])
     def test_makespan_and_memory(self, p: int, k: int, m: int) -> None:
         """(m k + p - 1)(F + BW) / k; min(m k, p - i + k - 1) slices on stage i."""
-        made = evaluate(Pipeline(stages=p, batches=m, slices=k, forward=3, backward=5), "seq-1f1b")
-        assert makespan(made) == Fraction((m * k + p - 1) * 8, k)
-        assert peaks(made) == [Fraction(min(m * k, p - i + k - 1), k) for i in range(p)]
+        schedule = evaluate(
+            Pipeline(stages=p, batches=m, slices=k, forward=3, backward=5), "seq-1f1b"
+        )
+        assert makespan(schedule) == Fraction((m * k + p - 1) * 8, k)
+        assert peaks(schedule) == [Fraction(min(m * k, p - i + k - 1), k) for i in range(p)]
 
     def test_one_slice_is_1f1b(self) -> None:
-        made = evaluate(Pipeline(stages=3, batches=5, slices=1), "seq-1f1b")
+        schedule = evaluate(Pipeline(stages=3, batches=5, slices=1), "seq-1f1b")
         plain = evaluate(Pipeline(stages=3, batches=5), "1f1b")
-        assert [row[:6] for row in made.rows()] == [row[:6] for row in plain.rows()]
+        assert [row[:6] for row in schedule.rows()] == [row[:6] for row in plain.rows()]
 
     def test_order_by_hand(self) -> None:
         """Two stages, two microbatches, two slices: the last slice's backward comes first."""
-        made = evaluate(Pipeline(stages=2, batches=2), "seq-1f1b")
-        assert [str(row.op) for row in made.rows() if row.device == 1] == [
+        schedule = evaluate(Pipeline(stages=2, batches=2), "seq-1f1b")
+        assert [str(row.op) for row in schedule.rows() if row.device == 1] == [
             *("1F0", "1F0s1", "1BW0s1", "1F1", "1BW0", "1F1s1", "1BW1s1", "1BW1"),
         ]
 
@@ -221,18 +225,18 @@ class TestSeq1F1B:
 class TestPairTimes:
     def test_default_is_the_sum(self) -> None:
         """Without a time of their own, F and BW as one take what they take one by one."""
-        given = Pipeline(stages=3, batches=7, forward=[2, 3, 4], backward=[5, 7, 6])
-        made = evaluate(given, "1f1b-overlap")
-        for row in made.rows():
+        pipeline = Pipeline(stages=3, batches=7, forward=[2, 3, 4], backward=[5, 7, 6])
+        schedule = evaluate(pipeline, "1f1b-overlap")
+        for row in schedule.rows():
             if row.pair != ALONE:
-                assert made.pipeline.ticks.time(row.end - row.start) == (7, 10, 10)[row.stage]
+                assert schedule.pipeline.ticks.time(row.end - row.start) == (7, 10, 10)[row.stage]
 
     def test_unequal_stages_save_the_smaller_saving(self) -> None:
         """Stages 0 and 3 save 1 and 2 of 3 + 6: F of either with BW of the other takes 8."""
-        given = Pipeline(stages=4, batches=8, forward=3, backward=6, overlap=[8, 9, 9, 7])
-        made = evaluate(given, "dualpipe")
-        pairs = [row for row in made.rows() if row.device == 0 and row.pair != ALONE]
-        assert {made.pipeline.ticks.time(row.end - row.start) for row in pairs} == {8}
+        pipeline = Pipeline(stages=4, batches=8, forward=3, backward=6, overlap=[8, 9, 9, 7])
+        schedule = evaluate(pipeline, "dualpipe")
+        pairs = [row for row in schedule.rows() if row.device == 0 and row.pair != ALONE]
+        assert {schedule.pipeline.ticks.time(row.end - row.start) for row in pairs} == {8}
 
     @pytest.mark.parametrize("kind", [B, BW])
     def test_a_pair_takes_no_less_than_the_longer(self, kind: OpKind) -> None:
@@ -250,23 +254,25 @@ class TestPairTimes:
     def test_two_stages_take_no_less_than_the_shortest_of_three(self) -> None:
         """The stages save 7 and 6. F = 1 with BW = 1 would take 2 - 6; both alone take 1, and the
         pairs stated 2 and 3. F = 8 with BW = 8 takes 16 - 6."""
-        given = Pipeline(stages=2, batches=2, forward=[1, 8], backward=[8, 1], overlap=[2, 3])
-        times = [given.ticks.pair_time(0, BW, 1), given.ticks.pair_time(1, BW, 0)]
-        assert list(map(given.ticks.time, times)) == [1, 10]
+        pipeline = Pipeline(stages=2, batches=2, forward=[1, 8], backward=[8, 1], overlap=[2, 3])
+        times = [pipeline.ticks.pair_time(0, BW, 1), pipeline.ticks.pair_time(1, BW, 0)]
+        assert list(map(pipeline.ticks.time, times)) == [1, 10]
 
     def test_a_matrix_says_the_time_of_every_pair(self) -> None:
         """F of a stage by row, BW by column; recompute of the BW comes on top."""
-        given = Pipeline(stages=2, batches=2, overlap=[[2, 5], [7, 3]], recompute_time=[0, 1])
-        times = [given.ticks.pair_time(one, BW, other) for one in (0, 1) for other in (0, 1)]
+        pipeline = Pipeline(stages=2, batches=2, overlap=[[2, 5], [7, 3]], recompute_time=[0, 1])
+        times = [
+            pipeline.ticks.pair_time(first, BW, second) for first in (0, 1) for second in (0, 1)
+        ]
         assert times == [2, 6, 7, 4]
 
     def test_chunks_and_slices_cut_a_matrix(self) -> None:
-        given = Pipeline(stages=2, batches=2, chunks=2, slices=2, overlap=[[4, 8], [12, 16]])
-        times = tuple(map(tuple, given.costs.overlap))
+        pipeline = Pipeline(stages=2, batches=2, chunks=2, slices=2, overlap=[[4, 8], [12, 16]])
+        times = tuple(map(tuple, pipeline.costs.overlap))
         assert times == ((1, 2, 1, 2), (3, 4, 3, 4)) * 2
 
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("overlap", "message"),
         [
             (0, "overlap: stage 0: 0 is not above 0"),
             ([2, 0], "overlap: stage 1: 0 is not above 0"),
@@ -279,9 +285,9 @@ class TestPairTimes:
             ([1, 2, 3], "overlap: has 3 entries for 2 stages"),
         ],
     )
-    def test_other_times_are_refused(self, given: Any, message: str) -> None:
+    def test_other_times_are_refused(self, overlap: Any, message: str) -> None:
         with pytest.raises(InputError, match=message):
-            Pipeline(stages=2, batches=2, overlap=given)
+            Pipeline(stages=2, batches=2, overlap=overlap)
 
     @pytest.mark.parametrize("times", [2, [[2, 1], [3, 2]]])
     @pytest.mark.parametrize(
@@ -291,10 +297,10 @@ class TestPairTimes:
         self, strategy: str, times: Any
     ) -> None:
         """Pairs take what is stated, where BW alone takes 4; the verifier agrees."""
-        given = Pipeline(stages=2, batches=6, backward=4, overlap=times)
-        made = evaluate(given, strategy)
-        assert verify(made) == []
-        pairs = [row for row in made.rows() if row.pair != ALONE and row.op.kind is BW]
+        pipeline = Pipeline(stages=2, batches=6, backward=4, overlap=times)
+        schedule = evaluate(pipeline, strategy)
+        assert verify(schedule) == []
+        pairs = [row for row in schedule.rows() if row.pair != ALONE and row.op.kind is BW]
         assert pairs
-        ticks, longest = made.pipeline.ticks, Fraction(4, made.pipeline.num_chunks)
+        ticks, longest = schedule.pipeline.ticks, Fraction(4, schedule.pipeline.num_chunks)
         assert all(ticks.time(row.end - row.start) < longest for row in pairs)

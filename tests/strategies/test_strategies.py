@@ -1,4 +1,4 @@
-"""Hand strategies against their published formulas, figures and conditions."""
+"""Strategies against their published formulas, figures and conditions."""
 
 from __future__ import annotations
 
@@ -25,35 +25,37 @@ from ppopt.problem.operation import OpKind
 from ppopt.strategies import names, registry, resolve
 from ppopt.strategies.building_block import Passes
 from ppopt.strategies.one_f_one_b_v import one_f_one_b_v_block
-from ppopt.studies.grid import axis
+from ppopt.studies.sweep_grid import axis
 
 SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
 
 
-def figure(made: Schedule, objective: Objective = Objective.MAKESPAN) -> float:
-    return float(made.pipeline.ticks.time(made.metrics.value_ticks(objective)))
+def figure(schedule: Schedule, objective: Objective = Objective.MAKESPAN) -> float:
+    return float(schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective)))
 
 
-def orders(made: Schedule) -> list[list[str]]:
+def orders(schedule: Schedule) -> list[list[str]]:
     """The operations of every device in order."""
-    return [[str(made.pipeline.op(code)) for code in order] for order in made.orders]
+    return [[str(schedule.pipeline.op(code)) for code in order] for order in schedule.orders]
 
 
-def peaks(made: Schedule) -> list[float]:
-    return [float(made.pipeline.ticks.memory(peak)) for peak in made.metrics.peak_memory_ticks]
+def peaks(schedule: Schedule) -> list[float]:
+    return [
+        float(schedule.pipeline.ticks.memory(peak)) for peak in schedule.metrics.peak_memory_ticks
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", names())
 def test_every_strategy_runs_with_defaults_alone(name: str, size: tuple[int, int]) -> None:
-    given = Pipeline(stages=size[0], batches=size[1])
+    pipeline = Pipeline(stages=size[0], batches=size[1])
     if reason := condition(name, *size):
         with pytest.raises(NotApplicableError, match=reason):
-            evaluate(given, name)
+            evaluate(pipeline, name)
         return
-    made = evaluate(given, name)
-    assert made.origin.strategy == name
-    assert (OpKind.B not in made.kind) == registry()[name].fused
+    schedule = evaluate(pipeline, name)
+    assert schedule.origin.strategy == name
+    assert (OpKind.B not in schedule.kind) == registry()[name].fused
 
 
 def condition(name: str, stages: int, batches: int) -> str | None:
@@ -96,8 +98,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("model", PUBLISHED)
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2", "zb-2p"])
 def test_published_bubble_rates(model: str, name: str) -> None:
-    made = evaluate(pipeline_of(read_settings(model)), name, Objective.DEVICE_SPAN)
-    rate = made.metrics.bubble_rate(Objective.DEVICE_SPAN)
+    schedule = evaluate(pipeline_of(read_settings(model)), name, Objective.DEVICE_SPAN)
+    rate = schedule.metrics.bubble_rate(Objective.DEVICE_SPAN)
     assert round(float(rate), 4) == PUBLISHED[model][name]
 
 
@@ -109,14 +111,14 @@ def test_zero_bubble_closed_forms(data: st.DataObject) -> None:
     c = data.draw(st.integers(0, 3))
     w = data.draw(st.integers(max(1, 2 * c), 10))
     f, b = data.draw(st.integers(w, 20)), data.draw(st.integers(w, 20))
-    for depth, idle, least in (
+    for depth, idle, warm_up in (
         (1, (p - 1) * (f + b - w) + 4 * (p - 1) * c, p + 1),
         (2, (p - 1) * (f + b - 2 * w) + 2 * (p - 1) * c, 2 * p - 1),
     ):
-        m = data.draw(st.integers(least, least + 10))
+        m = data.draw(st.integers(warm_up, warm_up + 10))
         pipe = Pipeline(stages=p, batches=m, forward=f, backward_input=b, weight=w, p2p=c)
-        made = evaluate(pipe, f"zb-h{depth}", Objective.DEVICE_SPAN)
-        assert figure(made, Objective.DEVICE_SPAN) == m * (f + b + w) + idle
+        schedule = evaluate(pipe, f"zb-h{depth}", Objective.DEVICE_SPAN)
+        assert figure(schedule, Objective.DEVICE_SPAN) == m * (f + b + w) + idle
 
 
 @pytest.mark.parametrize("p", range(1, 10))
@@ -142,8 +144,8 @@ def test_memory_per_worker(p: int, extra: int) -> None:
 def test_memory_of_interleaved_in_chunks(p: int, v: int) -> None:
     """Rank r = 0..p-1 holds (v - 1)p + 2(p - r - 1) + 1 chunks, at most all of them."""
     m = 3 * p
-    made = evaluate(Pipeline(stages=p, batches=m, chunks=v, activation=v), "interleaved")
-    assert peaks(made) == [min((v - 1) * p + 2 * (p - r - 1) + 1, v * m) for r in range(p)]
+    schedule = evaluate(Pipeline(stages=p, batches=m, chunks=v, activation=v), "interleaved")
+    assert peaks(schedule) == [min((v - 1) * p + 2 * (p - r - 1) + 1, v * m) for r in range(p)]
 
 
 @pytest.mark.parametrize("v", [1, 2, 4])
@@ -173,10 +175,10 @@ def test_interleaved_zero_bubble(p: int, m: int, v: int, times: tuple[int, int, 
         weight=weight,
         activation=v,
     )
-    made = evaluate(pipe, "interleaved-zb")
+    schedule = evaluate(pipe, "interleaved-zb")
     work = m * (forward + backward + weight)
-    assert figure(made) == work + (p - 1) * (forward + backward - weight) / v
-    assert peaks(made) == [min(v * p, v * m)] * p
+    assert figure(schedule) == work + (p - 1) * (forward + backward - weight) / v
+    assert peaks(schedule) == [min(v * p, v * m)] * p
 
 
 @pytest.mark.parametrize(("p", "m"), [(3, 7), (4, 2), (4, 10), (5, 5)])
@@ -191,8 +193,8 @@ def test_interleaved_zero_bubble_of_one_chunk_is_zb_h1(p: int, m: int) -> None:
 
 def test_interleaved_zero_bubble_order_by_hand() -> None:
     """p = v = m = 2: device 1 runs one warm-up chunk, and its first W a step after its first B."""
-    made = evaluate(Pipeline(stages=2, batches=2, chunks=2), "interleaved-zb")
-    assert orders(made) == [
+    schedule = evaluate(Pipeline(stages=2, batches=2, chunks=2), "interleaved-zb")
+    assert orders(schedule) == [
         ["0F0", "0F1", "2F0", "2F1", "2B0", "2W0", "2B1", "2W1", "0B0", "0W0", "0B1", "0W1"],
         ["1F0", "1F1", "3F0", "3B0", "3F1", "3B1", "3W0", "1B0", "3W1", "1B1", "1W0", "1W1"],
     ]
@@ -201,11 +203,11 @@ def test_interleaved_zero_bubble_order_by_hand() -> None:
 @pytest.mark.parametrize(("p", "m", "v"), [(1, 3, 2), (4, 4, 2), (4, 12, 2), (3, 7, 3), (8, 8, 4)])
 def test_looped_bfs(p: int, m: int, v: int) -> None:
     """(p - 1)(F + BW) / v idle where m >= p, m activations (arXiv 2211.05953, section 4)."""
-    made = evaluate(
+    schedule = evaluate(
         Pipeline(stages=p, batches=m, chunks=v, forward=v, backward=2 * v), "looped-bfs"
     )
-    assert figure(made) == 3 * m * v + 3 * (p - 1)
-    assert peaks(made) == [m] * p
+    assert figure(schedule) == 3 * m * v + 3 * (p - 1)
+    assert peaks(schedule) == [m] * p
 
 
 def test_looped_bfs_waits_for_the_loop_with_few_microbatches() -> None:
@@ -213,8 +215,10 @@ def test_looped_bfs_waits_for_the_loop_with_few_microbatches() -> None:
 
     p = 4, m = 2, v = 2, F = 1, BW = 2 of a chunk: 4 + (4 - 1 + 2) forward, twice that backward.
     """
-    made = evaluate(Pipeline(stages=4, batches=2, chunks=2, forward=2, backward=4), "looped-bfs")
-    assert figure(made) == (4 + 5) + 2 * (4 + 5)
+    schedule = evaluate(
+        Pipeline(stages=4, batches=2, chunks=2, forward=2, backward=4), "looped-bfs"
+    )
+    assert figure(schedule) == (4 + 5) + 2 * (4 + 5)
 
 
 @pytest.mark.parametrize("p", range(2, 8))
@@ -227,17 +231,17 @@ def test_hanayo_idles_at_its_ends_alone(p: int, waves: int) -> None:
     waves only add meetings: the idle time stays below a chunk's F per device more.
     """
     pipe = Pipeline(stages=p, batches=p, forward=2 * waves, backward=4 * waves)
-    made = evaluate(pipe, "hanayo", options=Options(waves=waves))
-    idle = figure(made) - p * 6 * waves
+    schedule = evaluate(pipe, "hanayo", options=Options(waves=waves))
+    idle = figure(schedule) - p * 6 * waves
     assert idle == 4 * (p - 1) if waves == 1 else 4 * (p - 1) <= idle < 4 * (p - 1) + p
-    assert max(peaks(made)) <= p
-    assert made.pipeline.num_stages == 2 * waves * p
+    assert max(peaks(schedule)) <= p
+    assert schedule.pipeline.num_stages == 2 * waves * p
 
 
 @pytest.mark.parametrize("batches", [1, 5, 17, 40])
 def test_hanayo_keeps_the_memory_of_1f1b(batches: int) -> None:
-    made = evaluate(Pipeline(stages=4, batches=batches), "hanayo")
-    assert max(peaks(made)) <= 4
+    schedule = evaluate(Pipeline(stages=4, batches=batches), "hanayo")
+    assert max(peaks(schedule)) <= 4
 
 
 def test_zb_1p_holds_at_most_p_activations() -> None:
@@ -260,8 +264,8 @@ def test_zb_2p_on_unequal_stages(data: st.DataObject) -> None:
 
 def test_zb_1p_order_by_hand() -> None:
     """p = 3, m = 4, device 1: one warm-up F; W0 once 2 forwards were done before the step."""
-    made = evaluate(Pipeline(stages=3, batches=4), "zb-1p")
-    order = [str(made.pipeline.op(code)) for code in made.orders[1]]
+    schedule = evaluate(Pipeline(stages=3, batches=4), "zb-1p")
+    order = [str(schedule.pipeline.op(code)) for code in schedule.orders[1]]
     assert order == [
         *("1F0", "1F1", "1B0", "1F2", "1B1", "1W0", "1F3", "1B2", "1W1"),
         *("1B3", "1W2", "1W3"),
@@ -288,18 +292,18 @@ def test_the_default_group_is_the_least_that_works(name: str) -> None:
     """Megatron-LM's default p where p divides m; elsewhere its rule on the remainder decides."""
     for p in range(1, 6):
         for m in range(1, 14):
-            made = evaluate(Pipeline(stages=p, batches=m), name)
+            schedule = evaluate(Pipeline(stages=p, batches=m), name)
             working = [
                 group for group in range(p, max(p, m) + 1) if m <= group or not 0 < m % group < p
             ]
-            assert made.origin.options == {"group_size": working[0]}
+            assert schedule.origin.options == {"group_size": working[0]}
             assert m % p or working[0] == p
 
 
 def test_options_given_are_kept() -> None:
     pipe = Pipeline(stages=2, batches=6)
-    made = evaluate(pipe, "interleaved", options=Options(group_size=3))
-    assert made.origin.options == {"group_size": 3}
+    schedule = evaluate(pipe, "interleaved", options=Options(group_size=3))
+    assert schedule.origin.options == {"group_size": 3}
     assert evaluate(pipe, "hanayo").origin.options == {"waves": 2}
     assert evaluate(pipe, "1f1b").origin.options == {}
 
@@ -310,7 +314,7 @@ def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "fields", "message"),
     [
         ("1f1b", {"chunks": 2}, "chunks: 2 contradicts strategy 1f1b"),
         ("1f1b", {"placement": "v"}, "placement: v contradicts strategy 1f1b"),
@@ -325,9 +329,9 @@ def test_a_permuted_explicit_placement_runs_linear_strategies() -> None:
         ("dualpipe", {"link_mode": "streams"}, "link_mode: streams are PyTorch's"),
     ],
 )
-def test_a_strategy_that_does_not_apply_says_why(name: str, given: dict, message: str) -> None:
+def test_a_strategy_that_does_not_apply_says_why(name: str, fields: dict, message: str) -> None:
     """The pipeline itself is right, so this is no fault of the input."""
-    pipeline = Pipeline(**{"stages": 4, "batches": 8, **given})
+    pipeline = Pipeline(**{"stages": 4, "batches": 8, **fields})
     with pytest.raises(NotApplicableError) as caught:
         evaluate(pipeline, name)
     assert str(caught.value).startswith(message)
@@ -362,9 +366,9 @@ def test_wrong_names_and_options_are_refused(name: str, options: dict, message: 
     ],
 )
 def test_names_of_pytorch_are_understood(names_: str, name: str) -> None:
-    for other in names_.split():
-        assert resolve(other).name == name
-    assert evaluate(Pipeline(stages=2, batches=4), other).origin.strategy == name
+    for alias in names_.split():
+        assert resolve(alias).name == name
+    assert evaluate(Pipeline(stages=2, batches=4), alias).origin.strategy == name
 
 
 def test_results_have_the_names_of_strategies() -> None:
@@ -397,13 +401,13 @@ def test_what_is_in_flight_after_all_moves_is_counted_anew_alike(
 ) -> None:
     """A device holds a chunk from its F to the end of its BW."""
     passes = Passes(one_f_one_b_v_block(devices), batches)
-    held = np.zeros_like(passes.in_flight)
+    counted = np.zeros_like(passes.in_flight)
     for device in range(devices):
         for number in range(4):
             for slot in passes.at[number, device].tolist():
                 if number < 2:
-                    held[device, slot:] += 1
+                    counted[device, slot:] += 1
                 else:
-                    held[device, slot + 1 :] -= 1
-    assert np.array_equal(passes.in_flight, held)
-    assert held.max() <= passes.peak
+                    counted[device, slot + 1 :] -= 1
+    assert np.array_equal(passes.in_flight, counted)
+    assert counted.max() <= passes.peak

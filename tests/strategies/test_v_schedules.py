@@ -25,26 +25,26 @@ NAMES = ("v-min", "v-half", "zbv")
 def in_chunks(devices: int, batches: int, **costs: object) -> Pipeline:
     """Times and activation of one per chunk: a device's share has two of them."""
     split = {} if "backward" in costs else {"backward_input": 2, "weight": 2}
-    given_ = {"forward": 2, "activation": 2} | split | costs
-    return Pipeline(stages=devices, batches=batches, **given_)
+    fields = {"forward": 2, "activation": 2} | split | costs
+    return Pipeline(stages=devices, batches=batches, **fields)
 
 
-def idle(made: Schedule) -> float:
+def idle(schedule: Schedule) -> float:
     """Device span less the work of the busiest device, in the user's unit."""
-    figures = made.metrics
-    return float(made.pipeline.ticks.time(figures.device_span_ticks - max(figures.busy_ticks)))
+    figures = schedule.metrics
+    return float(schedule.pipeline.ticks.time(figures.device_span_ticks - max(figures.busy_ticks)))
 
 
-def peak(made: Schedule) -> float:
-    return float(made.pipeline.ticks.memory(max(made.metrics.peak_memory_ticks)))
+def peak(schedule: Schedule) -> float:
+    return float(schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory_ticks)))
 
 
 @pytest.mark.parametrize("p", range(2, 13))
 def test_peaks_by_formula(p: int) -> None:
     """Chunks held by the fullest device (arXiv 2405.15362, section 3; 2401.10241, section 6)."""
     formula = {"v-min": 2 * ((p + 4) // 3), "v-half": 2 * ((p + 2) // 2), "zbv": 2 * p}
-    for name, most in formula.items():
-        assert peak(evaluate(in_chunks(p, 3 * p), name)) == most, name
+    for name, expected in formula.items():
+        assert peak(evaluate(in_chunks(p, 3 * p), name)) == expected, name
 
 
 @pytest.mark.parametrize("p", range(3, 13))
@@ -60,23 +60,24 @@ def test_idle_time_of_equal_passes(p: int) -> None:
         "v-half": 3 * p - (7 if p % 2 == 0 else 4),
         "zbv": 0,
     }
-    for name, most in formula.items():
+    for name, expected in formula.items():
         for m in (2 * p, 3 * p):
-            assert idle(evaluate(in_chunks(p, m), name, "device-span")) == most, (name, m)
+            assert idle(evaluate(in_chunks(p, m), name, "device-span")) == expected, (name, m)
 
 
 @pytest.mark.parametrize(
-    ("p", "most"), [(2, 4), (3, 8), (4, 15), (5, 18), (6, 22), (7, 30), (8, 33), (9, 36), (12, 52)]
+    ("p", "expected"),
+    [(2, 4), (3, 8), (4, 15), (5, 18), (6, 22), (7, 30), (8, 33), (9, 36), (12, 52)],
 )
-def test_whole_backwards(p: int, most: int) -> None:
+def test_whole_backwards(p: int, expected: int) -> None:
     """Idle time and peak of 1F1B-V in chunks, F = 1, BW = 2.
 
     Idle as the authors' code gives it (zero-bubble-pipeline-parallelism, v1f1b.py, run at
     m = 3p); the peak is two thirds of 1F1B's 2p chunks and one pair more.
     """
-    made = evaluate(in_chunks(p, 3 * p, backward=4), "1f1b-v")
-    assert idle(made) == most
-    assert peak(made) == 2 * (2 * p // 3 + 1)
+    schedule = evaluate(in_chunks(p, 3 * p, backward=4), "1f1b-v")
+    assert idle(schedule) == expected
+    assert peak(schedule) == 2 * (2 * p // 3 + 1)
 
 
 @pytest.mark.parametrize("p", range(1, 13))
@@ -85,9 +86,9 @@ def test_whole_backwards(p: int, most: int) -> None:
 )
 def test_passes_of_a_block_share_no_slot(block, p: int) -> None:
     """Repeated every 6 slots, the passes of a device never meet; W or BW fills what they leave."""
-    made = block(p)
-    for row in made.slots:
-        slots = [*row, *(slot + 1 for slot in row[2:] if made.back == 2)]
+    passes = block(p)
+    for row in passes.slots:
+        slots = [*row, *(slot + 1 for slot in row[2:] if passes.back == 2)]
         assert len({slot % INTERVAL for slot in slots}) == len(slots)
 
 
@@ -106,10 +107,10 @@ def test_memory_is_kept_on_unequal_stages(data: st.DataObject) -> None:
     """Evaluation verifies every rule; the peak stays whatever the times and microbatches."""
     p, m, times = unequal(data, longest=9)
     pipe = in_chunks(p, m, p2p=data.draw(st.integers(0, 3)), **times)
-    for name, most in zip(NAMES, ((p + 4) // 3, (p + 2) // 2, p), strict=True):
-        made = evaluate(pipe, name)
-        assert peak(made) <= 2 * most
-        assert set(made.kind) == {OpKind.F, OpKind.B, OpKind.W}
+    for name, share in zip(NAMES, ((p + 4) // 3, (p + 2) // 2, p), strict=True):
+        schedule = evaluate(pipe, name)
+        assert peak(schedule) <= 2 * share
+        assert set(schedule.kind) == {OpKind.F, OpKind.B, OpKind.W}
 
 
 def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
@@ -127,7 +128,7 @@ def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
     ],
 )
 def test_real_times_are_used(times: dict) -> None:
-    """Beside the order that equal times lead to, as peers use it: shorter here for some strategy,
+    """Against the order that equal times lead to, as peers use it: shorter here for some strategy,
     and longer for none."""
     shorter = 0
     for name in NAMES:
@@ -155,11 +156,11 @@ def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> No
                 Pipeline(stages=p, batches=m, p2p=delay, **times, **memory), name, objective
             )
             for simpler in ({}, peers):
-                given = Pipeline(stages=p, batches=m, **simpler, **memory)
-                other = timing.schedule(
-                    real.pipeline, evaluate(given, name, objective).orders, objective
+                pipeline = Pipeline(stages=p, batches=m, **simpler, **memory)
+                retimed = timing.schedule(
+                    real.pipeline, evaluate(pipeline, name, objective).orders, objective
                 )
-                values = [made.metrics.value_ticks(objective) for made in (real, other)]
+                values = [schedule.metrics.value_ticks(objective) for schedule in (real, retimed)]
                 assert values[0] <= values[1], name
 
 
@@ -167,9 +168,9 @@ def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> No
 def test_v_min_of_unequal_passes_stalls_less_than_its_block(p: int, block: int) -> None:
     """F/B/W = 3/4/2: idle time of the fixed block by the authors' code, m = 3p, same memory."""
     pipe = in_chunks(p, 3 * p, forward=6, backward_input=8, weight=4)
-    made = evaluate(pipe, "v-min", "device-span")
-    assert idle(made) < block
-    assert peak(made) <= 2 * ((p + 4) // 3)
+    schedule = evaluate(pipe, "v-min", "device-span")
+    assert idle(schedule) < block
+    assert peak(schedule) <= 2 * ((p + 4) // 3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -179,9 +180,9 @@ def test_paced_orders_never_wait_in_a_circle(data: st.DataObject) -> None:
     drawn = st.lists(st.integers(1, 9), min_size=p, max_size=p)
     times = {name: data.draw(drawn) for name in ("forward", "backward_input", "weight")}
     pipe = in_chunks(p, m, placement="v", p2p=data.draw(st.integers(0, 3)), **times)
-    most, pace = data.draw(st.integers(1, 2 * p)), data.draw(st.integers(20, 150))
+    limit, pace = data.draw(st.integers(1, 2 * p)), data.draw(st.integers(20, 150))
     instance = Instance(pipe, BackwardKind.SPLIT)
-    orders = class_orders(instance, paced_sequences(instance, most, pace))
+    orders = class_orders(instance, paced_sequences(instance, limit, pace))
     assert verify(timing.schedule(pipe, orders)) == []
 
 
@@ -190,10 +191,10 @@ def test_order_of_zbv_by_hand() -> None:
 
     Stage 1 is its first chunk, stage 2 its second.
     """
-    made = evaluate(in_chunks(2, 3), "zbv")
-    order = [str(made.pipeline.op(code)) for code in made.orders[1]]
-    kept = [op for op in order if "W" not in op]
-    assert kept == [
+    schedule = evaluate(in_chunks(2, 3), "zbv")
+    order = [str(schedule.pipeline.op(code)) for code in schedule.orders[1]]
+    without_w = [op for op in order if "W" not in op]
+    assert without_w == [
         "1F0",
         "2F0",
         "1F1",

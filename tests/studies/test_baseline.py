@@ -1,4 +1,4 @@
-"""The best hand strategy of the placement within the limit, and what a search gains over it."""
+"""The best baseline of the placement within the limit, and what a search gains over it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.placement_text import unsearched_of_layers
 from ppopt.report.schedule_report import ScheduleReport, report_result
-from ppopt.report.search_text import describe_gain, note_overlaps
+from ppopt.report.search_text import describe_baseline, describe_gain, note_overlaps
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
 from ppopt.studies.baselines import Baseline, baseline, best_other_placement, evaluate_all
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.clock import SHORT, work_clock
 
 UNEVEN = {"stages": 4, "batches": 8, "forward": [3, 4, 5, 4], "p2p": 1}
@@ -55,19 +55,19 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
         time_limit=0.2,
     )
     kind = BackwardKind.uniform(fused=fused)
-    made, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
+    evaluated, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
-        for schedule, _ in made
+        for schedule, _ in evaluated
         if schedule.pipeline.layout == pipeline.layout and schedule.fits_limits
     ]
-    found = baseline(result)
-    assert (found and found.value) == min(values, default=None)
-    if found is not None:
-        assert found.speedup == found.value / result.value
-        again = ppopt.evaluate(pipeline, found.strategy, objective)
-        assert again.pipeline.ticks.time(again.metrics.value_ticks(objective)) == found.value
+    best = baseline(result)
+    assert (best and best.value) == min(values, default=None)
+    if best is not None:
+        assert best.speedup == best.value / result.value
+        schedule = ppopt.evaluate(pipeline, best.strategy, objective)
+        assert schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective)) == best.value
 
 
 @pytest.mark.parametrize(
@@ -82,27 +82,27 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     unplaced = pipeline
     if pipeline.named_placement:
         unplaced = replace(pipeline, placement=None, chunks=None)
-    made, _ = evaluate_all(
+    evaluated, _ = evaluate_all(
         replace(unplaced, mem_limit=pipeline.limits), ppopt.Objective.MAKESPAN, ppopt.Options()
     )
     uneven = "forward" not in more
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-        for schedule, _ in made
+        for schedule, _ in evaluated
         if schedule.pipeline.layout != pipeline.layout
         and schedule.pipeline.num_slices == 1
         and schedule.fits_limits
         and (schedule.pipeline.routes <= pipeline.routes or "static" in more)
         and (schedule.pipeline.num_chunks == pipeline.num_chunks or not uneven)
     ]
-    hand = baseline(result)
-    found = best_other_placement(pipeline, result, hand)
+    reference = baseline(result)
+    elsewhere = best_other_placement(pipeline, result, reference)
     best = min(values, default=None)
-    if best is not None and hand is not None and best >= hand.value:
+    if best is not None and reference is not None and best >= reference.value:
         best = None
-    assert (found and found.value) == best
-    if found is not None:
-        assert found.speedup == found.value / result.value
+    assert (elsewhere and elsewhere.value) == best
+    if elsewhere is not None:
+        assert elsewhere.speedup == elsewhere.value / result.value
 
 
 def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
@@ -112,8 +112,8 @@ def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
     """
     pipeline = Pipeline(stages=4, batches=8)
     result = ppopt.solve(pipeline, workers=1)
-    found = best_other_placement(pipeline, result, baseline(result))
-    assert (found.strategy, found.value) == ("interleaved-zb", Fraction(51, 2))
+    elsewhere = best_other_placement(pipeline, result, baseline(result))
+    assert (elsewhere.strategy, elsewhere.value) == ("interleaved-zb", Fraction(51, 2))
     assert best_other_placement(pipeline, replace(result, interrupted=True), None) is None
 
 
@@ -129,75 +129,71 @@ def test_a_command_evaluates_all_strategies_until_one_instant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A little beyond the time limit, which counts from the start of the command."""
-    given = []
+    ends = []
 
     def seen(*arguments: object) -> None:
-        given.extend(one.end for one in arguments if isinstance(one, Deadline))
+        ends.extend(argument.end for argument in arguments if isinstance(argument, Deadline))
 
     monkeypatch.setattr(module, "baseline", seen)
     monkeypatch.setattr(module, "best_other_placement", seen)
     began = time.monotonic()
     done("solve --stages 2 --batches 4 --time-limit 100")
-    assert given[0] == given[1]
-    assert 100 < given[0] - began < 110
+    assert ends[0] == ends[1]
+    assert 100 < ends[0] - began < 110
 
 
 def test_pairs_are_compared_without_overlap_times() -> None:
     """DualPipe's pairs take F + BW then: 26, where the other strategies of two routes take 30."""
-    found = shown("solve --stages 4 --batches 8 --routes 2")
-    assert (found["baseline"]["strategy"], found["baseline"]["value"]) == ("dualpipe", 26)
-    assert found["value"] == found["lower_bound"] == 25
+    output = json_of("solve --stages 4 --batches 8 --routes 2")
+    assert (output["baseline"]["strategy"], output["baseline"]["value"]) == ("dualpipe", 26)
+    assert output["value"] == output["lower_bound"] == 25
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         (
             "--stages 4 --batches 8",
-            "other placement interleaved-zb (placement interleaved, 2 chunks per device) has "
-            "5.88 % more throughput than this schedule; --placement interleaved --chunks 2 "
-            "searches there",
+            "next: interleaved-zb has 5.9 % more throughput; `--placement interleaved --chunks 2` "
+            "searches its placement",
         ),
         (
             "--stages 3 --batches 7 --placement interleaved --chunks 4",
-            "other placement zbv (placement v, 2 chunks per device) is a better hand strategy; "
-            "this schedule has 2.33 % more throughput",
+            "other placement zbv (placement v, 2 chunks per device) is a better baseline; this "
+            "schedule has 2.3 % more throughput",
         ),
         (
             "--stages 4 --batches 8 --static 1 --p2p-time 1 --mem-limit 7",
-            "other placement dualpipe (placement linear, two routes, weights held twice) is a "
-            "better hand strategy; this schedule has 6.06 % more throughput",
+            "other placement dualpipe (placement linear, two routes, weights allocated twice) is a "
+            "better baseline; this schedule has 6.1 % more throughput",
         ),
     ],
 )
-def test_words_of_another_placement(line: str, words: str) -> None:
-    assert words in " ".join(done(f"solve {line}").out.split())
+def test_words_of_another_placement(line: str, message: str) -> None:
+    assert message in " ".join(done(f"solve {line} --details").out.split())
 
 
 @pytest.mark.parametrize(
     ("line", "last"),
     [
         (
-            "--stages 2 --batches 2",
-            "Not searched: placement (linear), chunks (1), routes (1); `--placement search` "
-            "chooses the placement.",
+            "--stages 3 --batches 7 --placement interleaved --chunks 4",
+            "not searched: placement; `--placement search` chooses it",
         ),
-        ("--stages 2 --batches 2 --placement search", "Not searched: chunks (1), routes (1)."),
         (
             "--stages 2 --batches 2 --placement 0,1",
-            "Not searched: placement, routes (1); `--placement search` chooses the placement.",
+            "not searched: placement; `--placement search` chooses it",
         ),
         (
             "--model llama-3.1-8b --batches 4 --placement v --time-limit 1",
-            "Not searched: placement (v), partition (balanced), chunks (2), routes (1); "
-            "`--placement search` and `--partition search` choose them; `ppopt plan` also chooses "
-            "the chunks.",
+            "not searched: placement, partition, chunks; `ppopt plan` chooses them all",
         ),
     ],
 )
-def test_what_a_search_keeps_is_said_last(line: str, last: str) -> None:
-    assert " ".join(done(f"solve {line}").out.split()).endswith(f" {last}")
-    assert "Kept" not in run("solve --stages 2 --batches 2 --mem-limit 0.5").out
+def test_what_a_search_leaves_as_given_is_one_line(line: str, last: str) -> None:
+    assert f" {last} " in " ".join(f"{done(f'solve {line}').out} ".split()) + " "
+    for more in ("--mem-limit 0.5", "--placement search"):
+        assert "not searched" not in run(f"solve --stages 2 --batches 2 {more}").out
 
 
 CHOICES = Model([{"forward": 1, "activation": 2, "count": 6, "offload_time": 1}])
@@ -208,14 +204,14 @@ CHOICES = Model([{"forward": 1, "activation": 2, "count": 6, "offload_time": 1}]
     [
         (
             {"mem_limit": 100},
-            "Not searched: partition (balanced), recompute (none), offload (none); `--partition "
-            "search`, `--recompute search` and `--offload search` choose them.",
+            "not searched: partition (balanced), recompute (none), offload (none); `--partition "
+            "search`, `--recompute search` and `--offload search` choose them",
         ),
-        ({}, "Not searched: partition (balanced); `--partition search` chooses the partition."),
+        ({}, "not searched: partition (balanced); `--partition search` chooses it"),
         (
             {"partition": [4, 2], "recompute": "full", "mem_limit": 100},
-            "Not searched: partition, recompute, offload (none); `--partition search`, "
-            "`--recompute search` and `--offload search` choose them.",
+            "not searched: partition, recompute, offload (none); `--partition search`, "
+            "`--recompute search` and `--offload search` choose them",
         ),
         ({"partition": "search"}, ""),
         ({"devices": 6}, ""),
@@ -233,12 +229,12 @@ def test_a_worse_schedule_is_no_gain() -> None:
     """1F1B takes 5 x 3 = 15; a search that ends with 20 says who is better, and by how much."""
     result = solved()
     report = report_result(result, baseline(result))
-    hand = report.baseline
-    assert hand is not None and hand.speedup == 1
+    best = report.baseline
+    assert best is not None and best.speedup == 1
     for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
-        worse = replace(report, status=status, baseline=hand._replace(speedup=Fraction(3, 4)))
-        words = f"no gain: {hand.strategy} has 33.33 % more throughput; {cure}"
-        assert describe_gain(worse) == words
+        worse = replace(report, status=status, baseline=best._replace(speedup=Fraction(3, 4)))
+        text = f"no gain: {best.strategy} has 33.3 % more throughput; {cure}"
+        assert describe_gain(worse) == text
 
 
 def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
@@ -256,9 +252,9 @@ def test_overlapped_pairs_without_overlap_times_are_noted() -> None:
 
 def test_null_where_no_strategy_fits() -> None:
     """Memory of one microbatch: every strategy holds more on device 0."""
-    found = shown("solve --stages 4 --batches 8 --mem-limit 1")
-    assert found["status"] == "optimal"
-    assert found["baseline"] is None
+    output = json_of("solve --stages 4 --batches 8 --mem-limit 1")
+    assert output["status"] == "optimal"
+    assert output["baseline"] is None
     infeasible = run("solve --stages 4 --batches 8 --mem-limit 0.5", "--json")
     assert infeasible.json["baseline"] is None
 
@@ -267,10 +263,8 @@ def test_words() -> None:
     """1F1B, F = 1 and BW = 2 whole, two devices and four microbatches: (4 + 1) x 3 is optimal."""
     line = "solve --stages 2 --batches 4 --fused --time-unit ms --activation 2GiB --mem-limit 4GiB"
     out = " ".join(done(f"{line} --tokens-per-microbatch 4096").out.split())
-    assert (
-        "gain no more throughput than 1f1b, the best hand strategy of this placement within 4 GiB: "
-        "1,092,267 tokens/s" in out
-    )
+    gain = "gain none: 1f1b (15 ms), the best baseline of this placement that fits, is as fast"
+    assert f"{gain} throughput 1,092,000 tokens/s" in out
 
 
 def test_an_interrupted_search_is_not_compared() -> None:
@@ -306,18 +300,18 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
         result = ppopt.solve(pipeline, workers=1, time_limit=4)
         result = replace(result, provenance=replace(result.provenance, time_limit=20))
         assert result.schedule is not None
-        found = baseline(result)
+        reference = baseline(result)
     values = [
-        made.pipeline.ticks.time(made.metrics.makespan_ticks)
+        schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
         for partition in ("balanced", result.schedule.pipeline.counts)
-        for made in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved-zb")]
+        for schedule in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved-zb")]
     ]
     with work_clock(SHORT):
         best = ppopt.best_choice(pipeline, "interleaved-zb", time_limit=4)
     assert values[0] < values[1]
-    assert found is not None
-    assert found.strategy == "interleaved-zb" and found.chosen == ("partition",)
-    assert found.value == best.value <= values[0]
+    assert reference is not None
+    assert reference.strategy == "interleaved-zb" and reference.chosen == ("partition",)
+    assert reference.value == best.value <= values[0]
 
 
 RECOMPUTING = Model(layers=[Layer(forward=2, backward=4, activation=2, kept=1)] * 8)
@@ -330,30 +324,32 @@ def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> Non
         devices=4, batches=6, partition=partition, recompute="search", mem_limit=12
     )
     result = ppopt.solve(pipeline, workers=1, time_limit=5)
-    found = baseline(result)
+    best = baseline(result)
     own = ppopt.best_choice(replace(pipeline, partition="balanced"), "1f1b")
     assert own.schedule.fits_limits
     assert any(layer.recompute for layer in own.schedule.pipeline.model.layers)
-    assert found.value <= own.value
+    assert best.value <= own.value
     both = ("partition", "recompute") if partition == "search" else ("recompute",)
-    assert found.chosen == both
+    assert best.chosen == both
 
 
 def test_words_say_what_each_strategy_chose(tmp_path: Path) -> None:
     layers = ", ".join(f"{{forward: {time}}}" for time in (1, 1, 1, 3, 2))
     (tmp_path / "layers.yaml").write_text(f"{{stages: 2, batches: 4, layers: [{layers}]}}")
     line = f"solve --config {tmp_path / 'layers.yaml'} --partition search"
-    figures = shown(line)
-    hand = figures["baseline"]
-    assert hand["chosen"] == ["partition"]
-    assert sum(hand["partition"]) == sum(figures["partition"])
-    cut = f"{' '.join(map(str, hand['partition']))} layers, {hand['layout']}"
-    assert f"each with its own partition ({cut})" in " ".join(done(line).out.split())
+    figures = json_of(line)
+    best = figures["baseline"]
+    assert best["chosen"] == ["partition"]
+    assert sum(best["partition"]) == sum(figures["partition"])
+    cut = f"{' '.join(map(str, best['partition']))} layers, {best['layout']}"
+    out = " ".join(done(f"{line} --details").out.split())
+    assert "the best baseline of this placement, each with its own partition" in out
+    assert f"best baseline {best['strategy']}, {best['value']} ({cut})" in out
     layer = {"name": "block", "forward": 1, "activation": 2, "count": 2}
     layer |= {"recompute": {"time": 1, "activation": 1}}
     pipeline = Model([layer]).pipeline(devices=2, batches=4)
     some = Baseline("1f1b", Fraction(1), Fraction(1), pipeline, (), ("partition", "recompute"))
     assert (
-        "each with its own partition and recompute (1 each layers, t|t; recompute 1 1 layers of "
-        "the stages: block 0-1)"
-    ) in describe_gain(ScheduleReport(baseline=some))
+        describe_baseline(ScheduleReport(baseline=some))
+        == "1f1b, 1 (1 each layers, t|t; recompute 1 1 layers of the stages: block 0-1)"
+    )

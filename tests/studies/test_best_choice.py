@@ -1,4 +1,4 @@
-"""The best partition and recompute for a hand strategy, beside every one of them."""
+"""The best partition and recompute for a strategy, against every one of them."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def every_choice(pipeline: Pipeline, strategy: str) -> Iterator[Schedule]:
     for count in range(len(places) + 1):
         for chosen in combinations(places, count):
             model = pipeline.model.with_choice(chosen, ())
-            made = ppopt.evaluate(replace(pipeline, model=model, recompute=None), strategy)
-            if made.fits_limits:
-                yield made
+            schedule = ppopt.evaluate(replace(pipeline, model=model, recompute=None), strategy)
+            if schedule.fits_limits:
+                yield schedule
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -91,20 +91,20 @@ def test_no_partition_is_better_than_the_one_proved_best(strategy: str, seed: in
         devices=2, batches=4, p2p=rng.choice((0, 1)), partition="search",
         mem_limit=rng.choice((None, 12, 20, 30)),
     )  # fmt: skip
-    found = ppopt.best_choice(pipe, strategy, objective)
+    choice = ppopt.best_choice(pipe, strategy, objective)
     every = [
-        ppopt.evaluate(one, strategy, objective)
-        for one in every_partition(pipe, found.schedule.pipeline.num_stages)
+        ppopt.evaluate(candidate, strategy, objective)
+        for candidate in every_partition(pipe, choice.schedule.pipeline.num_stages)
     ]
-    fitting = [value_of(made, objective) for made in every if made.fits_limits]
-    assert found.proved and found.partitions == len(every)
-    assert found.schedule.fits_limits == bool(fitting)
-    assert found.value == value_of(found.schedule, objective)
+    fitting = [value_of(schedule, objective) for schedule in every if schedule.fits_limits]
+    assert choice.proved and choice.partitions == len(every)
+    assert choice.schedule.fits_limits == bool(fitting)
+    assert choice.value == value_of(choice.schedule, objective)
     if fitting:
-        assert found.value == found.lower_bound == min(fitting) and found.gap == 0
+        assert choice.value == choice.lower_bound == min(fitting) and choice.gap == 0
     else:
-        assert found.lower_bound is None and found.gap is None
-        assert excess(found.schedule) == min(map(excess, every))
+        assert choice.lower_bound is None and choice.gap is None
+        assert excess(choice.schedule) == min(map(excess, every))
 
 
 def excess(schedule: Schedule) -> Fraction:
@@ -121,10 +121,10 @@ def excess(schedule: Schedule) -> Fraction:
 def test_partitions_of_two_routes_and_of_slices_are_all_tried(strategy: str) -> None:
     """Bounds know neither; so the proof takes every partition."""
     pipe = drawn(2).pipeline(devices=2, batches=4, partition="search")
-    found = ppopt.best_choice(pipe, strategy)
-    every = every_partition(pipe, found.schedule.pipeline.num_stages)
-    assert found.proved
-    assert found.value == min(value_of(ppopt.evaluate(one, strategy)) for one in every)
+    choice = ppopt.best_choice(pipe, strategy)
+    every = every_partition(pipe, choice.schedule.pipeline.num_stages)
+    assert choice.proved
+    assert choice.value == min(value_of(ppopt.evaluate(candidate, strategy)) for candidate in every)
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "interleaved", "zbv"])
@@ -132,28 +132,28 @@ def test_the_search_alone_finds_the_best_partition(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there are too many to try them all: no point is tried in order, and none by bounds."""
-    monkeypatch.setattr(strategy_search, "FEW", 0)
-    monkeypatch.setattr(strategy_search, "FEW_ORDERS", 0)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED_ORDERS", 0)
     for seed in range(2):
         pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
         search.descend_until_stalled(NO_DEADLINE)
         assert not search.all_evaluated and search.schedule().fits_limits
         every = every_partition(pipe, search.choice.num_stages)
-        made = (ppopt.evaluate(one, strategy) for one in every)
-        best = min(value_of(one) for one in made if one.fits_limits)
+        schedules = (ppopt.evaluate(candidate, strategy) for candidate in every)
+        best = min(value_of(schedule) for schedule in schedules if schedule.fits_limits)
         assert search.value == value_of(search.schedule()) == best
 
 
 def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
     pipe = layers(60).pipeline(devices=8, batches=32, chunks=2, partition="search")
-    found = ppopt.best_choice(pipe, "interleaved", time_limit=0.3)
-    assert not found.proved and found.gap is not None and found.lower_bound is not None
-    assert 0 < found.gap < Fraction(1, 2)
-    assert found.lower_bound < found.value
+    choice = ppopt.best_choice(pipe, "interleaved", time_limit=0.3)
+    assert not choice.proved and choice.gap is not None and choice.lower_bound is not None
+    assert 0 < choice.gap < Fraction(1, 2)
+    assert choice.lower_bound < choice.value
 
 
-@pytest.mark.parametrize("few", [0, strategy_search.FEW])
+@pytest.mark.parametrize("few", [0, strategy_search.MAX_EVALUATED])
 def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,24 +168,24 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
             signal.raise_signal(signal.SIGINT)
         return estimates(self, keys)
 
-    monkeypatch.setattr(strategy_search, "FEW", few)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", few)
     monkeypatch.setattr(FixedOrder, "together", 2)
     monkeypatch.setattr(evaluator, "_estimates", interrupted)
     pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
-    every = [ppopt.evaluate(one, "1f1b") for one in every_partition(pipe, 3)]
-    best = min(value_of(made) for made in every if made.fits_limits)
+    every = [ppopt.evaluate(candidate, "1f1b") for candidate in every_partition(pipe, 3)]
+    best = min(value_of(schedule) for schedule in every if schedule.fits_limits)
     moment, cut = 0, True
     while cut:
         left = moment = moment + 1 + moment // 8
-        found = ppopt.best_choice(pipe, "1f1b")
-        cut = found.interrupted
-        assert found.value == value_of(found.schedule) >= best
-        if found.schedule.fits_limits:
-            assert found.lower_bound <= best
-            assert found.proved <= (found.value == best)
+        choice = ppopt.best_choice(pipe, "1f1b")
+        cut = choice.interrupted
+        assert choice.value == value_of(choice.schedule) >= best
+        if choice.schedule.fits_limits:
+            assert choice.lower_bound <= best
+            assert choice.proved <= (choice.value == best)
         else:
-            assert not found.proved and found.lower_bound is None
-    assert moment > 8 and found.proved
+            assert not choice.proved and choice.lower_bound is None
+    assert moment > 8 and choice.proved
 
 
 @pytest.mark.parametrize("limit", [6, 8, 10])
@@ -207,9 +207,9 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
 
 def test_what_is_given_is_kept() -> None:
     pipe = layers(5).pipeline(devices=2, batches=4, partition=(4, 2), mem_limit=1)
-    found = ppopt.best_choice(pipe, "1f1b")
-    assert found.schedule == ppopt.evaluate(pipe, "1f1b")
-    assert found.proved and found.partitions == 1 and not found.schedule.fits_limits
+    choice = ppopt.best_choice(pipe, "1f1b")
+    assert choice.schedule == ppopt.evaluate(pipe, "1f1b")
+    assert choice.proved and choice.partitions == 1 and not choice.schedule.fits_limits
 
 
 def test_compare_gives_every_strategy_its_best_partition() -> None:
@@ -237,9 +237,9 @@ def test_no_recompute_within_the_limit_is_faster(strategy: str, seed: int) -> No
     """Orders that do not depend on times, one stage per device or two: against all sets."""
     partition = (3, 3) if registry()[strategy].chunks == 1 else (2, 1, 1, 2)
     pipeline = limited(seed, strategy, Fraction(seed + 1, 4), partition=partition)
-    found = ppopt.best_choice(pipeline, strategy)
-    assert found.proved and found.schedule.fits_limits
-    assert found.value == min(map(value_of, every_choice(pipeline, strategy)))
+    choice = ppopt.best_choice(pipeline, strategy)
+    assert choice.proved and choice.schedule.fits_limits
+    assert choice.value == min(map(value_of, every_choice(pipeline, strategy)))
 
 
 @pytest.mark.parametrize("partition", ["given", "search"])
@@ -253,14 +253,14 @@ def test_chosen_recompute_keeps_a_limit_that_none_or_full_keeps(
         base = rule.apply(drawn(seed, 8).pipeline(devices=2, batches=4), ppopt.Options())
         base = replace(base, partition=base.counts)
         peak = peak_of(ppopt.evaluate(replace(base, recompute="full"), strategy))
-        for room in (0, Fraction(3, 2)):
-            asked = replace(base, mem_limit=peak + room)
+        for headroom in (0, Fraction(3, 2)):
+            asked = replace(base, mem_limit=peak + headroom)
             ways = [ppopt.evaluate(replace(asked, recompute=way), strategy) for way in WAYS]
-            least = min(value_of(made) for made in ways if made.fits_limits)
-            given = asked.counts if partition == "given" else partition
-            chosen = replace(asked, recompute="search", partition=given)
-            found = ppopt.best_choice(chosen, strategy, time_limit=0.5)
-            assert found.schedule.fits_limits and found.value <= least
+            minimum = min(value_of(schedule) for schedule in ways if schedule.fits_limits)
+            partition_asked = asked.counts if partition == "given" else partition
+            chosen = replace(asked, recompute="search", partition=partition_asked)
+            choice = ppopt.best_choice(chosen, strategy, time_limit=0.5)
+            assert choice.schedule.fits_limits and choice.value <= minimum
 
 
 def test_the_reported_model_keeps_its_limit_with_chosen_recompute() -> None:
@@ -276,10 +276,10 @@ def test_the_reported_model_keeps_its_limit_with_chosen_recompute() -> None:
         ]
     )  # fmt: skip
     asked = model.pipeline(devices=8, batches=32, p2p=0.2, mem_limit=80, recompute="search")
-    found = ppopt.best_choice(asked, "zbv", time_limit=1)
+    choice = ppopt.best_choice(asked, "zbv", time_limit=1)
     full = ppopt.evaluate(replace(asked, recompute="full"), "zbv")
-    assert full.fits_limits and found.schedule.fits_limits
-    assert found.value <= value_of(full)
+    assert full.fits_limits and choice.schedule.fits_limits
+    assert choice.value <= value_of(full)
 
 
 def test_nothing_recomputes_without_a_limit_or_within_it() -> None:
@@ -292,22 +292,24 @@ def test_nothing_recomputes_without_a_limit_or_within_it() -> None:
 def test_the_least_is_exceeded_where_nothing_fits() -> None:
     """The limit is reported, not enforced."""
     tight = replace(limited(1, "1f1b", Fraction(1), partition=(3, 3)), mem_limit=Fraction(1, 2))
-    found = ppopt.best_choice(tight, "1f1b")
+    choice = ppopt.best_choice(tight, "1f1b")
     full = ppopt.evaluate(replace(tight, recompute="full"), "1f1b")
-    assert found.proved and found.lower_bound is None and not found.schedule.fits_limits
-    assert excess(found.schedule) == excess(full)
+    assert choice.proved and choice.lower_bound is None and not choice.schedule.fits_limits
+    assert excess(choice.schedule) == excess(full)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_best_partition_and_recompute_together(seed: int) -> None:
     """Against every partition with every set of layers that recompute."""
     pipeline = limited(seed, "1f1b", Fraction(1, 2))
-    found = ppopt.best_choice(replace(pipeline, partition="search"), "1f1b")
+    choice = ppopt.best_choice(replace(pipeline, partition="search"), "1f1b")
     best = min(
-        value_of(made) for one in every_partition(pipeline, 2) for made in every_choice(one, "1f1b")
+        value_of(schedule)
+        for candidate in every_partition(pipeline, 2)
+        for schedule in every_choice(candidate, "1f1b")
     )
-    assert found.proved and found.schedule.fits_limits
-    assert found.value == value_of(found.schedule) == found.lower_bound == best
+    assert choice.proved and choice.schedule.fits_limits
+    assert choice.value == value_of(choice.schedule) == choice.lower_bound == best
 
 
 @pytest.mark.parametrize("partition", ["balanced", "search"])
@@ -317,14 +319,14 @@ def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
     The limit is that of the balanced cut, 3 and 3.
     """
     pipeline = replace(limited(1, "1f1b", Fraction(0), partition=(3, 3)), partition=partition)
-    found = compare(pipeline, time_limit=20, workers=1)
-    assert found.optimum.value is not None
-    rows = {row.schedule.origin.strategy: row for row in found.rows}
+    comparison = compare(pipeline, time_limit=20, workers=1)
+    assert comparison.optimum.value is not None
+    rows = {row.schedule.origin.strategy: row for row in comparison.rows}
     assert rows["1f1b"].fits_limit
-    assert any(any(row.schedule.pipeline.recomputed) for row in found.baselines)
+    assert any(any(row.schedule.pipeline.recomputed) for row in comparison.baselines)
     assert all(
         row.ratio_to_optimum is None or row.ratio_to_optimum >= 1
-        for row in found.baselines
+        for row in comparison.baselines
         if row.fits_limit and row.optimum_proved
     )
 
@@ -335,11 +337,11 @@ def test_ranks_count_work_around_the_microbatches_to_its_last_digit() -> None:
     pipeline = Model([layer] * 5).pipeline(
         devices=2, batches=2, partition="search", mem_limit="4.5"
     )
-    found = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
-    found.descend(3)
-    made = found.schedule()
-    assert found.fits == made.fits_limits
-    assert found.value == value_of(made)
+    search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
+    search.descend(3)
+    schedule = search.schedule()
+    assert search.fits == schedule.fits_limits
+    assert search.value == value_of(schedule)
 
 
 def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times() -> None:
@@ -354,13 +356,13 @@ def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times() ->
     pipeline = Model([Layer(**layer) for layer in fields]).pipeline(
         devices=2, batches=4, mem_limit=13, partition="search", recompute="search"
     )
-    found = ppopt.best_choice(pipeline, "v-min")
+    choice = ppopt.best_choice(pipeline, "v-min")
     placed = resolve("v-min").apply(pipeline, Options())
-    every = [ppopt.evaluate(one, "v-min") for one in configurations(placed)]
-    best = min(value_of(made) for made in every if made.fits_limits)
-    assert best < found.value, "the pipeline is no example any more"
-    assert found.lower_bound is not None
-    assert found.lower_bound <= best and not found.proved
+    every = [ppopt.evaluate(candidate, "v-min") for candidate in configurations(placed)]
+    best = min(value_of(schedule) for schedule in every if schedule.fits_limits)
+    assert best < choice.value, "the pipeline is no example any more"
+    assert choice.lower_bound is not None
+    assert choice.lower_bound <= best and not choice.proved
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "zbv"])
@@ -388,7 +390,7 @@ def test_what_fits_no_limit_is_shown_with_the_smallest_peak(strategy: str, seed:
 
 
 def test_halves_of_memory_count_where_f_holds_frozen_activations() -> None:
-    """F of the first four layers holds 1.5 + 0.5 + 0.5 beside two microbatches of 2: over 6."""
+    """F of the first four layers holds 1.5 + 0.5 + 0.5 next to two microbatches of 2: over 6."""
     frozen = {"forward": 1, "workspace": {"F": 0.5}, "frozen": True}
     model = [frozen | {"activation": 1.5}, frozen | {"activation": 0.5}]
     model += [{"forward": 2, "activation": 1}] * 3
@@ -402,7 +404,7 @@ def test_the_first_point_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> No
     """Time is up at once: one partition of 45 was ranked, and says so."""
     model = Model([{"forward": 1 + number % 2} for number in range(11)])
     pipeline = model.pipeline(devices=3, batches=2, partition="search")
-    monkeypatch.setattr(strategy_search, "FEW", 0)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
     search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
     search.descend(0)
     assert (search.evaluations, search.choice.partitions) == (1, 45)

@@ -44,7 +44,7 @@ def test_what_remains_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "told"),
+    ("measured", "message"),
     [
         (0, "0 ms is not above 0"),
         (float("nan"), "nan ms is not above 0"),
@@ -52,8 +52,8 @@ def test_what_remains_is_said() -> None:
         (5e6, r"5e\+06 ms is over 20 times slower than derived"),
     ],
 )
-def test_no_factor_does(measured: float, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_no_factor_does(measured: float, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         calibrate(MODEL, measured)
 
 
@@ -67,7 +67,7 @@ def test_a_file_of_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "the file is empty"),
         ("[]", "no list of measured steps"),
@@ -77,8 +77,8 @@ def test_a_file_of_steps(tmp_path: Path) -> None:
         ("- [", "steps.yaml"),
     ],
 )
-def test_a_file_that_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_that_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "steps.yaml"
     file.write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_measured_steps(file)

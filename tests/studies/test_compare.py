@@ -36,7 +36,7 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
 
     The strategies take 300 s of 600, by a clock that moves only then: the three searches share 300.
     """
-    given: list[tuple[Pipeline, float]] = []
+    searches: list[tuple[Pipeline, float]] = []
     evaluate_all, late = compare.evaluate_all, [0.0]
     clock = SimpleNamespace(monotonic=lambda: late[0])
 
@@ -45,32 +45,32 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
         return evaluate_all(*arguments, **more)
 
     def search(problem: Pipeline, *, time_limit: float, **more: Any) -> Result:
-        given.append((problem, time_limit))
+        searches.append((problem, time_limit))
         return solve(problem, time_limit=time_limit, **more)
 
     monkeypatch.setattr(deadline, "time", clock)
     monkeypatch.setattr(compare, "evaluate_all", slowly)
     monkeypatch.setattr(compare, "solve", search)
     pipeline = Pipeline(stages=2, batches=4)
-    others = [Pipeline(stages=2, batches=4, placement=name) for name in ("v", "interleaved")]
-    compare.compare(pipeline, also=others, time_limit=600)
-    assert [problem for problem, _ in given] == [pipeline, *others]
-    times = [seconds for _, seconds in given]
+    placed = [Pipeline(stages=2, batches=4, placement=name) for name in ("v", "interleaved")]
+    compare.compare(pipeline, also=placed, time_limit=600)
+    assert [problem for problem, _ in searches] == [pipeline, *placed]
+    times = [seconds for _, seconds in searches]
     assert 75 < times[0] <= 100
     assert times[-1] > times[0]
 
 
 def test_progress_names_strategies_then_placements() -> None:
-    told: list[str] = []
+    phases: list[str] = []
     compare.compare(
         Pipeline(stages=2, batches=4, forward=[3, 4]),
         also=[Pipeline(stages=2, batches=4, forward=[3, 4], placement="v")],
         time_limit=5,
-        progress=lambda state: told.append(state if isinstance(state, str) else state.phase),
+        progress=lambda state: phases.append(state if isinstance(state, str) else state.phase),
     )
-    first = told.index("placement 1 of 2, list scheduling")
-    assert {f"strategy {name}" for name in names()} == set(told[:first])
-    placements = {words.split(",")[0] for words in told[first:]}
+    first = phases.index("placement 1 of 2, list scheduling")
+    assert {f"strategy {name}" for name in names()} == set(phases[:first])
+    placements = {phase.split(",")[0] for phase in phases[first:]}
     assert placements == {"placement 1 of 2", "placement 2 of 2"}
 
 
@@ -78,15 +78,15 @@ def test_progress_names_strategies_then_placements() -> None:
 def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     """The order depends on no limit, and options that are not given are the strategy's own."""
     base._built.cache_clear()
-    made = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
+    schedule = evaluate(Pipeline(stages=2, batches=6, forward=[3, 4]), name)
     built = base._built.cache_info().misses
     rule = base.resolve(name)
-    problem = Problem(made.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    unlimited = construction.with_explicit_placement(made.pipeline)
-    again = construction._baseline_schedule(problem, rule, unlimited)
-    assert again is not None
+    problem = Problem(schedule.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+    unlimited = construction.with_explicit_placement(schedule.pipeline)
+    baseline = construction._baseline_schedule(problem, rule, unlimited)
+    assert baseline is not None
     assert base._built.cache_info().misses == built
-    assert rule.built(made.pipeline, Options()) is again.orders
+    assert rule.built(schedule.pipeline, Options()) is baseline.orders
 
 
 def test_a_table_waits_for_no_native_form(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +108,12 @@ def test_a_search_that_chooses_recompute_starts_from_the_best_strategy(
     """In little time it finds worse: the strategy recomputes as little as the limit asks for."""
     model = read_pipeline("llama-3.1-8b")
     pipeline = replace(model, partition=partition, recompute="search")
-    found = compare.compare(
+    comparison = compare.compare(
         pipeline, strategies=["1f1b", "gpipe"], mem_limit="40GiB", time_limit=0.01, workers=1
     )
-    (best,) = found.optima
+    (best,) = comparison.optima
     assert best.schedule is not None
-    own = [row for row in found.baselines if row.fits_limit]
+    own = [row for row in comparison.baselines if row.fits_limit]
     assert own
     assert best.value is not None
     assert all(best.value <= row.value for row in own)
@@ -123,8 +123,8 @@ def test_a_strategy_without_recompute_is_where_a_search_starts_if_recompute_is_f
     """Two stages of F = 1 and BW = 2, one layer each: 1F1B takes 3 (m + p - 1), and none less."""
     layers = [{"forward": 1, "activation": 2, "recompute": {"time": 0}}] * 2
     pipeline = Pipeline(stages=2, batches=2, model=layers, partition="search", recompute="search")
-    found = compare.compare(pipeline, strategies=["1f1b"], workers=1, backward_kind="whole")
-    assert found.optimum.value == 3 * (2 + 2 - 1)
+    comparison = compare.compare(pipeline, strategies=["1f1b"], workers=1, backward_kind="whole")
+    assert comparison.optimum.value == 3 * (2 + 2 - 1)
 
 
 def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
@@ -132,20 +132,20 @@ def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
     model = Model([{"forward": 5 + number % 3, "activation": 1} for number in range(34)])
     pipeline = model.pipeline(devices=8, batches=32, p2p="0.2", partition="search")
     with work_clock() as clock:
-        found = compare.compare(pipeline, time_limit=1, workers=1)
+        comparison = compare.compare(pipeline, time_limit=1, workers=1)
         seconds = clock.monotonic()
     assert not late(seconds, 1)
-    assert "1f1b" in {row.schedule.origin.strategy for row in found.baselines}
+    assert "1f1b" in {row.schedule.origin.strategy for row in comparison.baselines}
 
 
 def test_its_frame_has_a_row_per_schedule() -> None:
     needed("pandas")
-    found = compare.compare(Pipeline(stages=2, batches=3, mem_limit=2), workers=1)
-    frame = found.to_frame()
-    assert len(frame) == len(found.rows)
-    one = frame[frame.strategy == "1f1b"].iloc[0]
-    assert (one.makespan, one.peak_memory, one.placement) == (12, 2, "linear")
-    assert bool(one.fits_limit) and float(frame.ratio_to_best.min()) == 1
+    comparison = compare.compare(Pipeline(stages=2, batches=3, mem_limit=2), workers=1)
+    frame = comparison.to_frame()
+    assert len(frame) == len(comparison.rows)
+    row = frame[frame.strategy == "1f1b"].iloc[0]
+    assert (row.makespan, row.peak_memory, row.placement) == (12, 2, "linear")
+    assert bool(row.fits_limit) and float(frame.ratio_to_best.min()) == 1
     assert not frame[frame.strategy == "gpipe"].iloc[0].fits_limit
     assert (frame.strategy == "optimal").sum() == 1
 
@@ -153,11 +153,11 @@ def test_its_frame_has_a_row_per_schedule() -> None:
 @pytest.mark.parametrize("placement", ["linear, v", ["linear", "v"]])
 def test_placements_are_named_as_on_the_command_line(placement: str | list[str]) -> None:
     pipeline = Pipeline(stages=2, batches=3)
-    found = compare.compare(pipeline, placement=placement, strategies=["1f1b"], workers=1)
-    assert [one.pipeline.resolved_placement for one in found.optima] == ["linear", "v"]
-    assert [one.pipeline.num_chunks for one in found.optima] == [1, 2]
+    comparison = compare.compare(pipeline, placement=placement, strategies=["1f1b"], workers=1)
+    assert [result.pipeline.resolved_placement for result in comparison.optima] == ["linear", "v"]
+    assert [result.pipeline.num_chunks for result in comparison.optima] == [1, 2]
     line = (
         "compare --stages 2 --batches 3 --placement linear,v --strategies 1f1b --json --workers 1"
     )
-    shown = done(line).json["rows"]
-    assert [row.value for row in found.rows] == [row["value"] for row in shown]
+    rows = done(line).json["rows"]
+    assert [row.value for row in comparison.rows] == [row["value"] for row in rows]

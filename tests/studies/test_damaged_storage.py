@@ -20,8 +20,8 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.formats.figures import ScheduleFigures, declared
 from ppopt.studies import outcome
-from ppopt.studies.job import SolveJob
 from ppopt.studies.records import DamagedError, packed, trial_of, unpacked
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import Storage
 from tests.cli.cli_run import run
 from tests.factories.sweeps import (
@@ -73,7 +73,7 @@ def sound(folder: Path) -> Path:
 
 @pytest.fixture
 def damaged(sound: Path) -> Iterator[Path]:
-    """A copy of the storage, gone at the end with what SQLite lays beside it."""
+    """A copy of the storage, gone at the end with what SQLite writes next to it."""
     path = sound.with_name("damaged.db")
     shutil.copy(sound, path)
     yield path
@@ -102,8 +102,8 @@ def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path
         shutil.copy(sound, damaged)
         damage = Damage(table, column, number % 2, value)
         if inflict(damaged, damage):
-            found = list(complaints(damaged, made_again=table == "results"))
-            wrong |= {damage: found} if found else {}
+            faults = list(complaints(damaged, made_again=table == "results"))
+            wrong |= {damage: faults} if faults else {}
     assert wrong == {}
 
 
@@ -112,8 +112,8 @@ def test_any_bytes_of_the_file(seed: int, sound: Path, damaged: Path) -> None:
     content, wrong = sound.read_bytes(), {}
     for number in range(10):
         damaged.write_bytes(flipped(Random(f"{seed} {number}"), content))
-        found = list(complaints(damaged, made_again=False))
-        wrong |= {number: found} if found else {}
+        faults = list(complaints(damaged, made_again=False))
+        wrong |= {number: faults} if faults else {}
     assert wrong == {}
 
 
@@ -140,43 +140,43 @@ def members(value: Any, deepest: int, place: tuple[Any, ...] = ()) -> Iterator[t
 
 def with_member(document: Any, place: tuple[Any, ...], value: Any) -> Any:
     """The document with another value in one place."""
-    changed = found = deepcopy(document)
+    changed = value_at = deepcopy(document)
     for key in place[:-1]:
-        found = found[key]
-    found[place[-1]] = value
+        value_at = value_at[key]
+    value_at[place[-1]] = value
     return changed
 
 
 def test_any_value_of_a_stored_document() -> None:
     """It is refused as damaged, or says what it said before; no bound is lost or made."""
-    made = outcome.run_job(JOB)
-    assert made.status is ppopt.Status.OPTIMAL
-    sound = outcome.stored(JOB, made)
+    result = outcome.run_job(JOB)
+    assert result.status is ppopt.Status.OPTIMAL
+    sound = outcome.stored(JOB, result)
     document = unpacked(sound.record)
     refused = taken = 0
     for place in members(document, 3):
         for value in (None, "x", -1, {}):
             changed = sound._replace(record=packed(with_member(document, place, value)))
             try:
-                found = outcome.read(changed, JOB)
+                restored = outcome.read(changed, JOB)
             except DamagedError:
                 refused += 1
                 continue
             taken += 1
-            assert (found.status, found.value) == (made.status, made.value), place
-            assert found.lower_bound == made.lower_bound, place
+            assert (restored.status, restored.value) == (result.status, result.value), place
+            assert restored.lower_bound == result.lower_bound, place
     assert refused > taken > 0
 
 
 def test_nothing_is_infeasible_without_a_memory_limit() -> None:
-    made = outcome.run_job(JOB)
-    found = replace(
-        made, status=ppopt.Status.INFEASIBLE, schedule=None, value=None, lower_bound=None
+    result = outcome.run_job(JOB)
+    infeasible = replace(
+        result, status=ppopt.Status.INFEASIBLE, schedule=None, value=None, lower_bound=None
     )
-    assert outcome.read(outcome.stored(JOB, found), JOB).status is ppopt.Status.INFEASIBLE
+    assert outcome.read(outcome.stored(JOB, infeasible), JOB).status is ppopt.Status.INFEASIBLE
     free = replace(JOB, pipeline=replace(JOB.pipeline, mem_limit=None))
     with pytest.raises(DamagedError, match="it is infeasible, without a memory limit"):
-        outcome.read(outcome.stored(free, found), free)
+        outcome.read(outcome.stored(free, infeasible), free)
 
 
 def test_every_figure_of_a_row_is_checked() -> None:
@@ -193,7 +193,7 @@ def test_every_figure_of_a_row_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "words"),
+    ("statement", "message"),
     [
         ("UPDATE studies SET asked = 'x'", "study mine is damaged (asked: 'x' is no compressed"),
         ("UPDATE studies SET base = x'00'", "study mine is damaged (base: b'\\x00' is not text"),
@@ -211,11 +211,11 @@ def test_every_figure_of_a_row_is_checked() -> None:
         ("DROP TABLE trials", "no such table: trials; it is damaged; name another file"),
     ],
 )
-def test_a_damaged_study_is_one_line(statement: str, words: str, damaged: Path) -> None:
+def test_a_damaged_study_is_one_line(statement: str, message: str, damaged: Path) -> None:
     url = changed(damaged, statement)
     code, out, err = run(f"studies show {NAME} --storage {url}")
     assert (code, out) == (2, "")
-    assert words in err
+    assert message in err
     assert err.startswith("error: --storage: ")
     assert err.count("\n") == 1
 
@@ -234,7 +234,9 @@ def test_a_result_that_is_damaged_is_made_again_and_that_is_said(damaged: Path) 
     url = changed(damaged, "UPDATE results SET status = 'x', seconds = 'x' WHERE strategy = '1f1b'")
     study, searched = done(small_grid(), url, study_name=NAME)
     assert (study.failed, len(searched), values(study)) == (2, 2, VALUES)
-    assert all("a result is damaged (status: 'x' is unknown" in one for one in study.damaged)
+    assert all(
+        "a result is damaged (status: 'x' is unknown" in complaint for complaint in study.damaged
+    )
     assert len(study.damaged) == 2
     study, searched = done(small_grid(), url, study_name=NAME)
     assert (searched, study.damaged) == ([], ())

@@ -24,7 +24,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
-from ppopt.studies import frontier as made
+from ppopt.studies import frontier as frontier_module
 from ppopt.studies import frontier_problem, frontier_search
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import frontier_problem_of
@@ -41,7 +41,7 @@ from tests.cli.cli_json import (
     TEXT,
     assert_types,
 )
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.clock import late, work_clock
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import exhaustive
@@ -73,7 +73,7 @@ FRONTIER = {
     "solve_seconds": NUMBER,
 }
 POINT = SOLVED | {"limit": NUMBER, "limit_proved": FLAG}
-HAND = EVALUATED | {"memory": NUMBER, "ratio_to_best": NUMBER}
+BASELINE = EVALUATED | {"memory": NUMBER, "ratio_to_best": NUMBER}
 SMALL = "frontier --stages 2 --batches 3"
 HARD = Pipeline(stages=8, batches=32, forward=10, backward=20, weight=9, p2p=1)
 """Many of its points take many seconds to prove."""
@@ -83,12 +83,12 @@ def split(pipeline: Pipeline) -> Problem:
     return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
 
 
-def steps(found: Frontier) -> list[tuple[int, int]]:
+def steps(curve: Frontier) -> list[tuple[int, int]]:
     """(limit, value) of every point, in ticks of the whole pipeline."""
-    ticks = found.pipeline.ticks
+    ticks = curve.pipeline.ticks
     return [
         (int(point.limit * ticks.memory_per_unit), int((point.result.value or 0) * ticks.per_unit))
-        for point in found.points
+        for point in curve.points
     ]
 
 
@@ -96,8 +96,8 @@ def brute(case: Case, objective: Objective) -> list[tuple[int, int]]:
     """Every whole limit, in ticks, at which the exhaustive optimum changes, with its value."""
     ticks = case.pipeline.ticks
     top = max(
-        held + case.pipeline.batches * sum(taken + max(0, at_b) for taken, at_b in _memory(case))
-        for held in ticks.static
+        static + case.pipeline.batches * sum(taken + max(0, at_b) for taken, at_b in _memory(case))
+        for static in ticks.static
     ) + sum(map(sum, ticks.workspace))
     changes: list[tuple[int, int]] = []
     for limit in range(top + 1):
@@ -126,9 +126,9 @@ def with_room(seed: int, count: int) -> Iterator[Case]:
     return islice(many, count)
 
 
-def assert_sound(found: Frontier) -> None:
+def assert_sound(curve: Frontier) -> None:
     """What every frontier promises, whatever its status."""
-    for point in found.points:
+    for point in curve.points:
         result = point.result
         assert verify(result.schedule) == []
         assert result.schedule.fits_limits
@@ -136,12 +136,12 @@ def assert_sound(found: Frontier) -> None:
         assert result.schedule.pipeline.ticks.memory(peak) == point.limit
         assert result.lower_bound <= result.value
         assert (result.status is Status.OPTIMAL) == (result.lower_bound == result.value)
-    values = [point.result.value for point in found.points]
+    values = [point.result.value for point in curve.points]
     assert values == sorted(values, key=lambda value: -(value or 0))
     assert len(set(values)) == len(values)
-    assert [point.limit for point in found.points] == sorted({p.limit for p in found.points})
-    for limit, bound in found.bounds:
-        best = found.at(limit)
+    assert [point.limit for point in curve.points] == sorted({p.limit for p in curve.points})
+    for limit, bound in curve.bounds:
+        best = curve.at(limit)
         assert best is None or (best.result.value or 0) >= bound
 
 
@@ -155,29 +155,29 @@ def test_every_point_is_that_of_exhaustive_search(
     """Unequal times, links, memory of either sign, chunks, split and fused."""
     several = 0
     for case in with_room(seed, count):
-        found = frontier(
+        curve = frontier(
             case.pipeline,
             objective=objective,
             backward_kind=case.backward_kind,
             workers=1,
         )
-        assert found.status is Status.OPTIMAL
-        assert steps(found) == brute(case, objective), case
-        assert_sound(found)
-        assert all(point.least for point in found.points)
-        assert found.enough_proved
-        several += len(found.points) > 1
+        assert curve.status is Status.OPTIMAL
+        assert steps(curve) == brute(case, objective), case
+        assert_sound(curve)
+        assert all(point.limit_proved for point in curve.points)
+        assert curve.enough_proved
+        several += len(curve.points) > 1
     assert several >= count // 2
 
 
 def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     """Device 1 has room for one microbatch: whatever device 0 may hold, no more goes through."""
     case = Case(Pipeline(stages=2, batches=3, mem_limit=[9, 1]), fused=False)
-    found = frontier(case.pipeline, workers=1)
-    assert steps(found) == brute(case, Objective.MAKESPAN)
+    curve = frontier(case.pipeline, workers=1)
+    assert steps(curve) == brute(case, Objective.MAKESPAN)
     assert all(
         point.result.schedule is not None and point.result.schedule.peak_memory[1] == 1
-        for point in found.points
+        for point in curve.points
     )
 
 
@@ -201,28 +201,28 @@ def documented() -> Frontier:
 def test_the_documented_frontier(documented: Frontier) -> None:
     """4 x 8 at unit costs. One microbatch at a time: 8 x (4 F + 4 B + W) = 72. From 4 on: the
     last device waits 3 and works 24."""
-    found = documented
-    assert found.status is Status.OPTIMAL
-    assert [limit for limit, _ in steps(found)] == [1, 2, 3, 4]
-    assert (steps(found)[0][1], steps(found)[-1][1]) == (72, 27)
-    for limit, value in steps(found):
-        assert solve(found.pipeline, mem_limit=limit, time_limit=2400).value == value
-    assert (found.least.limit, found.enough.limit, found.enough_proved) == (1, 4, True)
-    assert found.proof == "device 0 needs 1 even for one microbatch at a time"
-    assert found.at(Fraction(7, 2)) is found.points[2]
-    assert found.at(0.5) is None
+    curve = documented
+    assert curve.status is Status.OPTIMAL
+    assert [limit for limit, _ in steps(curve)] == [1, 2, 3, 4]
+    assert (steps(curve)[0][1], steps(curve)[-1][1]) == (72, 27)
+    for limit, value in steps(curve):
+        assert solve(curve.pipeline, mem_limit=limit, time_limit=2400).value == value
+    assert (curve.min_memory_point.limit, curve.enough.limit, curve.enough_proved) == (1, 4, True)
+    assert curve.proof == "device 0 needs 1 even for one microbatch at a time"
+    assert curve.at(Fraction(7, 2)) is curve.points[2]
+    assert curve.at(0.5) is None
 
 
 def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
     """1F1B holds 4 and takes 33, GPipe holds 8 and takes as long; the best takes 27."""
-    hands = {hand.schedule.origin.strategy: hand for hand in documented.baselines}
-    assert (hands["1f1b"].memory, hands["1f1b"].value) == (4, 33)
-    assert (hands["gpipe"].memory, hands["gpipe"].value) == (8, 33)
-    assert hands["1f1b"].ratio == hands["gpipe"].ratio == Fraction(33, 27)
-    assert hands["interleaved"].ratio is None
-    for hand in documented.baselines:
-        assert hand.ratio is None or hand.ratio >= 1
-    memory = [hand.memory for hand in documented.baselines]
+    baselines = {baseline.schedule.origin.strategy: baseline for baseline in documented.baselines}
+    assert (baselines["1f1b"].memory, baselines["1f1b"].value) == (4, 33)
+    assert (baselines["gpipe"].memory, baselines["gpipe"].value) == (8, 33)
+    assert baselines["1f1b"].ratio == baselines["gpipe"].ratio == Fraction(33, 27)
+    assert baselines["interleaved"].ratio is None
+    for baseline in documented.baselines:
+        assert baseline.ratio is None or baseline.ratio >= 1
+    memory = [baseline.memory for baseline in documented.baselines]
     assert memory == sorted(memory)
 
 
@@ -238,15 +238,15 @@ def test_hand_strategies_stand_beside_it(documented: Frontier) -> None:
 def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
     """Every point is what a search within its limit proves, and half a unit less gives more."""
     pipeline = Pipeline(**({"stages": 2, "batches": 3} | more))
-    found = frontier(pipeline, time_limit=2400)
-    assert found.status is Status.OPTIMAL
-    assert_sound(found)
-    assert len(found.points) > 1
-    for point in found.points:
+    curve = frontier(pipeline, time_limit=2400)
+    assert curve.status is Status.OPTIMAL
+    assert_sound(curve)
+    assert len(curve.points) > 1
+    for point in curve.points:
         assert solve(pipeline, mem_limit=point.limit, time_limit=2400).value == point.result.value
         less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=2400)
         assert less.value is None or less.value > (point.result.value or 0)
-    assert solve(pipeline, time_limit=2400).value == found.points[-1].result.value
+    assert solve(pipeline, time_limit=2400).value == curve.points[-1].result.value
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> list[int]:
@@ -270,10 +270,10 @@ def test_runs_of_equal_optimum_are_not_searched_point_by_point(
 ) -> None:
     searched = counted(monkeypatch, lambda _: None)
     pipeline = Pipeline(stages=2, batches=64, forward=2, backward=4, p2p=1)
-    found = frontier(pipeline, time_limit=2400)
-    assert found.status is Status.OPTIMAL
+    curve = frontier(pipeline, time_limit=2400)
+    assert curve.status is Status.OPTIMAL
     assert len(candidates(split(pipeline))) == 64
-    assert len(searched) <= len(found.points) + 2 * log2(64)
+    assert len(searched) <= len(curve.points) + 2 * log2(64)
 
 
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,24 +282,24 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
 
     searched = counted(monkeypatch, interrupt)
-    found = frontier(Pipeline(stages=4, batches=8), time_limit=2400)
-    assert found.interrupted
+    curve = frontier(Pipeline(stages=4, batches=8), time_limit=2400)
+    assert curve.interrupted
     assert len(searched) == 2
-    assert found.points
-    assert_sound(found)
+    assert curve.points
+    assert_sound(curve)
 
 
 def test_ctrl_c_while_the_points_are_verified_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = made.checked
+    check = frontier_module.checked
 
     def pressed(schedule: Schedule) -> Schedule:
         signal.raise_signal(signal.SIGINT)
         return check(schedule)
 
-    monkeypatch.setattr(made, "checked", pressed)
-    found = frontier(Pipeline(stages=2, batches=3), workers=1)
-    assert (found.interrupted, found.status) == (True, Status.OPTIMAL)
-    assert steps(found)
+    monkeypatch.setattr(frontier_module, "checked", pressed)
+    curve = frontier(Pipeline(stages=2, batches=3), workers=1)
+    assert (curve.interrupted, curve.status) == (True, Status.OPTIMAL)
+    assert steps(curve)
 
 
 def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,8 +312,8 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(frontier_problem, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
-    found = frontier(pipeline, workers=1, time_limit=1000)
-    assert (len(found.points), found.status) == (1, Status.FEASIBLE)
+    curve = frontier(pipeline, workers=1, time_limit=1000)
+    assert (len(curve.points), curve.status) == (1, Status.FEASIBLE)
     assert len(searches) == 1
     assert searches[0] > 100
 
@@ -329,34 +329,36 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     """A V of one device, B of no length that takes as much as F.
 
     At the second stage's B one microbatch holds 1 + 1 for its F and 1 for this B, over the limit
-    of 2, and nothing can be given back before.
+    of 2, and nothing can be freed before.
     """
     times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
     found = frontier(pipeline, workers=1, backward_kind="split")
     assert (found.status, found.points) == (Status.INFEASIBLE, ())
-    assert found.proof.startswith("all orders within the pipeline's own limits were searched")
+    assert found.proof.startswith(
+        "all orders were searched, and none is within the pipeline's own limits"
+    )
     assert found.proof.endswith("whose backwards are all split (--backward split)")
     told = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
-    assert "one that works on every device is at least 2" in told
+    assert "a limit for all devices must be at least 2" in told
 
 
 def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
-    found = frontier(Pipeline(stages=2, batches=3, activation=5 * 10**11), workers=1)
-    assert found.status is Status.OPTIMAL
-    assert candidates(split(found.pipeline))[-1] == 15 * 10**11
-    assert found.points[-1].limit == 10**12
+    curve = frontier(Pipeline(stages=2, batches=3, activation=5 * 10**11), workers=1)
+    assert curve.status is Status.OPTIMAL
+    assert candidates(split(curve.pipeline))[-1] == 15 * 10**11
+    assert curve.points[-1].limit == 10**12
 
 
 def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
     seen = []
     with work_clock():
-        found = frontier(HARD, time_limit=2, workers=1, progress=seen.append)
-    assert not late(found.solve_seconds, 2)
-    assert found.status is Status.FEASIBLE
-    assert_sound(found)
-    assert any(point.result.status is Status.FEASIBLE for point in found.points)
-    assert steps(found)[-1][1] >= int(found.bounds[-1][1])
+        curve = frontier(HARD, time_limit=2, workers=1, progress=seen.append)
+    assert not late(curve.solve_seconds, 2)
+    assert curve.status is Status.FEASIBLE
+    assert_sound(curve)
+    assert any(point.result.status is Status.FEASIBLE for point in curve.points)
+    assert steps(curve)[-1][1] >= int(curve.bounds[-1][1])
     assert any("limit" in state.phase for state in seen)
 
 
@@ -384,7 +386,7 @@ def test_misuse_is_refused(options: dict[str, Any], message: str) -> None:
 
 class TestCandidates:
     @pytest.mark.parametrize(
-        ("given", "limits"),
+        ("fields", "limits"),
         [
             ({}, [1, 2, 3]),
             ({"activation": 2, "static": 1}, [3, 5, 7]),
@@ -400,8 +402,8 @@ class TestCandidates:
             ({"mem_limit": [2, 1]}, [1, 2]),
         ],
     )
-    def test_sums_of_what_devices_hold(self, given: dict[str, Any], limits: list[int]) -> None:
-        assert list(candidates(split(Pipeline(stages=2, batches=3, **given)))) == limits
+    def test_sums_of_what_devices_hold(self, fields: dict[str, Any], limits: list[int]) -> None:
+        assert list(candidates(split(Pipeline(stages=2, batches=3, **fields)))) == limits
 
     def test_too_many_sums_are_all_ticks(self) -> None:
         """Without a common divisor, up to 18 million ticks: from one microbatch to nine."""
@@ -424,12 +426,12 @@ class TestCurve:
         return Proved(limit, Fraction(value), "", Certificate(Argument.SEARCH))
 
     @staticmethod
-    def found(limit: int, value: int) -> ParetoPoint:
+    def point(limit: int, value: int) -> ParetoPoint:
         return ParetoPoint(limit, Fraction(value), None)  # type: ignore[arg-type]
 
     def test_only_what_nothing_betters_is_kept(self) -> None:
         curve = Curve(range(1, 9))
-        taken = [curve.add(self.found(*pair)) for pair in ((4, 20), (8, 10), (6, 20), (5, 10))]
+        taken = [curve.add(self.point(*pair)) for pair in ((4, 20), (8, 10), (6, 20), (5, 10))]
         assert taken == [True, True, False, True]
         assert [entry[:2] for entry in curve.points] == [(4, 20), (5, 10)]
         for pair in ((8, 5), (4, 9), (6, 9), (3, 12)):
@@ -441,7 +443,7 @@ class TestCurve:
         """4 and 5 are open, between the bound 20 at 3 and the next schedule; 6 on are closed."""
         curve = Curve(range(1, 9))
         for pair in ((1, 40), (2, 20), (6, 10)):
-            curve.add(self.found(*pair))
+            curve.add(self.point(*pair))
         for pair in ((1, 40), (3, 20), (8, 10)):
             curve.add_bound(self.bound(*pair))
         (segment,) = curve.open()
@@ -451,7 +453,7 @@ class TestCurve:
 
     def test_limits_without_a_schedule_are_open_until_that_is_proved(self) -> None:
         curve = Curve(range(1, 5))
-        curve.add(self.found(3, 7))
+        curve.add(self.point(3, 7))
         curve.add_bound(self.bound(4, 7))
         assert [(s.first, s.last) for s in curve.open()] == [(0, 1)]
         curve.impossible = 2
@@ -460,21 +462,21 @@ class TestCurve:
 
 class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
-        found = shown(SMALL, "-o", tmp_path / "a.json")
-        assert_types(_given(found), FRONTIER)
-        for row in found["points"]:
+        output = json_of(SMALL, "-o", tmp_path / "a.json")
+        assert_types(_non_null(output), FRONTIER)
+        for row in output["points"]:
             assert_types(row, POINT)
             assert row["mem_limit"] == [row["limit"]] * 2
             assert row["schedule"]["pipeline"]["mem_limit"] == [row["limit"]] * 2
-        for row in found["strategies"]:
-            assert_types(_given(row), HAND)
-        limits = [(row["limit"], row["value"]) for row in found["points"]]
+        for row in output["strategies"]:
+            assert_types(_non_null(row), BASELINE)
+        limits = [(row["limit"], row["value"]) for row in output["points"]]
         case = Case(Pipeline(stages=2, batches=3), fused=False)
         assert limits == brute(case, Objective.MAKESPAN)
-        assert (found["least_limit"], found["useful_limit"]) == (limits[0][0], limits[-1][0])
+        assert (output["least_limit"], output["useful_limit"]) == (limits[0][0], limits[-1][0])
         written = json.loads((tmp_path / "a.json").read_text())
         assert "solve_seconds" not in written
-        assert written["points"][0]["value"] == found["points"][0]["value"]
+        assert written["points"][0]["value"] == output["points"][0]["value"]
 
     def test_table(self) -> None:
         """The last device waits 1 and works 9; one microbatch at a time takes 3 x (2 + 2 + 1)."""
@@ -499,15 +501,15 @@ class TestCommand:
             "stays 15 within the "
         )
         assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
-        assert shown(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
+        assert json_of(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
 
     def test_page(self, tmp_path: Path) -> None:
-        found = shown(SMALL, "-o", tmp_path / "a.html")
+        output = json_of(SMALL, "-o", tmp_path / "a.html")
         page = (tmp_path / "a.html").read_text()
         inside = re.search(r'<script type="application/json" id="frontier">(.*?)</script>', page)
         data = json.loads(inside[1])
         assert [row["section"] for row in data["points"]] == [
-            f"schedule-{index}" for index in range(1, len(found["points"]) + 1)
+            f"schedule-{index}" for index in range(1, len(output["points"]) + 1)
         ]
         for row in data["points"]:
             assert f'id="{row["section"]}"' in page
@@ -522,51 +524,51 @@ class TestCommand:
 
     def test_orders_are_refused_before_the_work(self, tmp_path: Path) -> None:
         ran = run(SMALL, "-o", tmp_path / "a.csv")
-        told = "error: -o: a frontier is no single order; write .html or .json\n"
-        assert (ran.code, ran.out, ran.err) == (2, "", told)
+        message = "error: -o: a frontier is no single order; write .html or .json\n"
+        assert (ran.code, ran.out, ran.err) == (2, "", message)
 
     def test_infeasible(self, tmp_path: Path) -> None:
         """Limits of the pipeline's own that nothing can keep."""
         ran = run(f"{SMALL} --mem-limit 0.5 --json -o", tmp_path / "a.json")
-        found = json.loads(ran.out)
+        output = json.loads(ran.out)
         assert ran.code == 3
-        assert (found["status"], found["points"]) == ("infeasible", [])
-        assert "its limit is 0.5" in found["proof"]
-        assert found["least_limit"] is None
+        assert (output["status"], output["points"]) == ("infeasible", [])
+        assert "its limit is 0.5" in output["proof"]
+        assert output["least_limit"] is None
         assert list(tmp_path.iterdir()) == []
         assert "infeasible: device 0" in run(f"{SMALL} --mem-limit 0.5").out
 
     def test_device_span_and_fused(self) -> None:
-        found = shown(f"{SMALL} --objective device-span --fused")
-        assert (found["objective"], found["backward_kind"]) == ("device-span", "whole")
+        output = json_of(f"{SMALL} --objective device-span --fused")
+        assert (output["objective"], output["backward_kind"]) == ("device-span", "whole")
         case = Case(Pipeline(stages=2, batches=3), fused=True)
-        assert [(row["limit"], row["value"]) for row in found["points"]] == brute(
+        assert [(row["limit"], row["value"]) for row in output["points"]] == brute(
             case, Objective.DEVICE_SPAN
         )
 
 
-def _given(row: dict[str, Any]) -> dict[str, Any]:
+def _non_null(row: dict[str, Any]) -> dict[str, Any]:
     """A row without a limit or ratio to a frontier of another placement that is null."""
     instead = {"mem_limit": [], "ratio_to_best": 1}
     return {key: instead.get(key) if value is None else value for key, value in row.items()}
 
 
 def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:
-    found = frontier(Pipeline(stages=2, batches=3, static=[1, 2]))
-    for point in found.points:
-        assert point.result.pipeline == replace(found.pipeline, mem_limit=point.limit)
+    curve = frontier(Pipeline(stages=2, batches=3, static=[1, 2]))
+    for point in curve.points:
+        assert point.result.pipeline == replace(curve.pipeline, mem_limit=point.limit)
 
 
 @pytest.mark.parametrize("share", [Fraction(0), Fraction(1, 20), Fraction(1, 5), Fraction(10)])
 def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
     """Against every limit, solved by itself."""
     pipeline = Pipeline(stages=3, batches=5)
-    found = frontier(pipeline, workers=1, time_limit=600)
-    point, beyond = found.within(share), found.beyond(share)
-    assert point is not None and found.status is Status.OPTIMAL
+    curve = frontier(pipeline, workers=1, time_limit=600)
+    point, beyond = curve.within(share), curve.beyond(share)
+    assert point is not None and curve.status is Status.OPTIMAL
     values = {limit: solve(pipeline, mem_limit=limit, workers=1).value for limit in range(1, 6)}
-    most = (1 + share) * min(values.values())
-    fits = [limit for limit, value in values.items() if value <= most]
+    slowest = (1 + share) * min(values.values())
+    fits = [limit for limit, value in values.items() if value <= slowest]
     assert point.limit == min(fits) and point.result.value == values[min(fits)]
     assert beyond is None or beyond < point.limit
     assert (beyond is None) == (min(fits) == 1)
@@ -574,8 +576,8 @@ def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
 
 def test_it_is_told_on_the_command_line() -> None:
     line = "frontier --stages 4 --batches 8 --workers 1 --within"
-    found = shown(f"{line} 5%")["within"]
-    assert found == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
+    output = json_of(f"{line} 5%")["within"]
+    assert output == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
     assert "within 5 % of the best: 27 in 4; not in 3, proved" in done(f"{line} 0.05").out
     assert run(f"{line} fast").code == 2
 
@@ -594,9 +596,9 @@ def test_a_frontier_with_moves_has_the_optimum_of_every_limit(seed: int) -> None
         kept=row(1, 2), recompute_time=row(0, 2), offload_memory=[1, 1, 0], offload_time=[1, 1, 0],
         unshard_memory=row(0, 2),
     )  # fmt: skip
-    found = frontier(pipeline, backward_kind="whole", workers=1, time_limit=600)
-    assert found.status is Status.OPTIMAL
+    curve = frontier(pipeline, backward_kind="whole", workers=1, time_limit=600)
+    assert curve.status is Status.OPTIMAL
     for limit in range(2, 20):
         best = solve(pipeline, mem_limit=limit, backward_kind="whole", workers=1)
-        reached = [point.result.value for point in found.points if point.limit <= limit]
+        reached = [point.result.value for point in curve.points if point.limit <= limit]
         assert best.value == min(reached, default=None)

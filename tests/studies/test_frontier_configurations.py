@@ -20,7 +20,7 @@ from ppopt.studies import frontier as module
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 from tests.clock import work_clock
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
@@ -34,7 +34,7 @@ SEARCHES: list[Any] = [
 ]
 
 
-def draw(rng: Random, given: dict[str, Any]) -> Pipeline:
+def draw(rng: Random, options: dict[str, Any]) -> Pipeline:
     """Three or four small layers on two devices, whose memory differs by a factor of up to 4."""
     layers = [
         Layer(
@@ -46,9 +46,9 @@ def draw(rng: Random, given: dict[str, Any]) -> Pipeline:
             kept=rng.randint(0, 1),
             static=rng.randint(0, 1),
         )
-        for _ in range(4 if "chunks" in given else 3)
+        for _ in range(4 if "chunks" in options else 3)
     ]
-    return Model(layers).pipeline(devices=2, batches=2, p2p=rng.choice((0, 1)), **given)
+    return Model(layers).pipeline(devices=2, batches=2, p2p=rng.choice((0, 1)), **options)
 
 
 def brute(pipeline: Pipeline, top: Fraction) -> list[tuple[Fraction, Fraction]]:
@@ -61,30 +61,30 @@ def brute(pipeline: Pipeline, top: Fraction) -> list[tuple[Fraction, Fraction]]:
     return changes
 
 
-def points(found: Frontier) -> list[tuple[Fraction, Fraction | None]]:
-    return [(point.limit, point.result.value) for point in found.points]
+def points(curve: Frontier) -> list[tuple[Fraction, Fraction | None]]:
+    return [(point.limit, point.result.value) for point in curve.points]
 
 
-@pytest.mark.parametrize("given", SEARCHES, ids=lambda given: "-".join(map(str, given)))
-def test_every_point_is_the_best_of_all_configurations(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", SEARCHES, ids=lambda options: "-".join(map(str, options)))
+def test_every_point_is_the_best_of_all_configurations(options: dict[str, Any]) -> None:
     """Each is verified, keeps its limit, and is confirmed by the re-checker."""
     rng, several = Random(71), 0
     for _ in range(2):
-        pipeline = draw(rng, given)
-        found = frontier(pipeline, backward_kind="whole", workers=1, time_limit=600)
-        assert found.status is Status.OPTIMAL
-        last = found.points[-1].limit
-        assert points(found) == brute(pipeline, last + 4)
-        for point in found.points:
+        pipeline = draw(rng, options)
+        curve = frontier(pipeline, backward_kind="whole", workers=1, time_limit=600)
+        assert curve.status is Status.OPTIMAL
+        last = curve.points[-1].limit
+        assert points(curve) == brute(pipeline, last + 4)
+        for point in curve.points:
             schedule = point.result.schedule
             assert verify(schedule) == []
             assert schedule.fits_limits
-            assert (point.least, point.result.status) == (True, Status.OPTIMAL)
-        assert found.enough_proved
-        several += len(found.points) > 1
+            assert (point.limit_proved, point.result.status) == (True, Status.OPTIMAL)
+        assert curve.enough_proved
+        several += len(curve.points) > 1
     assert several
-    first = found.points[0].result
-    if "placement" not in given or "partition" not in given:
+    first = curve.points[0].result
+    if "placement" not in options or "partition" not in options:
         assert recheck(first, time_limit=600).verdict.value == "confirmed"
 
 
@@ -92,9 +92,9 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     """Device 1 has room for its static memory and one microbatch, or for two that recompute."""
     layers = [Layer(1, activation=2, kept=1)] * 4
     own = Model(layers).pipeline(devices=2, batches=3, recompute="search", mem_limit=[20, 4])
-    found = frontier(own, workers=1, time_limit=600)
-    assert found.status is Status.OPTIMAL
-    for point in found.points:
+    curve = frontier(own, workers=1, time_limit=600)
+    assert curve.status is Status.OPTIMAL
+    for point in curve.points:
         assert point.result.schedule.metrics.peak_memory_ticks[1] <= 4
         assert point.result.pipeline.limits == (point.limit, min(point.limit, 4))
     tight = replace(own, mem_limit=[1, 1])
@@ -124,17 +124,17 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(FILE)
     line = f"frontier --config {path} --partition search --recompute search --time-limit 600"
-    found = shown(line)
-    assert found["searched"] == ["partition", "recompute"]
-    assert found["memory_unit"] == "GiB"
-    for row in found["points"]:
+    output = json_of(line)
+    assert output["searched"] == ["partition", "recompute"]
+    assert output["memory_unit"] == "GiB"
+    for row in output["points"]:
         assert (sum(row["partition"]), row["verified"]) == (5, True)
         assert len(row["recompute"]) == 2
-    assert {tuple(row["recompute"]) for row in found["points"]} != {(0, 0)}
-    told = done(line, "-o", tmp_path / "a.html").out
-    assert re.search(r"optimal, proved: layers \d,\d, recompute \d,\d", told)
+    assert {tuple(row["recompute"]) for row in output["points"]} != {(0, 0)}
+    stdout = done(line, "-o", tmp_path / "a.html").out
+    assert re.search(r"optimal, proved: layers \d,\d, recompute \d,\d", stdout)
     assert "layers " in (tmp_path / "a.html").read_text()
-    assert shown(f"frontier --config {path}")["searched"] == []
+    assert json_of(f"frontier --config {path}")["searched"] == []
 
 
 def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
@@ -146,10 +146,10 @@ def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
     assert explorer._seconds(0) < 10
 
 
-@pytest.mark.parametrize("given", SEARCHES)
-def test_a_search_with_a_target_ends_when_it_is_settled(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", SEARCHES)
+def test_a_search_with_a_target_ends_when_it_is_settled(options: dict[str, Any]) -> None:
     """Whether a limit allows a value is what the whole search of that limit says, too."""
-    problem = problem_of(draw(Random(7), given), Objective.MAKESPAN, BackwardKind.MIXED)
+    problem = problem_of(draw(Random(7), options), Objective.MAKESPAN, BackwardKind.MIXED)
     space = frontier_problem_of(problem)
 
     def search(limit: int, target: Fraction | None) -> Result:
@@ -170,8 +170,8 @@ def test_strategies_are_timed_where_a_partition_is_searched() -> None:
     model = Model([Layer(1, activation=1)] * 4)
     pipeline = model.pipeline(devices=2, batches=32, partition="search")
     with work_clock():
-        found = frontier(pipeline, time_limit=1, workers=1)
-    assert {hand.schedule.origin.strategy for hand in found.baselines} >= {"1f1b", "gpipe"}
+        curve = frontier(pipeline, time_limit=1, workers=1)
+    assert {baseline.schedule.origin.strategy for baseline in curve.baselines} >= {"1f1b", "gpipe"}
 
 
 # Hand strategies of a frontier: those that come too late for its search are compared, too.
@@ -201,13 +201,15 @@ def test_strategies_without_a_share_are_evaluated_after_the_search(
     early, late = (with_share(monkeypatch, share) for share in (0.25, 0.0))
     assert late.status == early.status
     assert late.skipped == early.skipped
-    assert [repr(hand) for hand in late.baselines] == [repr(hand) for hand in early.baselines]
+    assert [repr(baseline) for baseline in late.baselines] == [
+        repr(baseline) for baseline in early.baselines
+    ]
     assert [repr(point) for point in late.points] == [repr(point) for point in early.points]
 
 
 def test_a_strategy_that_time_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer by its estimate than the whole time limit."""
     monkeypatch.setattr("ppopt.studies.baselines.EVALUATING", 1e6)
-    found = with_share(monkeypatch, 0.25)
-    assert found.baselines == ()
-    assert ("1f1b", "time limit reached") in found.skipped
+    curve = with_share(monkeypatch, 0.25)
+    assert curve.baselines == ()
+    assert ("1f1b", "time limit reached") in curve.skipped

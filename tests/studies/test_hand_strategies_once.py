@@ -1,4 +1,4 @@
-"""Every hand strategy is timed once: the search and the studies read the same schedules."""
+"""Every baseline is timed once: the search and the studies read the same schedules."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def own_orders(pipeline: Pipeline) -> dict[str, bytes]:
 def solve(pipeline: Pipeline) -> None:
     """As the command does: the search, then the baselines of both kinds."""
     result = ppopt.solve(pipeline, workers=1, time_limit=600, params=HAND_STRATEGIES_ALONE)
-    hand = baseline(result, pipeline)
-    best_other_placement(pipeline, result, hand)
+    best = baseline(result, pipeline)
+    best_other_placement(pipeline, result, best)
 
 
 def compare(pipeline: Pipeline) -> None:

@@ -33,7 +33,7 @@ class Press:
     def __init__(self, at: int) -> None:
         self.left = at
         self.values: list[Fraction] = []
-        self.words: list[str] = []
+        self.phases: list[str] = []
 
     @property
     def pressed(self) -> bool:
@@ -43,7 +43,7 @@ class Press:
         if self.pressed:
             return
         if isinstance(state, str):
-            self.words.append(state)
+            self.phases.append(state)
         elif state.value is not None:
             self.values.append(state.value)
         self.left -= 1
@@ -51,15 +51,15 @@ class Press:
             signal.raise_signal(signal.SIGINT)
 
 
-def check(found: Any, press: Press) -> None:
+def check(study: Any, press: Press) -> None:
     """The best value told, or a better one, with a schedule; a bound that is not above it."""
-    assert found.interrupted is press.pressed
+    assert study.interrupted is press.pressed
     if press.values:
-        assert found.schedule is not None
-        assert found.value <= min(press.values)
-    if found.schedule is not None:
-        assert verify(found.schedule) == []
-        assert found.lower_bound <= found.value
+        assert study.schedule is not None
+        assert study.value <= min(press.values)
+    if study.schedule is not None:
+        assert verify(study.schedule) == []
+        assert study.lower_bound <= study.value
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -72,17 +72,17 @@ def test_a_search_keeps_its_best_schedule(pipeline: Pipeline, steps: int) -> Non
 @pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
 def test_a_search_keeps_the_schedule_that_it_was_given(pipeline: Pipeline) -> None:
     """Whether Ctrl-C comes before its first step or before it begins."""
-    given = ppopt.solve(pipeline, workers=1, stop=lambda state: state.value is not None)
-    assert given.schedule is not None
+    hint = ppopt.solve(pipeline, workers=1, stop=lambda state: state.value is not None)
+    assert hint.schedule is not None
     with interrupts.recorded():
         signal.raise_signal(signal.SIGINT)
-        found = ppopt.solve(pipeline, workers=1, hint=given.schedule)
-    assert (found.interrupted, found.value) == (True, given.value)
+        result = ppopt.solve(pipeline, workers=1, hint=hint.schedule)
+    assert (result.interrupted, result.value) == (True, hint.value)
     press = Press(0)
-    found = ppopt.solve(pipeline, workers=1, hint=given.schedule, progress=press)
-    check(found, press)
-    assert found.value is not None and given.value is not None
-    assert found.value <= given.value
+    result = ppopt.solve(pipeline, workers=1, hint=hint.schedule, progress=press)
+    check(result, press)
+    assert result.value is not None and hint.value is not None
+    assert result.value <= hint.value
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -90,22 +90,22 @@ def test_a_search_keeps_the_schedule_that_it_was_given(pipeline: Pipeline) -> No
 def test_a_frontier_keeps_its_points(pipeline: Pipeline, steps: int) -> None:
     """One microbatch at a time is a point, whenever it ends; a search adds the best value told."""
     press = Press(steps)
-    found = ppopt.frontier(pipeline, workers=1, time_limit=600, progress=press)
-    assert found.interrupted is press.pressed
-    assert found.status is (Status.FEASIBLE if press.pressed else Status.OPTIMAL)
-    values = [one.result.value for one in found.points if one.result.value is not None]
+    curve = ppopt.frontier(pipeline, workers=1, time_limit=600, progress=press)
+    assert curve.interrupted is press.pressed
+    assert curve.status is (Status.FEASIBLE if press.pressed else Status.OPTIMAL)
+    values = [point.result.value for point in curve.points if point.result.value is not None]
     assert min(values) <= min(press.values, default=min(values))
-    for point in found.points:
+    for point in curve.points:
         assert point.result.schedule is not None
         assert verify(point.result.schedule) == []
-    evaluated = {hand.schedule.origin.strategy for hand in found.baselines}
-    left_out = {name for name, _ in found.skipped}
+    evaluated = {baseline.schedule.origin.strategy for baseline in curve.baselines}
+    left_out = {name for name, _ in curve.skipped}
     assert evaluated | left_out == set(ppopt.strategies())
-    for hand in found.baselines:
-        if hand.ratio is not None:
-            best = found.at(hand.memory)
+    for baseline in curve.baselines:
+        if baseline.ratio is not None:
+            best = curve.at(baseline.memory)
             assert best is not None and best.result.value is not None
-            assert best.result.value <= hand.value
+            assert best.result.value <= baseline.value
 
 
 @pytest.mark.parametrize("pipeline", [PIPELINE, CUT, CHOSEN])
@@ -113,9 +113,9 @@ def test_a_frontier_has_a_point_where_it_is_ended_before_it_begins(pipeline: Pip
     """That of one microbatch at a time."""
     with interrupts.recorded():
         signal.raise_signal(signal.SIGINT)
-        found = ppopt.frontier(pipeline, workers=1)
-    assert (found.interrupted, found.status) == (True, Status.FEASIBLE)
-    assert found.points
+        curve = ppopt.frontier(pipeline, workers=1)
+    assert (curve.interrupted, curve.status) == (True, Status.FEASIBLE)
+    assert curve.points
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -123,20 +123,20 @@ def test_a_frontier_has_a_point_where_it_is_ended_before_it_begins(pipeline: Pip
 def test_a_comparison_keeps_its_rows(pipeline: Pipeline, steps: int) -> None:
     """Strategies done before the last one told of, and the best value told."""
     press = Press(steps)
-    found = ppopt.compare(pipeline, workers=1, time_limit=600, progress=press)
-    assert found.interrupted is press.pressed
-    done = {words.removeprefix("strategy ") for words in press.words[:-1]}
-    rows = {row.schedule.origin.strategy for row in found.baselines}
-    missing = {name for name, reason in found.skipped if reason == STOPPED}
+    comparison = ppopt.compare(pipeline, workers=1, time_limit=600, progress=press)
+    assert comparison.interrupted is press.pressed
+    done = {phase.removeprefix("strategy ") for phase in press.phases[:-1]}
+    rows = {row.schedule.origin.strategy for row in comparison.baselines}
+    missing = {name for name, reason in comparison.skipped if reason == STOPPED}
     assert not done & missing
-    assert rows | {name for name, _ in found.skipped} == set(ppopt.strategies())
-    kept = [row for row in found.rows if row.fits_limit]
-    assert found.status is not Status.UNKNOWN or not kept
+    assert rows | {name for name, _ in comparison.skipped} == set(ppopt.strategies())
+    fitting = [row for row in comparison.rows if row.fits_limit]
+    assert comparison.status is not Status.UNKNOWN or not fitting
     if press.values:
-        assert found.optimum.value <= min(press.values)
+        assert comparison.optimum.value <= min(press.values)
     if pipeline is CUT:
-        own = [row.value for row in kept if row.schedule.pipeline.layout == pipeline.layout]
-        assert found.optimum.schedule is not None or not own
+        own = [row.value for row in fitting if row.schedule.pipeline.layout == pipeline.layout]
+        assert comparison.optimum.schedule is not None or not own
 
 
 def test_a_comparison_keeps_the_strategy_whose_order_is_searched(
@@ -162,7 +162,7 @@ def test_a_comparison_keeps_the_strategy_whose_order_is_searched(
 def test_a_plan_keeps_its_best_configuration(steps: int) -> None:
     press = Press(steps)
     model = ppopt.Model(LAYERS["layers"])
-    found = ppopt.plan(
+    plan = ppopt.plan(
         model, devices=3, batches=6, mem_limit=5, workers=1, time_limit=600, progress=press
     )
-    check(found, press)
+    check(plan, press)

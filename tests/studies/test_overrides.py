@@ -1,4 +1,4 @@
-"""Hydra's override grammar: our reader beside Hydra's own parser."""
+"""Hydra's override grammar: our reader against Hydra's own parser."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ HYDRA = OverridesParser.create()
 
 def by_hydra(text: str) -> list[Any]:
     """The values that Hydra's parser gives for an override."""
-    found = HYDRA.parse_override(text)
-    if found.is_sweep_override():
-        return [_plain(one) for one in found.sweep_iterator()]
-    return [_plain(found.value())]
+    override = HYDRA.parse_override(text)
+    if override.is_sweep_override():
+        return [_plain(value) for value in override.sweep_iterator()]
+    return [_plain(override.value())]
 
 
 def _plain(value: Any) -> Any:
     """Without Hydra's quotes; fractions as Hydra reads them."""
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     text = getattr(value, "text", value)
     return text.replace("\\'", "'") if hasattr(value, "text") else value
 
 
 def as_floats(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [as_floats(one) for one in value]
+        return [as_floats(entry) for entry in value]
     return float(value) if isinstance(value, Decimal) else value
 
 
@@ -69,18 +69,18 @@ def test_as_hydra_reads_it(text: str) -> None:
     assert as_floats(list(parse(text).values)) == by_hydra(text)
 
 
-WORDS = st.one_of(
+VALUES = st.one_of(
     st.integers(-(10**6), 10**6).map(str),
     st.decimals(-1000, 1000, places=3).map(str),
     st.sampled_from(["null", "true", "False", "v", "1f1b", "80GiB", "zb-1p", "a.b", "8x"]),
 )
-LISTS = st.lists(WORDS, min_size=1, max_size=3).map(lambda words: f"[{','.join(words)}]")
+LISTS = st.lists(VALUES, min_size=1, max_size=3).map(lambda values: f"[{','.join(values)}]")
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(WORDS, LISTS), min_size=1, max_size=4))
-def test_generated_lists_are_as_hydra_reads_them(words: list[str]) -> None:
-    text = f"key={','.join(words)}"
+@given(st.lists(st.one_of(VALUES, LISTS), min_size=1, max_size=4))
+def test_generated_lists_are_as_hydra_reads_them(values: list[str]) -> None:
+    text = f"key={','.join(values)}"
     assert as_floats(list(parse(text).values)) == by_hydra(text)
 
 
@@ -115,7 +115,7 @@ def test_fractions_are_decimals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("batches", "no sweep of a setting"),
         ("=8", "no sweep of a setting"),
@@ -146,10 +146,10 @@ def test_fractions_are_decimals() -> None:
         (f"batches={'[' * 500}1{']' * 500}", "nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_shown(text: str, words: str) -> None:
+def test_what_is_wrong_is_shown(text: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
         parse(text)
-    assert words in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 300
 
@@ -158,7 +158,7 @@ def test_what_is_wrong_is_shown(text: str, words: str) -> None:
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = parse(f"key={text}")
+        axis = parse(f"key={text}")
     except InputError:
         return
-    assert found.values
+    assert axis.values

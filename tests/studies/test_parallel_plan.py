@@ -36,7 +36,7 @@ def space(**more: Any) -> ParallelSpace:
 
 
 @cache
-def found() -> ParallelPlan:
+def plan_of_all() -> ParallelPlan:
     return plan_parallelism(space(efficiency=(0.4, 0.2)), LINEAR, workers=1, time_limit=600)
 
 
@@ -44,7 +44,7 @@ def found() -> ParallelPlan:
 def enumerated() -> dict[Parallelism, Fraction]:
     """The best step of every combination, each planned by itself to its proof."""
     values = {}
-    for one, model in space(efficiency=(0.4, 0.2)).models()[0].items():
+    for combination, model in space(efficiency=(0.4, 0.2)).models()[0].items():
         plan = ppopt.plan(
             model.pipeline,
             placement="linear",
@@ -55,47 +55,47 @@ def enumerated() -> dict[Parallelism, Fraction]:
             time_limit=600,
         )
         assert plan.value is not None and plan.status is Status.OPTIMAL
-        values[one] = plan.value
+        values[combination] = plan.value
     return values
 
 
 @pytest.mark.slow
 def test_the_best_is_that_of_enumeration() -> None:
-    least = min(enumerated().values())
+    minimum = min(enumerated().values())
     assert len(enumerated()) == 8
-    assert found().value is not None
-    assert least <= found().value <= least / (1 - CLOSE)
-    assert found().best is not None and found().best.parallelism in enumerated()
+    assert plan_of_all().value is not None
+    assert minimum <= plan_of_all().value <= minimum / (1 - CLOSE)
+    assert plan_of_all().best is not None and plan_of_all().best.parallelism in enumerated()
 
 
 @pytest.mark.slow
 def test_no_bound_is_above_what_there_is() -> None:
-    for row in found().rows:
+    for row in plan_of_all().rows:
         assert row.lower_bound <= enumerated()[row.parallelism]
         assert row.value is None or row.value >= enumerated()[row.parallelism]
-    assert found().lower_bound is not None
-    assert found().lower_bound <= min(enumerated().values())
+    assert plan_of_all().lower_bound is not None
+    assert plan_of_all().lower_bound <= min(enumerated().values())
 
 
 def test_combinations_that_cannot_be_the_best_are_not_planned() -> None:
-    assert any(row.plan is None for row in found().rows)
-    assert [row.value is None for row in found().rows] == sorted(
-        row.value is None for row in found().rows
+    assert any(row.plan is None for row in plan_of_all().rows)
+    assert [row.value is None for row in plan_of_all().rows] == sorted(
+        row.value is None for row in plan_of_all().rows
     )
 
 
 def test_tokens_per_second_and_gpu() -> None:
     """16 sequences of 4096 tokens in a step of 8 ms, on 8 GPUs: 1,024,000."""
-    assert found().tokens_per_second(Fraction(8)) == 16 * 4096 / 0.008 / 8
-    assert found().tokens_per_second(None) is None
+    assert plan_of_all().tokens_per_second(Fraction(8)) == 16 * 4096 / 0.008 / 8
+    assert plan_of_all().tokens_per_second(None) is None
 
 
 def test_a_frame_has_a_row_per_combination() -> None:
     """The parts of a step add up to its value where there is one."""
     needed("pandas")
-    frame = found().to_frame()
-    assert list(frame.columns) == list(found().row_object(found().rows[0]))
-    assert list(frame.tensor) == [row.parallelism.tensor for row in found().rows]
+    frame = plan_of_all().to_frame()
+    assert list(frame.columns) == list(plan_of_all().row_object(plan_of_all().rows[0]))
+    assert list(frame.tensor) == [row.parallelism.tensor for row in plan_of_all().rows]
     planned = frame[frame.value.notna()]
     parts = planned[["compute", "communication", "bubble", "gradient_sync", "optimizer"]]
     assert parts.sum(axis=1).tolist() == pytest.approx(planned.value.tolist())
@@ -104,12 +104,14 @@ def test_a_frame_has_a_row_per_combination() -> None:
 
 def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
     models, skipped = space(data=(1, 2, 3)).models()
-    for one, model in models.items():
+    for combination, model in models.items():
         training = model.training
         assert training.gpus == 8
-        assert training.batches * one.microbatch * one.data == 16
-    assert {one.data for one in skipped} >= {3}
-    assert all("no multiple of" in skipped[one] for one in skipped if one.data == 3)
+        assert training.batches * combination.microbatch * combination.data == 16
+    assert {combination.data for combination in skipped} >= {3}
+    assert all(
+        "no multiple of" in skipped[combination] for combination in skipped if combination.data == 3
+    )
 
 
 def test_more_devices_than_layers_are_skipped() -> None:
@@ -161,8 +163,8 @@ def test_groups_of_ranks_are_within_a_node_by_default() -> None:
 def test_experts_are_shared_by_all_their_divisors_by_default() -> None:
     """Eight experts on 12 data parallel ranks: 1, 2 or 4 ranks share them."""
     config = CONFIGS["mistralai/Mixtral-8x7B-v0.1"]
-    one = {"tensor": (1,), "context": (1,), "microbatch": (1,)}
-    all_sizes = ParallelSpace(architecture_of(config), gpu_named("h100"), 24, 48, **one)
+    sizes = {"tensor": (1,), "context": (1,), "microbatch": (1,)}
+    all_sizes = ParallelSpace(architecture_of(config), gpu_named("h100"), 24, 48, **sizes)
     models, _ = all_sizes.models()
     assert {each.expert for each in models if each.data == 12} == {1, 2, 4}
     assert {each.expert for each in models if each.data == 3} == {1}
@@ -189,8 +191,8 @@ def test_invalid_combinations_are_counted_by_reason() -> None:
     assert [row.parallelism for row in plan.rows] == [Parallelism(2, 1, 4)]
     counts = plan.skipped_by_reason
     assert list(counts.values()) == [2, 2, 1]
-    for reason, words in zip(counts, ("3 ranks", "6 ranks", "12 stages"), strict=True):
-        assert words in reason
+    for reason, text in zip(counts, ("3 ranks", "6 ranks", "12 stages"), strict=True):
+        assert text in reason
 
 
 def test_what_defaults_leave_out_is_named() -> None:
@@ -207,12 +209,15 @@ def test_too_many_combinations_are_refused() -> None:
 
 def test_an_efficiency_for_each_of_tensor() -> None:
     models, _ = space(efficiency=(0.4, 0.2)).models()
-    assert {one.tensor: model.efficiency for one, model in models.items()} == {1: 0.4, 2: 0.2}
+    assert {combination.tensor: model.efficiency for combination, model in models.items()} == {
+        1: 0.4,
+        2: 0.2,
+    }
 
 
 def test_nothing_fits() -> None:
-    one = space(tensor=(2,), microbatch=(1,), data=(2,))
-    plan = plan_parallelism(one, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
+    small_space = space(tensor=(2,), microbatch=(1,), data=(2,))
+    plan = plan_parallelism(small_space, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
     assert (plan.status, plan.best, plan.lower_bound) == (Status.INFEASIBLE, None, None)
     assert repr(plan).startswith("ParallelPlan(infeasible")
 
@@ -268,7 +273,7 @@ def test_lengths_of_documents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"tensor": ()}, "tensor: the list is empty"),
         ({"data": (0,)}, "data: 0 is below 1"),
@@ -281,6 +286,6 @@ def test_lengths_of_documents() -> None:
         ({"data": (3,)}, "no parallelism is left: gpus: 8 is no multiple"),
     ],
 )
-def test_refused(more: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         plan_parallelism(space(**more), LINEAR, workers=1, time_limit=5)

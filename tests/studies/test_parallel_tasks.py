@@ -21,13 +21,13 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.job import version
 from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationTask, StudyOptions
+from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, Work
+from ppopt.studies.task import Done, TaskProtocol
 from tests.tiers import slow
 
 TINY = {
@@ -89,9 +89,9 @@ def rows_of(plan: ParallelPlan) -> list[tuple[Any, ...]]:
 
 def check_against_enumeration(plan: ParallelPlan) -> None:
     """The best step is the least of all, and no bound is above what there is."""
-    least = min(enumerated().values())
+    minimum = min(enumerated().values())
     assert plan.value is not None and plan.lower_bound is not None
-    assert float(plan.value) == pytest.approx(float(least), rel=float(CLOSE))
+    assert float(plan.value) == pytest.approx(float(minimum), rel=float(CLOSE))
     assert plan.lower_bound <= plan.value
     for row in plan.rows:
         step = float(enumerated()[row.parallelism])
@@ -159,7 +159,7 @@ def test_a_worker_of_another_version_is_told() -> None:
     class OtherVersion(DirectEngine):
         """Engine whose worker has another version."""
 
-        def submit(self, number: int, task: Work) -> None:
+        def submit(self, number: int, task: TaskProtocol) -> None:
             assert isinstance(task, CombinationTask)
             super().submit(number, replace(task, version="9.9.9"))
 
@@ -191,10 +191,10 @@ def study(tmp_path: Path) -> StudyOptions:
 @pytest.mark.parametrize("calls", [0, 2, 5, 9])
 def test_interrupted_and_continued(calls: int, study: StudyOptions) -> None:
     """Ctrl-C keeps what there is; the continued plan has the rows of one without Ctrl-C."""
-    made: Iterator[int] = iter(range(calls))
+    reads: Iterator[int] = iter(range(calls))
 
     def press(_: Progress) -> None:
-        if next(made, None) is None:
+        if next(reads, None) is None:
             signal.raise_signal(signal.SIGINT)
 
     first = planned(study=study, progress=press)
@@ -214,14 +214,14 @@ def test_a_stored_plan_is_not_searched_again(study: StudyOptions) -> None:
     class NoEngine(DirectEngine):
         """Engine that must not be used."""
 
-        def submit(self, number: int, task: Work) -> None:
+        def submit(self, number: int, task: TaskProtocol) -> None:
             raise AssertionError(number, task)
 
-    again = planned(study=study, engine=NoEngine())
-    assert rows_of(again) == rows_of(uninterrupted())
-    assert again.storage is not None
-    assert again.storage.loaded == sum(row.plan is not None for row in uninterrupted().rows)
-    best, fresh = again.best, uninterrupted().best
+    repeated = planned(study=study, engine=NoEngine())
+    assert rows_of(repeated) == rows_of(uninterrupted())
+    assert repeated.storage is not None
+    assert repeated.storage.loaded == sum(row.plan is not None for row in uninterrupted().rows)
+    best, fresh = repeated.best, uninterrupted().best
     assert best is not None and best.plan is not None and best.plan.schedule is not None
     assert fresh is not None and fresh.plan is not None
     assert ppopt.verify(best.plan.schedule) == []
@@ -244,18 +244,18 @@ def test_a_damaged_state_is_searched_again(study: StudyOptions, tmp_path: Path) 
     planned(study=study)
     with sqlite3.connect(tmp_path / "plans.db") as database:
         database.execute("UPDATE results SET record = ?", (b"no JSON",))
-    again = planned(study=study)
-    assert rows_of(again) == rows_of(uninterrupted())
-    assert again.storage is not None and again.storage.loaded == 0
-    assert all("is damaged" in reason for reason in again.storage.damaged)
+    repeated = planned(study=study)
+    assert rows_of(repeated) == rows_of(uninterrupted())
+    assert repeated.storage is not None and repeated.storage.loaded == 0
+    assert all("is damaged" in reason for reason in repeated.storage.damaged)
 
 
 def test_another_space_has_another_study(study: StudyOptions) -> None:
     named = study._replace(name="mine")
     planned(study=named)
-    other = replace(space(), global_batch=16)
+    another = replace(space(), global_batch=16)
     with pytest.raises(InputError, match="study_name: mine is a study of another pipeline"):
-        plan_parallelism(other, ONE_ORDER, workers=1, time_limit=600, study=named)
+        plan_parallelism(another, ONE_ORDER, workers=1, time_limit=600, study=named)
 
 
 @pytest.mark.parametrize("jobs", [1, slow(2)])

@@ -1,4 +1,4 @@
-"""The plan over tiny spaces, beside the exact optimum of every partition of every configuration."""
+"""Plans over tiny spaces, against the exact optimum of every partition of every configuration."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def draw(rng: Random) -> dict[str, Any]:
         for _ in range(rng.randint(4, 5))
     ]
     chunks, batches = rng.choice(SIZES)
-    whole = sum(one["activation"] + one["static"] for one in layers)  # type: ignore[misc, operator]
+    whole = sum(layer["activation"] + layer["static"] for layer in layers)  # type: ignore[misc, operator]
     return {
         "model": Model(layers),
         "chunks": chunks,
@@ -70,13 +70,14 @@ def draw(rng: Random) -> dict[str, Any]:
     }
 
 
-def least(
-    space: PlanSpace, one: PlanConfiguration, objective: Any, *, whole: bool = True
+def minimum(
+    space: PlanSpace, configuration: PlanConfiguration, objective: Any, *, whole: bool = True
 ) -> Fraction | None:
     """The optimum of a configuration over all partitions, in the user's unit."""
     pipeline = space.model.pipeline(
-        devices=space.devices, batches=one.batches, placement=one.placement, chunks=one.chunks,
-        partition="search", recompute=one.recompute, **space.fields,
+        devices=space.devices, batches=configuration.batches, placement=configuration.placement,
+        chunks=configuration.chunks, partition="search", recompute=configuration.recompute,
+        **space.fields,
     )  # fmt: skip
     return least_value(pipeline, fused=whole, objective=objective)
 
@@ -84,8 +85,8 @@ def least(
 @pytest.mark.parametrize("seed", first(3, range(8)))
 def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     """All of a tiny space, enumerated: same best, and no bound above any value."""
-    given = draw(Random(seed))
-    model, objective, whole = given.pop("model"), given["objective"], seed % 2 == 0
+    fields = draw(Random(seed))
+    model, objective, whole = fields.pop("model"), fields["objective"], seed % 2 == 0
     plan = ppopt.plan(
         model,
         devices=2,
@@ -93,10 +94,17 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
         backward_kind="whole" if whole else "split",
         workers=1,
         time_limit=600,
-        **given,
+        **fields,
     )
-    values = {one: least(plan.space, one, objective, whole=whole) for one in plan.space}
-    each = [value / one.batches for one, value in values.items() if value is not None]
+    values = {
+        configuration: minimum(plan.space, configuration, objective, whole=whole)
+        for configuration in plan.space
+    }
+    each = [
+        value / configuration.batches
+        for configuration, value in values.items()
+        if value is not None
+    ]
     assert len(plan.rows) == len(values)
     for row in plan.rows:
         value = values[row.configuration]
@@ -127,7 +135,7 @@ def test_megatron_takes_models_with_units(units: dict[str, str]) -> None:
     assert values == {"interleaved": 4 * 9 + Fraction(3 * 9, 2), "1f1b": 4 * 9 + 3 * 9}
 
 
-def takes(pipeline: Pipeline) -> bool:
+def accepts(pipeline: Pipeline) -> bool:
     """Whether Megatron-LM takes a partition."""
     with suppress(ppopt.NotApplicableError):
         megatron_arguments(pipeline)
@@ -136,7 +144,7 @@ def takes(pipeline: Pipeline) -> bool:
 
 
 def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None:
-    """Every partition of small models beside what is said before any search."""
+    """Every partition of small models against what is said before any search."""
     rng, refused, number = Random(5), 0, 0
     while number < 60:
         roles = ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
@@ -150,7 +158,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
         pipeline = Model([{"forward": 1, "role": role} for role in roles]).pipeline(
             devices=devices, batches=2, chunks=chunks, partition="search"
         )
-        if any(map(takes, configurations(pipeline))):
+        if any(map(accepts, configurations(pipeline))):
             check_megatron(pipeline)
             continue
         refused += 1
@@ -161,7 +169,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
 
 @pytest.mark.parametrize("fields", [{}, {"mem_limit": 100}])
 @pytest.mark.parametrize(
-    ("layers", "words"),
+    ("layers", "message"),
     [
         ([{"role": "decoder", "count": 6}, {"role": "head", "count": 2}], "the head is one layer"),
         ([{"count": 2, "recompute": True}, {"count": 6}], "layers recompute"),
@@ -169,11 +177,11 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
     ],
 )
 def test_what_megatron_does_not_take_is_named(
-    layers: list[dict[str, Any]], words: str, fields: dict[str, int]
+    layers: list[dict[str, Any]], message: str, fields: dict[str, int]
 ) -> None:
     """A plan said "proved infeasible", as if memory did not suffice."""
     model = Model([{"forward": 1, "activation": 1, **layer} for layer in layers])
-    with pytest.raises(ppopt.InputError, match=words):
+    with pytest.raises(ppopt.InputError, match=message):
         ppopt.plan(
             model, devices=4, batches=4, runtime="megatron", time_limit=2, workers=1, **fields
         )
@@ -182,11 +190,11 @@ def test_what_megatron_does_not_take_is_named(
 def test_a_strategy_that_cannot_run_is_skipped_and_not_infeasible() -> None:
     """DualPipe-V on 2 devices needs 4 microbatches."""
     model = Model([{"forward": 1, "count": 8}])
-    found = ppopt.plan(
+    plan = ppopt.plan(
         model, devices=2, batches=(3, 4), strategies="dualpipe-v", chunks=2, workers=1
     )
-    assert [row.configuration.batches for row in found.rows] == [4]
-    assert [reason for _, reason in found.skipped] == [
+    assert [row.configuration.batches for row in plan.rows] == [4]
+    assert [reason for _, reason in plan.skipped] == [
         "batches: 3 do not fill strategy dualpipe-v on 2 devices; give at least 4"
     ]
 
@@ -201,7 +209,7 @@ def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
     for row in plan.rows:
         if row.schedule is not None:
             roles = [
-                [one.role for one in stage] for stage in model.stage_layers(row.pipeline.counts)
+                [layer.role for layer in stage] for stage in model.stage_layers(row.pipeline.counts)
             ]
             assert sum("mtp" in stage for stage in roles) == 1
     with pytest.raises(ppopt.InputError, match="Megatron-LM runs 1f1b and interleaved only"):
@@ -238,7 +246,7 @@ def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() ->
 def test_a_plan_for_megatron_interleaves_only_what_megatron_runs(
     devices: int, batches: int, group: int | None, left: set[str]
 ) -> None:
-    """Its rules are in `ppopt.formats.megatron_schedule`, and tested there beside Megatron-LM."""
+    """Its rules are in `ppopt.formats.megatron_schedule`, and tested there against Megatron-LM."""
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
     plan = ppopt.plan(
         model, devices=devices, batches=batches, runtime="megatron", workers=1, chunks=(1, 2),
@@ -272,20 +280,20 @@ def test_torch_runs_one_route() -> None:
 def test_what_more_memory_brings() -> None:
     """Two layers of activation 10 on two devices: a limit of 20 holds two microbatches, 19 one."""
     model = Model([{"forward": 1, "activation": 10, "count": 2}])
-    given: dict[str, Any] = {"devices": 2, "batches": 4, "placement": "linear", "workers": 1}
-    tight = ppopt.plan(model, **given, mem_limit=19, recompute="none")
-    wide = ppopt.plan(model, **given, mem_limit=20, recompute="none")
+    options: dict[str, Any] = {"devices": 2, "batches": 4, "placement": "linear", "workers": 1}
+    tight = ppopt.plan(model, **options, mem_limit=19, recompute="none")
+    wide = ppopt.plan(model, **options, mem_limit=20, recompute="none")
     more = tight.more_memory
     assert more is not None and more.limits == (Fraction(209, 10),) * 2
     assert more.value == wide.value and more.lower_bound <= more.value < tight.value  # type: ignore[operator]
-    assert ppopt.plan(model, **given).more_memory is None
+    assert ppopt.plan(model, **options).more_memory is None
 
 
 @pytest.mark.parametrize("seed", first(1, [0, 3, 5, 6]))
 def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
     """Limits that matter; every partition of every configuration by exhaustive search."""
-    given = draw(Random(seed)) | {"mem_limit": 12}
-    model, objective = given.pop("model"), given["objective"]
+    fields = draw(Random(seed)) | {"mem_limit": 12}
+    model, objective = fields.pop("model"), fields["objective"]
     plan = ppopt.plan(
         model,
         devices=2,
@@ -293,24 +301,28 @@ def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
         backward_kind="whole",
         workers=1,
         time_limit=600,
-        **given,
+        **fields,
     )
     more = plan.more_memory
     wide = replace(plan.space, fields={**plan.space.fields, "mem_limit": list(more.limits)})
-    found = [(one.batches, least(wide, one, objective)) for one in wide]
-    best = min(value / batches for batches, value in found if value is not None)
+    minima = [
+        (configuration.batches, minimum(wide, configuration, objective)) for configuration in wide
+    ]
+    best = min(value / batches for batches, value in minima if value is not None)
     best *= plan.best.configuration.batches
     assert more.lower_bound <= best <= more.value
 
 
-def least_peak(space: PlanSpace, one: PlanConfiguration, objective: Any, value: Fraction) -> int:
+def least_peak(
+    space: PlanSpace, configuration: PlanConfiguration, objective: Any, value: Fraction
+) -> int:
     """The least limit of both devices at which a configuration has a schedule of this value."""
 
     def reached(limit: int) -> bool:
         own = space.fields.get("mem_limit", limit)
         lower = replace(space, fields={**space.fields, "mem_limit": min(own, limit)})
-        found = least(lower, one, objective)
-        return found is not None and found <= value
+        reached_value = minimum(lower, configuration, objective)
+        return reached_value is not None and reached_value <= value
 
     return bisect_left(range(100), True, key=reached)
 
@@ -318,8 +330,8 @@ def least_peak(space: PlanSpace, one: PlanConfiguration, objective: Any, value: 
 @pytest.mark.parametrize("seed", first(2, range(6)))
 def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     """The best configuration under every limit, by exhaustive search of all partitions."""
-    given = draw(Random(seed))
-    model, objective = given.pop("model"), given["objective"]
+    fields = draw(Random(seed))
+    model, objective = fields.pop("model"), fields["objective"]
     plan = ppopt.plan(
         model,
         devices=2,
@@ -327,7 +339,7 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
         backward_kind="whole",
         workers=1,
         time_limit=600,
-        **given,
+        **fields,
     )
     assert plan.best is not None and plan.value is not None and plan.least_memory is not None
     memory, bound = plan.least_memory
@@ -343,19 +355,22 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
 @pytest.mark.parametrize("seed", first(2, range(6)))
 def test_the_least_memory_that_is_almost_as_fast(seed: int) -> None:
     """Every configuration under every limit, by exhaustive search of all partitions."""
-    given = draw(Random(seed))
-    model, objective = given.pop("model"), given["objective"]
+    fields = draw(Random(seed))
+    model, objective = fields.pop("model"), fields["objective"]
     plan = ppopt.plan(
         model, devices=2, recompute=("none", "full"), backward_kind="whole", workers=1,
-        time_limit=600, within=Fraction(1, 5), **given,
+        time_limit=600, within=Fraction(1, 5), **fields,
     )  # fmt: skip
     assert plan.best is not None and plan.within is not None and plan.least_memory is not None
-    most = plan.best.per_microbatch * Fraction(6, 5)  # type: ignore[operator]
+    slowest = plan.best.per_microbatch * Fraction(6, 5)  # type: ignore[operator]
     configuration, value, memory, bound = plan.within
-    assert value <= most * configuration.batches
+    assert value <= slowest * configuration.batches
     own = least_peak(plan.space, configuration, objective, value)
     every = (row.configuration for row in plan.rows)
-    least_of_all = min(least_peak(plan.space, one, objective, most * one.batches) for one in every)
+    least_of_all = min(
+        least_peak(plan.space, configuration, objective, slowest * configuration.batches)
+        for configuration in every
+    )
     assert least_of_all <= memory <= plan.least_memory.memory
     assert own <= memory
     assert bound is None or bound <= least_of_all
@@ -371,14 +386,14 @@ def test_a_strategy_has_the_partition_of_least_memory_among_the_fastest() -> Non
     """The balanced partition 2,4 takes as long as 3,3."""
     sizes = ((3, 1), (3, 3), (3, 4), (2, 3), (1, 5), (2, 6))
     layers = [{"forward": time, "activation": memory} for time, memory in sizes]
-    given: dict[str, Any] = {"devices": 2, "batches": 4}
-    plan = ppopt.plan(Model(layers), strategies="1f1b", chunks=1, workers=1, **given)
-    made = [
-        ppopt.evaluate(Model(layers).pipeline(partition=counts, **given), "1f1b")
+    options: dict[str, Any] = {"devices": 2, "batches": 4}
+    plan = ppopt.plan(Model(layers), strategies="1f1b", chunks=1, workers=1, **options)
+    schedules = [
+        ppopt.evaluate(Model(layers).pipeline(partition=counts, **options), "1f1b")
         for counts in partitions(6, 2)
     ]
-    fastest = min(one.makespan for one in made)
-    peaks = [max(one.peak_memory) for one in made if one.makespan == fastest]
+    fastest = min(schedule.makespan for schedule in schedules)
+    peaks = [max(schedule.peak_memory) for schedule in schedules if schedule.makespan == fastest]
     assert plan.schedule is not None and plan.least_memory is not None
     assert plan.schedule.origin.strategy == "1f1b" and plan.value == fastest
     assert len(set(peaks)) > 1 and plan.least_memory == (min(peaks), min(peaks))
@@ -400,9 +415,9 @@ def test_ctrl_c_in_the_search_for_less_memory_keeps_what_is_proved() -> None:
 
 
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:
-    given = draw(Random(2))
+    fields = draw(Random(2))
     plan = ppopt.plan(
-        given["model"], devices=2, batches=2, mem_limit=9, backward_kind="whole", workers=1
+        fields["model"], devices=2, batches=2, mem_limit=9, backward_kind="whole", workers=1
     )
     stated = [row for row in plan.rows if row.result.claim is not None]
     assert len(stated) > 2
@@ -416,11 +431,11 @@ def test_a_bound_alone_rules_a_configuration_out() -> None:
     plan = ppopt.plan(
         model, devices=2, batches=8, placement="linear", recompute=("full", "none"), workers=1
     )
-    best, other = plan.rows
+    best, second = plan.rows
     assert best.configuration.recompute == "none" and best.status is RowStatus.OPTIMAL
-    assert other.status is RowStatus.PRUNED
-    assert other.lower_bound is not None and best.value is not None
-    assert other.lower_bound >= 8 * 2 * 4 > best.value >= 8 * 2 * 3
+    assert second.status is RowStatus.PRUNED
+    assert second.lower_bound is not None and best.value is not None
+    assert second.lower_bound >= 8 * 2 * 4 > best.value >= 8 * 2 * 3
 
 
 def test_several_batch_counts_compare_by_time_per_microbatch() -> None:
@@ -445,8 +460,8 @@ def test_no_configuration_fits() -> None:
 @pytest.mark.slow
 def test_one_worker_repeats_itself() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 5}, HEAD])
-    given: dict[str, Any] = {"devices": 2, "batches": 4, "mem_limit": 12, "workers": 1}
-    first, second = (ppopt.plan(model, time_limit=600, **given) for _ in range(2))
+    options: dict[str, Any] = {"devices": 2, "batches": 4, "mem_limit": 12, "workers": 1}
+    first, second = (ppopt.plan(model, time_limit=600, **options) for _ in range(2))
     assert first.status is Status.OPTIMAL
     assert first.schedule is not None and second.schedule is not None
     assert schedule_json.dumps(first.schedule) == schedule_json.dumps(second.schedule)
@@ -507,12 +522,14 @@ def test_two_routes_go_with_a_partition_by_rule() -> None:
 def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if there were no time for hand strategies and the search of chosen recompute."""
+    """As if there were no time for baselines and the search of chosen recompute."""
     solve_one = ConfigurationSearch._solve
 
-    def late(self: ConfigurationSearch, one: Configuration, level: int, **more: Any) -> bool:
-        return "recompute search" not in self.choice.describe(one.key) and solve_one(
-            self, one, level, **more
+    def late(
+        self: ConfigurationSearch, configuration: Configuration, level: int, **more: Any
+    ) -> bool:
+        return "recompute search" not in self.choice.describe(configuration.key) and solve_one(
+            self, configuration, level, **more
         )
 
     monkeypatch.setattr(ConfigurationSearch, "_solve", late)
@@ -523,8 +540,8 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
         chunks=1, placement="linear", workers=1, time_limit=2,
     )  # fmt: skip
     rows = {row.configuration.recompute: row for row in plan.rows}
-    others = [rows[name].value for name in ("none", "full")]
-    values = [value for value in others if value is not None]
+    references = [rows[name].value for name in ("none", "full")]
+    values = [value for value in references if value is not None]
     assert values and rows["search"].value == min(values)
     assert rows["search"].schedule is not None and ppopt.verify(rows["search"].schedule) == []
     assert plan.rows[0].configuration.recompute != "search"
@@ -556,7 +573,7 @@ def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"placement": "diagonal"}, "placement: 'diagonal' is unknown"),
         ({"recompute": ("none", "half")}, "recompute: 'half' is unknown"),
@@ -570,9 +587,9 @@ def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
         ({"time_limit": 0}, "time_limit: 0 is not above 0"),
     ],
 )
-def test_misuse(fields: dict[str, Any], words: str) -> None:
+def test_misuse(fields: dict[str, Any], message: str) -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
-    with pytest.raises(ppopt.InputError, match=words):
+    with pytest.raises(ppopt.InputError, match=message):
         ppopt.plan(model, **{"devices": 2, "batches": 4, **fields})
 
 
@@ -583,12 +600,12 @@ def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> No
         [ppopt.Layer(forward=23, backward_input=24, weight=25, activation=1) for _ in range(42)]
     )
     with work_clock():
-        found = ppopt.plan(
+        plan = ppopt.plan(
             model, devices=8, batches=32, chunks=5, placement="interleaved", time_limit=1,
             strategies="interleaved", workers=1,
         )  # fmt: skip
-    assert found.schedule is not None
-    assert not late(found.solve_seconds, 1)
+    assert plan.schedule is not None
+    assert not late(plan.solve_seconds, 1)
 
 
 @pytest.mark.slow
@@ -605,11 +622,11 @@ def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyP
     model = ppopt.Model(
         [ppopt.Layer(forward=23, backward_input=24, weight=25, activation=1) for _ in range(42)]
     )
-    found = ppopt.plan(
+    plan = ppopt.plan(
         model, devices=4, batches=8, chunks=3, placement="interleaved", strategies="interleaved",
         workers=1, time_limit=6,
     )  # fmt: skip
-    assert found.status is Status.FEASIBLE and not found.interrupted
+    assert plan.status is Status.FEASIBLE and not plan.interrupted
     assert len(rounds) < 10
 
 
@@ -618,11 +635,11 @@ def test_there_is_a_plan_at_any_time_limit() -> None:
     full recompute, which comes later."""
     model = Model([{"forward": 1, "activation": 2, "kept": "0.1", "count": 16}])
     for runtime in ("any", "megatron"):
-        found = ppopt.plan(
+        plan = ppopt.plan(
             model, devices=4, batches=8, mem_limit=20, runtime=runtime, time_limit=1e-6, workers=1
         )
-        assert found.schedule is not None
-        assert ppopt.verify(found.schedule) == []
+        assert plan.schedule is not None
+        assert ppopt.verify(plan.schedule) == []
 
 
 @pytest.mark.slow
@@ -630,12 +647,12 @@ def test_setting_up_configurations_is_within_the_time_limit() -> None:
     """Those of more memory are not set up where there is no time for it: a second, as the limit."""
     model = read_settings("llama-3.1-70b")
     with work_clock() as clock:
-        found = ppopt.plan(
+        plan = ppopt.plan(
             model_of(model), devices=16, batches=32, mem_limit="80GiB", time_limit=1, workers=1
         )
         seconds = clock.monotonic()
-    assert found.schedule is not None
-    assert found.more_memory is None
+    assert plan.schedule is not None
+    assert plan.more_memory is None
     assert not late(seconds, 1)
 
 
@@ -644,12 +661,12 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
     layers = [{"forward": 2, "activation": 1, "output": 4} for _ in range(6)]
     link = {"latency": 1, "bandwidth": 4}
     pipeline = Model(layers).pipeline(devices=2, batches=3, mem_limit=9, link=link)
-    found = ppopt.plan(pipeline, workers=1, time_limit=20)
+    plan = ppopt.plan(pipeline, workers=1, time_limit=20)
     same = ppopt.plan(
         pipeline.model, devices=2, batches=3, mem_limit=9, link=link, workers=1, time_limit=20
     )
-    assert found.value == same.value and found.lower_bound == same.lower_bound
-    assert found.space.fields == {"link": pipeline.link, "mem_limit": pipeline.mem_limit}
+    assert plan.value == same.value and plan.lower_bound == same.lower_bound
+    assert plan.space.fields == {"link": pipeline.link, "mem_limit": pipeline.mem_limit}
     more = ppopt.plan(
         pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1, time_limit=2
     )
@@ -665,10 +682,10 @@ def test_a_plan_keeps_the_optimizer_barrier() -> None:
     """Both devices step their optimizer after the sync of device 1."""
     model = Model([{"forward": 1, "gradient_sync": sync, "optimizer": 1} for sync in (0, 9)])
     pipeline = replace(model.pipeline(devices=2, batches=2), optimizer_barrier=True)
-    found = ppopt.plan(pipeline, devices=2, batches=2, placement="linear", chunks=1, workers=1)
-    assert found.schedule is not None
-    assert found.schedule.pipeline.optimizer_barrier
-    assert found.value == ppopt.solve(pipeline, workers=1).value
+    plan = ppopt.plan(pipeline, devices=2, batches=2, placement="linear", chunks=1, workers=1)
+    assert plan.schedule is not None
+    assert plan.schedule.pipeline.optimizer_barrier
+    assert plan.value == ppopt.solve(pipeline, workers=1).value
 
 
 def test_split_backwards_take_no_baseline_that_runs_some_of_them_whole() -> None:
@@ -678,13 +695,13 @@ def test_split_backwards_take_no_baseline_that_runs_some_of_them_whole() -> None
         {"forward": 3, "backward": 3, "activation": 1},
     ]
     choices = {"placement": ["linear", "v"], "chunks": [1, 2], "recompute": ["none"]}
-    found = ppopt.plan(
+    plan = ppopt.plan(
         Model(layers), devices=1, batches=[1, 2], p2p=1, backward_kind="split",
         strategies=["optimal"], workers=1, time_limit=5, **choices,
     )  # fmt: skip
     assert all(
         ppopt.OpKind.BW not in row.result.schedule.kind
-        for row in found.rows
+        for row in plan.rows
         if row.result is not None and row.result.schedule is not None
     )
 
@@ -705,12 +722,12 @@ def test_order_of_microbatches_is_one_more_choice() -> None:
     plan = ppopt.plan(model, order="search", time_limit=600, **MICROBATCHES)
     assert (plan.status, plan.value) == (Status.OPTIMAL, 74)
     assert sorted(plan.schedule.pipeline.order) == [0, 1, 2, 3]
-    given = ppopt.plan(model, time_limit=600, **MICROBATCHES)
-    assert given.value > 74
+    listed = ppopt.plan(model, time_limit=600, **MICROBATCHES)
+    assert listed.value > 74
     text = of_plan(plan)["space"]
     assert text["order"] == "search"
     assert "order of microbatches" in describe_space(plan).partition("Fixed")[0]
-    assert "order of microbatches" in describe_space(given).partition("Fixed")[2]
+    assert "order of microbatches" in describe_space(listed).partition("Fixed")[2]
 
 
 def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:

@@ -1,4 +1,4 @@
-"""Hand strategies beside a plan: each fits, is as good as said, and no better than the bound."""
+"""Baselines of a plan: each fits, is as good as said, and no better than the bound."""
 
 from __future__ import annotations
 
@@ -39,66 +39,70 @@ from tests.clock import SHORT, work_clock
 from tests.tiers import slow
 
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
-GIVEN = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
+OPTIONS = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
 
 
 def planned(**changes: object) -> ppopt.Plan:
-    return ppopt.plan(LAYERS, workers=1, time_limit=600, **{**GIVEN, **changes})  # type: ignore[arg-type]
+    return ppopt.plan(LAYERS, workers=1, time_limit=600, **{**OPTIONS, **changes})  # type: ignore[arg-type]
 
 
 def test_every_hand_strategy_keeps_the_limit_and_none_within_beats_the_proof() -> None:
     plan = planned()
     assert plan.status is Status.OPTIMAL and plan.value is not None
-    names = [hand.strategy for hand in plan.baselines]
+    names = [baseline.strategy for baseline in plan.baselines]
     assert {"1f1b", "interleaved", "zb-h1"} <= set(names) and len(set(names)) == len(names)
-    assert [hand.value for hand in plan.baselines] == sorted(hand.value for hand in plan.baselines)
-    for hand in plan.baselines:
-        made = hand.schedule
-        assert ppopt.verify(made) == [] and made.fits_limits
-        assert hand.value == made.pipeline.ticks.time(made.metrics.makespan_ticks)
-        assert not hand.in_space or hand.value >= plan.value
-        assert hand.in_space == (made.pipeline.routes == 1 and made.pipeline.num_chunks <= 2)
+    assert [baseline.value for baseline in plan.baselines] == sorted(
+        baseline.value for baseline in plan.baselines
+    )
+    for baseline in plan.baselines:
+        schedule = baseline.schedule
+        assert ppopt.verify(schedule) == [] and schedule.fits_limits
+        assert baseline.value == schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
+        assert not baseline.in_space or baseline.value >= plan.value
+        assert baseline.in_space == (
+            schedule.pipeline.routes == 1 and schedule.pipeline.num_chunks <= 2
+        )
 
 
 @pytest.mark.slow
 def test_where_the_plan_chooses_recompute_so_do_hand_strategies() -> None:
-    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, beside 4 that
+    """8 equal layers, 4 on each device: device 0 of 1F1B holds two microbatches, 8, and 4 that
     are static, 2 above the limit. One layer that recomputes is enough."""
     layers = Model([{"forward": 2, "activation": 1, "static": 1, "count": 8}])
     plan = ppopt.plan(
         layers, devices=2, batches=6, mem_limit=10, recompute=("none", "full", "search"),
         chunks=1, placement="linear", workers=1, time_limit=20,
     )  # fmt: skip
-    one = next(hand for hand in plan.baselines if hand.strategy == "1f1b")
+    searched = next(baseline for baseline in plan.baselines if baseline.strategy == "1f1b")
     asked = layers.pipeline(
         devices=2, batches=6, mem_limit=10, recompute="search", partition="search"
     )
     alone = ppopt.best_choice(asked, "1f1b")
-    assert one.recompute == "search" and one.schedule.fits_limits and one.in_space
-    assert one.value == alone.value and alone.proved
-    asked = replace(asked, partition=one.schedule.pipeline.counts)
+    assert searched.recompute == "search" and searched.schedule.fits_limits and searched.in_space
+    assert searched.value == alone.value and alone.proved
+    asked = replace(asked, partition=searched.schedule.pipeline.counts)
     full = ppopt.evaluate(replace(asked, recompute="full"), "1f1b")
-    assert one.value < full.pipeline.ticks.time(full.metrics.makespan_ticks)
+    assert searched.value < full.pipeline.ticks.time(full.metrics.makespan_ticks)
 
 
 def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
     """Balanced is 3,3 here; the head is as long as two and a half layers."""
-    one = next(hand for hand in planned().baselines if hand.strategy == "1f1b")
+    of_1f1b = next(baseline for baseline in planned().baselines if baseline.strategy == "1f1b")
     balanced = ppopt.evaluate(LAYERS.pipeline(devices=2, batches=4), "1f1b")
-    assert one.value <= balanced.metrics.makespan_ticks
-    low, high = one.schedule.pipeline.counts
+    assert of_1f1b.value <= balanced.metrics.makespan_ticks
+    low, high = of_1f1b.schedule.pipeline.counts
     for counts in ((low - 1, high + 1), (low + 1, high - 1)):
         if min(counts) >= 1:
-            other = LAYERS.pipeline(devices=2, batches=4, partition=counts, mem_limit=12)
-            made = ppopt.evaluate(other, "1f1b")
-            assert not made.fits_limits or made.metrics.makespan_ticks >= one.value
+            pipeline = LAYERS.pipeline(devices=2, batches=4, partition=counts, mem_limit=12)
+            schedule = ppopt.evaluate(pipeline, "1f1b")
+            assert not schedule.fits_limits or schedule.metrics.makespan_ticks >= of_1f1b.value
 
 
 def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt.Plan:
-    """A plan beside the strategies that are evaluated by a deadline."""
-    found = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
-    found.search(4, deadline)
-    return found.add_to(plan)
+    """A plan and the strategies that are evaluated by a deadline."""
+    baselines = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
+    baselines.search(4, deadline)
+    return baselines.add_to(plan)
 
 
 def test_nothing_is_begun_after_the_deadline() -> None:
@@ -106,13 +110,15 @@ def test_nothing_is_begun_after_the_deadline() -> None:
     assert evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).baselines == ()
     whole = evaluated(plan, BackwardKind.WHOLE, NO_DEADLINE)
     assert whole.baselines and whole.late_baselines == ()
-    assert not {hand.strategy for hand in whole.baselines} & {"zb-h1", "zbv", "zb-2p"}
+    assert not {baseline.strategy for baseline in whole.baselines} & {"zb-h1", "zbv", "zb-2p"}
 
 
 def test_strategies_without_time_are_named_the_best_known_first() -> None:
     plan = planned()
     late = evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).late_baselines
-    assert {hand.strategy for hand in plan.baselines} <= set(late) and len(set(late)) == len(late)
+    assert {baseline.strategy for baseline in plan.baselines} <= set(late) and len(
+        set(late)
+    ) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
     assert plan.late_baselines == () and of_plan(plan)["late_hands"] == []
     assert describe_late([]) == ""
@@ -131,22 +137,22 @@ def test_megatron_is_compared_with_what_it_runs() -> None:
         )
         for name in ("1f1b", "interleaved")
     }
-    assert {hand.strategy: hand.value for hand in plan.baselines} == best
+    assert {baseline.strategy: baseline.value for baseline in plan.baselines} == best
     assert plan.value == min(best.values())
 
 
-def evaluation(plan: ppopt.Plan, hand: PlanBaseline, seconds: float) -> ppopt.StrategyChoice:
+def evaluation(plan: ppopt.Plan, baseline: PlanBaseline, seconds: float) -> ppopt.StrategyChoice:
     """What `ppopt eval` finds for the strategy of a gain, with the plan's choices of recompute."""
-    made = hand.schedule.pipeline
+    pipeline = baseline.schedule.pipeline
     asked = plan.space.model.pipeline(
         devices=plan.space.devices,
-        batches=made.batches,
-        chunks=made.num_chunks if made.num_chunks > 1 else None,
+        batches=pipeline.batches,
+        chunks=pipeline.num_chunks if pipeline.num_chunks > 1 else None,
         partition="search",
-        recompute="search" if "search" in plan.space.recompute else hand.recompute,
+        recompute="search" if "search" in plan.space.recompute else baseline.recompute,
         **plan.space.fields,
     )
-    return ppopt.best_choice(asked, hand.strategy, time_limit=seconds)
+    return ppopt.best_choice(asked, baseline.strategy, time_limit=seconds)
 
 
 def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
@@ -155,13 +161,16 @@ def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
     On its partition each takes as long as is told, and no evaluation of so many seconds finds one
     that is faster by more than 0.5 %.
     """
-    within = [one for one in plan.baselines if one.in_space]
+    within = [baseline for baseline in plan.baselines if baseline.in_space]
     assert within
-    for hand in (*within[:1], *(one for one in within if one.strategy in KNOWN)):
-        again = ppopt.evaluate(hand.schedule.pipeline, hand.strategy)
-        assert again.pipeline.ticks.time(again.metrics.makespan_ticks) == hand.value
-        limit = seconds if hand is within[0] else known_seconds
-        assert evaluation(plan, hand, limit).value >= hand.value * Fraction(995, 1000)
+    for baseline in (
+        *within[:1],
+        *(candidate for candidate in within if candidate.strategy in KNOWN),
+    ):
+        schedule = ppopt.evaluate(baseline.schedule.pipeline, baseline.strategy)
+        assert schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks) == baseline.value
+        limit = seconds if baseline is within[0] else known_seconds
+        assert evaluation(plan, baseline, limit).value >= baseline.value * Fraction(995, 1000)
 
 
 @pytest.mark.parametrize("limit", [None, 14, slow(9)])
@@ -172,21 +181,21 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
             Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=6
         )
         check_named(plan, 0.5, 0.5)
-    told = {one["strategy"]: one for one in of_plan(plan)["hands"]}
-    for hand in plan.baselines:
-        assert not hand.in_space or hand.value >= plan.value
-        assert told[hand.strategy]["speedup"] == plain(hand.value / plan.value)
-        assert told[hand.strategy]["partition"] == list(hand.schedule.pipeline.counts)
+    rows = {row["strategy"]: row for row in of_plan(plan)["hands"]}
+    for baseline in plan.baselines:
+        assert not baseline.in_space or baseline.value >= plan.value
+        assert rows[baseline.strategy]["speedup"] == plain(baseline.value / plan.value)
+        assert rows[baseline.strategy]["partition"] == list(baseline.schedule.pipeline.counts)
 
 
-def hand(strategy: str, speedup: float, *, in_space: bool = True) -> PlanBaseline:
-    """A hand strategy over which a plan of value 100 has this speedup."""
-    made = ppopt.evaluate(ppopt.Pipeline(stages=2, batches=4), strategy)
-    return PlanBaseline(strategy, made, 100 * Fraction(str(speedup)), "none", in_space)
+def baseline(strategy: str, speedup: float, *, in_space: bool = True) -> PlanBaseline:
+    """A baseline over which a plan of value 100 has this speedup."""
+    schedule = ppopt.evaluate(ppopt.Pipeline(stages=2, batches=4), strategy)
+    return PlanBaseline(strategy, schedule, 100 * Fraction(str(speedup)), "none", in_space)
 
 
 @cache
-def told() -> ppopt.Plan:
+def plan_with_baselines() -> ppopt.Plan:
     """A plan of ten microbatches in GiB and ms, whose best schedule takes 100."""
     layers = [{"forward": 1, "activation": 1, "count": 2}]
     plan = ppopt.plan(
@@ -200,10 +209,10 @@ def told() -> ppopt.Plan:
         plan,
         rows=(best,),
         baselines=(
-            hand("dualpipe", 0.8, in_space=False),
-            hand("interleaved", 1.035),
-            hand("gpipe", 1.1),
-            hand("1f1b", 1.162),
+            baseline("dualpipe", 0.8, in_space=False),
+            baseline("interleaved", 1.035),
+            baseline("gpipe", 1.1),
+            baseline("1f1b", 1.162),
         ),
     )
 
@@ -214,7 +223,7 @@ def with_strategies(plan: ppopt.Plan, *strategies: str) -> ppopt.Plan:
 
 
 def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
-    plan = told()
+    plan = plan_with_baselines()
     assert describe_gain(plan) == (
         "gain: 3.5 % more throughput than interleaved/2, 16.2 % more throughput than 1f1b, "
         "each on its own best partition found"
@@ -228,15 +237,17 @@ def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
 
 
 def test_a_plan_worse_than_a_strategy_is_no_gain() -> None:
-    hands = tuple(one._replace(value=Fraction(80)) for one in told().baselines)
-    assert describe_gain(replace(told(), baselines=hands)) == (
+    slower = tuple(
+        baseline._replace(value=Fraction(80)) for baseline in plan_with_baselines().baselines
+    )
+    assert describe_gain(replace(plan_with_baselines(), baselines=slower)) == (
         "no gain: interleaved/2 has 25 % more throughput; raise --time-limit"
     )
 
 
 def test_a_better_strategy_outside_of_the_space_is_told() -> None:
-    assert describe_better_outside(told()) == (
-        "outside this space: dualpipe (placement linear, two routes, weights held twice) has "
+    assert describe_better_outside(plan_with_baselines()) == (
+        "outside this space: dualpipe (placement linear, two routes, weights allocated twice) has "
         "25 % more throughput"
     )
 
@@ -256,22 +267,22 @@ def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
 def test_the_least_memory_within_a_share_in_words() -> None:
     """102 of 10 microbatches is 2 % above 100 of 10."""
     configuration = PlanConfiguration(10, "v", 2, "full")
-    found = WithinShare(configuration, Fraction(102), Fraction(7), Fraction(7))
-    words = "least memory: 7 GiB each, 2 % slower (102 ms, v/2, recompute full); "
+    share = WithinShare(configuration, Fraction(102), Fraction(7), Fraction(7))
+    text = "least memory: 7 GiB each, 2 % slower (102 ms, v/2, recompute full); "
 
-    def within(found: WithinShare | None) -> str:
-        return describe_within(replace(told(), within=found))
+    def within(share: WithinShare | None) -> str:
+        return describe_within(replace(plan_with_baselines(), within=share))
 
-    assert within(found) == f"{words}proved"
-    below = within(found._replace(lower_bound=Fraction(5)))
-    assert below == f"{words}not with less than 5 GiB, proved"
-    assert within(found._replace(lower_bound=None)) == f"{words}perhaps less memory is enough"
+    assert within(share) == f"{text}proved"
+    below = within(share._replace(lower_bound=Fraction(5)))
+    assert below == f"{text}not with less than 5 GiB, proved"
+    assert within(share._replace(lower_bound=None)) == f"{text}perhaps less memory is enough"
     assert within(None) == ""
 
 
 def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None:
     """A dimension is searched if rows have several of its values: chunks 2 go with no row here."""
-    plan = told()
+    plan = plan_with_baselines()
     (best,) = plan.rows
     space = replace(plan.space, chunks=(1, 2), recompute=("none", "full"))
 
@@ -283,30 +294,30 @@ def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None
         )
         return describe_space(replace(plan, space=space, rows=rows))
 
-    kept = "Fixed: one route; placement linear; chunks 1"
+    fixed = "Fixed: one route; placement linear; chunks 1"
     assert searched(space) == (
-        f"Searched: partition; recompute none, full. {kept}; microbatches 10; p2p time 0.1 ms"
+        f"Searched: partition; recompute none, full. {fixed}; microbatches 10; p2p time 0.1 ms"
     )
-    given = replace(space, partition=(1, 1), strategies=("1f1b",))
-    assert searched(given, strategy="1f1b") == (
-        f"{kept}; recompute none; schedules 1f1b; microbatches 10; p2p time 0.1 ms"
+    narrow = replace(space, partition=(1, 1), strategies=("1f1b",))
+    assert searched(narrow, strategy="1f1b") == (
+        f"{fixed}; recompute none; schedules 1f1b; microbatches 10; p2p time 0.1 ms"
     )
     chosen = replace(space, recompute=("search",))
     assert searched(chosen, recompute="search") == (
-        f"Searched: partition; recompute search. {kept}; microbatches 10; p2p time 0.1 ms"
+        f"Searched: partition; recompute search. {fixed}; microbatches 10; p2p time 0.1 ms"
     )
 
 
 def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
     more = MoreMemory((Fraction(88), Fraction(88)), Fraction(100), Fraction(80))
-    plan = replace(told(), more_memory=more)
+    plan = replace(plan_with_baselines(), more_memory=more)
     assert "at most 20 % faster" in describe_more_memory(plan)
     of_strategies = with_strategies(plan, "1f1b")
     assert describe_more_memory(of_strategies).endswith("nothing better found")
 
 
 def test_a_row_that_was_given_up_says_between_what_it_is() -> None:
-    (best,) = told().rows
+    (best,) = plan_with_baselines().rows
     longer = replace(best.result, value=Fraction(112))
     row = replace(best, status=RowStatus.PRUNED, result=longer, lower_bound=Fraction(104))
     assert slowdown(row, Fraction(10)) == "4 % to 12 % slower; not searched further"
@@ -319,6 +330,6 @@ def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
 
 
 def test_the_limit_that_nothing_keeps_is_said() -> None:
-    words = "memory limit: 9 GiB each; `ppopt frontier` finds the least that works"
-    assert describe_limit(replace(told(), status=Status.INFEASIBLE)) == words
-    assert describe_limit(told()) == ""
+    text = "memory limit: 9 GiB each; `ppopt frontier` finds the least that works"
+    assert describe_limit(replace(plan_with_baselines(), status=Status.INFEASIBLE)) == text
+    assert describe_limit(plan_with_baselines()) == ""

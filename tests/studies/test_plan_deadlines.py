@@ -127,20 +127,20 @@ def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
     plan = plan_parallelism(
         space, PlanArguments(placements=("linear",), chunks=(1,)), workers=1, time_limit=2.0
     )
-    shown = of_parallel_plan(plan)
-    rows = shown["parallelism"]["rows"]
-    assert shown["lower_bound"] <= min(row["lower_bound"] for row in rows)
+    output = of_parallel_plan(plan)
+    rows = output["parallelism"]["rows"]
+    assert output["lower_bound"] <= min(row["lower_bound"] for row in rows)
     unsearched = [
-        (told, row)
-        for told, row in zip(rows, plan.rows, strict=True)
-        if told["status"] == "unknown" and not told["searches"]
+        (row_object, row)
+        for row_object, row in zip(rows, plan.rows, strict=True)
+        if row_object["status"] == "unknown" and not row_object["searches"]
     ]
-    assert unsearched and shown["value"] is not None
-    for told, row in unsearched:
-        share = percent(1 - told["lower_bound"] / shown["value"])
+    assert unsearched and output["value"] is not None
+    for row_object, row in unsearched:
+        share = percent(1 - row_object["lower_bound"] / output["value"])
         assert slowdown(row, plan.value) == f"not searched; at best {share} faster"
-    words = f"not searched in time: {len(unsearched)} of 8 combinations; raise --time-limit"
-    assert words in describe_parallel_plan(plan)
+    text = f"not searched in time: {len(unsearched)} of 8 combinations; raise --time-limit"
+    assert text in describe_parallel_plan(plan)
 
 
 def test_combinations_are_derived_until_half_of_the_time_is_up(
@@ -165,8 +165,8 @@ def test_combinations_are_derived_until_half_of_the_time_is_up(
     assert len(derived) == 2 == len(plan.rows)
     assert plan.skipped == {Parallelism(4, 1, 1): "time limit reached"}
     assert plan.lower_bound == 0 and plan.status is not Status.OPTIMAL
-    words = describe_parallel_plan(plan)
-    assert any("no bound: combinations were not derived in time" in line for line in words)
+    lines = describe_parallel_plan(plan)
+    assert any("no bound: combinations were not derived in time" in line for line in lines)
 
 
 @cache
@@ -191,7 +191,7 @@ def combination(bound: int | None, value: int | None, searches: int = 1) -> Para
 
 
 @pytest.mark.parametrize(
-    ("bound", "value", "words"),
+    ("bound", "value", "expected"),
     [
         (95, None, "nothing found in time; at best 5 % faster"),
         (95, 110, "10 % slower; at best 5 % faster"),
@@ -202,14 +202,14 @@ def combination(bound: int | None, value: int | None, searches: int = 1) -> Para
     ],
 )
 def test_a_combination_that_may_be_faster_is_not_called_slower(
-    bound: int | None, value: int | None, words: str
+    bound: int | None, value: int | None, expected: str
 ) -> None:
     """The best takes 100."""
-    assert slowdown(combination(bound, value), Fraction(100)) == words
+    assert slowdown(combination(bound, value), Fraction(100)) == expected
 
 
 def test_combinations_are_counted_by_how_they_ended() -> None:
-    """One has a schedule of a hand strategy alone, one is searched, one is ruled out by its bound,
+    """One has a schedule of a baseline alone, one is searched, one is ruled out by its bound,
     one is over the limit, one is left."""
     rows = (
         combination(2, 3, searches=0),
@@ -220,8 +220,8 @@ def test_combinations_are_counted_by_how_they_ended() -> None:
     )
     space = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16)
     provenance = planned().provenance
-    found = ParallelPlan(space, Status.FEASIBLE, rows, Fraction(2), {}, provenance, 0.0)
-    assert count_combinations(found) == [
+    plan = ParallelPlan(space, Status.FEASIBLE, rows, Fraction(2), {}, provenance, 0.0)
+    assert count_combinations(plan) == [
         "5 combinations: 2 searched, 1 ruled out by bounds alone, 1 over the memory limit",
         "not searched in time: 1 of 5 combinations; raise --time-limit",
     ]

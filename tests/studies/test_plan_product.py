@@ -43,8 +43,8 @@ def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> 
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
         choice = choice_of(problem, Deadline.after(60)) or SinglePipeline(problem)
-        given = PlanChoice(configuration, problem, choice)
-        candidates.append(PlanCandidate(given, checked_options(60, 1)))
+        choice_of_plan = PlanChoice(configuration, problem, choice)
+        candidates.append(PlanCandidate(choice_of_plan, checked_options(60, 1)))
     return candidates
 
 
@@ -66,8 +66,8 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
         (configuration,), pipeline = product.configurations([key]), product.pipeline(key)
         best = exhaustive.best(pipeline, fused=True, objective="makespan")
         assert best is not None
-        least = pipeline.ticks.time(best) / pipeline.batches
-        assert bound <= least and configuration.bound <= least
+        value = pipeline.ticks.time(best) / pipeline.batches
+        assert bound <= value and configuration.bound <= value
         assert product.key(pipeline) == key
 
 
@@ -125,11 +125,11 @@ def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     candidates = candidates_of(drawn(1))
     product = PlanProduct(candidates)
     product.bound(NO_DEADLINE)
-    least = product.lower_bound
-    product.bound(NO_DEADLINE, least)
+    bound = product.lower_bound
+    product.bound(NO_DEADLINE, bound)
     assert list(product.first()) == []
-    product.bound(NO_DEADLINE, least + Fraction(1, 1000))
+    product.bound(NO_DEADLINE, bound + Fraction(1, 1000))
     firsts = {key[:1] for key in product.first()}
-    assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == least}
-    candidates[0].update(least)
+    assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == bound}
+    candidates[0].update(bound)
     assert candidates[0].searches == 0

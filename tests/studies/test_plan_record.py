@@ -46,17 +46,17 @@ def stored() -> Any:
 def test_a_plan_reads_back(strategy: str) -> None:
     first = plan(strategy)
     value = json.loads(json.dumps(to_object(first), allow_nan=False))
-    again = from_object(value, space(strategy), OPTIONS)
+    restored = from_object(value, space(strategy), OPTIONS)
     for name in ("status", "lower_bound", "proof", "skipped", "value", "objective"):
-        assert getattr(again, name) == getattr(first, name)
-    for old, new in zip(first.rows, again.rows, strict=True):
+        assert getattr(restored, name) == getattr(first, name)
+    for old, new in zip(first.rows, restored.rows, strict=True):
         for name in (
             *("configuration", "status", "lower_bound", "searches", "ruled_out_by_bounds"),
             *("value", "peak", "schedule", "pipeline"),
         ):
             assert getattr(old, name) == getattr(new, name), name
         assert old.result.proof == new.result.proof
-    assert any(row.schedule is not None for row in again.rows)
+    assert any(row.schedule is not None for row in restored.rows)
 
 
 def _first(change: dict[str, Any]) -> Callable[[dict[str, Any]], None]:

@@ -46,8 +46,8 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, options)
     (candidate,) = search._orders
     pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
-    made = schedule(pipeline, one_at_a_time(candidate.problem.instance))
-    known = known_result(candidate.problem, made, checked_options(20, 1))
+    sequential = schedule(pipeline, one_at_a_time(candidate.problem.instance))
+    known = known_result(candidate.problem, sequential, checked_options(20, 1))
     inner = search._search
     inner._keep_best(inner._at((0, 2, 2, 2, 2)), known)
     candidate.update(None)
@@ -72,18 +72,18 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
     search._search_orders(Effort(0, 1), Deadline.after(20))
-    inner, found = search._search, []
+    inner, values = search._search, []
     take = inner._keep_best
 
     def pressed(configuration: Configuration, result: Result) -> None:
         take(configuration, result)
-        found.append(result.value)
+        values.append(result.value)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(inner, "_take", pressed)
+    monkeypatch.setattr(inner, "_keep_best", pressed)
     search._search_best_partition(Deadline.after(5))
     assert search.interrupted
-    assert search.plan().value == min(found)
+    assert search.plan().value == min(values)
 
 
 def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
@@ -151,9 +151,9 @@ def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
     (candidate,) = search._orders
     assert candidate.contains(schedule_of_strategy)
     candidate.start_from(schedule_of_strategy)
-    shown = of_plan(search.plan())
-    assert (shown["placement"], shown["chunks"]) == ("linear", 1)
-    assert {row["placement"] for row in shown["rows"]} == {"linear"}
+    output = of_plan(search.plan())
+    assert (output["placement"], output["chunks"]) == ("linear", 1)
+    assert {row["placement"] for row in output["rows"]} == {"linear"}
 
 
 def test_the_least_memory_of_strategies_within_a_slowdown_is_that_of_all_partitions() -> None:
@@ -175,8 +175,8 @@ def test_the_least_memory_of_strategies_within_a_slowdown_is_that_of_all_partiti
                 devices=2, batches=4, placement=row.configuration.placement, chunks=chunks,
                 partition=list(counts),
             )  # fmt: skip
-            made = ppopt.evaluate(pipeline, row.configuration.strategy)
-            values.append((objective_value(made, Objective.MAKESPAN), peak_memory(made)))
+            schedule = ppopt.evaluate(pipeline, row.configuration.strategy)
+            values.append((objective_value(schedule, Objective.MAKESPAN), peak_memory(schedule)))
     assert plan.within is not None and plan.value == min(values)[0]
-    least = min(peak for value, peak in values if value <= plan.value * (1 + share))
-    assert plan.within.memory == least < plan.best.peak
+    minimum = min(peak for value, peak in values if value <= plan.value * (1 + share))
+    assert plan.within.memory == minimum < plan.best.peak

@@ -18,8 +18,8 @@ from tests.tiers import first
 
 def space(layers: list[dict[str, Any]], limit: int | None, **more: Any) -> PlanSpace:
     fields = {} if limit is None else {"mem_limit": limit}
-    given = {"devices": 2, "batches": (3,), "placements": ("linear",), "chunks": (1,)} | more
-    return PlanSpace(Model(layers), **given, fields=fields)
+    options = {"devices": 2, "batches": (3,), "placements": ("linear",), "chunks": (1,)} | more
+    return PlanSpace(Model(layers), **options, fields=fields)
 
 
 def bound(layers: list[dict[str, Any]], limit: int | None, **more: Any) -> Fraction | None:
@@ -40,13 +40,13 @@ def test_work_over_devices_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "recompute", "least"),
+    ("limit", "recompute", "minimum"),
     [(100, "none", 9), (2, "none", 18), (2, "full", 12), (1, "none", None), (0, "full", None)],
 )
-def test_memory_by_hand(limit: int, recompute: str, least: int | None) -> None:
-    """Limits of 2 leave room for 2 beside the weights: 3 x (2 x 4 + 2 x 2) / 2 = 18. With recompute
+def test_memory_by_hand(limit: int, recompute: str, minimum: int | None) -> None:
+    """Limits of 2 leave headroom of 2: 3 x (2 x 4 + 2 x 2) / 2 = 18. With recompute
     each layer keeps half, 9, and the work is 3 x 8 / 2 = 12."""
-    assert bound(TWO, limit, recompute=(recompute,)) == least
+    assert bound(TWO, limit, recompute=(recompute,)) == minimum
 
 
 def test_a_choice_of_recompute_by_hand() -> None:
@@ -96,7 +96,7 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
         ]
         for optimum in [best_mixed(pipeline, objective="makespan")]
     ]
-    least = quick_bound(plan_space, (Fraction(limit),) * 2)
+    lower = quick_bound(plan_space, (Fraction(limit),) * 2)
     reached = [optimum for optimum in optima if optimum is not None]
     if reached:
-        assert least is not None and least <= min(reached)
+        assert lower is not None and lower <= min(reached)

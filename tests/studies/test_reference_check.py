@@ -21,7 +21,7 @@ from ppopt.strategies import Options
 from ppopt.studies.reference_check import check_reference, differences
 from ppopt.testing import assert_not_worse_than, assert_schedule_equal
 from ppopt.testing.plugin import References
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 from tests.factories.tables import changed
 from tests.verifier.verify_fixtures import one_f_one_b
 
@@ -30,16 +30,16 @@ UNIT = "--stages 4 --batches 8"
 
 def solved(**options: Any) -> Schedule:
     """The README's schedule: makespan 27 = 24 of work and 3 of waiting on device 3."""
-    found = solve(Pipeline(stages=4, batches=8, mem_limit="1f1b"), **{"workers": 1, **options})
-    assert found.schedule is not None
-    return found.schedule
+    result = solve(Pipeline(stages=4, batches=8, mem_limit="1f1b"), **{"workers": 1, **options})
+    assert result.schedule is not None
+    return result.schedule
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "zb-1p", "interleaved"])
 def test_strategies_are_pinned(strategy: str, ppopt_reference: References) -> None:
     """Their figures are tested elsewhere; here, that no operation moves unseen."""
-    made = evaluate(Pipeline(stages=4, batches=8, p2p="0.25"), strategy)
-    ppopt_reference(f"{strategy}-4x8", made)
+    schedule = evaluate(Pipeline(stages=4, batches=8, p2p="0.25"), strategy)
+    ppopt_reference(f"{strategy}-4x8", schedule)
 
 
 def test_the_search_is_not_worse(ppopt_reference: References) -> None:
@@ -50,96 +50,103 @@ def test_the_search_is_not_worse(ppopt_reference: References) -> None:
 
 class TestCheck:
     def test_what_is_made_again_is_unchanged(self) -> None:
-        for made in (
+        for schedule in (
             solved(),
             evaluate(Pipeline(stages=3, batches=5), "zb-h1", "device-span"),
             evaluate(Pipeline(stages=2, batches=5), "interleaved", options=Options(group_size=3)),
             one_f_one_b(),
         ):
-            assert check_reference(made).differences == ()
+            assert check_reference(schedule).differences == ()
 
     def test_an_order_made_worse_by_hand(self) -> None:
         """Swapping the microbatches of two forwards on device 0 of a pinned 1F1B."""
-        made = evaluate(Pipeline(stages=2, batches=3), "1f1b")
-        turned = changed(made, microbatch=made.microbatch[[1, 0, *range(2, len(made))]])
-        found = check_reference(turned).differences
-        assert [str(entry) for entry in found] == ["order: was 0F1 as number 0 on device 0, is 0F0"]
+        schedule = evaluate(Pipeline(stages=2, batches=3), "1f1b")
+        turned = changed(schedule, microbatch=schedule.microbatch[[1, 0, *range(2, len(schedule))]])
+        differences = check_reference(turned).differences
+        assert [str(entry) for entry in differences] == [
+            "order: was 0F1 as number 0 on device 0, is 0F0"
+        ]
 
     def test_a_stale_bound(self) -> None:
-        made = solved()
+        schedule = solved()
         stale = replace(
-            made, origin=replace(made.origin, lower_bound=Fraction(26), status="feasible")
+            schedule, origin=replace(schedule.origin, lower_bound=Fraction(26), status="feasible")
         )
-        told = [str(entry) for entry in check_reference(stale).differences]
-        assert told == ["status: was feasible, is optimal", "lower bound: was 26, is 27"]
+        differences = [str(entry) for entry in check_reference(stale).differences]
+        assert differences == ["status: was feasible, is optimal", "lower bound: was 26, is 27"]
         assert check_reference(stale).notes == (
             "the search ended by its time limit: another machine may find more or less",
         )
 
     def test_other_versions_are_noted(self) -> None:
-        made = solved()
-        older = {**made.origin.versions, "ortools": "9.0"}
-        found = check_reference(replace(made, origin=replace(made.origin, versions=older)))
-        assert found.differences == ()
-        (note,) = found.notes
+        schedule = solved()
+        older = {**schedule.origin.versions, "ortools": "9.0"}
+        checked = check_reference(
+            replace(schedule, origin=replace(schedule.origin, versions=older))
+        )
+        assert checked.differences == ()
+        (note,) = checked.notes
         assert note.startswith("ortools was 9.0, is ")
 
     def test_several_workers_may_find_another_order(self) -> None:
-        found = check_reference(solved(workers=2))
-        assert (found.differences, found.order_compared) == ((), False)
-        assert found.notes[0].startswith("order not compared: the search had several workers")
-        made = solved()
-        turned = np.where(made.microbatch < 2, 1 - made.microbatch, made.microbatch)
-        other = replace(changed(made, microbatch=turned), origin=replace(made.origin, workers=2))
-        found = check_reference(other)
-        assert found.differences == ()
+        checked = check_reference(solved(workers=2))
+        assert (checked.differences, checked.order_compared) == ((), False)
+        assert checked.notes[0].startswith("order not compared: the search had several workers")
+        schedule = solved()
+        turned = np.where(schedule.microbatch < 2, 1 - schedule.microbatch, schedule.microbatch)
+        turned_schedule = replace(
+            changed(schedule, microbatch=turned), origin=replace(schedule.origin, workers=2)
+        )
+        checked = check_reference(turned_schedule)
+        assert checked.differences == ()
         assert "order: was 0F1 as number 0 on device 0, is 0F0" in map(
-            str, found.ignored_differences
+            str, checked.ignored_differences
         )
 
     def test_a_chosen_order_of_microbatches_is_kept(self) -> None:
         """Another order of operations on a device may have the same value."""
         pipeline = Pipeline(stages=2, batches=3, microbatch_times=(1, 4, 2), order="search")
-        made = solve(pipeline, workers=1).schedule
-        found = check_reference(made)
-        assert (found.differences, found.order_compared) == ((), False)
-        assert found.notes[0].startswith("order not compared: the search chose the order of the")
+        schedule = solve(pipeline, workers=1).schedule
+        checked = check_reference(schedule)
+        assert (checked.differences, checked.order_compared) == ((), False)
+        assert checked.notes[0].startswith("order not compared: the search chose the order of the")
 
     def test_times(self) -> None:
-        made = evaluate(Pipeline(stages=1, batches=1), "gpipe")
-        moved = np.array([0, 1])
-        later = changed(made, start=made.start + moved, end=made.end + moved)
-        (value, times) = differences(made, later)
+        schedule = evaluate(Pipeline(stages=1, batches=1), "gpipe")
+        delay = np.array([0, 1])
+        later = changed(schedule, start=schedule.start + delay, end=schedule.end + delay)
+        (value, times) = differences(schedule, later)
         assert str(value) == "value: was 3, is 4"
         assert str(times) == (
             "times: was 0BW0 on device 0 from 1 to 3, is 0BW0 on device 0 from 2 to 4"
         )
 
     def test_times_of_work_around_the_microbatches(self) -> None:
-        made = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")
-        later = made.operations.kind == AuxiliaryKind.OPTIMIZER
-        (value, times) = differences(made, made.with_starts(made.operations.start + later))
+        schedule = evaluate(Pipeline(stages=1, batches=1, gradient_sync=1, optimizer=2), "gpipe")
+        later = schedule.operations.kind == AuxiliaryKind.OPTIMIZER
+        delayed = schedule.with_starts(schedule.operations.start + later)
+        (value, times) = differences(schedule, delayed)
         assert str(value) == "value: was 6, is 7"
         assert str(times) == "times: was 0OPTIMIZER on device 0 from 4 to 6, is " + (
             "0OPTIMIZER on device 0 from 5 to 7"
         )
-        assert check_reference(made).differences == ()
+        assert check_reference(schedule).differences == ()
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             ({"group_siz": 3}, "unknown key 'group_siz'; did you mean group_size?"),
             ({"group_size": "3"}, "origin: options: group_size: '3' is not a whole number"),
             ([3], "origin: options: [3] is not an object"),
         ],
     )
-    def test_hostile_options(self, options: object, told: str) -> None:
-        made = evaluate(Pipeline(stages=2, batches=4), "interleaved")
-        file = schedule_to_object(made)
+    def test_hostile_options(self, options: object, message: str) -> None:
+        schedule = evaluate(Pipeline(stages=2, batches=4), "interleaved")
+        file = schedule_to_object(schedule)
         file["origin"]["options"] = options
         with pytest.raises(InputError) as caught:
             check_reference(schedule_from_object(file)[0])
-        assert told in str(caught.value)
+        assert message in str(caught.value)
 
 
 class TestCommand:
@@ -164,17 +171,17 @@ class TestCommand:
             f"{path}: peak memory: was 8 8 8 8, is 4 3 2 1",
             f"{path}: order: was 0F4 as number 4 on device 0, is 0BW0",
         ]
-        found = run("check --json", path)
-        assert found.code == 6
-        assert found.json["unchanged"] is False
-        assert found.json["differences"][0] == {
+        checked = run("check --json", path)
+        assert checked.code == 6
+        assert checked.json["unchanged"] is False
+        assert checked.json["differences"][0] == {
             "what": "peak memory", "before": "8 8 8 8", "after": "4 3 2 1",
         }  # fmt: skip
         assert run("check --quiet", path) == (6, "", "")
 
     def test_json(self, tmp_path: Path) -> None:
         done(f"eval 1f1b {UNIT} --quiet -o", tmp_path / "a.json")
-        assert shown("check", tmp_path / "a.json") == {
+        assert json_of("check", tmp_path / "a.json") == {
             "schema": 1, "unchanged": True, "differences": [], "order_compared": True,
             "not_compared": [], "notes": [],
         }  # fmt: skip
@@ -216,9 +223,9 @@ class TestCommand:
         assert lines[0] == f"{path}: status, value and lower bound unchanged"
         assert lines[1].startswith("note: order not compared: the search had several workers")
         assert any(line.startswith("note: not compared: order: was 0F1 as") for line in lines)
-        found = shown("check", path)
-        assert (found["unchanged"], found["order_compared"]) == (True, False)
-        assert "order" in [entry["what"] for entry in found["not_compared"]]
+        output = json_of("check", path)
+        assert (output["unchanged"], output["order_compared"]) == (True, False)
+        assert "order" in [entry["what"] for entry in output["not_compared"]]
 
     def test_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text("{}")
@@ -250,10 +257,10 @@ class TestAssertions:
 
     @pytest.mark.parametrize("case", FAILS, ids=lambda case: case[1])
     def test_not_worse_fails(self, case: tuple[Callable[[], Schedule], str]) -> None:
-        make, told = case
+        make, message = case
         with pytest.raises(AssertionError) as caught:
             assert_not_worse_than(make(), one_f_one_b())
-        assert told in str(caught.value)
+        assert message in str(caught.value)
 
     def test_not_worse(self) -> None:
         """2 x 4: GPipe takes 4 + 1 + 2 x (4 + 1) = 15 as 1F1B does; one at a time 4 x 6 = 24."""
@@ -271,33 +278,33 @@ class TestAssertions:
 class TestPlugin:
     def test_update_writes_and_compares_nothing(self, tmp_path: Path) -> None:
         folder = tmp_path / "references"
-        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-        References(folder, update=True)("a", made)
-        References(folder, update=False)("a", made)
-        other = evaluate(Pipeline(stages=2, batches=2), "gpipe")
+        schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        References(folder, update=True)("a", schedule)
+        References(folder, update=False)("a", schedule)
+        second = evaluate(Pipeline(stages=2, batches=2), "gpipe")
         with pytest.raises(AssertionError, match="the schedules differ: order: "):
-            References(folder, update=False)("a", other)
-        References(folder, update=True)("a", other)
-        References(folder, update=False)("a", other)
+            References(folder, update=False)("a", second)
+        References(folder, update=True)("a", second)
+        References(folder, update=False)("a", second)
 
     def test_names_with_folders(self, tmp_path: Path) -> None:
-        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-        References(tmp_path / "references", update=True)("v/small/a", made)
+        schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        References(tmp_path / "references", update=True)("v/small/a", schedule)
         assert (tmp_path / "references/v/small/a.json").exists()
-        References(tmp_path / "references", update=False)("v/small/a", made)
+        References(tmp_path / "references", update=False)("v/small/a", schedule)
         for name in ("../a", str(tmp_path / "a")):
             with pytest.raises(pytest.fail.Exception, match="name a reference within it"):
-                References(tmp_path / "references", update=True)(name, made)
+                References(tmp_path / "references", update=True)(name, schedule)
 
     def test_what_is_no_schedule_is_not_written(self, tmp_path: Path) -> None:
-        made = evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe")
-        broken = changed(made, start=made.start - 1)
+        schedule = evaluate(Pipeline(stages=2, batches=2, mem_limit=1), "gpipe")
+        broken = changed(schedule, start=schedule.start - 1)
         with pytest.raises(pytest.fail.Exception, match="not written, not a schedule of its pip"):
             References(tmp_path, update=True)("a", broken)
         with pytest.raises(pytest.fail.Exception, match=r"not written, .* memory-limit"):
-            References(tmp_path, update=True)("a", made, times=False)
+            References(tmp_path, update=True)("a", schedule, times=False)
         assert list(tmp_path.iterdir()) == []
-        References(tmp_path, update=True)("a", made)
+        References(tmp_path, update=True)("a", schedule)
 
     @pytest.mark.parametrize("text", ["", "{}", "[1", '{"schema": 1, "ops": 3}'])
     def test_a_malformed_reference_is_one_line(self, text: str, tmp_path: Path) -> None:
@@ -315,8 +322,8 @@ class TestPlugin:
             References(tmp_path, update=False).load("a")
 
     def test_a_broken_reference_fails(self, tmp_path: Path) -> None:
-        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-        changed(made, start=made.start - 1).to_json(tmp_path / "a.json")
+        schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        changed(schedule, start=schedule.start - 1).to_json(tmp_path / "a.json")
         with pytest.raises(pytest.fail.Exception, match="`ppopt verify` lists all violations"):
             References(tmp_path, update=False).load("a")
 
@@ -339,9 +346,9 @@ def test_a_claim_over_all_partitions_is_not_said_to_be_proved_again() -> None:
     """Its proof cannot be the same: the search keeps the partition of the file."""
     layers = [ppopt.Layer(forward=1)] * 5 + [ppopt.Layer(forward=3)]
     pipeline = ppopt.Model(layers=layers).pipeline(devices=3, batches=4, partition="search")
-    found = ppopt.solve(pipeline, workers=1)
-    assert found.schedule is not None and found.status is ppopt.Status.OPTIMAL
-    again = check_reference(found.schedule)
-    assert again.differences == ()
-    assert [entry.what for entry in again.ignored_differences] == ["proof"]
-    assert any("over all partitions; that is not proved again" in note for note in again.notes)
+    result = ppopt.solve(pipeline, workers=1)
+    assert result.schedule is not None and result.status is ppopt.Status.OPTIMAL
+    checked = check_reference(result.schedule)
+    assert checked.differences == ()
+    assert [entry.what for entry in checked.ignored_differences] == ["proof"]
+    assert any("over all partitions; that is not proved again" in note for note in checked.notes)

@@ -26,10 +26,10 @@ MAKESPAN, SPAN = Objective.MAKESPAN, Objective.DEVICE_SPAN
 def test_times_as_planned_give_the_schedule(name: str) -> None:
     for objective in (MAKESPAN, SPAN):
         pipe = Pipeline(stages=3, batches=9, p2p=1, forward=[2, 3, 1])
-        made = evaluate(pipe, name, objective)
-        run = SampledTiming.of(made)
+        schedule = evaluate(pipe, name, objective)
+        run = SampledTiming.of(schedule)
         planned = run.duration[:, None].astype(float)
-        assert run.values(planned, objective) == [made.metrics.value_ticks(objective)]
+        assert run.values(planned, objective) == [schedule.metrics.value_ticks(objective)]
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,18 @@ def test_times_as_planned_give_the_schedule(name: str) -> None:
 def test_work_around_the_microbatches_counts(name: str, work: dict[str, Any]) -> None:
     for objective in (MAKESPAN, SPAN):
         for links in ({}, {"p2p": 1, "link_mode": "streams"}):
-            made = evaluate(Pipeline(stages=3, batches=9, **work, **links), name, objective)
-            run = SampledTiming.of(made)
+            schedule = evaluate(Pipeline(stages=3, batches=9, **work, **links), name, objective)
+            run = SampledTiming.of(schedule)
             planned = run.duration[:, None].astype(float)
-            assert run.values(planned, objective) == [made.metrics.value_ticks(objective)]
+            assert run.values(planned, objective) == [schedule.metrics.value_ticks(objective)]
 
 
 def test_collectives_keep_their_times() -> None:
     """One operation of each kind on one device: what varies is F and BW alone."""
     work = {"unshard": 100, "gradient_sync": 100, "optimizer": 100}
-    found = jitter(evaluate(Pipeline(stages=1, batches=1, **work), "1f1b"), 0.5, samples=200)
-    assert found.values.min() > 300
-    assert found.values.max() < 330
+    sample = jitter(evaluate(Pipeline(stages=1, batches=1, **work), "1f1b"), 0.5, samples=200)
+    assert sample.values.min() > 300
+    assert sample.values.max() < 330
 
 
 def slowly(schedule: Schedule, duration: dict[Op, float], release: tuple[int, ...]) -> list[float]:
@@ -87,43 +87,46 @@ def _size(row: list[int]) -> int:
 
 @settings(max_examples=60, deadline=None)
 @given(schedules(), st.integers(0, 2**32))
-def test_any_times_agree_with_plain_python(made: Schedule, seed: int) -> None:
-    run, random = SampledTiming.of(made), Random(seed)
+def test_any_times_agree_with_plain_python(schedule: Schedule, seed: int) -> None:
+    run, random = SampledTiming.of(schedule), Random(seed)
     drawn = np.array([[random.randint(0, 9) for _ in range(3)] for _ in run.duration], float)
     drawn[: run.devices] = run.duration[: run.devices, None]
-    found = run.values(drawn.copy(), MAKESPAN)
+    values = run.values(drawn.copy(), MAKESPAN)
     for sample in range(3):
         duration = {
-            made.pipeline.op(code): drawn[run.row[place], sample]
+            schedule.pipeline.op(code): drawn[run.row[place], sample]
             for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
         }
-        assert found[sample] == max(slowly(made, duration, made.metrics.first_ticks))
+        assert values[sample] == max(slowly(schedule, duration, schedule.metrics.first_ticks))
 
 
 def test_a_sum_of_independent_times() -> None:
     """One device: the sum of 60 operations of 1, 2 and 3, each of deviation 0.3 of its time."""
-    made = evaluate(Pipeline(stages=1, batches=20, backward_input=2, weight=3), "zb-h1")
-    found = jitter(made, 0.3, samples=4000)
+    schedule = evaluate(Pipeline(stages=1, batches=20, backward_input=2, weight=3), "zb-h1")
+    sample = jitter(schedule, 0.3, samples=4000)
     deviation = 0.3 * np.sqrt(20 * (1 + 4 + 9))
-    assert found.nominal == 120
-    assert found.mean == pytest.approx(120, abs=4 * deviation / np.sqrt(4000))
-    assert found.values.std() == pytest.approx(deviation, rel=0.05)
-    assert found.p95 == pytest.approx(120 + 1.645 * deviation, rel=0.01)
-    assert found.degradation == pytest.approx(found.mean / 120 - 1)
+    assert sample.nominal == 120
+    assert sample.mean == pytest.approx(120, abs=4 * deviation / np.sqrt(4000))
+    assert sample.values.std() == pytest.approx(deviation, rel=0.05)
+    assert sample.p95 == pytest.approx(120 + 1.645 * deviation, rel=0.01)
+    assert sample.degradation == pytest.approx(sample.mean / 120 - 1)
 
 
 def test_the_same_seed_gives_the_same_luck() -> None:
-    made = evaluate(Pipeline(stages=3, batches=6), "zb-h1")
-    same, other = jitter(made, 0.1, seed=7, samples=50), jitter(made, 0.1, seed=8, samples=50)
-    assert (jitter(made, 0.1, seed=7, samples=50).values == same.values).all()
-    assert (same.values != other.values).any()
+    schedule = evaluate(Pipeline(stages=3, batches=6), "zb-h1")
+    same, second = (
+        jitter(schedule, 0.1, seed=7, samples=50),
+        jitter(schedule, 0.1, seed=8, samples=50),
+    )
+    assert (jitter(schedule, 0.1, seed=7, samples=50).values == same.values).all()
+    assert (same.values != second.values).any()
 
 
 def test_one_sample_is_enough_and_none_is_refused() -> None:
-    made = evaluate(Pipeline(stages=2, batches=3), "1f1b")
-    assert len(jitter(made, 0.1, samples=1).values) == 1
+    schedule = evaluate(Pipeline(stages=2, batches=3), "1f1b")
+    assert len(jitter(schedule, 0.1, samples=1).values) == 1
     with pytest.raises(InputError, match="samples: 0 is below 1"):
-        jitter(made, 0.1, samples=0)
+        jitter(schedule, 0.1, samples=0)
 
 
 def test_an_operation_has_its_factors_whatever_the_order() -> None:
@@ -137,10 +140,10 @@ def test_an_operation_has_its_factors_whatever_the_order() -> None:
 
 
 def test_long_runs_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = evaluate(Pipeline(stages=2, batches=5), "1f1b")
+    schedule = evaluate(Pipeline(stages=2, batches=5), "1f1b")
     monkeypatch.setattr(robustness, "BLOCK", 100)
-    found = jitter(made, 0.2, samples=33)
-    assert len(found.values) == len(set(found.values.tolist())) == 33
+    sample = jitter(schedule, 0.2, samples=33)
+    assert len(sample.values) == len(set(sample.values.tolist())) == 33
 
 
 def test_slack_makes_a_schedule_steady() -> None:
@@ -153,18 +156,18 @@ def test_slack_makes_a_schedule_steady() -> None:
 
 def test_a_fragile_optimum_is_called_so() -> None:
     """Told apart where the means differ by more than twice the error of their difference."""
-    found = compare(Pipeline(stages=2, batches=4), time_limit=5)
-    best, second, *_ = found.rows
-    assert found.fragile is found.steadiest is None
+    comparison = compare(Pipeline(stages=2, batches=4), time_limit=5)
+    best, second, *_ = comparison.rows
+    assert comparison.fragile is comparison.steadiest is None
 
-    def under(first: float, other: float, scatter: float) -> Comparison:
+    def under(first: float, rival: float, scatter: float) -> Comparison:
         values = np.array([-scatter, scatter] * 200)
-        pairs = ((best, first), (second, other))
+        pairs = ((best, first), (second, rival))
         rows = tuple(
             replace(row, jitter=Jitter(0.1, 0, float(row.value), values + mean))
             for row, mean in pairs
         )
-        return replace(found, rows=rows)
+        return replace(comparison, rows=rows)
 
     fragile = under(90, 80, 1)
     assert fragile.fragile == fragile.rows
@@ -175,11 +178,11 @@ def test_a_fragile_optimum_is_called_so() -> None:
 
 @pytest.mark.parametrize("deviation", [0, -0.1, 10.5])
 def test_deviations_out_of_range_are_refused(deviation: float) -> None:
-    made = evaluate(Pipeline(stages=1, batches=1), "1f1b")
+    schedule = evaluate(Pipeline(stages=1, batches=1), "1f1b")
     with pytest.raises(InputError, match=r"jitter: .* is not above 0"):
-        jitter(made, deviation)
+        jitter(schedule, deviation)
     with pytest.raises(InputError, match=r"jitter: .* is not above 0"):
-        compare(made.pipeline, jitter=deviation)
+        compare(schedule.pipeline, jitter=deviation)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zbv", "1f1b-overlap", "dualpipe"])
@@ -205,15 +208,15 @@ def test_moves_of_a_schedule_keep_its_times_where_nothing_is_random(limit: int |
         backward=[2, 4], activation=[2, 3], offload_memory=[2, 1], offload_time=2,
         host_link="shared", mem_limit=limit,
     )  # fmt: skip
-    made = solve(pipeline, workers=1).schedule
-    assert made is not None
-    found = SampledTiming.of(made)
-    times = found.duration[:, None].astype(float)
-    assert found.values(times, Objective.MAKESPAN).tolist() == [made.metrics.makespan_ticks]
+    schedule = solve(pipeline, workers=1).schedule
+    assert schedule is not None
+    timing = SampledTiming.of(schedule)
+    times = timing.duration[:, None].astype(float)
+    assert timing.values(times, Objective.MAKESPAN).tolist() == [schedule.metrics.makespan_ticks]
 
 
 def test_a_device_without_optimizer_has_no_queue() -> None:
     """Device 1 trains nothing, and runs nothing once in a step."""
     pipeline = Pipeline(stages=2, batches=2, optimizer=1, frozen=[False, True])
-    made = evaluate(pipeline, "1f1b")
-    assert jitter(made, 0.1).nominal == pipeline.ticks.time(made.metrics.makespan_ticks)
+    schedule = evaluate(pipeline, "1f1b")
+    assert jitter(schedule, 0.1).nominal == pipeline.ticks.time(schedule.metrics.makespan_ticks)

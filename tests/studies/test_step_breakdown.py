@@ -71,9 +71,11 @@ def test_recompute_repeats_the_collectives_of_f() -> None:
         model.model.pipeline(recompute=mode, link=model.pipeline.link, devices=2, batches=4)
         for mode in ("none", "full")
     ]
-    kept, again = (broken_down(model, ppopt.evaluate(pipeline, "1f1b")) for pipeline in pipelines)
+    plain, recomputing = (
+        broken_down(model, ppopt.evaluate(pipeline, "1f1b")) for pipeline in pipelines
+    )
     forward = next(row for row in model.layers if row.role == "decoder").communication.forward
-    assert again.compute > kept.compute
-    assert float(again.communication - kept.communication) == pytest.approx(
+    assert recomputing.compute > plain.compute
+    assert float(recomputing.communication - plain.communication) == pytest.approx(
         4 * 6 * forward / 2, abs=MICROSECOND
     )

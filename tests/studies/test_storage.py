@@ -50,80 +50,80 @@ def test_urls() -> None:
 
 
 def test_what_is_written_is_read(url: str) -> None:
-    with Storage(url) as one:
-        assert one.result("k") is None
-        study = one.study("mine", "base")
-        one.finish(study, trial(), result())
-        one.finish(study, failed(2))
-    with Storage(url) as again:
-        assert again.result("k") == result()
-        assert again.trials("mine") == [trial(), failed(2)]
-        (listed,) = again.studies()
+    with Storage(url) as storage:
+        assert storage.result("k") is None
+        study = storage.study("mine", "base")
+        storage.finish(study, trial(), result())
+        storage.finish(study, failed(2))
+    with Storage(url) as reopened:
+        assert reopened.result("k") == result()
+        assert reopened.trials("mine") == [trial(), failed(2)]
+        (listed,) = reopened.studies()
         assert (listed.name, listed.complete, listed.failed) == ("mine", 1, 1)
-        again.put(result(record=b"better"))
-        assert again.results() == 1
-        found = again.result("k")
-        assert found.record == b"better"
+        reopened.put(result(record=b"better"))
+        assert reopened.results() == 1
+        stored = reopened.result("k")
+        assert stored.record == b"better"
 
 
 def test_a_row_that_is_done_again_is_stored_once(url: str) -> None:
-    with Storage(url) as one:
-        study = one.study("mine", "base")
-        one.finish(study, failed(1))
-        one.finish(study, trial(), result())
-        assert one.trials("mine") == [trial()]
+    with Storage(url) as storage:
+        study = storage.study("mine", "base")
+        storage.finish(study, failed(1))
+        storage.finish(study, trial(), result())
+        assert storage.trials("mine") == [trial()]
 
 
 def test_a_study_is_of_one_base(url: str) -> None:
-    with Storage(url) as one:
-        assert one.study("mine", "base") == one.study("mine", "base")
+    with Storage(url) as storage:
+        assert storage.study("mine", "base") == storage.study("mine", "base")
         with pytest.raises(InputError, match="study_name: mine is a study of another pipeline"):
-            one.study("mine", "other")
+            storage.study("mine", "other")
         with pytest.raises(InputError, match=r"yours is not in .*; it has: mine"):
-            one.trials("yours")
+            storage.trials("yours")
 
 
 def test_merging_keeps_the_result_of_more_effort(tmp_path: Path, url: str) -> None:
-    other = f"sqlite:///{tmp_path}/b.db"
-    with Storage(url) as one, Storage(other) as two:
-        one.put(result("less")._replace(time_limit=1.0))
-        one.put(result("more")._replace(time_limit=9.0))
-        one.put(result("proved")._replace(closed=True, time_limit=1.0))
+    second_url = f"sqlite:///{tmp_path}/b.db"
+    with Storage(url) as storage, Storage(second_url) as two:
+        storage.put(result("less")._replace(time_limit=1.0))
+        storage.put(result("more")._replace(time_limit=9.0))
+        storage.put(result("proved")._replace(closed=True, time_limit=1.0))
         for key in ("less", "more", "proved", "new"):
             two.put(result(key, b"theirs")._replace(time_limit=5.0))
         two.finish(two.study("mine", "base"), trial(2, "new"))
-        one.finish(one.study("mine", "base"), trial(1, "more"))
-        one.merge(two)
-        found = {key: one.result(key) for key in ("less", "more", "proved", "new")}
-        taken = [key for key, kept in found.items() if kept and kept.record == b"theirs"]
+        storage.finish(storage.study("mine", "base"), trial(1, "more"))
+        storage.merge(two)
+        results = {key: storage.result(key) for key in ("less", "more", "proved", "new")}
+        taken = [key for key, stored in results.items() if stored and stored.record == b"theirs"]
         assert taken == ["less", "new"]
-        assert one.trials("mine") == [trial(1, "more"), trial(2, "new")]
+        assert storage.trials("mine") == [trial(1, "more"), trial(2, "new")]
         two.study("yours", "base")
-        one.study("yours", "other")
+        storage.study("yours", "other")
         with pytest.raises(InputError, match="a study of another pipeline"):
-            one.merge(two)
+            storage.merge(two)
 
 
 def test_several_may_use_it_at_once(url: str) -> None:
-    with Storage(url) as one, Storage(url) as other, Storage(url, readonly=True) as reader:
-        one.finish(one.study("mine", "base"), trial(1, "a"), result("a"))
-        other.finish(other.study("mine", "base"), trial(2, "b"), result("b"))
-        assert reader.results() == one.results() == 2
+    with Storage(url) as first, Storage(url) as second, Storage(url, readonly=True) as reader:
+        first.finish(first.study("mine", "base"), trial(1, "a"), result("a"))
+        second.finish(second.study("mine", "base"), trial(2, "b"), result("b"))
+        assert reader.results() == first.results() == 2
         assert len(reader.trials("mine")) == 2
 
 
 def test_an_older_file_is_brought_up_to_date(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the tables had got a column since."""
-    with Storage(url) as one:
-        one.finish(one.study("mine", "base"), trial(), result())
+    with Storage(url) as storage:
+        storage.finish(storage.study("mine", "base"), trial(), result())
     added = "ALTER TABLE results ADD COLUMN note TEXT; CREATE INDEX by_note ON results (note)"
     monkeypatch.setattr(storages, "MIGRATIONS", (*storages.MIGRATIONS, added))
     with pytest.raises(StorageError, match="is of an older version"):
         Storage(url, readonly=True)
     for _ in range(2):
-        with Storage(url) as again:
-            assert again.result("k") == result()
-            assert again.trials("mine") == [trial()]
+        with Storage(url) as reopened:
+            assert reopened.result("k") == result()
+            assert reopened.trials("mine") == [trial()]
     with sqlite3.connect(path_of(url)) as link:
         assert link.execute("PRAGMA user_version").fetchone() == (len(storages.MIGRATIONS),)
         assert link.execute("SELECT note FROM results").fetchall() == [(None,)]
@@ -144,38 +144,38 @@ def test_a_file_of_version_1_is_brought_up_to_date(
     link.commit()
     link.close()
     monkeypatch.undo()
-    with Storage(url) as again:
-        (study,) = again.studies()
+    with Storage(url) as reopened:
+        (study,) = reopened.studies()
         assert (study.name, study.open, study.command) == ("mine", 0, None)
 
 
 def test_rows_that_were_asked_for_and_have_not_ended_are_open(url: str, tmp_path: Path) -> None:
     """Also those of an earlier sweep, and in a storage that takes them over."""
     rows = [{"batches": 2}, {"batches": 3}]
-    with Storage(url) as one:
-        number = one.study("mine", "base")
-        one.request_rows(number, rows, "ppopt sweep batches=2,3")
-        one.request_rows(number, rows[:1], "ppopt sweep batches=2")
-        assert one.open_rows("mine") == rows
-        one.finish(number, replace(trial(), overrides=rows[0]), result())
-        (study,) = one.studies()
+    with Storage(url) as storage:
+        number = storage.study("mine", "base")
+        storage.request_rows(number, rows, "ppopt sweep batches=2,3")
+        storage.request_rows(number, rows[:1], "ppopt sweep batches=2")
+        assert storage.open_rows("mine") == rows
+        storage.finish(number, replace(trial(), overrides=rows[0]), result())
+        (study,) = storage.studies()
         assert (study.open, study.command) == (1, "ppopt sweep batches=2")
-        with Storage(f"sqlite:///{tmp_path}/other.db") as other:
-            other.merge(one)
-            assert other.open_rows("mine") == one.open_rows("mine") == rows[1:]
-            assert other.studies()[0].command == "ppopt sweep batches=2"
+        with Storage(f"sqlite:///{tmp_path}/other.db") as second:
+            second.merge(storage)
+            assert second.open_rows("mine") == storage.open_rows("mine") == rows[1:]
+            assert second.studies()[0].command == "ppopt sweep batches=2"
 
 
 def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Storage(url) as one:
-        one.put(result())
+    with Storage(url) as storage:
+        storage.put(result())
     wrong = "ALTER TABLE results ADD COLUMN note TEXT; SELECT one FROM nowhere"
     monkeypatch.setattr(storages, "MIGRATIONS", (*storages.MIGRATIONS, wrong))
     with pytest.raises(StorageError, match="no such table"):
         Storage(url)
     monkeypatch.undo()
-    with Storage(url) as again:
-        assert again.result("k") == result()
+    with Storage(url) as reopened:
+        assert reopened.result("k") == result()
 
 
 class TestRefused:
@@ -207,34 +207,37 @@ class TestRefused:
             Storage(url)
 
     def test_a_damaged_file(self, url: str) -> None:
-        with Storage(url) as one:
+        with Storage(url) as storage:
             for number in range(50):
-                one.put(result(str(number), os.urandom(2000)))
+                storage.put(result(str(number), os.urandom(2000)))
         content = bytearray(path_of(url).read_bytes())
         content[4096:] = os.urandom(len(content) - 4096)
         path_of(url).write_bytes(content)
-        with Storage(url) as again, pytest.raises(StorageError, match=r"it is damaged; .*recover"):
-            again.result("7")
+        with (
+            Storage(url) as reopened,
+            pytest.raises(StorageError, match=r"it is damaged; .*recover"),
+        ):
+            reopened.result("7")
         assert path_of(url).read_bytes()[:4096] == content[:4096]
 
     def test_an_empty_file_is_taken(self, url: str) -> None:
         path_of(url).touch()
-        with Storage(url) as one:
-            one.put(result())
+        with Storage(url) as storage:
+            storage.put(result())
 
 
 def test_a_lock_is_waited_for_and_then_told(url: str) -> None:
-    with Storage(url, patience=0.05) as one:
-        one.put(result("a"))
-        other = sqlite3.connect(path_of(url), isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
+    with Storage(url, patience=0.05) as storage:
+        storage.put(result("a"))
+        writer = sqlite3.connect(path_of(url), isolation_level=None)
+        writer.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageError, match="another process has locked it"):
-            one.put(result("b"))
-        assert one.result("a") == result("a")
-        other.execute("COMMIT")
-        other.close()
-        one.put(result("b"))
-        assert one.results() == 2
+            storage.put(result("b"))
+        assert storage.result("a") == result("a")
+        writer.execute("COMMIT")
+        writer.close()
+        storage.put(result("b"))
+        assert storage.results() == 2
 
 
 @contextmanager
@@ -249,15 +252,15 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_loses_nothing_that_was_written(url: str) -> None:
-    with Storage(url) as one:
-        one.put(result("a"))
+    with Storage(url) as storage:
+        storage.put(result("a"))
         with largest_file(200_000), pytest.raises(StorageError, match="disk"):
-            deque(one.put(result(f"b{number}", os.urandom(20_000))) for number in range(100))
-        kept = one.results()
-        one.put(result("c"))
-    with Storage(url) as again:
-        assert again.result("a") == result("a")
-        assert again.results() == kept + 1 > 1
+            deque(storage.put(result(f"b{number}", os.urandom(20_000))) for number in range(100))
+        stored = storage.results()
+        storage.put(result("c"))
+    with Storage(url) as reopened:
+        assert reopened.result("a") == result("a")
+        assert reopened.results() == stored + 1 > 1
 
 
 def test_a_killed_writer_loses_nothing_that_was_written(url: str) -> None:
@@ -273,13 +276,13 @@ def test_a_killed_writer_loses_nothing_that_was_written(url: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code, url], timeout=HANGS, check=False)
     assert ran.returncode == -9
-    with Storage(url) as again:
-        assert again.results() == 5
-        assert again.result("half") is None
+    with Storage(url) as reopened:
+        assert reopened.results() == 5
+        assert reopened.result("half") is None
 
 
 def test_a_file_that_may_not_be_written(url: str) -> None:
-    with Storage(url) as one:
-        one._link.execute("PRAGMA query_only = 1")
+    with Storage(url) as storage:
+        storage._link.execute("PRAGMA query_only = 1")
         with pytest.raises(StorageError, match="it is read-only; change its permissions"):
-            one.put(result())
+            storage.put(result())

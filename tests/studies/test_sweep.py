@@ -22,15 +22,15 @@ from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.solver import search as searching
 from ppopt.solver.choices import search as choice_search
-from ppopt.studies import job as jobs
 from ppopt.studies import outcome
+from ppopt.studies import solve_job as jobs
 from ppopt.studies import sweep as sweeps
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.grid import Base, Grid, base_of, grid_of
-from ppopt.studies.job import SolveJob, instance_of, job_of
 from ppopt.studies.records import StoredResult
+from ppopt.studies.solve_job import SolveJob, instance_of, job_of
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Task
+from ppopt.studies.sweep_grid import Base, Grid, base_of, grid_of
+from ppopt.studies.task import SweepTask
 from ppopt.verifier import verify
 from tests.clock import wait_until
 from tests.factories.sweeps import InThisProcess, done, values
@@ -54,9 +54,9 @@ def grid(axes: dict[str, list[Any]], **settings: Any) -> Grid:
 
 class TestGrid:
     def test_rows_are_in_order_the_last_setting_fastest(self) -> None:
-        found = grid({"batches": [2, 4], "mem-limit": [None, 3], "strategy": ["1f1b", "gpipe"]})
-        rows = [tuple(row.overrides.values()) for row in found.rows()]
-        assert [*found.rows()[0].overrides] == ["batches", "mem_limit", "strategy"]
+        asked = grid({"batches": [2, 4], "mem-limit": [None, 3], "strategy": ["1f1b", "gpipe"]})
+        rows = [tuple(row.overrides.values()) for row in asked.rows()]
+        assert [*asked.rows()[0].overrides] == ["batches", "mem_limit", "strategy"]
         assert rows == [
             (batches, limit, strategy)
             for batches in (2, 4)
@@ -66,8 +66,8 @@ class TestGrid:
 
     def test_keys_are_names_of_flags(self) -> None:
         """`--backward` is the kind of backwards; `backward_times` are the times of BW."""
-        found = grid({"backward": ["split"], "backward-times": [3], "num_batches": [2]})
-        (row,) = found.rows()
+        asked = grid({"backward": ["split"], "backward-times": [3], "num_batches": [2]})
+        (row,) = asked.rows()
         assert row.overrides == {"backward": "split", "backward_times": 3, "batches": 2}
         assert row.settings == {"backward_kind": "split", "backward": 3, "batches": 2}
 
@@ -80,13 +80,13 @@ class TestGrid:
         assert {part.study_name for part in parts} == {whole.study_name}
 
     def test_the_name_of_a_study_is_of_its_content(self) -> None:
-        one = grid({"batches": [2, 4]})
-        assert one.study_name == grid({"batches": [2, 4]}, time_limit=5, workers=2).study_name
-        others = (grid({"batches": [2, 5]}), grid({"batches": [2, 4]}, seed=1))
-        assert len({one.study_name, *(other.study_name for other in others)}) == 3
+        study = grid({"batches": [2, 4]})
+        assert study.study_name == grid({"batches": [2, 4]}, time_limit=5, workers=2).study_name
+        different = (grid({"batches": [2, 5]}), grid({"batches": [2, 4]}, seed=1))
+        assert len({study.study_name, *(asked.study_name for asked in different)}) == 3
 
     @pytest.mark.parametrize(
-        ("axes", "words"),
+        ("axes", "message"),
         [
             ({"batchs": [1]}, "unknown key 'batchs'; did you mean batches"),
             ({"output": ["x.csv"]}, "unknown key 'output'"),
@@ -98,10 +98,10 @@ class TestGrid:
             ({"batches": range(1, 2000), "seed": range(1000)}, "at most 1000000 are taken"),
         ],
     )
-    def test_what_is_wrong(self, axes: dict[str, Any], words: str) -> None:
+    def test_what_is_wrong(self, axes: dict[str, Any], message: str) -> None:
         with pytest.raises(InputError) as raised:
             grid(axes)
-        assert words in str(raised.value)
+        assert message in str(raised.value)
 
 
 class TestKey:
@@ -139,13 +139,13 @@ class TestKey:
         assert version() == first
 
     def test_names_units_and_effort_are_no_content(self) -> None:
-        one = SolveJob(PIPELINE)
+        job = SolveJob(PIPELINE)
         same = (
             SolveJob(replace(PIPELINE, name="x", time_unit="ms", tokens_per_microbatch=9)),
             SolveJob(PIPELINE, time_limit=1, workers=3),
             SolveJob(ppopt.Pipeline(stages=3, batches=4, forward=[1, 1, 1], placement="linear")),
         )
-        assert {one.key, *(job.key for job in same)} == {one.key}
+        assert {job.key, *(job.key for job in same)} == {job.key}
 
     def test_all_else_is(self) -> None:
         jobs = (
@@ -180,22 +180,25 @@ class TestKey:
     def test_a_link_is_content_where_the_partition_is_searched(self) -> None:
         """Both links take 1.5 after layer 1, where the default partition is cut."""
         model = ppopt.Model([ppopt.Layer(forward=3, output=size) for size in (4, 1, 4, 1)])
-        one, other = (
+        first, second = (
             model.pipeline(devices=2, batches=2, partition="search", link=link)
             for link in (
                 {"latency": 1, "bandwidth": 2},
                 {"latency": "0.5", "bandwidth": 1},
             )
         )
-        assert one.p2p == other.p2p
-        assert SolveJob(one).key != SolveJob(other).key
+        assert first.p2p == second.p2p
+        assert SolveJob(first).key != SolveJob(second).key
 
     def test_searches_over_layers_depend_on_the_layers(self) -> None:
         even = LAYERS.pipeline(devices=2, batches=4, partition="even")
         searched = replace(even, partition="search")
-        other = replace(searched, model=ppopt.Model([*LAYERS.layers[::-1]]))
+        reversed_layers = replace(searched, model=ppopt.Model([*LAYERS.layers[::-1]]))
         chosen = replace(even, recompute="search")
-        assert len({SolveJob(one).key for one in (even, searched, other, chosen)}) == 4
+        assert (
+            len({SolveJob(pipeline).key for pipeline in (even, searched, reversed_layers, chosen)})
+            == 4
+        )
 
     def test_strategies_are_not_held_to_limits(self) -> None:
         limited = replace(PIPELINE, mem_limit=2)
@@ -240,25 +243,25 @@ class TestStored:
     @pytest.mark.parametrize("name", JOBS)
     def test_what_is_read_is_what_was_found(self, name: str) -> None:
         job = JOBS[name]
-        found = outcome.run_job(job)
-        again = outcome.read(outcome.stored(job, found), job)
-        assert (again.status, again.value) == (found.status, found.value)
-        assert (again.lower_bound, again.proof) == (found.lower_bound, found.proof)
-        assert again.schedule == found.schedule
-        assert outcome.is_closed(again) == outcome.is_closed(found)
+        result = outcome.run_job(job)
+        restored = outcome.read(outcome.stored(job, result), job)
+        assert (restored.status, restored.value) == (result.status, result.value)
+        assert (restored.lower_bound, restored.proof) == (result.lower_bound, result.proof)
+        assert restored.schedule == result.schedule
+        assert outcome.is_closed(restored) == outcome.is_closed(result)
         if job.searched:
-            made = outcome.with_origin(again)
-            assert (made.status, made.claim) == (found.status, found.claim)
-        elif again.schedule is not None:
-            assert outcome.row(job, again).fits_limit == again.schedule.fits_limits
+            schedule = outcome.with_origin(restored)
+            assert (schedule.status, schedule.claim) == (result.status, result.claim)
+        elif restored.schedule is not None:
+            assert outcome.row(job, restored).fits_limit == restored.schedule.fits_limits
 
     def test_a_strategy_of_another_limit_is_judged_by_the_limit_asked_for(self) -> None:
         free, limited = SolveJob(PIPELINE, "gpipe"), SolveJob(LIMITED, "gpipe")
         stored = outcome.stored(free, outcome.run_job(free))
         assert outcome.row(free, outcome.read(stored, free)).fits_limit
-        shown = outcome.row(limited, outcome.read(stored, limited))
-        assert shown.mem_limit == [2, 2, 2]
-        assert not shown.fits_limit
+        row = outcome.row(limited, outcome.read(stored, limited))
+        assert row.mem_limit == [2, 2, 2]
+        assert not row.fits_limit
 
     def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
         """Why a stored result is refused after a change of its text or its columns."""
@@ -270,20 +273,20 @@ class TestStored:
         stored = stored._replace(record=zlib.compress(changed.encode()), **fields)
         with pytest.raises(InputError) as raised:
             outcome.read(stored, job)
-        (damaged,) = (Task(job, stored).perform().damaged,)
+        (damaged,) = (SweepTask(job, stored).perform().damaged,)
         assert damaged is not None
         return str(raised.value)
 
     def test_a_schedule_that_breaks_a_rule(self) -> None:
-        words = self.tampered(lambda text: text.replace('["F",1,0,1,1,2]', '["F",1,0,1,0,1]'))
-        assert "a stored result is damaged (forward-order: " in words
+        message = self.tampered(lambda text: text.replace('["F",1,0,1,1,2]', '["F",1,0,1,0,1]'))
+        assert "a stored result is damaged (forward-order: " in message
 
     def test_a_claim_that_is_wrong(self) -> None:
         assert "makespan" in self.tampered(lambda text: text.replace('makespan":', 'makespan":1'))
 
     def test_a_schedule_of_another_pipeline(self) -> None:
-        words = self.tampered(lambda text: text.replace('"static":[0,0,0]', '"static":[0,0,1]'))
-        assert "another pipeline" in words
+        message = self.tampered(lambda text: text.replace('"static":[0,0,0]', '"static":[0,0,1]'))
+        assert "another pipeline" in message
 
     def test_a_status_that_the_bound_denies(self) -> None:
         assert "bound" in self.tampered(lambda text: text.replace('bound":"14"', 'bound":"13"'))
@@ -306,10 +309,10 @@ class TestOnceAndNoMore:
         asked = grid({"batches": [2, 4], "strategy": ["optimal", "1f1b"]}, time_limit=20)
         first, searched = done(asked, url)
         assert (first.done, first.cached, first.failed, len(searched)) == (4, 0, 0, 4)
-        again, searched = done(asked, url)
-        assert (again.done, again.cached, again.failed, len(searched)) == (4, 4, 0, 0)
-        assert values(again) == values(first) == [9, 12, 14, 18]
-        assert [row.figures for row in again.rows] == [row.figures for row in first.rows]
+        repeated, searched = done(asked, url)
+        assert (repeated.done, repeated.cached, repeated.failed, len(searched)) == (4, 4, 0, 0)
+        assert values(repeated) == values(first) == [9, 12, 14, 18]
+        assert [row.figures for row in repeated.rows] == [row.figures for row in first.rows]
 
     def test_a_sweep_takes_what_another_has_done(self, url: str) -> None:
         done(grid({"batches": [2, 3]}, time_limit=20), url)
@@ -340,10 +343,10 @@ class TestOnceAndNoMore:
 
     def test_schedules_are_read_and_verified(self, url: str) -> None:
         study, _ = done(grid({"batches": [2, 4]}, time_limit=20), url)
-        made = study.schedule(study.rows[1])
-        assert verify(made) == []
-        assert made.metrics.makespan_ticks == 14
-        assert made.pipeline == replace(PIPELINE, batches=4)
+        schedule = study.schedule(study.rows[1])
+        assert verify(schedule) == []
+        assert schedule.metrics.makespan_ticks == 14
+        assert schedule.pipeline == replace(PIPELINE, batches=4)
 
 
 class TestMoreTime:
@@ -357,18 +360,18 @@ class TestMoreTime:
         more = replace(job, time_limit=0.6)
         assert not outcome.covers(short, more)
         assert not outcome.covers(short, replace(job, workers=2))
-        given: list[Any] = []
+        starts: list[Any] = []
 
         def search_from(start: Any, *_: Any, **__: Any) -> Any:
-            given.append(start)
+            starts.append(start)
             return short
 
         monkeypatch.setattr(outcome, "search_from", search_from)
-        found = outcome.run_job(more, outcome.read(outcome.stored(job, short), job))
-        (start,) = given
+        result = outcome.run_job(more, outcome.read(outcome.stored(job, short), job))
+        (start,) = starts
         assert start.schedules == (short.schedule,)
         assert start.bound.value == short.lower_bound * HARD.ticks.per_unit
-        assert found.value == short.value
+        assert result.value == short.value
 
     def test_never_worse_and_the_scope_of_a_proof_is_said_once(self) -> None:
         job = SolveJob(HARD, time_limit=0.3)
@@ -401,9 +404,9 @@ class TestMoreTime:
         known = outcome.read(outcome.stored(job, short), job)
         longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]
-        (made,) = start.schedules
-        assert made.kind.tolist() == short.schedule.kind.tolist()
-        assert made.start.tolist() == short.schedule.start.tolist()
+        (schedule,) = start.schedules
+        assert schedule.kind.tolist() == short.schedule.kind.tolist()
+        assert schedule.start.tolist() == short.schedule.start.tolist()
         assert problem.pipeline.hosts == short.schedule.pipeline.hosts
         assert problem.pipeline.costs == short.schedule.pipeline.costs
         assert longer.value <= short.value
@@ -416,13 +419,13 @@ class TestMoreTime:
         best = outcome.run_job(job)
         assert best.status is ppopt.Status.OPTIMAL
         even = replace(job.pipeline, partition="even")
-        made = outcome.run_job(SolveJob(even, time_limit=20))
+        result = outcome.run_job(SolveJob(even, time_limit=20))
         known = replace(
-            best, status=ppopt.Status.FEASIBLE, schedule=made.schedule, value=made.value
+            best, status=ppopt.Status.FEASIBLE, schedule=result.schedule, value=result.value
         )
-        again = outcome.run_job(job, known)
-        assert (again.status, again.value) == (ppopt.Status.OPTIMAL, best.value)
-        assert again.proof == best.proof
+        repeated = outcome.run_job(job, known)
+        assert (repeated.status, repeated.value) == (ppopt.Status.OPTIMAL, best.value)
+        assert repeated.proof == best.proof
 
     def test_rows_of_one_content_follow_each_other(self, url: str) -> None:
         asked = grid_of(base_of(HARD, {}), {"time_limit": [0.5, 1]})
@@ -448,8 +451,8 @@ class TestFailure:
     def test_infeasible_is_a_result(self, url: str) -> None:
         study, _ = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
         assert [row.status for row in study.rows] == ["infeasible", "optimal"]
-        again, searched = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
-        assert (again.failed, again.cached, searched) == (0, 2, [])
+        repeated, searched = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
+        assert (repeated.failed, repeated.cached, searched) == (0, 2, [])
 
     def test_a_storage_that_is_full_ends_the_sweep_and_keeps_its_rows(
         self, url: str, monkeypatch: pytest.MonkeyPatch
@@ -513,9 +516,9 @@ def test_bases() -> None:
 
 
 def test_the_same_instance_has_the_same_content() -> None:
-    given = ppopt.Pipeline(stages=2, batches=3, forward="0.5", mem_limit="1f1b", name="a")
-    again = ppopt.Pipeline(stages=2, batches=3, forward=[0.5, 0.5], mem_limit=[2, 2])
-    assert instance_of(given) == instance_of(again)
+    first = ppopt.Pipeline(stages=2, batches=3, forward="0.5", mem_limit="1f1b", name="a")
+    second = ppopt.Pipeline(stages=2, batches=3, forward=[0.5, 0.5], mem_limit=[2, 2])
+    assert instance_of(first) == instance_of(second)
 
 
 class TestProcesses:
@@ -530,9 +533,9 @@ class TestProcesses:
     def test_the_same_rows_as_in_one_process(self, url: str, tmp_path: Path) -> None:
         axes = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"]}
         study = ppopt.sweep(PIPELINE, axes, storage=url, jobs=2, time_limit=20)
-        other, _ = done(grid(axes, time_limit=20), f"sqlite:///{tmp_path}/b.db")
-        assert values(study) == values(other)
-        assert [row.failed for row in study.rows] == [row.failed for row in other.rows]
+        in_one, _ = done(grid(axes, time_limit=20), f"sqlite:///{tmp_path}/b.db")
+        assert values(study) == values(in_one)
+        assert [row.failed for row in study.rows] == [row.failed for row in in_one.rows]
         assert study.failed == 3
         with Storage(url) as storage:
             assert storage.results() == 9
@@ -545,20 +548,20 @@ class TestProcesses:
         self, engine: LocalEngine, url: str
     ) -> None:
         asked = grid_of(base_of(HARD, {"time_limit": 60}), {"batches": [24], "seed": [0]})
-        other = grid({"batches": [2, 3]}, time_limit=20)
-        done(other, url)
+        second = grid({"batches": [2, 3]}, time_limit=20)
+        done(second, url)
         killer = threading.Thread(target=kill_at_work, args=(engine,))
         killer.start()
         study = sweeps.run(asked, engine, storage=url)
         killer.join()
         assert study.rows[0].failed == "its process was killed by SIGKILL"
-        study, searched = done(other, url)
+        study, searched = done(second, url)
         assert (study.cached, searched) == (2, [])
 
     def test_a_crash_in_native_code_takes_one_row_with_it(
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """SIGSEGV in the row of three microbatches, every time; the rows beside it are done."""
+        """SIGSEGV in the row of three microbatches, every time; the other rows are done."""
         (tmp_path / "sitecustomize.py").write_text(CRASHING)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         asked = grid({"batches": [2, 3, 4], "strategy": ["1f1b"]})
@@ -568,8 +571,8 @@ class TestProcesses:
         assert [row.failed for row in study.rows] == [
             None, "its process died of SIGSEGV, 2 times", None,
         ]  # fmt: skip
-        again, searched = done(asked, url)
-        assert (again.cached, again.failed, len(searched)) == (2, 0, 1)
+        repeated, searched = done(asked, url)
+        assert (repeated.cached, repeated.failed, len(searched)) == (2, 0, 1)
 
     def test_it_is_tried_again_as_often_as_told(self, url: str) -> None:
         engine = LocalEngine(jobs=1, retries=1)
@@ -607,12 +610,14 @@ class TestProcesses:
         presser.join()
         assert study.interrupted
         assert study.failed == 0
-        kept = [row for row in study.rows if row.status is not None]
-        assert {row.status for row in kept} <= {"feasible"}
+        ended = [row for row in study.rows if row.status is not None]
+        assert {row.status for row in ended} <= {"feasible"}
         with Storage(url) as storage:
             stored = [storage.result(asked.base.job({"seed": seed}).key) for seed in range(5)]
-        assert [one.status for one in stored if one] == ["feasible"] * len(kept)
-        assert all(one.time_limit is not None and one.time_limit < 600 for one in stored if one)
+        assert [result.status for result in stored if result] == ["feasible"] * len(ended)
+        assert all(
+            result.time_limit is not None and result.time_limit < 600 for result in stored if result
+        )
 
 
 CRASHING = """
@@ -634,12 +639,15 @@ evaluate.evaluate = crashing
 
 def at_work(engine: LocalEngine) -> list[int]:
     """Processes of an engine that have a task, once there are any and had time to begin it."""
-    found: list[int] = []
+    processes: list[int] = []
     wait_until(
-        lambda: found.extend(one.process.pid for one in list(engine._workers) if one.tasks) or found
+        lambda: (
+            processes.extend(worker.process.pid for worker in list(engine._workers) if worker.tasks)
+            or processes
+        )
     )
     time.sleep(0.5)
-    return found
+    return processes
 
 
 def kill_at_work(engine: LocalEngine) -> None:
@@ -657,12 +665,12 @@ def test_two_sweeps_may_write_one_storage(url: str) -> None:
     """Both write rows in turn; the file holds all of them, once."""
     engine = InThisProcess()
     asked = grid({"batches": [2, 3]}, time_limit=20)
-    other = grid({"batches": [3, 4]}, time_limit=20)
+    second = grid({"batches": [3, 4]}, time_limit=20)
     inner: list[ppopt.Study] = []
 
     def meanwhile() -> None:
         engine.hindered = lambda: None
-        inner.append(done(other, url)[0])
+        inner.append(done(second, url)[0])
 
     engine.hindered = meanwhile
     study = sweeps.run(asked, engine, storage=url)

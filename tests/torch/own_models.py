@@ -32,8 +32,8 @@ class Last(Layer):
     """Two outputs."""
 
     def forward(self, tensor: Any, places: Any, **kwargs: Any) -> Any:
-        found, _ = super().forward(tensor, places, **kwargs)
-        return found, self.linear(tensor)
+        output, _ = super().forward(tensor, places, **kwargs)
+        return output, self.linear(tensor)
 
 
 class Plain(Layer):
@@ -51,7 +51,7 @@ class PlainLast(Plain):
 
 
 class Weight(Plain):
-    """Hands on what no input reaches, beside the tensor."""
+    """Passes on the tensor and a value that no input reaches."""
 
     def forward(self, tensor: Any, **kwargs: Any) -> Any:
         return super().forward(tensor, **kwargs), self.linear.weight[:SAMPLES] * 2
@@ -72,8 +72,8 @@ class Random(Plain):
 
 
 def two_losses(outputs: Any, target: Any) -> Any:
-    one, two = outputs
-    return nn.functional.mse_loss(one, target) + two.abs().mean()
+    first, two = outputs
+    return nn.functional.mse_loss(first, target) + two.abs().mean()
 
 
 def good(microbatches: int) -> ppopt.torch.Job:
@@ -149,14 +149,14 @@ def no_module_made(microbatches: int) -> ppopt.torch.Job:
 
 
 def no_tensor(microbatches: int) -> ppopt.torch.Job:
-    class Words(Layer):
+    class Tokens(Layer):
         def forward(self, *_: Any, **__: Any) -> Any:
             return "words"
 
-    return replace(good(microbatches), modules=[Words])
+    return replace(good(microbatches), modules=[Tokens])
 
 
-def one_of_words(microbatches: int) -> ppopt.torch.Job:
+def one_of_tokens(microbatches: int) -> ppopt.torch.Job:
     job = no_tensor(microbatches)
     return replace(job, modules=[*job.modules, Layer, Layer, Layer])
 

@@ -50,7 +50,7 @@ def test_the_table_names_what_is_tested() -> None:
 @pytest.mark.parametrize("backward", ["whole", "mixed"])
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature(world: World, name: str, backward: str) -> None:
-    """Random orders of an uneven placement, or of a V beside its copy."""
+    """Random orders of an uneven placement, or of a V with its copy."""
     hosts = UNEVEN if FEATURES[name].replicas == 1 else V
     as_told(world, name, hosts, backward, documented(name, backward))
 
@@ -58,7 +58,7 @@ def test_feature(world: World, name: str, backward: str) -> None:
 @pytest.mark.parametrize("backward", ["whole", "split"])
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature_elsewhere(world: World, name: str, backward: str) -> None:
-    """The other way round: random orders of a V, or of an uneven placement beside its copy."""
+    """The other way round: random orders of a V, or of an uneven placement with its copy."""
     hosts = LONG_V if FEATURES[name].replicas == 1 else UNEVEN_PAIR
     as_told(world, name, hosts, backward, documented(name, backward))
 
@@ -99,15 +99,15 @@ REASONS = (
 )
 
 
-def as_told(world: World, name: str, hosts: list[int], backward: str, told: str) -> None:
+def as_told(world: World, name: str, hosts: list[int], backward: str, expected: str) -> None:
     """Run a feature in a random order: every gradient is that of one process, or it is refused."""
     feature = (FEATURES | TOGETHER)[name]
     pipeline = Pipeline(stages=len(hosts), batches=MICROBATCHES, placement=hosts)
-    found = world.run(ran, [(name, build(pipeline, Random(3), backward))] * RANKS)
-    if isinstance(found[0], str):
-        assert told.startswith("refused"), found[0]
-        assert any(part in found[0] for part in REASONS), found[0]
+    outcomes = world.run(ran, [(name, build(pipeline, Random(3), backward))] * RANKS)
+    if isinstance(outcomes[0], str):
+        assert expected.startswith("refused"), outcomes[0]
+        assert any(part in outcomes[0] for part in REASONS), outcomes[0]
         return
-    assert told == "exact"
-    assert sum(count for count, _ in found) == 4 * len(hosts) * feature.replicas
-    assert max(difference for _, difference in found) <= feature.tolerance
+    assert expected == "exact"
+    assert sum(count for count, _ in outcomes) == 4 * len(hosts) * feature.replicas
+    assert max(difference for _, difference in outcomes) <= feature.tolerance

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 FILE = Path(__file__).with_name("own_models.py")
 DOCS = Path(__file__).parents[2] / "docs"
 BATCHES = 4
-TRAINING = pipeline_file.Training(RANKS, BATCHES)
+TRAINING = pipeline_file.TrainingSetup(RANKS, BATCHES)
 REFUSED = {
     "number": "own_models.py:number: returns int, not a ppopt.torch.Job",
     "nothing": r"nothing\(4\) raised TypeError: nothing\(\) takes 0 positional arguments",
@@ -70,7 +70,7 @@ def test_wrong_functions(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("job.py", "name the file and the function, my_job.py:build"),
         ("job.py:", "name the file and the function"),
@@ -80,11 +80,13 @@ def test_wrong_functions(name: str) -> None:
         ("syntax.py:build", r"importing it raised SyntaxError: .* \(line 1\)"),
     ],
 )  # fmt: skip
-def test_wrong_files(spec: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_files(
+    spec: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in (("words.txt", ""), ("error.py", "\nundefined"), ("syntax.py", "def (")):
         Path(name).write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         job.load_job(spec, 1)
 
 
@@ -165,12 +167,12 @@ def test_a_process_builds_a_module_once(world: World, tmp_path: Path, check: boo
         for hosts in ([0, 1, 2, 3, 3], [2, 0, 1, 3, 1])
     ]
     counted = execution.UserModel(f"{file}:build", BATCHES)
-    said: list[str] = []
-    for ran in execution.run(world, schedules, counted, check=check, note=said.append):
+    notes: list[str] = []
+    for ran in execution.run(world, schedules, counted, check=check, note=notes.append):
         assert ran.gradients == (2 * 5 if check else 0)
         assert ran.difference <= 1e-5
     assert modules_built(file) == [[0, 1, 2, 3, 4], [0, 2], [1, 2, 4], [3, 4]]
-    assert said == [
+    assert notes == [
         "loaded the model; building its modules on cpu, running each forward once",
         *["computing a step of the whole model in one process, to compare with"] * check,
         "running 2 steps of 2 schedules by turns",
@@ -181,10 +183,10 @@ def test_a_profile_builds_a_module_once(world: World, tmp_path: Path) -> None:
     file = tmp_path / "counted.py"
     file.write_text(COUNTED)
     counted = execution.UserModel(f"{file}:build", BATCHES)
-    said: list[str] = []
-    execution.measure(world, counted, steps=1, note=said.append)
+    notes: list[str] = []
+    execution.measure(world, counted, steps=1, note=notes.append)
     assert modules_built(file) == [[0, 1, 2, 3, 4], [2], [3], [4]]
-    assert said[-1] == "running 2 steps"
+    assert notes[-1] == "running 2 steps"
 
 
 def test_a_module_is_built_on_its_device() -> None:
@@ -195,8 +197,8 @@ def test_a_module_is_built_on_its_device() -> None:
         def reset_parameters(self) -> None:
             devices.append(self.weight.device.type)
 
-    made = job.Modules(replace(model(GOOD).load(), modules=[lambda: Noting(2, 2)]), "meta")
-    assert made[0] is made[0]
+    modules = job.Modules(replace(model(GOOD).load(), modules=[lambda: Noting(2, 2)]), "meta")
+    assert modules[0] is modules[0]
     assert devices == ["meta"]
 
 
@@ -215,36 +217,36 @@ def test_the_trace_runs_on_the_device() -> None:
 def test_modules_that_are_not_kept_are_freed() -> None:
     """Those that the job has as they are, too."""
     loaded = model(GOOD).load()
-    made = job.Modules(loaded, "cpu")
-    freed, kept = weakref.ref(made[2]), weakref.ref(made[3])
+    modules = job.Modules(loaded, "cpu")
+    freed, retained = weakref.ref(modules[2]), weakref.ref(modules[3])
     del loaded
-    made.keep([3])
+    modules.keep([3])
     assert freed() is None
-    assert kept() is made[3]
+    assert retained() is modules[3]
 
 
 def test_equal_stages_of_two_schedules_are_compiled_once() -> None:
-    made = job.Modules(model(GOOD).load(), "cpu")
-    assert made.stage(range(2), "eager") is made.stage(range(2), "eager")
-    assert made.stage(range(2), "eager") is not made.stage(range(2), None)
-    assert made.stage(range(2), None).layers[1] is made.stage(range(1, 3), None).layers[0]
+    modules = job.Modules(model(GOOD).load(), "cpu")
+    assert modules.stage(range(2), "eager") is modules.stage(range(2), "eager")
+    assert modules.stage(range(2), "eager") is not modules.stage(range(2), None)
+    assert modules.stage(range(2), None).layers[1] is modules.stage(range(1, 3), None).layers[0]
 
 
 def test_layers_become_the_stages_of_the_partition(world: World) -> None:
     """Two modules in the first stage, one in each of the others."""
     layers = parse_config("layers: [{forward: 1, count: 5}]", ".yaml", "a.yaml")
     settings = {**layers, "stages": RANKS, "batches": BATCHES, "partition": [2, 1, 1, 1]}
-    made = build(pipeline_of(settings), Random(1), "whole")
-    (ran,) = execution.run(world, [made], model(GOOD), steps=1, check=False)
+    schedule = build(pipeline_of(settings), Random(1), "whole")
+    (ran,) = execution.run(world, [schedule], model(GOOD), steps=1, check=False)
     assert ran.gradients == 0
-    (ran,) = execution.run(world, [made], model(GOOD, "aot_eager"), steps=1)
+    (ran,) = execution.run(world, [schedule], model(GOOD, "aot_eager"), steps=1)
     assert (ran.gradients, ran.difference <= 1e-5) == (10, True)
 
 
 def test_a_random_module_is_found(world: World) -> None:
-    made = build(Pipeline(stages=5, batches=BATCHES, placement=[0, 1, 2, 3, 3]), Random(1))
+    schedule = build(Pipeline(stages=5, batches=BATCHES, placement=[0, 1, 2, 3, 3]), Random(1))
     with pytest.raises(VerificationError, match=r"the gradient of .* differs .* \(dropout\)"):
-        execution.run(world, [made], model("dropout"))
+        execution.run(world, [schedule], model("dropout"))
 
 
 def test_schedules_that_do_not_fit(world: World) -> None:
@@ -254,7 +256,7 @@ def test_schedules_that_do_not_fit(world: World) -> None:
     with pytest.raises(InputError, match="a compiled module cannot split its backward"):
         execution.run(world, [four], model(GOOD, "aot_eager"))
     with pytest.raises(InputError, match=r"^module 0 \(Words\): returns str; return tensors$"):
-        execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_words"))
+        execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_tokens"))
 
 
 def test_what_a_process_refuses_is_one_line(world: World) -> None:
@@ -273,13 +275,15 @@ def test_integers_are_refused_by_an_old_pytorch(world: World) -> None:
 def test_modules_are_profiled_as_layers(world: World) -> None:
     """A module hands on a tensor of 2 x 8 floats and two integers. F of the first four keeps what
     tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
-    found, names = execution.measure(world, model(GOOD), steps=2)
+    measurements, names = execution.measure(world, model(GOOD), steps=2)
     layers = (["Layer"] * 4 + ["Last"]) if GOOD == "good" else (["Plain"] * 4 + ["PlainLast"])
     assert [layer.name for layer in names] == layers
     assert {layer.role for layer in names} == {"decoder"}
     integers = 2 * 8 if GOOD == "good" else 0
     assert [layer.output for layer in names] == [2 * 8 * 4 + integers] * 4 + [2 * 2 * 8 * 4]
-    text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
+    text = pipeline_file.dumps_layers(
+        measurements, names, TRAINING, description="mine", source="here"
+    )
     pipeline = pipeline_of(parse_config(text, ".yaml", "profile.yaml"))
     assert pipeline.model is not None
     assert [layer.name for layer in pipeline.model.layers] == layers
@@ -294,39 +298,41 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[job.TensorMet
     return (job.TensorMeta(shape, dtype, requires_grad=True),)
 
 
-WORDS, VECTORS, SCORES = meta(4, 9, dtype=torch.int64), meta(4, 9, 8), meta(4, 9, 50)
+TOKENS, VECTORS, SCORES = meta(4, 9, dtype=torch.int64), meta(4, 9, 8), meta(4, 9, 50)
 
 
 @pytest.mark.parametrize(
-    ("names", "metas", "found"),
+    ("names", "metas", "roles"),
     [
-        ("E B B H", [WORDS, VECTORS, VECTORS, VECTORS, SCORES], "EttL"),
+        ("E B B H", [TOKENS, VECTORS, VECTORS, VECTORS, SCORES], "EttL"),
         ("B B B", [VECTORS, VECTORS, VECTORS, VECTORS], "ttt"),
         ("B B F", [VECTORS, VECTORS, VECTORS, VECTORS], "ttt"),
         ("B B B", [VECTORS, VECTORS, VECTORS, SCORES], "ttt"),
-        ("E H", [WORDS, VECTORS, SCORES], "EL"),
-        ("M", [WORDS, SCORES], "E"),
+        ("E H", [TOKENS, VECTORS, SCORES], "EL"),
+        ("M", [TOKENS, SCORES], "E"),
     ],
 )
-def test_roles_are_found(names: str, metas: list[tuple[job.TensorMeta]], found: str) -> None:
+def test_roles_are_found(names: str, metas: list[tuple[job.TensorMeta]], roles: str) -> None:
     """The first takes words; the last is another module, and makes scores of vectors."""
-    assert job.roles_of(names.split(), metas) == list(layout.roles(found))
+    assert job.roles_of(names.split(), metas) == list(layout.roles(roles))
 
 
 def test_roles_that_are_given_stand_in_the_profile(world: World) -> None:
-    given = layout.roles("Et*3L")
-    _, layers = execution.measure(world, model(GOOD), steps=1, roles=given)
-    assert tuple(layer.role for layer in layers) == given
+    roles = layout.roles("Et*3L")
+    _, layers = execution.measure(world, model(GOOD), steps=1, roles=roles)
+    assert tuple(layer.role for layer in layers) == roles
     with pytest.raises(InputError, match="roles: they name 4 layers, the job has 5 modules"):
-        execution.measure(world, model(GOOD), steps=1, roles=given[1:])
+        execution.measure(world, model(GOOD), steps=1, roles=roles[1:])
 
 
 def test_compiled_modules_are_profiled_whole(world: World) -> None:
     """Their memory is measured, too: tanh and product are kept by compiled code."""
-    found, names = execution.measure(world, model(GOOD, "aot_eager"), steps=1)
-    assert {kind for kind, _ in found.times} == {OpKind.F, OpKind.BW}
-    text = pipeline_file.dumps_layers(found, names, TRAINING, description="mine", source="here")
+    measurements, names = execution.measure(world, model(GOOD, "aot_eager"), steps=1)
+    assert {kind for kind, _ in measurements.times} == {OpKind.F, OpKind.BW}
+    text = pipeline_file.dumps_layers(
+        measurements, names, TRAINING, description="mine", source="here"
+    )
     assert "backward_kind: whole" in text
     eager = execution.measure(world, model(GOOD), steps=1)[0]
     for stage in range(5):
-        assert 0 < found.memory[stage].activation <= 2 * eager.memory[stage].activation
+        assert 0 < measurements.memory[stage].activation <= 2 * eager.memory[stage].activation

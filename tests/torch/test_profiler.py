@@ -17,7 +17,7 @@ from ppopt.profiles.estimate import StageMemory
 from ppopt.torch import pipeline_runtime, profiler
 from ppopt.torch.profiler import Profiler
 
-WORDS, SAMPLES, WIDTH = 64, 3, 8
+VOCABULARY, SAMPLES, WIDTH = 64, 3, 8
 HEAD, LOSS, BACKWARD, CHECK = 11, 7, 30, 2
 """Nanoseconds of the forward without its loss, of the loss, of BW, and of what follows a loss."""
 
@@ -106,30 +106,30 @@ def head_and_loss(clock: Clock) -> tuple[Any, Any]:
         clock.now += LOSS
         return torch.nn.functional.cross_entropy(output, target)
 
-    return torch.nn.Linear(WIDTH, WORDS), loss
+    return torch.nn.Linear(WIDTH, VOCABULARY), loss
 
 
 def measured(clock: Clock, module: Any, loss: Any, received: list[Any], steps: int = 2) -> Any:
     """The records and the memory of a run of two microbatches."""
     last = stage(clock, module, received)
     runtime = pipeline_runtime.load([last], "", 2, loss)
-    with Profiler([last]) as found:
+    with Profiler([last]) as profiler:
         for _ in range(1 + steps):
             module.zero_grad()
             runtime.step()
             clock.now += CHECK
-            found.next_step()
-    return found
+            profiler.next_step()
+    return profiler
 
 
 def test_the_loss_is_part_of_the_last_forward(clock: Clock) -> None:
-    found = measured(clock, *head_and_loss(clock), [])
+    recorded = measured(clock, *head_and_loss(clock), [])
     lengths = {
-        kind: {record.end - record.start for record in found.records if record.kind is kind}
+        kind: {record.end - record.start for record in recorded.records if record.kind is kind}
         for kind in (OpKind.F, OpKind.BW)
     }
     assert lengths == {OpKind.F: {HEAD + LOSS}, OpKind.BW: {BACKWARD}}
-    assert len(found.records) == 2 * 2 * 2
+    assert len(recorded.records) == 2 * 2 * 2
 
 
 def test_the_loss_of_inferred_metadata_is_of_no_forward(clock: Clock) -> None:
@@ -137,22 +137,22 @@ def test_the_loss_of_inferred_metadata_is_of_no_forward(clock: Clock) -> None:
     module, loss = head_and_loss(clock)
     last = stage(clock, module, [])
     runtime = pipeline_runtime.load([last], "", 2, loss)
-    with Profiler([last]) as found:
+    with Profiler([last]) as profiler:
         for _ in range(2):
             outputs = module(torch.zeros(SAMPLES, WIDTH))
             runtime.step(lambda outputs=outputs: runtime.loss_fn(outputs, last.target))
-            found.next_step()
-    forwards = [record for record in found.records if record.kind is OpKind.F]
+            profiler.next_step()
+    forwards = [record for record in profiler.records if record.kind is OpKind.F]
     assert [record.end - record.start for record in forwards] == [HEAD + LOSS] * 2
 
 
 def test_memory_of_the_loss_is_activation_of_the_last_stage(clock: Clock) -> None:
     """Cross entropy keeps a log probability per word and the sum of weights, a float; the loss, a
     float, and the output of the stage stay until the step ends."""
-    found = measured(clock, *head_and_loss(clock), [])
-    kept, output = SAMPLES * WORDS * 4 + 4, SAMPLES * WORDS * 4
-    weights = 2 * 4 * (WIDTH * WORDS + WORDS)
-    assert found.memory == {0: StageMemory(kept, weights, output + 4, None, kept)}
+    recorded = measured(clock, *head_and_loss(clock), [])
+    activation, output = SAMPLES * VOCABULARY * 4 + 4, SAMPLES * VOCABULARY * 4
+    weights = 2 * 4 * (WIDTH * VOCABULARY + VOCABULARY)
+    assert recorded.memory == {0: StageMemory(activation, weights, output + 4, None, activation)}
 
 
 @pytest.mark.slow
@@ -161,10 +161,10 @@ def test_memory_of_a_compiled_loss_is_the_same(clock: Clock) -> None:
     """The graph of its backward says what it keeps: at least a log probability per word."""
     module, loss = head_and_loss(clock)
     compiled = torch.compile(torch.nn.functional.cross_entropy, backend="aot_eager", fullgraph=True)
-    found = measured(clock, module, compiled, []).memory[0]
+    recorded = measured(clock, module, compiled, []).memory[0]
     plain = measured(clock, module, loss, []).memory[0]
-    assert plain.loss <= found.loss <= plain.loss + SAMPLES * WORDS * 4
-    assert found.activation - found.loss == plain.activation - plain.loss
+    assert plain.loss <= recorded.loss <= plain.loss + SAMPLES * VOCABULARY * 4
+    assert recorded.activation - recorded.loss == plain.activation - plain.loss
 
 
 class Placeholder:
@@ -181,16 +181,16 @@ def test_inputs_of_the_model_have_no_buffer(clock: Clock, received: Any) -> None
 def test_inputs_of_a_compiled_model_have_no_buffer(clock: Clock) -> None:
     module, loss = head_and_loss(clock)
     compiled = torch.compile(module, backend="aot_eager")
-    found = measured(clock, compiled, loss, [Placeholder()]).memory[0]
-    assert found.loss == measured(clock, module, loss, []).memory[0].loss
+    recorded = measured(clock, compiled, loss, [Placeholder()]).memory[0]
+    assert recorded.loss == measured(clock, module, loss, []).memory[0].loss
 
 
 def test_a_receive_buffer_counts_for_every_microbatch(clock: Clock) -> None:
     """64 bytes for both microbatches together, which share it here."""
     buffer = SimpleNamespace(buffer=torch.zeros(16))
     plain = measured(clock, *head_and_loss(clock), []).memory[0]
-    found = measured(clock, *head_and_loss(clock), [buffer]).memory[0]
-    assert found == plain._replace(per_microbatch=plain.per_microbatch + 32)
+    recorded = measured(clock, *head_and_loss(clock), [buffer]).memory[0]
+    assert recorded == plain._replace(per_microbatch=plain.per_microbatch + 32)
 
 
 def test_events_on_the_stream_end_after_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +211,6 @@ def test_events_on_the_stream_end_after_the_loss(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
     monkeypatch.setattr(profiler, "_clock", lambda _: profiler.StreamClock("cuda"))
     stand_in(monkeypatch)
-    found = measured(queued, *head_and_loss(queued), [])
-    forwards = [record for record in found.records if record.kind is OpKind.F]
+    recorded = measured(queued, *head_and_loss(queued), [])
+    forwards = [record for record in recorded.records if record.kind is OpKind.F]
     assert {record.end - record.start for record in forwards} == {HEAD + LOSS}

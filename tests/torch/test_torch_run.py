@@ -63,13 +63,13 @@ SOLVED = {
 @pytest.mark.parametrize("strategy", names())
 def test_strategies(world: World, strategy: str) -> None:
     """Every strategy there is runs, or is refused for what PyTorch lacks."""
-    made = evaluate(Pipeline(stages=RANKS, batches=8), strategy)
-    pipeline = made.pipeline
+    schedule = evaluate(Pipeline(stages=RANKS, batches=8), strategy)
+    pipeline = schedule.pipeline
     if pipeline.routes == 2 or pipeline.num_slices > 1:
         with pytest.raises(NotApplicableError, match=r"two routes put|no slices"):
-            run_sleeping(world, made)
+            run_sleeping(world, schedule)
         return
-    ran = run_sleeping(world, made)
+    ran = run_sleeping(world, schedule)
     assert ran.difference <= 1e-12
     assert ran.gradients == 2 * pipeline.num_stages
 
@@ -82,15 +82,15 @@ def test_what_is_run_is_more_than_what_is_refused() -> None:
 @pytest.mark.parametrize("name", SOLVED)
 def test_solved(world: World, name: str) -> None:
     pipeline, limit = SOLVED[name]
-    found = solve(
+    result = solve(
         pipeline,
         mem_limit=limit,
         time_limit=2,
         workers=1,
         backward_kind=BackwardKind.uniform(fused=name == "fused"),
     )
-    assert found.schedule is not None
-    assert run_sleeping(world, found.schedule).difference <= 1e-12
+    assert result.schedule is not None
+    assert run_sleeping(world, result.schedule).difference <= 1e-12
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -101,11 +101,11 @@ def test_any_valid_schedule(world: World, seed: int) -> None:
     hosts = [*range(RANKS), *(random.randrange(RANKS) for _ in range(random.randrange(4)))]
     random.shuffle(hosts)
     pipeline = Pipeline(stages=len(hosts), batches=random.randint(1, 6), placement=hosts)
-    made = build(pipeline, random, "mixed", paired=seed % 2 == 0)
-    ran = run_sleeping(world, made)
+    schedule = build(pipeline, random, "mixed", paired=seed % 2 == 0)
+    ran = run_sleeping(world, schedule)
     assert ran.difference <= 1e-12
     kinds = {(record.kind, record.stage, record.microbatch) for record in ran.records}
-    assert kinds == {row[:3] for row in made.rows()}
+    assert kinds == {row[:3] for row in schedule.rows()}
 
 
 FROZEN = {
@@ -122,12 +122,12 @@ FROZEN = {
 def test_frozen_stages(world: World, name: str) -> None:
     """A frozen layer has no gradient, and all others have that of one process."""
     pipeline = FROZEN[name]
-    made = build(pipeline, Random(1), "mixed")
-    ran = run_sleeping(world, made)
+    schedule = build(pipeline, Random(1), "mixed")
+    ran = run_sleeping(world, schedule)
     trained = [stage for stage, frozen in enumerate(pipeline.frozen_stages) if not frozen]
     assert ran.gradients == 2 * len(trained)
     ops = {record.op for record in ran.records if record.stage in trained}
-    assert ops == {row.op for row in made.rows() if row.stage in trained}
+    assert ops == {row.op for row in schedule.rows() if row.stage in trained}
 
 
 UNLIKE = replace(UNEQUAL, microbatch_times=[1, 4, 2, 1, 3, "0.5"], order="search")
@@ -142,13 +142,13 @@ class TestMicrobatchesThatDiffer:
 
         1F1B ends on rank 0, where the next step begins: its clock is no earlier than the others.
         """
-        made = evaluate(UNLIKE, strategy)
-        assert isinstance(made.pipeline.order, tuple)
+        schedule = evaluate(UNLIKE, strategy)
+        assert isinstance(schedule.pipeline.order, tuple)
         wrapped = WrappedWorld(world, torch_jobs.slept)
-        ran = run_sleeping(wrapped, made, steps=1, seconds_per_unit=0.004)
-        predicted = execution.predicted_schedule(made)
+        ran = run_sleeping(wrapped, schedule, steps=1, seconds_per_unit=0.004)
+        predicted = execution.predicted_schedule(schedule)
         if strategy == "1f1b":
-            assert ran.steps == (0.004 * float(execution.predicted_makespan(made)),)
+            assert ran.steps == (0.004 * float(execution.predicted_makespan(schedule)),)
         ticks = 0.004 * 1e9 / predicted.pipeline.ticks.per_unit
         lengths = {row.op: round((row.end - row.start) * ticks) for row in predicted.rows()}
         assert {record.op: record.end - record.start for record in ran.records} == lengths
@@ -156,16 +156,16 @@ class TestMicrobatchesThatDiffer:
     def test_the_exported_files_give_the_same_losses_and_gradients(
         self, world: World, tmp_path: Path
     ) -> None:
-        """PyTorch runs the .csv; the loader hands out microbatches as the file beside it says."""
-        made, path = evaluate(UNLIKE, "zb-h1"), tmp_path / "a.csv"
-        path.write_text(torch_csv.order_csv(made))
-        ((beside, text),) = file_beside(path, made).items()
+        """PyTorch runs the .csv; the loader hands out microbatches as the file next to it says."""
+        schedule, path = evaluate(UNLIKE, "zb-h1"), tmp_path / "a.csv"
+        path.write_text(torch_csv.order_csv(schedule))
+        ((beside, text),) = file_beside(path, schedule).items()
         beside.write_text(text)
-        assert read_beside(path, 6) == ppopt.torch.loader_order(made) == made.pipeline.order
-        ran = run_sleeping(world, made, text=path.read_text())
+        assert read_beside(path, 6) == ppopt.torch.loader_order(schedule) == schedule.pipeline.order
+        ran = run_sleeping(world, schedule, text=path.read_text())
         assert ran.difference <= 1e-12
         with pytest.raises(VerificationError, match="run: a loss differs from that of one process"):
-            run_sleeping(WrappedWorld(world, torch_jobs.as_listed), made, text=path.read_text())
+            run_sleeping(WrappedWorld(world, torch_jobs.as_listed), schedule, text=path.read_text())
 
     def test_an_own_order_of_the_last_stage(self, world: World) -> None:
         """Its forwards number the microbatches for PyTorch, and for the data loader."""
@@ -206,18 +206,18 @@ class TestTraps:
         """The same order as a schedule is written with other numbers, and runs right."""
         text = (self.LATE + self.LAST).replace("3F1,3F0", "3F0,3F1")
         order = torch_csv.parse_order(text, "a.csv")
-        made = torch_csv.schedule(order, {})
-        turned = changed(made, microbatch=1 - made.microbatch)
+        schedule = torch_csv.schedule(order, {})
+        turned = changed(schedule, microbatch=1 - schedule.microbatch)
         assert verify(turned) == []
         assert torch_csv.order_csv(turned) == text
         assert run_sleeping(world, turned).difference <= 1e-12
 
     def test_deferred_receives(self, world: World) -> None:
-        made = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
-        found = solve(Pipeline(stages=RANKS, batches=6, placement="v"), mem_limit="1f1b")
-        text, hosts = torch_csv.order_csv(found.schedule), found.schedule.pipeline.hosts[0]
+        schedule = evaluate(Pipeline(stages=RANKS, batches=6), "gpipe")
+        result = solve(Pipeline(stages=RANKS, batches=6, placement="v"), mem_limit="1f1b")
+        text, hosts = torch_csv.order_csv(result.schedule), result.schedule.pipeline.hosts[0]
         with pytest.raises(InputError, match="defer_pp_recv: it gives wrong gradients"):
-            ppopt.torch.runtime([], made, print, defer_pp_recv=True)
+            ppopt.torch.runtime([], schedule, print, defer_pp_recv=True)
         assert torch_jobs.run_text(world, text, hosts, 6) <= 1e-12
         if "defer_pp_recv" in inspect.getsource(schedules):  # PyTorch 2.13 and newer
             with pytest.raises(VerificationError, match="differs from that of one process"):
@@ -225,12 +225,12 @@ class TestTraps:
 
     def test_stages_in_any_order(self, world: World) -> None:
         """PyTorch wants them ascending; a V given the other way round runs all the same."""
-        made = evaluate(Pipeline(stages=RANKS, batches=4), "zbv")
-        assert run_sleeping(WrappedWorld(world, torch_jobs.turned), made).difference <= 1e-12
+        schedule = evaluate(Pipeline(stages=RANKS, batches=4), "zbv")
+        assert run_sleeping(WrappedWorld(world, torch_jobs.turned), schedule).difference <= 1e-12
 
     def test_two_routes(self) -> None:
-        made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-        mirrored = replace(made, pipeline=Pipeline(stages=2, batches=2, routes=2))
+        schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+        mirrored = replace(schedule, pipeline=Pipeline(stages=2, batches=2, routes=2))
         for refuses in (ppopt.torch.placement, torch_csv.order_csv):
             with pytest.raises(NotApplicableError, match="two routes put a stage on two"):
                 refuses(mirrored)
@@ -240,8 +240,8 @@ class TestTraps:
             evaluate(Pipeline(stages=stages, batches=2), strategy)
             for stages, strategy in ((RANKS, "1f1b"), (2, "1f1b"), (RANKS, "zb-h1"))
         ]
-        told = world.run(torch_jobs.refusals, [fitting] * RANKS)
-        for rank, messages in enumerate(told):
+        refusals = world.run(torch_jobs.refusals, [fitting] * RANKS)
+        for rank, messages in enumerate(refusals):
             assert messages == [
                 "stages: none is given; build those of placement(schedule)[rank]",
                 "stages: str is no torch.distributed.pipelining.PipelineStage",
@@ -265,8 +265,8 @@ class TestTraps:
         """A compiled function in a plain module, a function of both gradients, a tensor that the
         metadata call free of gradients, and weights that no input reaches."""
         split = evaluate(Pipeline(stages=RANKS, batches=2), "zb-h1")
-        told = world.run(torch_jobs.first_forwards, [(split,)] * RANKS)[1]
-        assert told == [
+        outcome = world.run(torch_jobs.first_forwards, [(split,)] * RANKS)[1]
+        assert outcome == [
             "InputError: stage 1: a compiled module cannot split its backward, PyTorch would run "
             "it twice; leave torch.compile out, or solve with --backward whole",
             "UserWarning: stage 1: _TwiceBackward computes the gradients of inputs and weights at "
@@ -285,9 +285,9 @@ class TestTraps:
         ]
 
     def test_gradients_of_an_earlier_step(self, world: World) -> None:
-        made = evaluate(Pipeline(stages=RANKS, batches=3), "1f1b")
-        for told in world.run(torch_jobs.two_steps, [(made,)] * RANKS):
-            assert "PyTorch would divide them by the microbatches again: call zero_grad" in told
+        schedule = evaluate(Pipeline(stages=RANKS, batches=3), "1f1b")
+        for message in world.run(torch_jobs.two_steps, [(schedule,)] * RANKS):
+            assert "PyTorch would divide them by the microbatches again: call zero_grad" in message
 
 
 class TestFilesOfPyTorch:
@@ -306,11 +306,11 @@ class TestFilesOfPyTorch:
     def test_dumped(self, world: World, case: tuple[str, int, str], form: str) -> None:
         text = world.run(torch_jobs.dump, [(*case, form)] * RANKS)[0]
         order = torch_csv.parse_order(text, "torch.csv")
-        made = torch_csv.schedule(order, {"forward": 3, "backward": 6})
-        assert verify(made) == []
-        assert made.pipeline.num_stages == 2 * RANKS
-        assert made.pipeline.placement == ("v" if case[2] == "v" else "interleaved")
-        assert made.pipeline.batches == 8
+        schedule = torch_csv.schedule(order, {"forward": 3, "backward": 6})
+        assert verify(schedule) == []
+        assert schedule.pipeline.num_stages == 2 * RANKS
+        assert schedule.pipeline.placement == ("v" if case[2] == "v" else "interleaved")
+        assert schedule.pipeline.batches == 8
 
     def test_interleaved_is_ours(self, world: World) -> None:
         """PyTorch's interleaved 1F1B is Megatron's, in groups of as many microbatches as ranks."""
@@ -339,22 +339,22 @@ class TestMeasure:
         from ppopt.profiles.estimate import profile  # noqa: PLC0415
 
         hosts = [0, 1, 2, 3, 3]
-        made = probe(4, hosts)
+        schedule = probe(4, hosts)
         timed = replace(
-            made.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
+            schedule.pipeline, forward=[4, 6, 8, 10, 6], backward=[13, 16, 18, 20, 15],
             weight=[5, 6, 9, 9, 7], backward_input=None, p2p=2,
         )  # fmt: skip
         sleepless = WrappedWorld(world, torch_jobs.slept)
         ran = run_sleeping(
-            sleepless, timing.schedule(timed, made.orders), steps=2, seconds_per_unit=0.006
+            sleepless, timing.schedule(timed, schedule.orders), steps=2, seconds_per_unit=0.006
         )
-        found = profile(ran.records)
-        assert found.hosts == tuple(hosts)
+        profiled = profile(ran.records)
+        assert profiled.hosts == tuple(hosts)
         wanted = ppopt.torch.as_run(timed).costs
-        costs = found.costs(6 * 10**6)
+        costs = profiled.costs(6 * 10**6)
         for field in ("forward", "backward", "weight", "backward_input"):
             assert tuple(costs[field]) == getattr(wanted, field)
-        assert found.p2p.time == 2 * 6 * 10**6
+        assert profiled.p2p.time == 2 * 6 * 10**6
 
     def test_a_trace_of_the_profiler_of_pytorch(self, world: World) -> None:
         """Its ranges hold the waits for receives: they begin before their input was there.
@@ -375,9 +375,9 @@ class TestMeasure:
         records = [record for trace in read for record in trace.records]
         ran = without_waits(records)
         assert _early(records) and not _early(ran)
-        found = profile(ran)
-        assert (found.hosts, found.batches, found.steps) == (tuple(range(RANKS)), 4, 2)
-        costs, wanted = found.costs(2 * 10**6), ppopt.torch.as_run(pipeline).costs
+        profiled = profile(ran)
+        assert (profiled.hosts, profiled.batches, profiled.steps) == (tuple(range(RANKS)), 4, 2)
+        costs, wanted = profiled.costs(2 * 10**6), ppopt.torch.as_run(pipeline).costs
         for field in ("forward", "weight", "backward_input"):
             for measured, slept in zip(costs[field], getattr(wanted, field), strict=True):
                 assert measured >= slept - 1
@@ -391,16 +391,16 @@ class TestMeasure:
 
         texts = world.run(torch_jobs.traced_fsdp, [()] * RANKS)
         for rank, text in enumerate(texts):
-            found = parse_trace(text, "trace", 99)
+            trace = parse_trace(text, "trace", 99)
             stage = rank // 2
-            assert [(row.kind, row.stage, row.step) for row in found.around] == [
+            assert [(row.kind, row.stage, row.step) for row in trace.around] == [
                 (kind, stage, step)
                 for step in range(2)
                 for kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)[: 1 + REDUCES]
             ]
             for step in range(2):
-                ran = [record for record in found.records if record.step == step]
-                unshard, *syncs = (row for row in found.around if row.step == step)
+                ran = [record for record in trace.records if record.step == step]
+                unshard, *syncs = (row for row in trace.around if row.step == step)
                 assert unshard.end <= min(record.end for record in ran)
                 assert all(sync.end > max(record.end for record in ran) for sync in syncs)
 
@@ -416,18 +416,18 @@ class TestMeasure:
         loss of the last stage stays, too; `mse_loss` returns it in a storage as large as its input.
         """
         schedule = probe(batches, [0, 1, 2, 3, 3])
-        found = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
+        memory = world.run(torch_jobs.metered, [(schedule,)] * RANKS)
         each = [(1, 1), (2, 2), (2, 2), (1, 2), (0, 2 + 1)]  # received, made and kept
         wanted = {
-            stage: StageMemory(2 * 64, 1728, 64 * (received + made), 3 * 64 if stage else 0)
-            for stage, (received, made) in enumerate(each)
+            stage: StageMemory(2 * 64, 1728, 64 * (received + sent), 3 * 64 if stage else 0)
+            for stage, (received, sent) in enumerate(each)
         }
-        assert found == [wanted] * RANKS
+        assert memory == [wanted] * RANKS
 
     def test_a_step_takes_at_least_what_was_predicted(self, world: World) -> None:
-        made = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
-        ran = run_sleeping(world, made, steps=2, seconds_per_unit=0.01)
-        assert float(execution.predicted_makespan(made)) * 0.01 <= min(ran.steps)
+        schedule = evaluate(Pipeline(stages=RANKS, batches=4), "zb-h1")
+        ran = run_sleeping(world, schedule, steps=2, seconds_per_unit=0.01)
+        assert float(execution.predicted_makespan(schedule)) * 0.01 <= min(ran.steps)
 
     @pytest.mark.parametrize("barrier", [False, True])
     def test_a_step_runs_its_gradient_work(self, world: World, barrier: bool) -> None:
@@ -436,21 +436,21 @@ class TestMeasure:
             stages=RANKS, batches=3, placement="v", unshard=2, gradient_sync=[3, 1, 9, 1],
             optimizer=1, optimizer_barrier=barrier,
         )  # fmt: skip
-        made = evaluate(pipeline, "zbv")
+        schedule = evaluate(pipeline, "zbv")
         sleepless = WrappedWorld(world, torch_jobs.counted)
-        ran = run_sleeping(sleepless, made, seconds_per_unit=0.005)
+        ran = run_sleeping(sleepless, schedule, seconds_per_unit=0.005)
         for rank, (_, slept) in enumerate(sleepless.outcomes):
-            own = [row for row in besides_of(made).rows() if row.device == rank]
+            own = [row for row in besides_of(schedule).rows() if row.device == rank]
             queued = [row for row in own if row.kind is not AuxiliaryKind.OPTIMIZER]
-            work = made.metrics.busy_ticks[rank] + sum(row.end - row.start for row in queued)
+            work = schedule.metrics.busy_ticks[rank] + sum(row.end - row.start for row in queued)
             assert sum(slept) == pytest.approx(2 * 0.005 * float(pipeline.ticks.time(work)))
         around = {(row.kind, row.stage): row for row in ran.around}
-        assert around.keys() == {(row.kind, row.stage) for row in besides_of(made).rows()}
+        assert around.keys() == {(row.kind, row.stage) for row in besides_of(schedule).rows()}
         syncs = [row for row in ran.around if row.kind is AuxiliaryKind.GRADIENT_SYNC]
         for sync in syncs:
-            mine = [record for record in ran.records if record.stage == sync.stage]
-            assert around[AuxiliaryKind.UNSHARD, sync.stage].end <= min(r.start for r in mine)
-            assert sync.start >= max(record.end for record in mine)
+            records = [record for record in ran.records if record.stage == sync.stage]
+            assert around[AuxiliaryKind.UNSHARD, sync.stage].end <= min(r.start for r in records)
+            assert sync.start >= max(record.end for record in records)
         for row in ran.around:
             if row.kind is AuxiliaryKind.OPTIMIZER:
                 waits = [sync.end for sync in syncs if barrier or sync.device == row.device]
@@ -461,10 +461,10 @@ class TestMeasure:
         same with and without a split. Links of two speeds: there 2 + 3 + 4, back three times 1."""
         matrix = [[0, 2, 9, 9], [1, 0, 3, 9], [9, 1, 0, 4], [9, 9, 1, 0]]
         for p2p, wanted in ((5, 42), (matrix, 12 + 9 + 3)):
-            made = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
-            assert execution.predicted_makespan(made) == wanted
+            schedule = evaluate(Pipeline(stages=RANKS, batches=1, p2p=p2p), "1f1b")
+            assert execution.predicted_makespan(schedule) == wanted
             sleepless = WrappedWorld(world, torch_jobs.slept)
-            ran = run_sleeping(sleepless, made, steps=2, seconds_per_unit=0.005)
+            ran = run_sleeping(sleepless, schedule, steps=2, seconds_per_unit=0.005)
             assert ran.steps == pytest.approx((wanted * 0.005,) * 2)
             lengths = {row.op.kind: row.end - row.start for row in ran.records}
             assert lengths == {OpKind.F: 5_000_000, OpKind.BW: 10_000_000}, "waits are no work"
@@ -498,13 +498,13 @@ def test_as_run() -> None:
 def test_as_run_of_a_model_in_layers() -> None:
     """Its stages, without the layers: the costs would be summed again."""
     model = ppopt.Model(layers=[ppopt.Layer(forward=1, backward=3, weight=1, count=4)])
-    given = model.pipeline(devices=2, batches=4)
-    found = ppopt.torch.as_run(given)
-    assert found.ticks.durations[OpKind.B] == (0, 4)
-    assert found.ticks.durations[OpKind.W] == (6, 2)
-    searched = replace(given, first_backward="weight")
-    assert searched.ticks.durations == found.ticks.durations
-    assert ppopt.torch.as_run(searched).ticks.durations == found.ticks.durations
+    pipeline = model.pipeline(devices=2, batches=4)
+    as_it_runs = ppopt.torch.as_run(pipeline)
+    assert as_it_runs.ticks.durations[OpKind.B] == (0, 4)
+    assert as_it_runs.ticks.durations[OpKind.W] == (6, 2)
+    searched = replace(pipeline, first_backward="weight")
+    assert searched.ticks.durations == as_it_runs.ticks.durations
+    assert ppopt.torch.as_run(searched).ticks.durations == as_it_runs.ticks.durations
 
 
 class TestWorld:
@@ -527,13 +527,13 @@ class TestWorld:
 def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) -> None:
     """Predicted and measured share a page; the file comes back equal."""
     from ppopt.formats import schedule_json  # noqa: PLC0415
-    from ppopt.profiles.measured import measured  # noqa: PLC0415
+    from ppopt.profiles.measured_runs import measured  # noqa: PLC0415
 
-    made = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
-    ran = run_sleeping(world, made, steps=3, seconds_per_unit=0.004)
-    found = measured(ran.records, made.pipeline, 4 * 10**6)
-    (tmp_path / "m.json").write_text(schedule_json.dumps(found))
-    assert read_schedule(tmp_path / "m.json")[0] == found
-    assert found.metrics.first_ticks[0] == 0
-    length = float(found.pipeline.ticks.time(found.metrics.makespan_ticks)) * 0.004
+    schedule = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
+    ran = run_sleeping(world, schedule, steps=3, seconds_per_unit=0.004)
+    step = measured(ran.records, schedule.pipeline, 4 * 10**6)
+    (tmp_path / "m.json").write_text(schedule_json.dumps(step))
+    assert read_schedule(tmp_path / "m.json")[0] == step
+    assert step.metrics.first_ticks[0] == 0
+    length = float(step.pipeline.ticks.time(step.metrics.makespan_ticks)) * 0.004
     assert length == pytest.approx(sorted(ran.steps)[1], abs=1e-5), abbreviated(ran.steps)

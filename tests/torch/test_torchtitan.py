@@ -50,8 +50,8 @@ def exported(folder: Path, options: str) -> Path:
 )
 def test_gradients_are_exact(world: World, tmp_path: Path, options: str) -> None:
     keys = exported(tmp_path, options)
-    found = world.run(titan_jobs.trained, [(keys, LAYERS, None)] * RANKS)
-    assert max(found) <= 1e-12
+    differences = world.run(titan_jobs.trained, [(keys, LAYERS, None)] * RANKS)
+    assert max(differences) <= 1e-12
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def trained(rank: int, config: Path, layers: int, name: str | None) -> float:
         torch.device("cpu"),
         parallelism.module_fqns_per_model_part,
     )
-    made = _build_pipeline_schedule(
+    schedule = _build_pipeline_schedule(
         parallelism=parallelism,
         local_batch_size=microbatches * SAMPLES,
         stages=stages,
@@ -74,9 +74,9 @@ def trained(rank: int, config: Path, layers: int, name: str | None) -> float:
     )
     torch.manual_seed(2)
     inputs, target = torch.randn((2, microbatches * SAMPLES, WIDTH), dtype=torch.float64)
-    given = (inputs,) if any(stage.is_first for stage in stages) else ()
+    arguments = (inputs,) if any(stage.is_first for stage in stages) else ()
     last = any(stage.is_last for stage in stages)
-    made.step(*given, target=target if last else None, losses=[] if last else None)
+    schedule.step(*arguments, target=target if last else None, losses=[] if last else None)
     return _difference(stages, modules, layers, keys, inputs, target, microbatches)
 
 
@@ -87,7 +87,7 @@ def _difference(
     for part, right in zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True):
         loss(whole(part), right)[0].backward()
     wanted = {name: weight.grad for name, weight in whole.named_parameters()}
-    found = []
+    differences = []
     for stage, module in zip(stages, modules, strict=True):
         names = keys["module_fqns_per_model_part"][stage.stage_index]
         numbers = [name.split(".")[1] for name in names if name.startswith("layers.")]
@@ -96,5 +96,5 @@ def _difference(
             if head == "layers":
                 place, _, rest = rest.partition(".")
                 name = f"layers.{numbers[int(place)]}.{rest}"  # noqa: PLW2901  as in the whole
-            found.append((weight.grad - wanted[name]).abs().max().item())
-    return max(found)
+            differences.append((weight.grad - wanted[name]).abs().max().item())
+    return max(differences)

@@ -1,4 +1,4 @@
-"""What surrounds stages in real jobs: each feature in a pipeline, beside one process.
+"""What surrounds stages in real jobs: each feature in a pipeline, against one process.
 
 A feature is a module per stage and what is done around it. `ran` runs a schedule with it on this
 rank and compares the gradients of the rank's stages with those of the same steps in one process.
@@ -46,26 +46,26 @@ class Masked(Plain):
 
 
 class Counting(Plain):
-    """Hands on integers beside the tensor."""
+    """Passes on integers with the tensor."""
 
     def forward(self, tensor: Any, places: Any) -> Any:
-        found = self.body(tensor + places.to(torch.float64)[:, None] / 10)
-        return found if self.is_last else (found, places + 1)
+        output = self.body(tensor + places.to(torch.float64)[:, None] / 10)
+        return output if self.is_last else (output, places + 1)
 
 
 class Scaling(Plain):
-    """Hands on floats without a gradient beside the tensor."""
+    """Passes on floats without a gradient with the tensor."""
 
     def forward(self, tensor: Any, scale: Any) -> Any:
-        found = self.body(tensor) * scale
-        return found if self.is_last else (found, (scale * 1.5).detach())
+        output = self.body(tensor) * scale
+        return output if self.is_last else (output, (scale * 1.5).detach())
 
 
 class Pair(Plain):
     """Takes and returns two tensors, also at the end."""
 
-    def forward(self, one: Any, two: Any) -> Any:
-        return self.body(one + two), self.first(two)
+    def forward(self, first: Any, two: Any) -> Any:
+        return self.body(first + two), self.first(two)
 
 
 class Single(Plain):
@@ -101,11 +101,13 @@ class _DeferredLinear(torch.autograd.Function):
         (tensor,), layer = context.saved_tensors, context.layer
 
         def weights() -> None:
-            for weight, found in (
+            for weight, gradient_of_weight in (
                 (layer.weight, gradient.T @ tensor),
                 (layer.bias, gradient.sum(0)),
             ):
-                weight.grad = found if weight.grad is None else weight.grad + found
+                weight.grad = (
+                    gradient_of_weight if weight.grad is None else weight.grad + gradient_of_weight
+                )
 
         context.queue.append(weights)
         return gradient @ layer.weight, None, None
@@ -217,8 +219,8 @@ class Outputs(Feature):
         return self.between()
 
     def loss(self, output: Any, target: Any) -> Any:
-        one, two = output
-        return super().loss(one, target) + 0.5 * two.square().mean()
+        first, two = output
+        return super().loss(first, target) + 0.5 * two.square().mean()
 
 
 class Dynamic(Feature):
@@ -349,8 +351,8 @@ class MaskedDDP(Kwargs, DDP):
 
 
 TOGETHER: dict[str, type[Feature]] = {
-    one.__name__: one
-    for one in (
+    feature.__name__: feature
+    for feature in (
         ScaledAccumulation,
         RecomputedFSDP,
         ShardedTraining,
@@ -392,26 +394,30 @@ def ran(rank: int, name: str, schedule: Schedule) -> tuple[int, float] | str:
         _stage(feature, module, stage, schedule, pipe, copies)
         for module, stage in zip(modules, ppopt.torch.placement(schedule)[pipe_rank], strict=True)
     ]
-    made, refusal = None, ""
+    runtime, refusal = None, ""
     try:
-        made = ppopt.torch.runtime(stages, schedule, feature.loss, scale_grads=feature.scale_grads)
+        runtime = ppopt.torch.runtime(
+            stages, schedule, feature.loss, scale_grads=feature.scale_grads
+        )
     except InputError as error:
         refusal = str(error)
     if refused := _of_any_rank(refusal):
         return refused
     for step in range(feature.steps):
-        given, target = batch(10 * step + replica)
-        inputs = feature.inputs(given) if stages[0].is_first else ()
+        values, target = batch(10 * step + replica)
+        inputs = feature.inputs(values) if stages[0].is_first else ()
         final = {"target": target, "losses": []} if stages[-1].is_last else {}
-        made.step(*inputs, **final, **feature.kwargs())
+        runtime.step(*inputs, **final, **feature.kwargs())
     feature.after(modules)
     wanted = _reference(feature, stages_of_all)
-    mine = {
+    gradients = {
         f"{stage.stage_index}.{key}": feature.gradient(weight)
         for stage, module in zip(stages, modules, strict=True)
         for key, weight in module.named_parameters()
     }
-    return len(mine), max((mine[key] - wanted[key]).abs().max().item() for key in mine)
+    return len(gradients), max(
+        (gradients[key] - wanted[key]).abs().max().item() for key in gradients
+    )
 
 
 def _stage(
@@ -447,9 +453,9 @@ def _groups(rank: int, replicas: int) -> tuple[Any, Any, int, int]:
 
 def _of_any_rank(refusal: str) -> str:
     """The first refusal of any rank: a rank without one must not wait for the others' tensors."""
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, refusal)
-    return next(filter(None, found), "")
+    refusals: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(refusals, refusal)
+    return next(filter(None, refusals), "")
 
 
 def batch(seed: int) -> tuple[Any, Any]:
@@ -467,14 +473,16 @@ def _reference(feature: Feature, stages: int) -> dict[str, Any]:
     kwargs = {name: value.chunk(MICROBATCHES) for name, value in feature.kwargs().items()}
     for step in range(feature.steps):
         for replica in range(feature.replicas):
-            given, target = batch(10 * step + replica)
-            parts = zip(*(p.chunk(MICROBATCHES) for p in feature.inputs(given)), strict=True)
+            values, target = batch(10 * step + replica)
+            parts = zip(*(p.chunk(MICROBATCHES) for p in feature.inputs(values)), strict=True)
             for index, tensors in enumerate(parts):
-                found: Any = tensors
+                outputs: Any = tensors
                 for module in modules:
                     given_too = {name: value[index] for name, value in kwargs.items()}
-                    found = module(*(found if isinstance(found, tuple) else (found,)), **given_too)
-                loss = feature.loss(found, target.chunk(MICROBATCHES)[index])
+                    outputs = module(
+                        *(outputs if isinstance(outputs, tuple) else (outputs,)), **given_too
+                    )
+                loss = feature.loss(outputs, target.chunk(MICROBATCHES)[index])
                 (loss / feature.replicas).backward()
     feature.after(modules)
     if feature.scale_grads:

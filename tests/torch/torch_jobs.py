@@ -62,7 +62,9 @@ def refusals(rank: int, schedule: Schedule, small: Schedule, split: Schedule) ->
         in_place = torch.nn.Sequential(torch.nn.Linear(2, 2))
         in_place[0].compile(backend="eager")
         attempts += [([stage(rank, RANKS, between, m)], split) for m in (compiled, in_place)]
-    return [_refusal(lambda given=given: runtime(*given, print)) for given in attempts]
+    return [
+        _refusal(lambda arguments=arguments: runtime(*arguments, print)) for arguments in attempts
+    ]
 
 
 class _Twice(torch.autograd.Function):
@@ -96,13 +98,18 @@ def first_forwards(rank: int, schedule: Schedule) -> list[str]:
         return []
     plain, between = torch.zeros(2, 2), torch.zeros(2, 2, requires_grad=True)
     linear = torch.nn.functional.linear
-    compiled = torch.compile(lambda one, tensor: linear(tensor, one.weight), backend="aot_eager")
+    compiled = torch.compile(
+        lambda layer, tensor: linear(tensor, layer.weight), backend="aot_eager"
+    )
     attempts: list[tuple[Any, Any]] = [
         (compiled, between),
-        (lambda one, tensor: _Twice.apply(tensor, one.weight), between),
-        (lambda one, tensor: (linear(tensor, one.weight), one.bias * 2), (plain, one_bias())),
-        (lambda one, tensor: (linear(tensor, one.weight), one.weight), between),
-        (lambda one, tensor: (linear(tensor, one.weight), one.bias * 2), (between, one_bias())),
+        (lambda layer, tensor: _Twice.apply(tensor, layer.weight), between),
+        (lambda layer, tensor: (linear(tensor, layer.weight), layer.bias * 2), (plain, one_bias())),
+        (lambda layer, tensor: (linear(tensor, layer.weight), layer.weight), between),
+        (
+            lambda layer, tensor: (linear(tensor, layer.weight), layer.bias * 2),
+            (between, one_bias()),
+        ),
     ]
     return [_first_forward(_Calls(call), metas, schedule) for call, metas in attempts]
 
@@ -117,16 +124,19 @@ def _first_forward(module: Any, metas: Any, schedule: Schedule) -> str:
         module, 1, RANKS, torch.device("cpu"), input_args=between, output_args=metas
     )
     stage.has_backward = True
-    given = torch.ones(2, 2, requires_grad=True)
-    stage._retrieve_recv_activations = lambda _: (given,)
-    with warnings.catch_warnings(record=True) as told:
+    received = torch.ones(2, 2, requires_grad=True)
+    stage._retrieve_recv_activations = lambda _: (received,)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             runtime([stage], schedule, torch.nn.functional.mse_loss)
             stage.forward_one_chunk(0, ())
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-    return "; ".join(f"{one.category.__name__}: {one.message}" for one in told) or "taken"
+    return (
+        "; ".join(f"{warning.category.__name__}: {warning.message}" for warning in caught)
+        or "taken"
+    )
 
 
 class WrappedWorld:
@@ -142,7 +152,9 @@ class WrappedWorld:
 
     def run(self, job: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a job on every rank, as `World.run`."""
-        self.outcomes = self._world.run(self._wrapper, [(job, *given) for given in arguments])
+        self.outcomes = self._world.run(
+            self._wrapper, [(job, *arguments_of_rank) for arguments_of_rank in arguments]
+        )
         is_counted = self._wrapper is counted
         return [outcome[0] for outcome in self.outcomes] if is_counted else self.outcomes
 
@@ -170,26 +182,28 @@ def run_text(world: World, text: str, hosts: Sequence[int], batches: int, **opti
     return run_sleeping(wrapped, probe(batches, hosts), text=text).difference
 
 
-def with_options(options: dict[str, Any], rank: int, job: Callable[..., Any], *given: Any) -> Any:
+def with_options(
+    options: dict[str, Any], rank: int, job: Callable[..., Any], *arguments: Any
+) -> Any:
     """Run a job whose runtime gets further options."""
     with mock.patch.object(execution, "load", partial(load, **options)):
-        return job(rank, *given)
+        return job(rank, *arguments)
 
 
-def turned(rank: int, job: Callable[..., Any], *given: Any) -> Any:
+def turned(rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
     """Run a job whose runtime is given the stages in descending order."""
 
     def descending(stages: Sequence[Any], *rest: Any) -> Any:
         return runtime(stages[::-1], *rest)
 
     with mock.patch.object(execution, "runtime", descending):
-        return job(rank, *given)
+        return job(rank, *arguments)
 
 
-def as_listed(rank: int, job: Callable[..., Any], *given: Any) -> Any:
+def as_listed(rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
     """Run a job that hands out the microbatches as they are listed, whatever the schedule says."""
     with mock.patch.object(Job, "in_order", lambda listed, _: listed):
-        return job(rank, *given)
+        return job(rank, *arguments)
 
 
 def two_steps(rank: int, schedule: Schedule) -> str:
@@ -229,17 +243,19 @@ def dump(rank: int, name: str, chunks: int, placement: str, form: str) -> str:
         PipelineStage(torch.nn.Linear(2, 2), index, chunks * RANKS, torch.device("cpu"))
         for index in (rank, second)[:chunks]
     ]
-    made = getattr(schedules, name)(
+    runtime_schedule = getattr(schedules, name)(
         stages[0] if form == "order" else stages, 8, loss_fn=torch.nn.functional.mse_loss
     )
     if form == "order":
         text = io.StringIO(newline="")
-        csv.writer(text).writerows(row for _, row in sorted(made._get_pipeline_order().items()))
+        csv.writer(text).writerows(
+            row for _, row in sorted(runtime_schedule._get_pipeline_order().items())
+        )
         return text.getvalue()
-    if "format" not in inspect.signature(made._dump_csv).parameters:
+    if "format" not in inspect.signature(runtime_schedule._dump_csv).parameters:
         form = ""  # PyTorch 2.9 writes operations alone
     with TemporaryDirectory() as folder:
-        made._dump_csv(f"{folder}/order.csv", *filter(None, [form]))
+        runtime_schedule._dump_csv(f"{folder}/order.csv", *filter(None, [form]))
         return Path(f"{folder}/order.csv").read_bytes().decode()
 
 
@@ -280,9 +296,9 @@ def traced_fsdp(rank: int) -> str:
     module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh())
     fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
     plain, between = torch.zeros(2, 64), torch.zeros(2, 64, requires_grad=True)
-    given, made = (between, plain) if own else (plain, between)
+    inputs, outputs = (between, plain) if own else (plain, between)
     stage = PipelineStage(
-        module, own, 2, torch.device("cpu"), input_args=given, output_args=made, group=group
+        module, own, 2, torch.device("cpu"), input_args=inputs, output_args=outputs, group=group
     )
     schedule = evaluate(Pipeline(stages=2, batches=3), "1f1b")
     runner = runtime([stage], schedule, torch.nn.functional.mse_loss)
@@ -324,15 +340,15 @@ def metered(rank: int, schedule: Schedule) -> dict[int, StageMemory]:
         for index in range(len(hosts))
         if hosts[index] == rank
     ]
-    made = runtime(stages, schedule, torch.nn.functional.mse_loss)
+    runner = runtime(stages, schedule, torch.nn.functional.mse_loss)
     batch = torch.zeros(2 * microbatches, 8)
-    given = (batch,) if stages[0].is_first else ()
+    inputs = (batch,) if stages[0].is_first else ()
     last = {"target": batch, "losses": []} if stages[-1].is_last else {}
     with Profiler(stages) as profiler:
         for _ in range(2):
             for stage in stages:
                 stage.submod.zero_grad()
-            made.step(*given, **last)
+            runner.step(*inputs, **last)
             profiler.next_step()
     return dict(profiler.gather().memory)
 

@@ -70,18 +70,18 @@ def test_delays_per_boundary(schedule: Schedule, seed: int) -> None:
         for row in table(schedule)
         for by in [random.choice((0, 0, 1))]
     ]
-    moved = Schedule.from_rows(schedule.pipeline, rows)
-    found = {(one.rule, one.device, one.time) for one in verify(moved)}
-    assert found == {finding[:3] for finding in verify_naive.findings(moved)}
+    late = Schedule.from_rows(schedule.pipeline, rows)
+    violations = {(violation.rule, violation.device, violation.time) for violation in verify(late)}
+    assert violations == {finding[:3] for finding in verify_naive.findings(late)}
 
 
 def test_one_f_one_b_by_hand() -> None:
     schedule = one_f_one_b()
     assert verify(schedule) == []
-    found = figures(schedule)
-    assert found == Figures(makespan=9, device_span=9, busy=(6, 6), peak_memory=(2, 1))
-    assert found.bubble_rate() == Fraction(1, 3)
-    assert found.bubble_overhead() == Fraction(1, 2)
+    measured = figures(schedule)
+    assert measured == Figures(makespan=9, device_span=9, busy=(6, 6), peak_memory=(2, 1))
+    assert measured.bubble_rate() == Fraction(1, 3)
+    assert measured.bubble_overhead() == Fraction(1, 2)
 
 
 def test_zero_length_backward_and_p2p_by_hand() -> None:
@@ -94,9 +94,9 @@ def test_zero_length_backward_and_p2p_by_hand() -> None:
 def test_device_span_starts_with_the_first_operation_of_the_device() -> None:
     schedule = one_f_one_b()
     late = [(*row[:4], row[4] + 5, row[5] + 5, *row[6:]) for row in table(schedule)]
-    moved = Schedule.from_rows(schedule.pipeline, late)
-    assert verify(moved) == []
-    assert (figures(moved).makespan, figures(moved).device_span) == (14, 9)
+    later = Schedule.from_rows(schedule.pipeline, late)
+    assert verify(later) == []
+    assert (figures(later).makespan, figures(later).device_span) == (14, 9)
 
 
 # Every rule alone
@@ -122,8 +122,8 @@ def test_breaking_one_rule_reports_that_rule_alone(
     else:
         schedule = data.draw(schedules(SLICED if rule is Rule.SLICE else ROOMY, kinds))
     broken, claims = MUTATIONS[rule](Random(seed), schedule)
-    found = verify(broken, claims)
-    assert rules(found) == {rule}, explain(broken, found)
+    violations = verify(broken, claims)
+    assert rules(violations) == {rule}, explain(broken, violations)
 
 
 def test_a_violation_names_rule_place_and_time() -> None:
@@ -201,10 +201,10 @@ def test_every_combination_of_backwards(
     times = {"B": "0B0@2..3", "W": "0W0@3..5", "BW": "0BW0@5..8"}
     ops = " ".join(times[kind] for kind in kinds.split())
     pipeline = Pipeline(stages=1, batches=2, backward_input="0.5", weight=1)
-    found = verify(schedule_of(pipeline, f"0: 0F0@0..2 {ops}"))
-    of_microbatch_0 = [(v.rule, v.ops) for v in found if v.ops[0].microbatch == 0]
+    violations = verify(schedule_of(pipeline, f"0: 0F0@0..2 {ops}"))
+    of_microbatch_0 = [(v.rule, v.ops) for v in violations if v.ops[0].microbatch == 0]
     assert of_microbatch_0 == expected
-    assert [v.ops for v in found if v.ops[0].microbatch == 1] == [
+    assert [v.ops for v in violations if v.ops[0].microbatch == 1] == [
         (Op(F, 0, 1),),
         (Op(B, 0, 1), Op(W, 0, 1)),
     ]
@@ -233,7 +233,7 @@ def pairs_by_hand() -> Schedule:
 
 
 def test_a_pair_by_hand() -> None:
-    """It takes time once; F1 is held beside F0 from its start, BW0 gives back at its end."""
+    """It takes time once; F1 allocates at its start while F0 is live, BW0 frees at its end."""
     schedule = pairs_by_hand()
     assert verify(schedule) == []
     assert figures(schedule) == Figures(5, 5, busy=(5,), peak_memory=(2,))
@@ -251,13 +251,13 @@ def test_a_pair_by_hand() -> None:
 )
 def test_broken_pairs(change: dict[str, list[int]], expected: list[str]) -> None:
     columns = {name: np.array(values) for name, values in change.items()}
-    found = verify(changed(pairs_by_hand(), **columns))
-    assert [violation.rule.value for violation in found] == expected
+    violations = verify(changed(pairs_by_hand(), **columns))
+    assert [violation.rule.value for violation in violations] == expected
 
 
 def test_a_pair_says_what_it_lacks() -> None:
-    found = verify(changed(pairs_by_hand(), pair=np.array([-1, 2, -1, -1])))
-    assert str(found[0]) == (
+    violations = verify(changed(pairs_by_hand(), pair=np.array([-1, 2, -1, -1])))
+    assert str(violations[0]) == (
         "pair: 0F1 at 1..3 on device 0 is to run as one with no other; a pair is one F and one B "
         "or BW of different microbatches, on one device, with one start and one end"
     )
@@ -301,8 +301,8 @@ def test_one_tick_early_is_caught_and_on_time_passes(schedule: Schedule) -> None
     for rule, row in tight_rows(schedule):
         rows = table(schedule)
         rows[rows.index(row)] = (*row[:4], row[4] - 1, row[5] - 1, *row[6:])
-        found = verify(Schedule.from_rows(schedule.pipeline, rows))
-        assert (rule, op_of(row)) in {(v.rule, v.ops[0]) for v in found if v.ops}
+        violations = verify(Schedule.from_rows(schedule.pipeline, rows))
+        assert (rule, op_of(row)) in {(v.rule, v.ops[0]) for v in violations if v.ops}
 
 
 @pytest.mark.parametrize(
@@ -317,19 +317,22 @@ def test_one_tick_early_is_caught_and_on_time_passes(schedule: Schedule) -> None
 )
 def test_pairs_take_just_the_time_stated(costs: dict[str, Any], times: dict[int, int]) -> None:
     """Also where that is below the longer of F and BW; a tick more or less is reported."""
-    made = evaluate(Pipeline(stages=2, batches=4, forward=3, backward=6, **costs), "1f1b-overlap")
-    assert verify(made) == []
-    rows = [row for row in made.rows() if row.pair != ALONE]
-    ticks = made.pipeline.ticks
+    schedule = evaluate(
+        Pipeline(stages=2, batches=4, forward=3, backward=6, **costs), "1f1b-overlap"
+    )
+    assert verify(schedule) == []
+    rows = [row for row in schedule.rows() if row.pair != ALONE]
+    ticks = schedule.pipeline.ticks
     assert {(row.stage, ticks.time(row.end - row.start)) for row in rows} == set(times.items())
     for number, by in product({row.pair for row in rows}, (-1, 1)):
         altered = [
-            (*row[:5], row[5] + (by if row[7] == number else 0), *row[6:]) for row in table(made)
+            (*row[:5], row[5] + (by if row[7] == number else 0), *row[6:])
+            for row in table(schedule)
         ]
-        found = verify(Schedule.from_rows(made.pipeline, altered))
-        assert {one.ops[0] for one in found if one.rule is Rule.DURATION} == {
-            row.op for row in rows if row.pair == number
-        }
+        violations = verify(Schedule.from_rows(schedule.pipeline, altered))
+        assert {
+            violation.ops[0] for violation in violations if violation.rule is Rule.DURATION
+        } == {row.op for row in rows if row.pair == number}
 
 
 @pytest.mark.parametrize(
@@ -352,20 +355,20 @@ def test_two_stages_take_no_less_than_the_shortest_stated(
     ops = ("0F0", "1F0", "0F1", "1BW0", "0BW0", "1F1", "1BW1", "0BW1")
     order = [pipeline.code(*parse(name)) for name in ops]
     order[3] = ~order[3]
-    made = timing.schedule(pipeline, [np.array(order)])
-    assert verify(made) == []
-    pair = next(row for row in made.rows() if row.pair != ALONE)
+    schedule = timing.schedule(pipeline, [np.array(order)])
+    assert verify(schedule) == []
+    pair = next(row for row in schedule.rows() if row.pair != ALONE)
     assert pipeline.ticks.time(pair.end - pair.start) == time
 
 
 def test_a_matrix_read_by_its_columns_is_reported() -> None:
     """Two routes: F of a stage with BW of another. The transpose is another time."""
     pipeline = Pipeline(stages=2, batches=4, overlap=[[2, 1], [3, 2]])
-    made = evaluate(pipeline, "dualpipe")
-    assert verify(made) == []
-    other = replace(made.pipeline, overlap=[[2, 3], [1, 2]])
-    found = verify(Schedule.from_rows(other, table(made)))
-    assert Rule.DURATION in {one.rule for one in found}
+    schedule = evaluate(pipeline, "dualpipe")
+    assert verify(schedule) == []
+    transposed = replace(schedule.pipeline, overlap=[[2, 3], [1, 2]])
+    violations = verify(Schedule.from_rows(transposed, table(schedule)))
+    assert Rule.DURATION in {violation.rule for violation in violations}
 
 
 def test_every_rule_of_order_is_tight_somewhere() -> None:
@@ -380,14 +383,14 @@ def test_the_limit_may_be_reached_but_not_passed(schedule: Schedule) -> None:
     for device, peak in enumerate(limits):
         if peak:
             lower = [limit - (d == device) for d, limit in enumerate(limits)]
-            found = verify(limited(schedule, lower))
-            assert {(v.rule, v.device) for v in found} == {(Rule.MEMORY, device)}
+            violations = verify(limited(schedule, lower))
+            assert {(v.rule, v.device) for v in violations} == {(Rule.MEMORY, device)}
             assert verify(limited(schedule, lower), enforce_limit=False) == []
 
 
 def test_each_time_the_limit_is_passed_is_reported() -> None:
-    found = verify(limited(one_f_one_b(), [1, 0]))
-    assert [str(violation) for violation in found] == [
+    violations = verify(limited(one_f_one_b(), [1, 0]))
+    assert [str(violation) for violation in violations] == [
         "memory-limit: device 0 holds 2, above its limit 1, from 1 on, when 0F1 starts",
         "memory-limit: device 1 holds 1, above its limit 0, from 1 on, when 1F0 starts",
         "memory-limit: device 1 holds 1, above its limit 0, from 4 on, when 1F1 starts",
@@ -395,8 +398,8 @@ def test_each_time_the_limit_is_passed_is_reported() -> None:
 
 
 def test_static_memory_above_the_limit_is_reported_by_itself() -> None:
-    found = verify(limited(split_with_p2p(), [1, 7]))
-    assert [str(violation) for violation in found] == [
+    violations = verify(limited(split_with_p2p(), [1, 7]))
+    assert [str(violation) for violation in violations] == [
         "memory-limit: device 0 holds 1, above its limit 0.5, by static memory alone"
     ]
 
@@ -416,7 +419,7 @@ def test_at_one_instant_ends_come_before_starts() -> None:
 
 
 def test_at_one_instant_a_release_of_no_length_precedes_a_taking_of_no_length() -> None:
-    """B and W take no time, B takes 1 more: at 2, W0 gives back 2 before B1 takes its 1."""
+    """B and W take no time, B takes 1 more: at 2, W0 frees 2 before B1 allocates its 1."""
     pipeline = Pipeline(stages=1, batches=2, backward=0, memory_b=1, mem_limit=3)
     schedule = schedule_of(pipeline, "0: 0F0@0..1 0B0@1..1 0F1@1..2 0B1@2..2 0W0@2..2 0W1@2..2")
     assert verify(schedule) == []

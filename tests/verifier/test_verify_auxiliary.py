@@ -37,8 +37,8 @@ Row = tuple[int, int]
 
 def rows(schedule: Schedule) -> dict[Row, int]:
     """Number of the row of every auxiliary operation."""
-    given = besides_of(schedule).rows()
-    return {(row.kind, row.stage): number for number, row in enumerate(given)}
+    auxiliary = besides_of(schedule).rows()
+    return {(row.kind, row.stage): number for number, row in enumerate(auxiliary)}
 
 
 def changed(schedule: Schedule, key: Row, **columns: int) -> Schedule:
@@ -56,24 +56,24 @@ def test_what_is_made_is_right(pipeline: Pipeline) -> None:
 
 
 def test_every_operation_is_there_once() -> None:
-    made = evaluate(LINEAR, "1f1b")
-    given = made.operations
-    around = np.flatnonzero(~given.computed)
+    schedule = evaluate(LINEAR, "1f1b")
+    ops = schedule.operations
+    around = np.flatnonzero(~ops.computed)
     assert len(around) == 6
-    every = np.arange(len(given))
+    every = np.arange(len(ops))
     for row in around:
-        lacking = given.where(every != row)
-        assert set(rules(replace(made, operations=lacking))) >= {Rule.AUXILIARY}
-    assert set(rules(replace(made, operations=made.compute))) == {Rule.AUXILIARY}
-    (optimizer,) = np.flatnonzero((given.kind == OPTIMIZER) & (given.stage == 0))
-    twice = given.where(np.append(every, optimizer))
-    assert rules(replace(made, operations=twice)) == [Rule.AUXILIARY, Rule.OVERLAP]
+        lacking = ops.where(every != row)
+        assert set(rules(replace(schedule, operations=lacking))) >= {Rule.AUXILIARY}
+    assert set(rules(replace(schedule, operations=schedule.compute))) == {Rule.AUXILIARY}
+    (optimizer,) = np.flatnonzero((ops.kind == OPTIMIZER) & (ops.stage == 0))
+    twice = ops.where(np.append(every, optimizer))
+    assert rules(replace(schedule, operations=twice)) == [Rule.AUXILIARY, Rule.OVERLAP]
 
 
 def test_a_pipeline_without_this_work_has_none() -> None:
-    made = evaluate(LINEAR, "1f1b")
+    schedule = evaluate(LINEAR, "1f1b")
     plain = Pipeline(stages=2, batches=2)
-    around = auxiliary_table(made)
+    around = auxiliary_table(schedule)
     assert set(rules(joined(plain, table(evaluate(plain, "1f1b")), auxiliary=around))) == {
         Rule.AUXILIARY
     }
@@ -91,44 +91,44 @@ def test_a_pipeline_without_this_work_has_none() -> None:
     ],
 )
 def test_times_and_order(key: Row, columns: dict[str, int], rule: Rule) -> None:
-    made = evaluate(LINEAR, "1f1b")
-    assert made.metrics.makespan_ticks == 15 * made.pipeline.ticks.per_unit
-    assert rules(changed(made, key, **columns)) == [rule]
+    schedule = evaluate(LINEAR, "1f1b")
+    assert schedule.metrics.makespan_ticks == 15 * schedule.pipeline.ticks.per_unit
+    assert rules(changed(schedule, key, **columns)) == [rule]
 
 
 def test_without_a_barrier_an_optimizer_waits_for_its_own_device_alone() -> None:
-    made = evaluate(LINEAR, "1f1b")
-    early = changed(made, (OPTIMIZER, 1), start=13, end=14)
+    schedule = evaluate(LINEAR, "1f1b")
+    early = changed(schedule, (OPTIMIZER, 1), start=13, end=14)
     free = replace(LINEAR, optimizer_barrier=False)
     assert rules(early) == [Rule.OPTIMIZER]
     assert rules(replace(early, pipeline=free)) == []
 
 
 def test_a_queue_runs_one_at_a_time() -> None:
-    made = evaluate(CHUNKS, "zbv")
-    assert rules(changed(made, (UNSHARD, 3), start=0, end=1)) == [Rule.COLLECTIVE]
+    schedule = evaluate(CHUNKS, "zbv")
+    assert rules(changed(schedule, (UNSHARD, 3), start=0, end=1)) == [Rule.COLLECTIVE]
 
 
 def test_an_optimizer_computes() -> None:
-    """Of device 1 alone: without syncs it may follow its last BW, and not run beside it."""
+    """Of device 1 alone: without syncs it may follow its last BW, not overlap it."""
     pipeline = Pipeline(stages=2, batches=2, optimizer=(3, 3))
-    made = evaluate(pipeline, "1f1b")
-    last = int(made.end[made.device == 1].max())
+    schedule = evaluate(pipeline, "1f1b")
+    last = int(schedule.end[schedule.device == 1].max())
     unit = pipeline.ticks.per_unit
-    early = changed(made, (OPTIMIZER, 1), start=last // unit - 1, end=last // unit + 2)
+    early = changed(schedule, (OPTIMIZER, 1), start=last // unit - 1, end=last // unit + 2)
     assert set(rules(early)) == {Rule.OPTIMIZER, Rule.OVERLAP}
 
 
 def test_gathered_weights_count() -> None:
     """Device 0 holds 2 activations and 1 of weights from 0 to the end of its sync."""
-    made = evaluate(replace(LINEAR, mem_limit=3), "1f1b")
-    assert made.metrics.peak_memory_ticks == (3, 2)
-    assert rules(made) == []
-    tight = replace(made.pipeline, mem_limit=2)
-    assert rules(replace(made, pipeline=tight)) == [Rule.MEMORY]
+    schedule = evaluate(replace(LINEAR, mem_limit=3), "1f1b")
+    assert schedule.metrics.peak_memory_ticks == (3, 2)
+    assert rules(schedule) == []
+    tight = replace(schedule.pipeline, mem_limit=2)
+    assert rules(replace(schedule, pipeline=tight)) == [Rule.MEMORY]
 
 
 def test_columns_of_one_length() -> None:
-    made = evaluate(LINEAR, "1f1b")
+    schedule = evaluate(LINEAR, "1f1b")
     with pytest.raises(InputError, match="schedule: columns differ in length"):
-        verify(tables.changed(made, start=made.operations.start[1:]))
+        verify(tables.changed(schedule, start=schedule.operations.start[1:]))

@@ -189,8 +189,8 @@ def says(schedule: Schedule, **members: object) -> Schedule:
 
 def test_an_origin_must_agree_with_its_schedule() -> None:
     """A forged value, bound, gap, status or objective is seen, or refused where it is none."""
-    made = one_f_one_b()
-    value = float(made.pipeline.ticks.time(figures(made).makespan))
+    schedule = one_f_one_b()
+    value = float(schedule.pipeline.ticks.time(figures(schedule).makespan))
     right = {
         "status": "optimal",
         "objective": "makespan",
@@ -199,9 +199,9 @@ def test_an_origin_must_agree_with_its_schedule() -> None:
         "lower_bound": value,
         "gap": 0,
     }
-    assert verify(says(made, **right)) == []
+    assert verify(says(schedule, **right)) == []
     half = {"lower_bound": value / 2}
-    assert verify(says(made, **right | half | {"status": "feasible", "gap": 0.5})) == []
+    assert verify(says(schedule, **right | half | {"status": "feasible", "gap": 0.5})) == []
     for wrong in (
         {"value": value - 1},
         {"lower_bound": value + 1},
@@ -218,9 +218,9 @@ def test_an_origin_must_agree_with_its_schedule() -> None:
         *({key: 1e300} for key in ("value", "lower_bound", "gap")),
         *({key: -(10**300)} for key in ("value", "lower_bound", "gap")),
     ):
-        found = verify(says(made, **right | wrong))
-        assert found, wrong
-        assert {violation.rule for violation in found} == {Rule.CLAIM}
+        violations = verify(says(schedule, **right | wrong))
+        assert violations, wrong
+        assert {violation.rule for violation in violations} == {Rule.CLAIM}
     for strange in (
         {"value": "27"},
         {"lower_bound": float("nan")},
@@ -228,7 +228,7 @@ def test_an_origin_must_agree_with_its_schedule() -> None:
         {"objective": "speed"},
     ):
         with pytest.raises(InputError, match=f"^origin: {next(iter(strange))}: "):
-            says(made, **right | strange)
+            says(schedule, **right | strange)
 
 
 def test_a_tick_of_a_billion_is_seen_in_an_origin() -> None:
@@ -241,15 +241,15 @@ def test_a_tick_of_a_billion_is_seen_in_an_origin() -> None:
         for place, (kind, microbatch) in enumerate(ran)
     ]
     late = (W, 0, 1, 0, 5 * second + 3, 6 * second + 3)
-    made = Schedule.from_rows(pipeline, [*rows, late])
+    schedule = Schedule.from_rows(pipeline, [*rows, late])
     claims = {"status": "optimal", "fused": False, "lower_bound": 6 * second, "gap": 0}
-    wrong = verify(says(made, **claims, value=6 * second))
+    wrong = verify(says(schedule, **claims, value=6 * second))
     assert [violation.message.split(":")[0] for violation in wrong] == [
         "origin gap",
         "origin status",
         "origin value",
     ]
-    wrong = verify(says(made, **claims, value=6 * second + 3))
+    wrong = verify(says(schedule, **claims, value=6 * second + 3))
     assert [violation.message.split(":")[0] for violation in wrong] == [
         "origin gap",
         "origin status",
@@ -259,21 +259,21 @@ def test_a_tick_of_a_billion_is_seen_in_an_origin() -> None:
 def test_a_bound_of_whole_backwards_is_none_of_split_ones() -> None:
     """Three devices, four microbatches: 18 whole; with every BW replaced by a B and a W, which
     might take less, the bound is none of theirs."""
-    made = solve(
+    schedule = solve(
         Pipeline(stages=3, batches=4, mem_limit=3), backward_kind="whole", workers=1
     ).schedule
-    assert verify(made) == []
+    assert verify(schedule) == []
     rows = []
-    for kind, stage, microbatch, device, start, end, *_ in made.rows():
+    for kind, stage, microbatch, device, start, end, *_ in schedule.rows():
         if kind == BW:
             half = (start + end) // 2
             rows += [(B, stage, microbatch, device, start, half)]
             rows += [(W, stage, microbatch, device, half, end)]
         else:
             rows += [(kind, stage, microbatch, device, start, end)]
-    split = Schedule.from_rows(made.pipeline, rows, made.origin)
+    split = Schedule.from_rows(schedule.pipeline, rows, schedule.origin)
     [wrong] = verify(split)
-    said = "origin backward_kind: claimed 'whole': some backwards are split (B and W)"
-    assert wrong.message == said
+    message = "origin backward_kind: claimed 'whole': some backwards are split (B and W)"
+    assert wrong.message == message
     with pytest.raises(InputError, match="not of those of this schedule"):
         recheck(split)

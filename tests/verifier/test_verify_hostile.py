@@ -18,7 +18,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Figures, Rule, Violation, explain, figures, verify
-from ppopt.verifier.violation import MOST_LISTED
+from ppopt.verifier.violation import MAX_LISTED
 from tests.factories.schedules import BW, F, partly_frozen, peaks, pipelines, schedules, table
 from tests.factories.tables import changed
 from tests.verifier import verify_naive
@@ -74,19 +74,19 @@ def test_damaged_schedules_agree_with_the_rules_in_plain_python(
     schedule: Schedule, seed: int, times: int
 ) -> None:
     broken = damaged(schedule, Random(seed), times)
-    found = verify(broken)
-    assert _findings(found) == verify_naive.findings(broken)
-    assert explain(broken, found).count("\n") >= len(found)
+    violations = verify(broken)
+    assert _findings(violations) == verify_naive.findings(broken)
+    assert explain(broken, violations).count("\n") >= len(violations)
 
 
 @given(schedules(), SEEDS, st.integers(0, 8))
 def test_figures_agree_with_brute_force(schedule: Schedule, seed: int, times: int) -> None:
     broken = damaged(schedule, Random(seed), times)
-    found = figures(broken)
+    measured = figures(broken)
     busy, makespan, span = verify_naive.busy_and_span(broken)
-    assert (list(found.busy), found.makespan, found.device_span) == (busy, makespan, span)
+    assert (list(measured.busy), measured.makespan, measured.device_span) == (busy, makespan, span)
     only_sane = Schedule.from_rows(broken.pipeline, verify_naive.sane(broken))
-    assert list(found.peak_memory) == peaks(only_sane)
+    assert list(measured.peak_memory) == peaks(only_sane)
 
 
 # Hostile columns
@@ -100,9 +100,9 @@ def _rearranged(schedule: Schedule, rows: Ints) -> Schedule:
 def test_the_order_of_rows_makes_no_difference(schedule: Schedule, seed: int, times: int) -> None:
     schedule = damaged(schedule, Random(seed), times)
     mixed = np.random.default_rng(seed).permutation(len(schedule))
-    other = _rearranged(schedule, mixed)
-    assert verify(other) == verify(schedule)
-    assert figures(other) == figures(schedule)
+    rearranged = _rearranged(schedule, mixed)
+    assert verify(rearranged) == verify(schedule)
+    assert figures(rearranged) == figures(schedule)
 
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5)
@@ -113,12 +113,12 @@ def test_garbage_is_reported_and_never_crashes(
     pipeline: Pipeline, rows: list[tuple[int, ...]]
 ) -> None:
     schedule = Schedule.from_rows(pipeline, rows)
-    found = verify(schedule, {"makespan": -1})
-    assert {Rule.MISSING, Rule.CLAIM} <= rules(found)
-    assert _findings([v for v in found if v.rule is not Rule.CLAIM]) == verify_naive.findings(
+    violations = verify(schedule, {"makespan": -1})
+    assert {Rule.MISSING, Rule.CLAIM} <= rules(violations)
+    assert _findings([v for v in violations if v.rule is not Rule.CLAIM]) == verify_naive.findings(
         schedule
     )
-    assert str(found[-1]) in explain(schedule, found)
+    assert str(violations[-1]) in explain(schedule, violations)
 
 
 def test_a_schedule_of_nothing() -> None:
@@ -134,16 +134,16 @@ def test_a_schedule_of_nothing() -> None:
 def test_makespan_runs_from_0_even_where_everything_ends_before() -> None:
     pipeline = Pipeline(stages=1, batches=1)
     rows = [(F, 0, 0, 0, -5, -4), (BW, 0, 0, 0, -4, -2)]
-    found = figures(Schedule.from_rows(pipeline, rows))
-    assert (found.makespan, found.device_span, found.busy) == (0, 3, (3,))
+    measured = figures(Schedule.from_rows(pipeline, rows))
+    assert (measured.makespan, measured.device_span, measured.busy) == (0, 3, (3,))
 
 
 def test_sums_beyond_int64_stay_exact() -> None:
     pipeline = Pipeline(stages=1, batches=1, activation=10**12)
     long = [(F, 0, 0, 0, -(2**53), 2**53)] * 3000
-    found = figures(Schedule.from_rows(pipeline, long))
-    assert found.busy == (3000 * 2**54,)
-    assert found.peak_memory == (3000 * 10**12,)
+    measured = figures(Schedule.from_rows(pipeline, long))
+    assert measured.busy == (3000 * 2**54,)
+    assert measured.peak_memory == (3000 * 10**12,)
 
 
 def test_a_duration_that_wraps_around_int64_is_caught() -> None:
@@ -169,28 +169,28 @@ def test_what_a_schedule_lacks_is_counted() -> None:
         Pipeline(stages=2, batches=5_000_000), [(F, 0, 0, 0, 0, 1), (F, 1, 4_999_999, 1, 1, 2)]
     )
     tracemalloc.start()
-    found = verify(schedule)
-    text = explain(schedule, found)
+    violations = verify(schedule)
+    text = explain(schedule, violations)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 * 2**20
-    assert len(found) == MOST_LISTED + 1
-    assert sum(violation.count for violation in found) == 2 * 2 * 5_000_000 - 2
-    assert {violation.rule for violation in found} == {Rule.MISSING}
+    assert len(violations) == MAX_LISTED + 1
+    assert sum(violation.count for violation in violations) == 2 * 2 * 5_000_000 - 2
+    assert {violation.rule for violation in violations} == {Rule.MISSING}
     assert "missing: 19998998 more, not listed" in text
     assert "19999998 violations" in text
 
 
 def test_of_every_rule_as_many_are_listed_as_of_another() -> None:
     """Two operations of each microbatch start before 0, and nothing is missing."""
-    pipeline = Pipeline(stages=1, batches=MOST_LISTED)
+    pipeline = Pipeline(stages=1, batches=MAX_LISTED)
     rows = []
-    for microbatch in range(MOST_LISTED):
+    for microbatch in range(MAX_LISTED):
         start = -3 * (microbatch + 1)
         rows += [(F, 0, microbatch, 0, start, start + 1), (BW, 0, microbatch, 0, start + 1, start)]
-    found = verify(Schedule.from_rows(pipeline, rows))
-    per_rule = Counter(violation.rule for violation in found)
-    assert per_rule == {Rule.DURATION: MOST_LISTED, Rule.START: MOST_LISTED + 1}
-    (last,) = [violation for violation in found if violation.count > 1]
-    assert (last.count, last.rule) == (MOST_LISTED, Rule.START)
-    assert found[-1] == last
+    violations = verify(Schedule.from_rows(pipeline, rows))
+    per_rule = Counter(violation.rule for violation in violations)
+    assert per_rule == {Rule.DURATION: MAX_LISTED, Rule.START: MAX_LISTED + 1}
+    (last,) = [violation for violation in violations if violation.count > 1]
+    assert (last.count, last.rule) == (MAX_LISTED, Rule.START)
+    assert violations[-1] == last

@@ -19,13 +19,13 @@ LINEAR = Pipeline(stages=2, batches=2, offload_memory=(1, 0), offload_time=(1, 0
 and 6..7."""
 
 
-def made(pipeline: Pipeline = LINEAR) -> Schedule:
+def scheduled(pipeline: Pipeline = LINEAR) -> Schedule:
     return evaluate(pipeline, "1f1b")
 
 
 def row_of(schedule: Schedule, kind: int, microbatch: int) -> int:
-    given = besides_of(schedule)
-    return int(np.flatnonzero((given.kind == kind) & (given.microbatch == microbatch))[0])
+    ops = besides_of(schedule)
+    return int(np.flatnonzero((ops.kind == kind) & (ops.microbatch == microbatch))[0])
 
 
 def changed(schedule: Schedule, move: tuple[int, int], **columns: int) -> Schedule:
@@ -38,7 +38,7 @@ def rules(schedule: Schedule) -> list[Rule]:
 
 
 def test_moves_of_1f1b_by_hand() -> None:
-    schedule = made()
+    schedule = scheduled()
     assert rules(schedule) == []
     times = {
         (row.kind, row.microbatch): (row.start, row.end) for row in besides_of(schedule).rows()
@@ -55,7 +55,7 @@ def test_moves_of_1f1b_by_hand() -> None:
 
 def test_memory_is_free_at_the_host() -> None:
     """F of microbatch 1 waits for the first move out until 2, so BW of 0 comes at 5."""
-    schedule = made(replace(LINEAR, mem_limit=1))
+    schedule = scheduled(replace(LINEAR, mem_limit=1))
     assert rules(schedule) == []
     assert schedule.metrics.peak_memory_ticks == (1, 1)
     device = schedule.device == 0
@@ -80,11 +80,11 @@ def test_memory_is_free_at_the_host() -> None:
     ],
 )
 def test_every_rule(kind: int, microbatch: int, columns: dict[str, int], rule: Rule) -> None:
-    assert set(rules(changed(made(), (kind, microbatch), **columns))) == {rule}
+    assert set(rules(changed(scheduled(), (kind, microbatch), **columns))) == {rule}
 
 
 def test_both_ways_of_a_shared_link_are_one() -> None:
-    early = changed(made(), (RELOAD, 0), start=2, end=3)
+    early = changed(scheduled(), (RELOAD, 0), start=2, end=3)
     assert rules(early) == []
     shared = replace(early.pipeline, host_link="shared")
     assert rules(replace(early, pipeline=shared)) == [Rule.HOST]
@@ -92,19 +92,19 @@ def test_both_ways_of_a_shared_link_are_one() -> None:
 
 def test_what_is_back_early_counts() -> None:
     """With the RELOAD of microbatch 1 at 4 device 0 holds both from then on."""
-    schedule = made(replace(LINEAR, mem_limit=1))
+    schedule = scheduled(replace(LINEAR, mem_limit=1))
     assert rules(changed(schedule, (RELOAD, 1), start=5, end=6)) == [Rule.MEMORY]
 
 
 def test_moves_are_all_there_and_only_where_a_stage_has_them() -> None:
-    schedule = made()
+    schedule = scheduled()
     assert set(rules(replace(schedule, operations=schedule.compute))) == {Rule.AUXILIARY}
     plain = Pipeline(stages=2, batches=2)
     assert set(rules(replace(schedule, pipeline=plain))) == {Rule.AUXILIARY}
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"offload_memory": 2, "offload_time": 1}, "stage 0: 2 is more than F keeps, 1"),
         ({"offload_memory": 1}, "offload_time: stage 0: 0, but offload_memory is above 0"),
@@ -113,6 +113,6 @@ def test_moves_are_all_there_and_only_where_a_stage_has_them() -> None:
         ({"offload": "all"}, "offload: needs a model in layers"),
     ],
 )
-def test_what_is_refused(fields: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_what_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         Pipeline(stages=2, batches=2, **fields)

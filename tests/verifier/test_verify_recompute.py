@@ -22,8 +22,8 @@ BLOCK = {"forward": 1, "backward": 2, "activation": 100, "kept": 4, "recompute":
 
 def pipeline(*layers: dict[str, Any], **more: Any) -> Pipeline:
     """One stage of these layers and one microbatch."""
-    given = {"stages": 1, "batches": 1, **more}
-    return Pipeline(**given, model=[{"forward": 1, "backward": 2, **layer} for layer in layers])
+    fields = {"stages": 1, "batches": 1, **more}
+    return Pipeline(**fields, model=[{"forward": 1, "backward": 2, **layer} for layer in layers])
 
 
 @pytest.mark.parametrize(
@@ -46,29 +46,29 @@ def pipeline(*layers: dict[str, Any], **more: Any) -> Pipeline:
     ],
 )
 def test_bw_allocates(layers: list[dict[str, Any]], allocated: int) -> None:
-    made = pipeline(*layers)
-    assert allocated_by_whole_backward(made, Fraction(1)) == [allocated]
-    assert made.ticks.allocates[OpKind.BW] == (allocated,)
-    assert made.ticks.frees[OpKind.BW] == (allocated + made.ticks.retained[0],)
+    recomputing = pipeline(*layers)
+    assert allocated_by_whole_backward(recomputing, Fraction(1)) == [allocated]
+    assert recomputing.ticks.allocates[OpKind.BW] == (allocated,)
+    assert recomputing.ticks.frees[OpKind.BW] == (allocated + recomputing.ticks.retained[0],)
 
 
 def test_whole_stages_recompute_at_once_if_the_model_says_so() -> None:
-    made = pipeline(BLOCK, BLOCK | {"workspace": 7}, recompute_unit="stage")
-    assert allocated_by_whole_backward(made, Fraction(1)) == [96 + 96 + 7]
-    assert made.ticks.allocates[OpKind.BW] == (96 + 96 + 7,)
+    recomputing = pipeline(BLOCK, BLOCK | {"workspace": 7}, recompute_unit="stage")
+    assert allocated_by_whole_backward(recomputing, Fraction(1)) == [96 + 96 + 7]
+    assert recomputing.ticks.allocates[OpKind.BW] == (96 + 96 + 7,)
 
 
 def test_a_split_backward_recomputes_all_layers() -> None:
-    made = pipeline(BLOCK, BLOCK | {"workspace": 7}, batches=2)
-    assert made.ticks.allocates[OpKind.B] == (96 + 96 + 7,)
-    assert made.ticks.frees[OpKind.W] == (200,)
+    recomputing = pipeline(BLOCK, BLOCK | {"workspace": 7}, batches=2)
+    assert recomputing.ticks.allocates[OpKind.B] == (96 + 96 + 7,)
+    assert recomputing.ticks.frees[OpKind.W] == (200,)
 
 
 def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
-    given = Pipeline(stages=1, batches=1, activation=100, kept=4, workspace=3)
-    assert allocated_by_whole_backward(given, Fraction(1)) == [96 + 3]
-    assert given.ticks.allocates[OpKind.BW] == (96 + 3,)
-    stated = replace(given, recompute_memory=20)
+    pipe = Pipeline(stages=1, batches=1, activation=100, kept=4, workspace=3)
+    assert allocated_by_whole_backward(pipe, Fraction(1)) == [96 + 3]
+    assert pipe.ticks.allocates[OpKind.BW] == (96 + 3,)
+    stated = replace(pipe, recompute_memory=20)
     assert allocated_by_whole_backward(stated, Fraction(1)) == [20 + 3]
     assert ppopt.evaluate(stated, "1f1b").peak_memory == (4 + 20 + 3,)
 
@@ -76,26 +76,26 @@ def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
 Rule13 = Callable[[BackwardPeak, Fraction, Fraction, Fraction, int], BackwardPeak]
 
 
-def _grown(peak: BackwardPeak, held: Fraction, during: Fraction) -> BackwardPeak:
-    return BackwardPeak(peak.retained + held, max(peak.peak, peak.retained + held, during))
+def _grown(peak: BackwardPeak, retained: Fraction, during: Fraction) -> BackwardPeak:
+    return BackwardPeak(peak.retained + retained, max(peak.peak, peak.retained + retained, during))
 
 
 WRONG: dict[str, Rule13] = {
-    "nothing recomputed": lambda peak, held, _, work, n: _grown(
-        peak, n * held, peak.retained + n * held + work
+    "nothing recomputed": lambda peak, retained, _, work, n: _grown(
+        peak, n * retained, peak.retained + n * retained + work
     ),
-    "no workspace": lambda peak, held, own, _, n: _grown(
-        peak, n * held, peak.retained + (n - 1) * held + own
+    "no workspace": lambda peak, retained, own, _, n: _grown(
+        peak, n * retained, peak.retained + (n - 1) * retained + own
     ),
-    "later layers not freed": lambda peak, held, own, work, n: BackwardPeak(
-        peak.retained + n * held,
-        max(peak.peak - peak.retained, own - held + work) + peak.retained + n * held,
+    "later layers not freed": lambda peak, retained, own, work, n: BackwardPeak(
+        peak.retained + n * retained,
+        max(peak.peak - peak.retained, own - retained + work) + peak.retained + n * retained,
     ),
-    "all layers at once": lambda peak, held, own, work, n: BackwardPeak(
-        peak.retained + n * held, peak.peak + n * (own + work)
+    "all layers at once": lambda peak, retained, own, work, n: BackwardPeak(
+        peak.retained + n * retained, peak.peak + n * (own + work)
     ),
-    "only the last layer": lambda peak, held, own, work, n: BackwardPeak(
-        peak.retained + n * held, peak.retained + (n - 1) * held + own + work
+    "only the last layer": lambda peak, retained, own, work, n: BackwardPeak(
+        peak.retained + n * retained, peak.retained + (n - 1) * retained + own + work
     ),
 }
 
@@ -115,10 +115,10 @@ def test_the_verifier_alone_catches_each_wrong_part(
     """The rest of the program computes claims by a rule that is wrong in one part."""
 
     def then(
-        peak: BackwardPeak, held: Fraction, own: Fraction, work: Fraction, count: int = 1
+        peak: BackwardPeak, retained: Fraction, own: Fraction, work: Fraction, count: int = 1
     ) -> BackwardPeak:
         for _ in range(count):
-            peak = WRONG[wrong](peak, held, own, work, 1)
+            peak = WRONG[wrong](peak, retained, own, work, 1)
         return peak
 
     monkeypatch.setattr(backward_memory.BackwardPeak, "then", then)
@@ -132,14 +132,14 @@ def test_it_catches_wrong_amounts_of_kinds(part: str, monkeypatch: pytest.Monkey
     right = costs.memory_by_kind
 
     def memory_by_kind(
-        activation: Any, kept: Any, allocated: Any, memory_b: Any
+        activation: Any, retained: Any, allocated: Any, memory_b: Any
     ) -> tuple[list[Any], list[Any]]:
-        takes, gives = right(activation, kept, allocated, memory_b)
+        allocates, frees = right(activation, retained, allocated, memory_b)
         if part == "BW frees only what it allocates":
-            gives[OpKind.BW] = allocated
+            frees[OpKind.BW] = allocated
         else:
-            takes[OpKind.B] = allocated
-        return takes, gives
+            allocates[OpKind.B] = allocated
+        return allocates, frees
 
     monkeypatch.setattr(costs, "memory_by_kind", memory_by_kind)
     strategy = "1f1b" if part.startswith("BW") else "zb-h1"
@@ -148,11 +148,11 @@ def test_it_catches_wrong_amounts_of_kinds(part: str, monkeypatch: pytest.Monkey
 
 def _caught_claims(model: Model, strategy: str = "1f1b", **more: Any) -> bool:
     """Whether the verifier rejects the peaks of an evaluated schedule; they are right otherwise."""
-    made = Pipeline(batches=3, model=model, **more)
-    schedule = ppopt.evaluate(made, strategy)
-    found = verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory_ticks)})
-    assert {violation.rule for violation in found} <= {Rule.CLAIM}
-    return bool(found)
+    pipeline = Pipeline(batches=3, model=model, **more)
+    schedule = ppopt.evaluate(pipeline, strategy)
+    violations = verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory_ticks)})
+    assert {violation.rule for violation in violations} <= {Rule.CLAIM}
+    return bool(violations)
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "zb-h1"])
@@ -164,8 +164,8 @@ def test_right_rules_are_not_caught(strategy: str) -> None:
 def test_figures_of_a_model_of_twelve_layers_per_device() -> None:
     """1F1B on four devices: four microbatches keep 12 x 4 each, and one layer is recomputed."""
     layers = [{"forward": 1, "backward": 2, "activation": 100, "kept": 4, "count": 48}]
-    made = Pipeline(stages=4, batches=8, model=layers, recompute="full")
-    assert ppopt.evaluate(made, "1f1b").peak_memory == (288, 240, 192, 144)
+    pipeline = Pipeline(stages=4, batches=8, model=layers, recompute="full")
+    assert ppopt.evaluate(pipeline, "1f1b").peak_memory == (288, 240, 192, 144)
 
 
 WHOLE_IN_W = Pipeline(
@@ -184,17 +184,17 @@ WHOLE_IN_W = Pipeline(
 
 def test_a_weight_pass_that_runs_the_whole_backward_recomputes_in_it() -> None:
     assert [row[0] for row in WHOLE_IN_W.ticks.allocates] == [0, 0, 4, 4]
-    found = ppopt.solve(WHOLE_IN_W, backward_kind="split", workers=1)
-    assert found.status == "infeasible"
-    made = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")
-    assert made.metrics.peak_memory == (4, 4)
+    result = ppopt.solve(WHOLE_IN_W, backward_kind="split", workers=1)
+    assert result.status == "infeasible"
+    schedule = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")
+    assert schedule.metrics.peak_memory == (4, 4)
 
 
 def test_the_verifier_alone_catches_a_weight_pass_that_recomputes_nothing() -> None:
-    made = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")
-    found = verify(made, {"peak_memory": [0, 4]})
-    assert {violation.rule for violation in found} == {Rule.CLAIM}
-    vars(made.pipeline)["ticks"] = made.pipeline.ticks._replace(
+    schedule = ppopt.evaluate(replace(WHOLE_IN_W, mem_limit=None), "zb-h1")
+    violations = verify(schedule, {"peak_memory": [0, 4]})
+    assert {violation.rule for violation in violations} == {Rule.CLAIM}
+    vars(schedule.pipeline)["ticks"] = schedule.pipeline.ticks._replace(
         workspace=tuple((0,) * 2 for _ in OpKind)
     )
-    assert verify(made, {"peak_memory": [4, 4]}) == []
+    assert verify(schedule, {"peak_memory": [4, 4]}) == []

@@ -83,24 +83,32 @@ def test_what_a_step_lacks_is_counted_whatever_its_kind() -> None:
     pipeline = Pipeline(
         stages=2, batches=50_000, routes=2, offload_memory=(1, 0), offload_time=(1, 0)
     )
-    found = verify(Schedule.from_rows(pipeline, [(F, 0, 30_000, 1, 0, 1)]))
+    violations = verify(Schedule.from_rows(pipeline, [(F, 0, 30_000, 1, 0, 1)]))
     count = Counter[Rule]()
-    for violation in found:
+    for violation in violations:
         count[violation.rule] += violation.count
     assert count == {Rule.MISSING: 4 * 50_000 - 1, Rule.AUXILIARY: 2 * 50_000}
     linked = Pipeline(stages=3, batches=50_000, link_mode="streams")
-    found = verify(Schedule.from_rows(linked, []))
-    assert sum(one.count for one in found if one.rule is Rule.TRANSFER) == 4 * 50_000
-    assert {one.device for one in found if one.rule is Rule.TRANSFER} <= {0, 1, 2, None}
+    violations = verify(Schedule.from_rows(linked, []))
+    assert (
+        sum(violation.count for violation in violations if violation.rule is Rule.TRANSFER)
+        == 4 * 50_000
+    )
+    assert {violation.device for violation in violations if violation.rule is Rule.TRANSFER} <= {
+        0,
+        1,
+        2,
+        None,
+    }
 
 
 def test_what_is_beyond_exact_times_breaks_the_rule_on_times() -> None:
-    made = evaluate(FULL, "1f1b")
-    assert verify(made) == []
+    schedule = evaluate(FULL, "1f1b")
+    assert verify(schedule) == []
     for time in (2**53 + 1, 2**63 - 1, -(2**63)):
-        rows = auxiliary_table(made)
+        rows = auxiliary_table(schedule)
         rows[0] = (*rows[0][:3], time, time, *rows[0][5:])
-        assert rules(changed(made, auxiliary=rows)) == [Rule.AUXILIARY_TIME]
+        assert rules(changed(schedule, auxiliary=rows)) == [Rule.AUXILIARY_TIME]
 
 
 def test_what_the_pipeline_does_not_have_occupies_nothing() -> None:
@@ -108,7 +116,7 @@ def test_what_the_pipeline_does_not_have_occupies_nothing() -> None:
     plain = evaluate(Pipeline(stages=2, batches=2, mem_limit=[2, 1]), "1f1b")
     rows = [(SYNC, 0, 0, 0, 500), (RELOAD, 1, 1, 0, 500)]
     added = changed(plain, auxiliary=rows)
-    assert [(one.rule, one.device, one.time) for one in verify(added)] == [
+    assert [(violation.rule, violation.device, violation.time) for violation in verify(added)] == [
         (Rule.AUXILIARY, 0, 0),
         (Rule.AUXILIARY, 1, 0),
     ]
@@ -120,10 +128,14 @@ def test_what_the_pipeline_does_not_have_occupies_nothing() -> None:
 
 
 def test_every_operation_beside_an_optimizer_is_named() -> None:
-    made = evaluate(Pipeline(stages=1, batches=2, optimizer=20), "1f1b")
+    schedule = evaluate(Pipeline(stages=1, batches=2, optimizer=20), "1f1b")
     rows = [(OPTIMIZER, 0, 0, 0, 20)]
-    found = [str(one) for one in verify(changed(made, auxiliary=rows)) if one.rule is Rule.OVERLAP]
-    assert found == [
+    violations = [
+        str(violation)
+        for violation in verify(changed(schedule, auxiliary=rows))
+        if violation.rule is Rule.OVERLAP
+    ]
+    assert violations == [
         "overlap: OPTIMIZER of device 0 starts at 0 on device 0 while 0F0 runs from 0 to 1",
         *(
             f"overlap: {op} starts at {time} on device 0 while OPTIMIZER of device 0 runs from 0 "
@@ -134,11 +146,15 @@ def test_every_operation_beside_an_optimizer_is_named() -> None:
 
 
 def test_both_backwards_wait_for_what_they_need() -> None:
-    """A whole backward beside a split one, before its activation is back and its gradient there."""
-    made = evaluate(FULL, "zb-h1")
-    again = (BW, 0, 0, 0, 0, 0, 0, -1)
-    found = verify(changed(made, compute=[*table(made), again]))
-    early = [one.rule for one in found if "ends after 0BW0 starts at 0" in one.message]
+    """A whole backward and a split one, before its activation is back and its gradient there."""
+    schedule = evaluate(FULL, "zb-h1")
+    backward = (BW, 0, 0, 0, 0, 0, 0, -1)
+    violations = verify(changed(schedule, compute=[*table(schedule), backward]))
+    early = [
+        violation.rule
+        for violation in violations
+        if "ends after 0BW0 starts at 0" in violation.message
+    ]
     assert {Rule.RECEIVE, Rule.RELOAD} <= set(early)
 
 
@@ -148,10 +164,10 @@ def test_of_many_that_share_a_pair_three_are_shown() -> None:
         for kind, first, pair in ((F, 0, 7), (B, 6, -1), (W, 12, -1))
         for j in range(6)
     ]
-    found = verify(Schedule.from_rows(Pipeline(stages=1, batches=6), rows))
-    pairs = [one for one in found if one.rule is Rule.PAIR]
-    assert [len(one.ops) for one in pairs] == [4] * 6
-    assert all(one.message.count("..") == 4 for one in pairs)
+    violations = verify(Schedule.from_rows(Pipeline(stages=1, batches=6), rows))
+    pairs = [violation for violation in violations if violation.rule is Rule.PAIR]
+    assert [len(violation.ops) for violation in pairs] == [4] * 6
+    assert all(violation.message.count("..") == 4 for violation in pairs)
 
 
 def test_times_of_pairs_follow_the_factors_of_their_microbatches() -> None:
@@ -166,22 +182,22 @@ def test_times_of_pairs_follow_the_factors_of_their_microbatches() -> None:
 
 @pytest.mark.parametrize("kind", list(AuxiliaryKind))
 def test_of_two_equal_ones_the_first_counts(kind: AuxiliaryKind) -> None:
-    """A second one is there twice, runs beside the first, and breaks no rule of order."""
-    made = evaluate(FULL, "1f1b")
-    row = np.flatnonzero(made.operations.kind == kind)[0]
-    twice = made.operations.where(np.append(np.arange(len(made.operations)), row))
-    found = set(rules(replace(made, operations=twice)))
+    """A second one is there twice, runs in parallel with the first, and breaks no rule of order."""
+    schedule = evaluate(FULL, "1f1b")
+    row = np.flatnonzero(schedule.operations.kind == kind)[0]
+    twice = schedule.operations.where(np.append(np.arange(len(schedule.operations)), row))
+    broken = set(rules(replace(schedule, operations=twice)))
     beside = {OPTIMIZER: Rule.OVERLAP, UNSHARD: Rule.COLLECTIVE, SYNC: Rule.COLLECTIVE}
-    assert found == {Rule.AUXILIARY, beside.get(kind, Rule.HOST)}
+    assert broken == {Rule.AUXILIARY, beside.get(kind, Rule.HOST)}
 
 
 def test_an_operation_is_on_the_route_of_its_microbatch() -> None:
-    made = evaluate(Pipeline(stages=2, batches=2), "1f1b")
-    route = made.operations.route.copy()
+    schedule = evaluate(Pipeline(stages=2, batches=2), "1f1b")
+    route = schedule.operations.route.copy()
     route[0] = 1
-    found = verify(replace(made, operations=replace(made.operations, route=route)))
-    assert [one.rule for one in found] == [Rule.UNKNOWN, Rule.MISSING]
-    assert found[0].message == (
+    violations = verify(replace(schedule, operations=replace(schedule.operations, route=route)))
+    assert [violation.rule for violation in violations] == [Rule.UNKNOWN, Rule.MISSING]
+    assert violations[0].message == (
         "an operation at 0 on device 0: route 1 is not that of the microbatch"
     )
 
@@ -203,11 +219,13 @@ def test_every_pair_of_devices_has_a_link_of_its_own() -> None:
     [(TransferKind.SEND_F, 1, 0), (TransferKind.SEND_B, 0, 1), (TransferKind.SEND_F, 0, 0)],
 )
 def test_nothing_is_handed_on_beyond_the_ends(kind: int, stage: int, target: int) -> None:
-    made = evaluate(Pipeline(stages=2, batches=1, p2p=1, link_mode="streams"), "1f1b")
+    schedule = evaluate(Pipeline(stages=2, batches=1, p2p=1, link_mode="streams"), "1f1b")
     extra = (kind, stage, 0, stage, 50, 51, 0, -1, 0, target)
-    rows = [*zip(*(column.tolist() for column in made.operations.columns), strict=True), extra]
-    found = verify(Schedule.from_rows(made.pipeline, rows))
-    assert [(one.rule, one.device, one.time) for one in found] == [(Rule.TRANSFER, stage, 50)]
+    rows = [*zip(*(column.tolist() for column in schedule.operations.columns), strict=True), extra]
+    violations = verify(Schedule.from_rows(schedule.pipeline, rows))
+    assert [(violation.rule, violation.device, violation.time) for violation in violations] == [
+        (Rule.TRANSFER, stage, 50)
+    ]
 
 
 def test_a_pair_with_b_takes_the_time_stated_for_b() -> None:

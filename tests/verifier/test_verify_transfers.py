@@ -31,59 +31,59 @@ OVER_LINKS = linked_pipelines(LINK_MODES)
 
 @examples(80)
 @given(built(OVER_LINKS))
-def test_a_schedule_over_links_is_valid(made: Built) -> None:
-    assert verify(made.schedule) == []
-    assert broken_rules(made.schedule) == set()
+def test_a_schedule_over_links_is_valid(built: Built) -> None:
+    assert verify(built.schedule) == []
+    assert broken_rules(built.schedule) == set()
 
 
 @examples(80)
 @given(built(OVER_LINKS), SEEDS)
-def test_moved_transfers_break_the_rules_that_plain_python_names(made: Built, seed: int) -> None:
+def test_moved_transfers_break_the_rules_that_plain_python_names(built: Built, seed: int) -> None:
     random = Random(seed)
-    rows = transfer_table(made.schedule)
-    moved = []
+    rows = transfer_table(built.schedule)
+    moved_rows = []
     for row in rows:
         by, longer = (random.choice((0, 0, 0, -1, 1, 3, -4)) for _ in range(2))
         end = max(row[5] + by, row[6] + by + (longer if random.random() < 0.1 else 0))
-        moved.append((*row[:5], row[5] + by, end, *row[7:]))
-    schedule = made.schedule
+        moved_rows.append((*row[:5], row[5] + by, end, *row[7:]))
+    schedule = built.schedule
     given_rows = table(schedule)
-    changed = joined(schedule.pipeline, given_rows, transfers=moved)
-    assert {one.rule for one in verify(changed)} & STREAMS == broken_rules(changed)
+    changed = joined(schedule.pipeline, given_rows, transfers=moved_rows)
+    assert {violation.rule for violation in verify(changed)} & STREAMS == broken_rules(changed)
 
 
 def test_violations_are_told_in_words() -> None:
     pipeline = Pipeline(stages=2, batches=1, p2p=1, link_mode="streams")
-    made = evaluate(pipeline, "1f1b")
-    late = with_columns(made, end=made.operations.end + ~made.operations.computed)
+    schedule = evaluate(pipeline, "1f1b")
+    late = with_columns(schedule, end=schedule.operations.end + ~schedule.operations.computed)
     assert next(map(str, verify(late))) == (
         "transfer-time: 0SEND_F0 from device 0 to 1 at 1..3 is not 1 long from 0 or later on"
     )
-    none = replace(made, operations=made.compute)
-    assert [str(one) for one in verify(none)] == [
+    none = replace(schedule, operations=schedule.compute)
+    assert [str(violation) for violation in verify(none)] == [
         "transfer: 0SEND_F0 is missing",
         "transfer: 1SEND_B0 is missing",
     ]
-    assert [one.device for one in verify(none)] == [0, 1]
-    delays = replace(made, pipeline=replace(made.pipeline, link_mode="delay"))
-    assert [str(one) for one in verify(delays)] == [
+    assert [violation.device for violation in verify(none)] == [0, 1]
+    delays = replace(schedule, pipeline=replace(schedule.pipeline, link_mode="delay"))
+    assert [str(violation) for violation in verify(delays)] == [
         "transfer: 2 transfers are given, but the links are delays"
     ]
 
 
 def test_columns_that_are_none_are_refused() -> None:
-    made = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
+    schedule = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
     for wrong in (np.array([0.5, 1]), np.array([[1], [2]]), np.array([1, 2, 3])):
         with pytest.raises(InputError, match="schedule: column"):
-            verify(with_columns(made, start=wrong))
+            verify(with_columns(schedule, start=wrong))
 
 
 @pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 2**53 + 1])
 def test_times_that_cannot_be_computed_with(number: int) -> None:
-    made = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
-    first = ~made.operations.computed & (made.operations.stage == 0)
-    changed = with_columns(made, first, start=number, end=number)
-    assert Rule.TRANSFER_TIME in {one.rule for one in verify(changed)}
+    schedule = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
+    first = ~schedule.operations.computed & (schedule.operations.stage == 0)
+    changed = with_columns(schedule, first, start=number, end=number)
+    assert Rule.TRANSFER_TIME in {violation.rule for violation in verify(changed)}
 
 
 # Posted orders
@@ -91,12 +91,12 @@ def test_times_that_cannot_be_computed_with(number: int) -> None:
 
 def _removed(random: Random, rows: list[list[Action]]) -> None:
     row = _with_posts(random, rows)
-    row.remove(random.choice([one for one in row if one.kind in POSTS]))
+    row.remove(random.choice([post for post in row if post.kind in POSTS]))
 
 
 def _twice(random: Random, rows: list[list[Action]]) -> None:
     row = _with_posts(random, rows)
-    row.append(random.choice([one for one in row if one.kind in POSTS]))
+    row.append(random.choice([post for post in row if post.kind in POSTS]))
 
 
 def _unknown(random: Random, rows: list[list[Action]]) -> None:
@@ -107,7 +107,7 @@ def _unknown(random: Random, rows: list[list[Action]]) -> None:
 def _send_first(random: Random, rows: list[list[Action]]) -> None:
     """A send in front of everything, the operation that it carries too."""
     row = _with_posts(random, rows, "SEND")
-    post = random.choice([one for one in row if one.kind.startswith("SEND")])
+    post = random.choice([action for action in row if action.kind.startswith("SEND")])
     row.remove(post)
     row.insert(0, post)
 
@@ -115,7 +115,7 @@ def _send_first(random: Random, rows: list[list[Action]]) -> None:
 def _receive_last(random: Random, rows: list[list[Action]]) -> None:
     """The last receive of a device behind everything, the operation that needs it too."""
     row = _with_posts(random, rows, "RECV")
-    place = max(n for n, one in enumerate(row) if one.kind.startswith("RECV"))
+    place = max(n for n, post in enumerate(row) if post.kind.startswith("RECV"))
     post = row.pop(place)
     row.append(post)
 
@@ -123,7 +123,9 @@ def _receive_last(random: Random, rows: list[list[Action]]) -> None:
 def _with_posts(random: Random, rows: list[list[Action]], kind: str = "") -> list[Action]:
     """A row with posts of a kind; of all kinds by default."""
     suited = [
-        row for row in rows if any(one.kind in POSTS and one.kind.startswith(kind) for one in row)
+        row
+        for row in rows
+        if any(post.kind in POSTS and post.kind.startswith(kind) for post in row)
     ]
     assume(suited)
     return random.choice(suited)
@@ -137,40 +139,40 @@ POSTING: dict[PostingRule, Callable[[Random, list[list[Action]]], None]] = {
 }
 
 
-def _changed(made: Built, change: Callable[[list[list[Action]]], None]) -> tuple[ActionRow, ...]:
-    rows = [[action for cell in row for action in cell] for row in made.rows]
+def _changed(built: Built, change: Callable[[list[list[Action]]], None]) -> tuple[ActionRow, ...]:
+    rows = [[action for cell in row for action in cell] for row in built.rows]
     change(rows)
     return tuple(tuple((action,) for action in row) for row in rows)
 
 
 @examples(80)
 @given(built())
-def test_an_order_as_appended_keeps_all_rules(made: Built) -> None:
-    assert posting_faults(made.schedule.pipeline, made.rows) == []
+def test_an_order_as_appended_keeps_all_rules(built: Built) -> None:
+    assert posting_faults(built.schedule.pipeline, built.rows) == []
 
 
 @pytest.mark.parametrize("rule", POSTING)
 @examples(40)
-@given(made=built(), seed=SEEDS)
-def test_breaking_a_rule_of_posts_reports_it(rule: PostingRule, made: Built, seed: int) -> None:
-    rows = _changed(made, lambda given: POSTING[rule](Random(seed), given))
-    assert rule in {one.rule for one in posting_faults(made.schedule.pipeline, rows)}
+@given(built=built(), seed=SEEDS)
+def test_breaking_a_rule_of_posts_reports_it(rule: PostingRule, built: Built, seed: int) -> None:
+    rows = _changed(built, lambda posts: POSTING[rule](Random(seed), posts))
+    assert rule in {fault.rule for fault in posting_faults(built.schedule.pipeline, rows)}
 
 
 @examples(40)
-@given(made=built(), seed=SEEDS)
-def test_a_post_that_is_missing(made: Built, seed: int) -> None:
-    rows = _changed(made, lambda given: _removed(Random(seed), given))
-    found = {one.rule for one in posting_faults(made.schedule.pipeline, rows)}
-    assert PostingRule.ONCE in found
+@given(built=built(), seed=SEEDS)
+def test_a_post_that_is_missing(built: Built, seed: int) -> None:
+    rows = _changed(built, lambda posts: _removed(Random(seed), posts))
+    reported = {fault.rule for fault in posting_faults(built.schedule.pipeline, rows)}
+    assert PostingRule.ONCE in reported
 
 
 @examples(80)
 @given(built(), SEEDS)
-def test_faults_are_found_exactly_where_a_simulation_stops(made: Built, seed: int) -> None:
+def test_faults_are_found_exactly_where_a_simulation_stops(built: Built, seed: int) -> None:
     """Two neighbours of a row change places; what still runs to its end keeps all rules."""
-    random, pipeline = Random(seed), made.schedule.pipeline
-    rows = [list(row) for row in made.rows]
+    random, pipeline = Random(seed), built.schedule.pipeline
+    rows = [list(row) for row in built.rows]
     for _ in range(random.randint(1, 4)):
         row = random.choice(rows)
         place = random.randrange(len(row) - 1)
@@ -200,7 +202,7 @@ def _rows(*lines: str) -> tuple[ActionRow, ...]:
     def action(text: str) -> Action:
         return Action(ActionKind(text[1:-1]), int(text[0]), int(text[-1]))
 
-    return tuple(tuple((action(one),) for one in line.split()) for line in lines)
+    return tuple(tuple((action(word),) for word in line.split()) for line in lines)
 
 
 def test_orders_that_do_not_match() -> None:
@@ -224,7 +226,7 @@ def test_orders_that_do_not_match() -> None:
     ]
     crossed = "1RECV_F0 1F0 1RECV_F1 1F1 1BW0 1SEND_B0 1BW1 1SEND_B1"
     late = "0F0 0SEND_F0 0RECV_B0 0BW0 0F1 0SEND_F1 0RECV_B1 0BW1"
-    assert [one.split(":")[0] for one in faults(late, crossed)] == ["matching-order"]
+    assert [fault.split(":")[0] for fault in faults(late, crossed)] == ["matching-order"]
     # both ends agree, and each waits for what the other does behind its own wait
     waits = "1RECV_F0 1F0 1F1 1BW0 1SEND_B0 1RECV_F1 1BW1 1SEND_B1"
     assert faults("0F0 0SEND_F0 0RECV_B0 0BW0 0F1 0SEND_F1 0RECV_B1 0BW1", waits) == [

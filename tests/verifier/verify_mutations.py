@@ -55,11 +55,11 @@ def unknown(random: Random, schedule: Schedule) -> Broken:
 def duplicate(random: Random, schedule: Schedule) -> Broken:
     """Run an operation again, or a full backward besides B and W, after everything else."""
     rows = table(schedule)
-    again = random.choice(rows)
-    kind = BW if again[0] in (B, W) and random.random() < 0.5 else again[0]
-    duration = schedule.pipeline.ticks.durations[kind][again[1]]
-    again = (kind, *again[1:4], 0, duration, again[6], ALONE)
-    return _with(limited(schedule, None), [*rows, _at(again, _makespan(rows))])
+    copy = random.choice(rows)
+    kind = BW if copy[0] in (B, W) and random.random() < 0.5 else copy[0]
+    duration = schedule.pipeline.ticks.durations[kind][copy[1]]
+    copy = (kind, *copy[1:4], 0, duration, copy[6], ALONE)
+    return _with(limited(schedule, None), [*rows, _at(copy, _makespan(rows))])
 
 
 def missing(random: Random, schedule: Schedule) -> Broken:
@@ -75,8 +75,8 @@ def wrong_device(random: Random, schedule: Schedule) -> Broken:
     rows = [row for row in _alone(schedule) if row[:2] == (F, 0) and row[6] == 0]
     assume(rows)
     row = random.choice(rows)
-    other = (row[3] + random.randrange(1, devices)) % devices
-    return _front(schedule, [(row, _change(row, device=other))])
+    wrong = (row[3] + random.randrange(1, devices)) % devices
+    return _front(schedule, [(row, _change(row, device=wrong))])
 
 
 def duration(random: Random, schedule: Schedule) -> Broken:
@@ -84,9 +84,9 @@ def duration(random: Random, schedule: Schedule) -> Broken:
     rows = table(schedule)
     row = random.choice([row for row in rows if row[4] < row[5]])
     end = random.randrange(row[4], row[5])
-    for place, other in enumerate(rows):
-        if other == row or (other[7] == row[7] != ALONE):
-            rows[place] = (*other[:5], end, *other[6:])
+    for place, later in enumerate(rows):
+        if later == row or (later[7] == row[7] != ALONE):
+            rows[place] = (*later[:5], end, *later[6:])
     return _with(schedule, rows)
 
 
@@ -134,12 +134,12 @@ def overlap(random: Random, schedule: Schedule) -> Broken:
     """Run two first forwards of one device at the front, at the same time or one tick apart."""
     rows = [row for row in _alone(schedule) if row[:2] == (F, 0) and row[6] == 0]
     assume(rows)
-    one = random.choice(rows)
-    others = [row for row in rows if row[3] == one[3] and row != one]
-    assume(others)
-    other = random.choice(others)
-    late = random.randrange(one[5] - one[4])
-    return _front(schedule, [(one, one), (other, _at(other, late))], late)
+    first = random.choice(rows)
+    same_device = [row for row in rows if row[3] == first[3] and row != first]
+    assume(same_device)
+    delayed = random.choice(same_device)
+    late = random.randrange(first[5] - first[4])
+    return _front(schedule, [(first, first), (delayed, _at(delayed, late))], late)
 
 
 def memory(random: Random, schedule: Schedule) -> Broken:
@@ -181,7 +181,7 @@ def transfer(random: Random, schedule: Schedule) -> Broken:
     chosen = random.choice(rows)
     last = _makespan(table(schedule))
     length = chosen[6] - chosen[5]
-    other = (chosen[4] + 1) % schedule.pipeline.num_devices
+    wrong = (chosen[4] + 1) % schedule.pipeline.num_devices
     changed = random.choice(
         (
             [row for row in rows if row != chosen],
@@ -189,10 +189,10 @@ def transfer(random: Random, schedule: Schedule) -> Broken:
             [*rows, (chosen[0], chosen[1], -1, *chosen[3:])],
             [*rows, (chosen[0], chosen[1], schedule.pipeline.batches, *chosen[3:])],
             [*rows, (chosen[0], schedule.pipeline.num_stages, *chosen[2:])],
-            [*rows, (*chosen[:4], other, *chosen[5:])],
+            [*rows, (*chosen[:4], wrong, *chosen[5:])],
         )
     )
-    assume(other != chosen[4])
+    assume(wrong != chosen[4])
     return _with(schedule, table(schedule), changed)
 
 
@@ -203,7 +203,7 @@ def transfer_time(random: Random, schedule: Schedule) -> Broken:
     row = random.choice(rows)
     end = random.randrange(row[5], row[6])
     rows = transfer_table(schedule)
-    changed = [(*one[:6], end, *one[7:]) if one == row else one for one in rows]
+    changed = [(*sent[:6], end, *sent[7:]) if sent == row else sent for sent in rows]
     return _with(schedule, table(schedule), changed)
 
 
@@ -213,9 +213,9 @@ def send_order(random: Random, schedule: Schedule) -> Broken:
     assume(rows)
     row = random.choice(rows)
     length = row[6] - row[5] + 1
-    moved = [_sent_at(one, one[5] + length) for one in rows if one != row]
-    later = [_at(one, one[4] + length) for one in table(schedule)]
-    return _with(limited(schedule, None), later, [*moved, _sent_at(row, 0)])
+    sent_later = [_sent_at(sent, sent[5] + length) for sent in rows if sent != row]
+    later = [_at(op_row, op_row[4] + length) for op_row in table(schedule)]
+    return _with(limited(schedule, None), later, [*sent_later, _sent_at(row, 0)])
 
 
 def receive_order(random: Random, schedule: Schedule) -> Broken:
@@ -223,9 +223,9 @@ def receive_order(random: Random, schedule: Schedule) -> Broken:
     rows = transfer_table(schedule)
     assume(rows)
     row = random.choice(rows)
-    last = max(_makespan(table(schedule)), *(one[6] for one in rows))
-    moved = _sent_at(row, last + 1)
-    return _with(schedule, table(schedule), [moved if one == row else one for one in rows])
+    last = max(_makespan(table(schedule)), *(sent[6] for sent in rows))
+    received = _sent_at(row, last + 1)
+    return _with(schedule, table(schedule), [received if sent == row else sent for sent in rows])
 
 
 def link_overlap(random: Random, schedule: Schedule) -> Broken:
@@ -234,13 +234,13 @@ def link_overlap(random: Random, schedule: Schedule) -> Broken:
     moves = []
     for row in rows:
         begin = _sent(schedule, row)
-        moved = _sent_at(row, begin)
-        others = (one for one in rows if one != row)
-        if begin < row[5] and any(_beside(schedule, one, moved) for one in others):
-            moves.append((row, moved))
+        earlier = _sent_at(row, begin)
+        rest = (sent for sent in rows if sent != row)
+        if begin < row[5] and any(_beside(schedule, second, earlier) for second in rest):
+            moves.append((row, earlier))
     assume(moves)
-    row, moved = random.choice(moves)
-    changed = [moved if one == row else one for one in transfer_table(schedule)]
+    row, earlier = random.choice(moves)
+    changed = [earlier if sent == row else sent for sent in transfer_table(schedule)]
     return _with(schedule, table(schedule), changed)
 
 
@@ -248,8 +248,12 @@ def _sent(schedule: Schedule, row: tuple[int, ...]) -> int:
     """End of the operation whose result a transfer carries."""
     kinds = (F,) if row[0] == F else (B, BW)
     name = (*row[1:3], row[7])
-    same = (one for one in table(schedule) if one[0] in kinds and (*one[1:3], one[6]) == name)
-    return next(one[5] for one in same)
+    same = (
+        op_row
+        for op_row in table(schedule)
+        if op_row[0] in kinds and (*op_row[1:3], op_row[6]) == name
+    )
+    return next(op_row[5] for op_row in same)
 
 
 def _sent_at(row: tuple[int, ...], begin: int) -> tuple[int, ...]:
@@ -257,9 +261,9 @@ def _sent_at(row: tuple[int, ...], begin: int) -> tuple[int, ...]:
     return (*row[:5], begin, begin + row[6] - row[5], *row[7:])
 
 
-def _beside(schedule: Schedule, row: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    one, two = (link_of(schedule.pipeline, *each[3:5]) for each in (row, other))
-    return bool(one == two) and max(row[5], other[5]) < min(row[6], other[6])
+def _beside(schedule: Schedule, row: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    first_link, two = (link_of(schedule.pipeline, *each[3:5]) for each in (row, second))
+    return bool(first_link == two) and max(row[5], second[5]) < min(row[6], second[6])
 
 
 def auxiliary_operation(random: Random, schedule: Schedule) -> Broken:
@@ -267,21 +271,21 @@ def auxiliary_operation(random: Random, schedule: Schedule) -> Broken:
     rows = auxiliary_table(schedule)
     row = random.choice(rows)
     last = schedule.metrics.makespan_ticks
-    again = (*row[:3], last, last + row[4] - row[3], *row[5:])
-    left = [one for one in rows if one != row]
-    return _with_auxiliary(schedule, random.choice(([*rows, again], left)))
+    copy = (*row[:3], last, last + row[4] - row[3], *row[5:])
+    left = [auxiliary for auxiliary in rows if auxiliary != row]
+    return _with_auxiliary(schedule, random.choice(([*rows, copy], left)))
 
 
 def auxiliary_time(random: Random, schedule: Schedule) -> Broken:
     """End an optimizer too late."""
     row = random.choice([row for row in auxiliary_table(schedule) if row[0] == OPTIMIZER])
-    return _moved(schedule, row, (*row[:4], row[4] + random.randint(1, 5), *row[5:]))
+    return _replace_auxiliary(schedule, row, (*row[:4], row[4] + random.randint(1, 5), *row[5:]))
 
 
 def unshard_order(random: Random, schedule: Schedule) -> Broken:
     """Gather weights after everything else."""
     row = random.choice([row for row in auxiliary_table(schedule) if row[0] == UNSHARD])
-    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan_ticks))
+    return _replace_auxiliary(schedule, row, _auxiliary_at(row, schedule.metrics.makespan_ticks))
 
 
 def gradient_sync_order(random: Random, schedule: Schedule) -> Broken:
@@ -300,18 +304,23 @@ def collective_overlap(random: Random, schedule: Schedule) -> Broken:
     """Run a sync while another one of its device ends; optimizers move out of the way."""
     rows = auxiliary_table(schedule)
     syncs = [row for row in rows if row[0] == SYNC]
-    pairs = [(one, two) for one in syncs for two in syncs if one[2] == two[2] and one[4] <= two[3]]
+    pairs = [
+        (first, second)
+        for first in syncs
+        for second in syncs
+        if first[2] == second[2] and first[4] <= second[3]
+    ]
     assume(pairs)
     early, late = random.choice(pairs)
-    moved = _auxiliary_at(early, late[4] - 1)
-    others = [row for row in syncs if row[2] == late[2] and row[3] >= late[4]]
-    assume(not others)
-    by = moved[4] - moved[3]
-    found = [
-        moved if row == early else _auxiliary_at(row, row[3] + by) if row[0] == OPTIMIZER else row
+    earlier = _auxiliary_at(early, late[4] - 1)
+    same_queue = [row for row in syncs if row[2] == late[2] and row[3] >= late[4]]
+    assume(not same_queue)
+    by = earlier[4] - earlier[3]
+    changed = [
+        earlier if row == early else _auxiliary_at(row, row[3] + by) if row[0] == OPTIMIZER else row
         for row in rows
     ]
-    return _with_auxiliary(schedule, found)
+    return _with_auxiliary(schedule, changed)
 
 
 def offload_order(random: Random, schedule: Schedule) -> Broken:
@@ -323,7 +332,7 @@ def offload_order(random: Random, schedule: Schedule) -> Broken:
 def reload_order(random: Random, schedule: Schedule) -> Broken:
     """Move an activation back after everything else."""
     row = random.choice([row for row in auxiliary_table(schedule) if row[0] == RELOAD])
-    return _moved(schedule, row, _auxiliary_at(row, schedule.metrics.makespan_ticks))
+    return _replace_auxiliary(schedule, row, _auxiliary_at(row, schedule.metrics.makespan_ticks))
 
 
 def host_overlap(random: Random, schedule: Schedule) -> Broken:
@@ -344,15 +353,17 @@ def host_overlap(random: Random, schedule: Schedule) -> Broken:
     ]
     assume(pairs)
     late, early = random.choice(pairs)
-    return _moved(schedule, late, _auxiliary_at(late, early[4] - 1))
+    return _replace_auxiliary(schedule, late, _auxiliary_at(late, early[4] - 1))
 
 
 def _with_auxiliary(schedule: Schedule, rows: Iterable[tuple[int, ...]]) -> Broken:
     return Broken(from_tables(schedule.pipeline, table(schedule), auxiliary=rows))
 
 
-def _moved(schedule: Schedule, row: tuple[int, ...], moved: tuple[int, ...]) -> Broken:
-    rows = [moved if one == row else one for one in auxiliary_table(schedule)]
+def _replace_auxiliary(
+    schedule: Schedule, row: tuple[int, ...], changed: tuple[int, ...]
+) -> Broken:
+    rows = [changed if auxiliary == row else auxiliary for auxiliary in auxiliary_table(schedule)]
     return _with_auxiliary(schedule, rows)
 
 
@@ -362,12 +373,13 @@ def _auxiliary_at(row: tuple[int, ...], time: int) -> tuple[int, ...]:
 
 def _auxiliary_first(schedule: Schedule, row: tuple[int, ...]) -> Broken:
     """Run an auxiliary operation at the front, all others later."""
-    room = row[4] - row[3]
-    rows = [_at(one, one[4] + room) for one in table(schedule)]
-    others = [
-        _auxiliary_at(one, 0 if one == row else one[3] + room) for one in auxiliary_table(schedule)
+    delay = row[4] - row[3]
+    rows = [_at(op_row, op_row[4] + delay) for op_row in table(schedule)]
+    auxiliary = [
+        _auxiliary_at(op_row, 0 if op_row == row else op_row[3] + delay)
+        for op_row in auxiliary_table(schedule)
     ]
-    return Broken(from_tables(schedule.pipeline, rows, auxiliary=others))
+    return Broken(from_tables(schedule.pipeline, rows, auxiliary=auxiliary))
 
 
 GRADIENTS = frozenset(
@@ -449,8 +461,8 @@ def _front(schedule: Schedule, moves: list[tuple[TableRow, TableRow]], late: int
 
     The last one starts at `late`, the others at 0.
     """
-    room = late + sum(row[5] - row[4] for row, _ in moves)
+    delay = late + sum(row[5] - row[4] for row, _ in moves)
     gone = [row for row, _ in moves]
-    rows = [_at(row, row[4] + room) for row in table(schedule) if row not in gone]
-    moved = [_at(row, 0) for _, row in moves[:-1]] + [_at(moves[-1][1], late)]
-    return _with(limited(schedule, None), [*rows, *moved])
+    rows = [_at(row, row[4] + delay) for row in table(schedule) if row not in gone]
+    in_front = [_at(row, 0) for _, row in moves[:-1]] + [_at(moves[-1][1], late)]
+    return _with(limited(schedule, None), [*rows, *in_front])

@@ -36,7 +36,7 @@ def findings(schedule: Schedule) -> Counter[Finding]:
     """Every violation of a schedule, claims aside."""
     pipeline, rows = schedule.pipeline, _sorted(table(schedule))
     named = [row for row in rows if _named(pipeline, row)]
-    found = [
+    violations = [
         *_strangers(pipeline, rows),
         *_counts(pipeline, named),
         *_single_rows(pipeline, named),
@@ -44,7 +44,7 @@ def findings(schedule: Schedule) -> Counter[Finding]:
         *_overlaps(sane(schedule)),
         *_memory(pipeline, sane(schedule)),
     ]
-    return Counter(found)
+    return Counter(violations)
 
 
 def sane(schedule: Schedule) -> list[TableRow]:
@@ -79,18 +79,18 @@ def busy_and_span(schedule: Schedule) -> tuple[list[int], int, int]:
 def partner(row: TableRow, rows: list[TableRow]) -> TableRow | None:
     """The other row of a pair: one of two with its number, an F and a backward, of different
     microbatches."""
-    same = [other for other in rows if other[7] == row[7] != ALONE]
+    same = [candidate for candidate in rows if candidate[7] == row[7] != ALONE]
     if len(same) != 2 or same[0][2] == same[1][2]:
         return None
-    if sorted(other[0] == F for other in same) != [False, True] or any(o[0] == W for o in same):
+    if sorted(member[0] == F for member in same) != [False, True] or any(o[0] == W for o in same):
         return None
     return same[1] if row == same[0] else same[0]
 
 
 def joined(row: TableRow, rows: list[TableRow]) -> bool:
     """Whether a row runs as one with its partner."""
-    other = partner(row, rows)
-    return other is not None and other[3:6] == row[3:6]
+    paired = partner(row, rows)
+    return paired is not None and paired[3:6] == row[3:6]
 
 
 def _named(pipeline: Pipeline, row: TableRow) -> bool:
@@ -154,10 +154,12 @@ def _single_rows(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]
             yield _fault(Rule.PAIR, row)
         if 0 <= device < pipeline.num_devices and device != pipeline.device(stage, microbatch):
             yield _fault(Rule.DEVICE, row)
-        other = partner(row, named)
+        paired = partner(row, named)
         group = [op_of(row)]
-        if other is not None and pipeline.device(stage, microbatch) == pipeline.device(*other[1:3]):
-            group.append(op_of(other))
+        if paired is not None and pipeline.device(stage, microbatch) == pipeline.device(
+            *paired[1:3]
+        ):
+            group.append(op_of(paired))
         if end - start != duration_of(pipeline, group):
             yield _fault(Rule.DURATION, row)
         if start < 0 or not _timed(row):
@@ -204,8 +206,8 @@ def _overlaps(rows: list[TableRow]) -> Iterator[Finding]:
             yield _fault(Rule.OVERLAP, row)
 
 
-def _conflict(row: TableRow, other: TableRow) -> bool:
-    (start, end), (start2, end2) = row[4:6], other[4:6]
+def _conflict(row: TableRow, second: TableRow) -> bool:
+    (start, end), (start2, end2) = row[4:6], second[4:6]
     if start == end or start2 == end2:
         return start2 < start < end2 or start < start2 < end
     return max(start, start2) < min(end, end2)

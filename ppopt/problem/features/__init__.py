@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 
 
 def draft_of(pipeline: Pipeline, backward: BackwardKind, *, all_resources: bool) -> InstanceDraft:
-    """All operations of a pipeline; or what devices compute, and all else the delay it causes."""
+    """The draft of all operations of a pipeline, or of compute alone with all else as delays."""
     draft = InstanceDraft(pipeline, backward, all_resources)
     add_compute(draft)
     if all_resources:

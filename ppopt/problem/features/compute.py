@@ -1,4 +1,4 @@
-"""What devices compute: F, B, W and BW of every stage, route and slice, for every microbatch.
+"""Compute: F, B, W and BW of every stage, route and slice, for every microbatch.
 
     F(s-1, j) -> F(s, j)      activations arrive
     X(s+1, j) -> X(s, j)      gradients arrive; X is B or BW
@@ -6,10 +6,10 @@
     B(s, j)   -> W(s, j)
 
 A class of operations that a frozen stage does not have (`Pipeline.has_operations`) has size 0, and
-none waits for it. These are the rules of synchronous pipeline training (zero-bubble paper, arXiv
-2401.10241, section 2). Slices of a microbatch along the sequence keep causal order at every stage
-(Seq1F1B, arXiv 2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q after X
-of slice q + 1.
+no class waits for it. These are the rules of synchronous pipeline training (zero-bubble paper,
+arXiv 2401.10241, section 2). Slices of a microbatch along the sequence keep causal order at every
+stage (Seq1F1B, arXiv 2406.03488, section 3.2): F of slice q after F of slice q - 1, X of slice q
+after X of slice q + 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS: dict[BackwardKind, tuple[tuple[OpKind | None, ...], ...]] = {
     BackwardKind.WHOLE: ((OpKind.F,), (OpKind.BW,)),
     BackwardKind.MIXED: ((OpKind.F,), (OpKind.B, OpKind.BW), (OpKind.W, None)),
 }
-"""Kinds of every row, by mode: if there is a choice, first split, then whole."""
+"""Kinds of every row, by mode: if there is a choice, split first, then whole."""
 ROW_OF = {OpKind.F: FORWARD, OpKind.B: BACKWARD, OpKind.BW: BACKWARD, OpKind.W: WEIGHT}
 
 
@@ -78,22 +78,22 @@ def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
 
 
 def compute_mode(ticks: Ticks, kind: OpKind, stage: int, *, with_host: bool) -> Mode:
-    """The mode of an operation of these costs, beside moves to the host (`with_host`) or alone."""
+    """The mode of an operation; `with_host`: moves to the host are operations of their own."""
     in_pair, _ = ticks.memory_amounts(kind, stage, with_host=with_host)
     allocates, frees = ticks.memory_amounts_alone(kind, stage, with_host=with_host)
     return Mode(kind, ticks.durations[kind][stage], allocates, frees, in_pair - allocates)
 
 
-Numbers = dict[tuple[int, int, int, int], int]
-"""Number of a class that has operations, by row, route, slice and stage."""
-Place = tuple[int, int, int]
+ClassIds = dict[tuple[int, int, int, int], int]
+"""Id of a class that has operations, by row, route, slice and stage."""
+Position = tuple[int, int, int]
 """Route, slice and stage."""
 
 
 def _precedence(
-    draft: InstanceDraft, class_ids: Numbers, row: int, position: Place
+    draft: InstanceDraft, class_ids: ClassIds, row: int, position: Position
 ) -> Iterator[Precedence]:
-    """What an operation waits for on its own device, whatever stage hands it data."""
+    """Operations of the same stage that an operation waits for."""
     route, slice_index, stage = position
     after = class_ids[row, *position]
     if row != FORWARD:
@@ -104,9 +104,9 @@ def _precedence(
 
 
 def _handovers(
-    draft: InstanceDraft, class_ids: Numbers, row: int, position: Place
+    draft: InstanceDraft, class_ids: ClassIds, row: int, position: Position
 ) -> Iterator[Handover]:
-    """What an operation gets from the stage before it, or as a backward from the one after it."""
+    """Data that an operation gets from the previous stage, or a backward from the next one."""
     route, slice_index, stage = position
     ticks = draft.pipeline.ticks
     source = stage - 1 if row == FORWARD else stage + 1

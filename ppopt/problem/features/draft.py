@@ -19,18 +19,19 @@ from ppopt.problem.resources import Resource, resources_of
 
 @dataclass
 class InstanceDraft:
-    """Classes and precedence so far; numbers are places in these lists."""
+    """Classes and precedence so far; ids are indices into these lists."""
 
     pipeline: Pipeline
     backward: BackwardKind
     all_resources: bool
-    """Whether it has all resources; else those of compute."""
+    """Whether the draft has all resources; otherwise only compute."""
     classes: list[OperationClass] = field(default_factory=list)
     precedence: list[Precedence] = field(default_factory=list)
     handovers: list[Handover] = field(default_factory=list)
-    """What crosses from device to device: links decide what it waits for."""
+    """Data that goes from device to device: links decide what it waits for."""
     dispatch_rules: tuple[DispatchRule, ...] = ()
-    """Rules by which links serve a strategy that gives no order of transfers: the best is kept."""
+    """Rules by which links serve a strategy that gives no order of transfers: the best result
+    counts."""
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
@@ -39,7 +40,7 @@ class InstanceDraft:
         return resources if self.all_resources else resources[: self.pipeline.num_devices]
 
     def resource_ids(self, kind: ResourceKind) -> dict[tuple[int, ...], int]:
-        """Numbers of the resources of a kind by their devices, the first of two; links by way."""
+        """Ids of the resources of a kind by their devices: the first of two, links by direction."""
         numbers: dict[tuple[int, ...], int] = {}
         for resource_id, resource in enumerate(self.resources):
             if resource.kind is kind:

@@ -1,22 +1,22 @@
-"""Work around the microbatches of a step: unshard, gradient sync and optimizer.
+"""Work before and after the microbatches of a step: unshard, gradient sync and optimizer.
 
     UNSHARD(s) -> F(s, j)                    weights are gathered before the first F (FSDP)
     W(s, j) or BW(s, j) -> GRADIENT_SYNC(s)  gradients are reduced after the last of them
     GRADIENT_SYNC(s) -> OPTIMIZER(d)         for all stages s of device d; with a barrier, for all
                                              stages of all devices
 
-Optimizers wait for no frozen stage (`ppopt.problem.frozen`), and a device of frozen stages alone
+Optimizers wait for no frozen stage (`ppopt.problem.frozen`), and a device with only frozen stages
 has none. Unshard and gradient sync run on the collective queue of their device, one at a time; the
-optimizer of a device is one operation of its compute. Gathered weights are held from the start of
-UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). If a pipeline has any
-unshard time or memory, every stage has the operation; the same holds of the sync. If it has
-optimizer time, every device that trains a stage has an optimizer.
+optimizer of a device is one operation of its compute. Gathered weights are live from the start of
+UNSHARD to the end of GRADIENT_SYNC (arXiv 2304.11277, section 3.2). If a pipeline has any unshard
+time or memory, every stage has the operation; the same holds for the sync. If it has optimizer
+time, every device that trains a stage has an optimizer.
 
-If memory does not matter, UNSHARDs of one route and device run in the order of stages. This
-loses nothing. Let UNSHARD(t) come before UNSHARD(s), s < t. F(s, j) comes before F(t, j), so no F
-of t starts before UNSHARD(s) ends. Move UNSHARD(t) right behind UNSHARD(s): it ends when that
-ended before, and all between the two ends earlier. Memory does not matter either where a device has
-one route and two stages: it holds nothing else until F(s, 0) starts.
+If memory does not matter, UNSHARDs of one route and device run in the order of stages. This loses
+nothing. Let UNSHARD(t) come before UNSHARD(s), s < t. F(s, j) comes before F(t, j), so no F of t
+starts before UNSHARD(s) ends. Move UNSHARD(t) directly after UNSHARD(s): it ends when UNSHARD(s)
+ended before, and all operations between the two end earlier. Memory does not matter either if a
+device has one route and two stages: nothing else is live until F(s, 0) starts.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
 
 MAX_STAGES_IN_ORDER = 2
-"""Stages of a device whose unshards run in order whatever their memory."""
+"""Maximum number of stages of a device whose unshards run in order whatever their memory."""
 Key = tuple[int, int]
 """Route and stage."""
 
 
 def add_gradient_work(draft: InstanceDraft) -> None:
-    """Add the operations that a pipeline has around its microbatches."""
+    """Add the operations that a pipeline runs before and after its microbatches."""
     pipeline = draft.pipeline
     if not pipeline.has_gradient_work:
         return
@@ -88,15 +88,17 @@ def add_gradient_work(draft: InstanceDraft) -> None:
 
 
 def gathered_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
-    """Gathered weights that a device holds throughout, beside all it computes, in the user's unit.
+    """Gathered weights that are live during all compute of each device, in the user's unit.
 
-    None if a stage of the device runs no backward: its weights go after its last F. Else those
-    of its lowest stage, on two routes the lesser of both: F and B of the device stand between the
-    first F and the last W or BW of that stage, and a W of another stage that comes later only gives
-    memory back. None if such a W has workspace. Of one route, where F alone takes memory
-    and keeps all it takes, those of all its stages. Until the last of these has begun, no backward
-    has, so the device holds less than then; once one has closed, no F is left, so memory only
-    falls. So a schedule within the limit stays within it with all of them held from 0 to the end.
+    - If a stage of the device runs no backward: 0, because its weights are freed after its last F.
+    - If the device has one stage, or one route on which only F allocates memory and retains all of
+      it: the weights of all its stages. Until the last of them is gathered, no backward has run, so
+      live memory is below its later level. Once the first of them is freed, no F remains, so live
+      memory only falls. So a schedule within the limit stays within it if all of them are live from
+      0 to the end.
+    - Otherwise: the weights of its lowest stage, on two routes the smaller of both. All F and B of
+      the device run between the stage's first F and last W or BW. A later W of another stage can
+      only free memory; if such a W has workspace, the result is 0.
     """
     if not any(pipeline.costs.unshard_memory):
         return (Fraction(0),) * pipeline.num_devices
@@ -104,7 +106,7 @@ def gathered_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
 
 
 def is_gathered_exact(pipeline: Pipeline) -> bool:
-    """Whether every device holds all its gathered weights throughout, as far as limits can tell."""
+    """Whether `gathered_throughout` counts all gathered weights of every device."""
     none = not any(pipeline.costs.unshard_memory)
     if not all(pipeline.has_operations[OpKind.B]):
         return none
@@ -137,9 +139,9 @@ def _gathered_by(pipeline: Pipeline, device: int) -> Fraction:
 
 
 def without_gradient_work(pipeline: Pipeline) -> Pipeline:
-    """The pipeline without it; what devices hold of it throughout is off their limits.
+    """The relaxation without this work, its limits reduced by `gathered_throughout`.
 
-    A relaxation, in the same ticks of time: any schedule without this work is one of that pipeline.
+    It has the same ticks of time. Any schedule, without this work, is one of that pipeline.
     """
     if not pipeline.has_gradient_work:
         return pipeline
@@ -165,7 +167,7 @@ def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:
 def _before_compute(
     draft: InstanceDraft, unshard: dict[Key, int], host: dict[Key, int]
 ) -> Iterator[Precedence]:
-    """F after the unshard of its stage, and unshards of a device and route in order of stages."""
+    """F after the unshard of its stage; unshards of a device and route in order of stages."""
     for key, class_id in unshard.items():
         for slice_index in range(draft.pipeline.num_slices):
             yield Precedence(class_id, _class_id(draft, 0, key, slice_index), 0)
@@ -180,9 +182,9 @@ def _before_compute(
 
 
 def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
-    """Classes of which the last operation of a stage is one, of slices all of them.
+    """Classes that may have the last operation of a stage, of all slices.
 
-    That is W or BW, B where W may be absent or the stage has none, and F where it has no backward.
+    That is W or BW; B if W may be absent or the stage has no W; F if it has no backward.
     """
     slices = range(draft.pipeline.num_slices)
     rows = [
@@ -195,7 +197,7 @@ def _last_classes(draft: InstanceDraft, key: Key) -> list[int]:
 
 
 def _class_id(draft: InstanceDraft, row: int, key: Key, slice_index: int) -> int:
-    """Number of a class of compute (`Instance.number`)."""
+    """Id of a class of compute (`Instance.class_id`)."""
     pipeline, (route, stage) = draft.pipeline, key
     return (
         (row * pipeline.routes + route) * pipeline.num_slices + slice_index

@@ -1,9 +1,9 @@
-"""Microbatches and slices that differ: an operation has the times and memory of its own.
+"""Microbatches and slices that differ: every operation has its own times and memory.
 
-All operations of a class are of one slice, and have its factor on times. If microbatches differ,
-every operation has the factors of its own, and the modes of the class itself are those of a
-microbatch with the smallest factors, on times and on memory: what they say holds at least for every
-operation of the class.
+All operations of a class belong to one slice, and have its factor on times. If microbatches differ,
+every operation also has its own factors. The modes of the class itself are then those of a
+microbatch with the smallest factors on times and on memory: lower bounds for every operation of the
+class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MakeMode = Callable[[Ticks], Mode]
 
 
 def add_microbatches(draft: InstanceDraft) -> None:
-    """Give every class of one operation per microbatch the modes of its slice, or of each."""
+    """Set the modes of every class of one operation per microbatch: of its slice, or of each."""
     pipeline = draft.pipeline
     if not pipeline.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
         return
@@ -49,7 +49,7 @@ def add_microbatches(draft: InstanceDraft) -> None:
 
 
 def _maker(draft: InstanceDraft, op_class: OperationClass, mode: Mode | None) -> MakeMode | None:
-    """Makes a mode from the costs of a microbatch; None if it does not depend on it."""
+    """A function from the costs of a microbatch to a mode; None if the mode is the same for all."""
     stage, kind = op_class.stage, None if mode is None else mode.kind
     if isinstance(kind, OpKind):
         with_host = draft.all_resources

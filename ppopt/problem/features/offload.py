@@ -1,12 +1,12 @@
-"""Offload: activations move to the host after F, and come back before the backward.
+"""Offload: activations move to the host after F, and back before the backward.
 
     F(s, j) -> OFFLOAD(s, j) -> RELOAD(s, j) -> X(s, j)      X is B or BW
 
-OFFLOAD gives its memory back at its end, and RELOAD takes it at its start. Each way of a device and
-its host moves one activation at a time; where the link is shared, both ways together do.
+OFFLOAD frees its memory at its end, and RELOAD allocates it at its start. Each direction between a
+device and its host moves one activation at a time; on a shared link, both directions together do.
 
-Compute alone has a relaxation, in which the memory is given back as soon as F ends and taken when
-the backward starts (`ppopt.problem.costs.Ticks.kept`).
+Compute alone is a relaxation: the memory is freed as soon as F ends, and allocated when the
+backward starts (`ppopt.problem.costs.Ticks.retained`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ppopt.problem.pipeline import Pipeline
 
 
 def add_offload(draft: InstanceDraft) -> None:
-    """Add what moves between every device and its host."""
+    """Add the moves between every device and its host."""
     pipeline = draft.pipeline
     if not pipeline.has_offload:
         return
@@ -47,16 +47,16 @@ def add_offload(draft: InstanceDraft) -> None:
 
 
 def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
-    """The mode of a move of these costs."""
+    """The mode of a move to the host or back."""
     time, amount = (row[stage] for row in (ticks.costs.offload_time, ticks.costs.offload_memory))
     out = kind is AuxiliaryKind.OFFLOAD
     return Mode(kind, time, allocates=0 if out else amount, frees=amount if out else 0)
 
 
 def without_offload(pipeline: Pipeline) -> Pipeline:
-    """The relaxation in which nothing moves: F gives the memory back, and the backward takes it.
+    """The relaxation without moves: F frees the offloaded memory, and the backward allocates it.
 
-    What F gives back counts as workspace, so as much as that of the smallest microbatch.
+    The offloaded memory counts as workspace of F, with the factor of the smallest microbatch.
     """
     if not pipeline.has_offload:
         return pipeline

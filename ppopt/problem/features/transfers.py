@@ -1,9 +1,9 @@
-"""What crosses from device to device: delays, or transfers that links carry one at a time.
+"""Data between devices: delays, or transfers that links carry one at a time.
 
-The rules of the modes are in `ppopt.problem.link_mode`. If links are streams, all that two
-devices hand each other, both ways, runs on one link. Posting everything as early as the order of
-its link lets is best, so a transfer starts at the earliest when what it carries is there. If
-they are exclusive, each way has its own link.
+The rules of the modes are in `ppopt.problem.link_mode`. With streams, all that two devices send
+each other, both ways, runs on one link. It is best to post everything as early as the order of its
+link allows, so a transfer starts at the earliest when its data exists. With exclusive links, each
+direction has its own link.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ DISPATCH_RULES: dict[LinkMode, tuple[DispatchRule, ...]] = {
     LinkMode.STREAMS: ((Criterion.ARRIVAL,), (Criterion.NEED,)),
     LinkMode.EXCLUSIVE: ((Criterion.ARRIVAL, Criterion.MICROBATCH),),
 }
-"""How the links of a mode serve a strategy that gives no order: the best is kept."""
+"""How links serve a strategy that gives no order of transfers: the best result counts."""
 
 
 def add_delays(draft: InstanceDraft) -> None:
-    """Add that data arrive after their delay, whatever else is on the way."""
+    """Add that data arrives after its delay, whatever other data is sent."""
     draft.precedence += [
         Precedence(before, after, delay) for before, after, delay, _ in draft.handovers
     ]
 
 
 def add_transfers(draft: InstanceDraft) -> None:
-    """Add the transfers of a pipeline; where links are delays there are none."""
+    """Add the transfers of a pipeline; if links are delays, there are none."""
     if not draft.pipeline.has_links:
         add_delays(draft)
         return

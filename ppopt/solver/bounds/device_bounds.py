@@ -106,7 +106,7 @@ def infeasibility(instance: Instance) -> str | None:
     amounts = [instance.pipeline.memory_text(amount) for amount in (minima[device], limits[device])]
     everywhere = instance.pipeline.memory_text(max(minima))
     return (
-        f"device {device} needs {amounts[0]} even for one microbatch at a time, its limit is "
+        f"device {device} needs {amounts[0]} even for one microbatch at a time, and its limit is "
         f"{amounts[1]}; {_minimum_limit_text(instance)} {everywhere}"
         f"{_whole_backwards_text(instance, max(minima))}"
     )
@@ -124,8 +124,8 @@ def _minimum_limit_text(instance: Instance) -> str:
         and len(hosted[operation_class.route][operation_class.device]) > 1
     )
     if any(at_once) or not is_gathered_exact(instance.pipeline):
-        return "one that works on every device is at least"
-    return "the least limit that works on every device is"
+        return "a limit for all devices must be at least"
+    return "the minimum feasible limit for all devices is"
 
 
 def _whole_backwards_text(instance: Instance, split_minimum: int) -> str:
@@ -222,32 +222,26 @@ def one_device_bound(
             tail = min(delays.tail(stage) for delays, stage in lowest)
     gradient_comes_up = tail >= head_tail.tail
     head, tail = max(head, head_tail.head), max(tail, head_tail.tail)
-    proof = f"device {device} alone has {pipeline.time_text(work - saved)} of work"
+    parts = [f"{pipeline.time_text(work - saved)} of work"]
     if saved:
-        proof += ", all overlapped that can be,"
+        parts[0] += " (with all pairs overlapped that can be)"
     if head:
-        proof += f" after waiting {pipeline.time_text(head)} for its first input"
-    argument = Argument.ENDS if any(idle) else Argument.WORK
-    proof += _ends(pipeline, idle)
+        parts.append(f"{pipeline.time_text(head)} until its first input arrives")
+    if any(idle):
+        parts.append(_describe_idle(pipeline, idle))
     if tail and not gradient_comes_up:
-        proof += f", and {pipeline.time_text(tail)} for what follows its last operation"
+        parts.append(f"{pipeline.time_text(tail)} for what follows its last operation")
     elif tail:
-        proof += f", and {pipeline.time_text(tail)} for its last gradient to come up to stage 0"
+        parts.append(f"{pipeline.time_text(tail)} until its last gradient reaches stage 0")
+    proof = f"device {device} is the bottleneck: {' plus '.join(parts)}"
+    argument = Argument.ENDS if any(idle) else Argument.WORK
     value = head + work - saved + sum(idle) + tail
     return Bound(value, proof, Certificate(argument, (device,)))
 
 
-def _ends(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
-    """Text that says when a device must idle."""
-    parts = []
-    if idle.first:
-        parts.append(
-            f"{pipeline.time_text(idle.first)} before its first backward can come, when memory "
-            "holds no further forward"
-        )
-    if idle.last:
-        parts.append(
-            f"{pipeline.time_text(idle.last)} from its last forward to the backward of that "
-            "microbatch, when memory held too few others"
-        )
-    return f", and must idle {' and '.join(parts)}" if parts else ""
+def _describe_idle(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
+    """Text on where a device must idle, and why."""
+    places = {"before its first backward": idle.first, "after its last forward": idle.last}
+    times = [f"{pipeline.time_text(time)} {place}" for place, time in places.items() if time]
+    cause = "the memory limit forces it" if pipeline.limits else "microbatches are too few"
+    return f"idle time of {' and '.join(times)} ({cause})"

@@ -111,11 +111,14 @@ def microbatch_bound(problem: Problem, *, any_order: bool) -> Bound:
 
 def _proof(pipeline: Pipeline, stage: int, device: int, microbatch: int | None) -> str:
     if microbatch is None:
-        return f"device {device} works from its first input on, up to the last gradient from it"
+        return (
+            f"device {device} is the bottleneck: the way of the first microbatch to it, its work, "
+            "and the way of the last gradient back to stage 0"
+        )
     name = pipeline.order[microbatch] if isinstance(pipeline.order, tuple) else microbatch
     return (
-        f"microbatch {name} goes from stage {stage} to the last one and back, and device {device} "
-        "works on all others before it leaves or once it is back"
+        f"device {device} is the bottleneck: microbatch {name} travels from stage {stage} to the "
+        "last stage and back, and the device runs all others before or after that"
     )
 
 

@@ -27,38 +27,35 @@ SEARCHED: Mapping[Trait, str] = {
 """Traits of the problems whose orders a search by CP-SAT covers, and what it names besides the
 operations of compute."""
 RELAXED: Mapping[Trait, str] = {
-    Trait.MIXED: ", even with every backward split into B as long as the shorter of B and BW, and "
-    "W as long as what the shorter of BW and B + W leaves",
-    Trait.SHORT_PAIRS: ", even with every F and backward no longer than the shortest pair that it "
-    "can be in",
-    Trait.MICROBATCHES: ", even with every microbatch as short, and as small, as the smallest",
+    Trait.MIXED: ", even if every backward took its minimum time",
+    Trait.SHORT_PAIRS: ", even if every F and every backward were as short as its shortest "
+    "overlapped pair",
+    Trait.MICROBATCHES: ", even if every microbatch were as short and as small as the smallest",
 }
 """Traits that `Problem.relaxed` removes, and the text on its bounds."""
 DELAYED: Mapping[Trait, str] = {
-    Trait.LINKS: "; links that carry one transfer at a time only delay more than delays do, so "
-    "this bound of the delays holds for them",
+    Trait.LINKS: "; the bound ignores link contention, so it holds with contention too",
 }
 """Traits that only delay more, and the text on bounds of problems without them."""
 KINDS = {
-    BackwardKind.MIXED: "; every backward whole or split, whichever is better",
-    BackwardKind.SPLIT: "; of the schedules whose backwards are all split (--backward split)",
-    BackwardKind.WHOLE: "; of the schedules whose backwards are all whole (--backward whole)",
+    BackwardKind.MIXED: "; every backward is whole or split, whichever is better",
+    BackwardKind.SPLIT: "; for schedules whose backwards are all split (--backward split)",
+    BackwardKind.WHOLE: "; for schedules whose backwards are all whole (--backward whole)",
 }
 """Text on the schedules that a proof covers, by kind of backwards."""
 REDUCED = {
-    BackwardKind.SPLIT: "; all backwards split, which is never worse here (BW >= B + W, and B "
-    "takes no memory)",
-    BackwardKind.WHOLE: "; all backwards whole, which is never worse here (BW <= B)",
+    BackwardKind.SPLIT: "; all backwards are split into B and W; here this cannot be slower "
+    "(BW >= B + W, and B allocates nothing)",
+    BackwardKind.WHOLE: "; all backwards are whole; here this cannot be slower (BW <= B)",
 }
-"""Text on the kind of backward that is never worse, if both are allowed."""
+"""Text on the kind of backward that cannot be slower, if both are allowed."""
 
 
 def searched(problem: Problem) -> str:
-    """Text of a proof by search; the caller appends what was not found."""
+    """Text of a proof by search."""
     besides = "".join(text for trait, text in SEARCHED.items() if trait in problem.traits)
-    return (
-        f"CP-SAT searched all orders of the {problem.operations} operations{besides} and found none"
-    )
+    operations = f"{problem.operations} operations{besides}"
+    return f"CP-SAT searched all orders of the {operations} and found none faster"
 
 
 def delay_scope(problem: Problem) -> str:

@@ -93,8 +93,8 @@ class SubsetDP:
         while self.open and not budget.over and budget.affords(preparing):
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
-            part = budget.part(self._params.share)
-            closed = self._closed(devices, incumbent, part)
+            portion = budget.portion(self._params.share)
+            closed = self._closed(devices, incumbent, portion)
             raised = incumbent.bound.value > known
             if closed:
                 self._asked.pop(devices, None)
@@ -105,7 +105,7 @@ class SubsetDP:
             fruitful |= closed or raised
             if devices in self._first and self._first.isdisjoint((*self.open, self.base)):
                 self.open |= dict.fromkeys(self._needs)
-            budget.pay(part.spent)
+            budget.pay(portion.spent)
         self.open = first | self.open | last
         if not self.open and self._tie:
             self._extend(self._tie)
@@ -130,7 +130,7 @@ class SubsetDP:
             return self._questioned(devices, asked.classes, incumbent, budget)
         asked.program.below = incumbent.value
         if self._followed(
-            asked.program, budget, self._params.max_remaining_share * budget.clock.seconds
+            asked.program, budget, self._params.max_remaining_share * budget.deadline.seconds
         ):
             self._settle(devices, asked.program, incumbent)
             return True
@@ -146,9 +146,9 @@ class SubsetDP:
         assert incumbent.value is not None
         sequence = TargetSequence(incumbent.bound.value, incumbent.value)
         for target in sequence.targets(lambda: incumbent.bound.value):
-            program, part = LayeredDP(classes, target + 1), budget.part(self._params.share)
-            ended = self._followed(program, part, self._params.max_overrun_factor * part.left)
-            budget.pay(part.spent)
+            program, portion = LayeredDP(classes, target + 1), budget.portion(self._params.share)
+            ended = self._followed(program, portion, self._params.max_overrun_factor * portion.left)
+            budget.pay(portion.spent)
             if ended and program.best is not None:
                 self._settle(devices, program, incumbent)
                 return True
@@ -168,9 +168,12 @@ class SubsetDP:
         """
         while not program.ended:
             seconds = layer_seconds(program)
-            if program.left * seconds > max_seconds or program.entries > self._params.max_entries:
+            if (
+                program.remaining_layers * seconds > max_seconds
+                or program.entries > self._params.max_entries
+            ):
                 return False
-            if budget.over or 2 * seconds > budget.clock.left:
+            if budget.over or 2 * seconds > budget.search_left:
                 return False
             program.advance()
             budget.pay(seconds)

@@ -43,14 +43,13 @@ def evenly_spaced_subsets(pipeline: Pipeline, count: int) -> list[Devices]:
 
 def subset_bound(devices: Devices, value: int, how: str = "solved by CP-SAT") -> Bound:
     """Bound that `devices` alone need `value` ticks; `how` says how that was proved."""
-    names = " and ".join(map(str, devices))
-    alone = f"device {names} alone needs" if len(devices) == 1 else f"devices {names} alone need"
-    return Bound(
-        value,
-        f"{alone} that long: the operations and memory limits there, and the delays through all "
-        f"other stages, allow no shorter schedule ({how})",
-        Certificate(Argument.DEVICES, tuple(sorted(devices))),
-    )
+    causes = "work, memory limits and pipeline latency (the delays through all other stages)"
+    if len(devices) == 1:
+        text = f"device {devices[0]} is the bottleneck: its {causes} already need this long"
+    else:
+        names = " and ".join(map(str, devices))
+        text = f"devices {names} are the bottleneck: their {causes} together need this long"
+    return Bound(value, f"{text} ({how})", Certificate(Argument.DEVICES, tuple(sorted(devices))))
 
 
 def dp_subset_bound(devices: Devices, value: int) -> Bound:

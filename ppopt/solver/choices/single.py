@@ -15,7 +15,7 @@ from ppopt.solver.choices.enumeration import Complete, Key
 
 ONLY: Key = ()
 """Key of the single configuration."""
-SEARCHED = "a search of the pipeline, or of subsets of its devices, rules out less"
+SEARCHED = "a search of the pipeline, or of some of its devices, found nothing faster than this"
 """Proof of a bound above the one-device bound."""
 
 

@@ -34,6 +34,7 @@ from ppopt.solver.cp_sat.parts import (
     Work,
 )
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset, ObjectiveCut
@@ -58,6 +59,8 @@ class DeviceScope:
     """Devices kept."""
     horizon: int
     """Largest objective, in ticks."""
+    deadline: Deadline = NO_DEADLINE
+    """Deadline of building the model: operations raise TimeoutError after it."""
 
     @property
     def instance(self) -> Instance:
@@ -130,7 +133,7 @@ class DeviceScope:
     @cached_property
     def tasks(self) -> list[Task]:
         """Operations of these classes, as tasks."""
-        return list(chain.from_iterable(map(self._tasks, self.numbers)))
+        return list(self.deadline.each(chain.from_iterable(map(self._tasks, self.numbers))))
 
     def _tasks(self, class_id: int) -> Iterator[Task]:
         op_class = self.instance.classes[class_id]
@@ -212,7 +215,8 @@ class DeviceScope:
     def _candidates(self) -> list[Pair]:
         """Pairs that save time, including backwards that may be absent."""
         instances = (restriction.instance for restriction in self.problem.restrictions)
-        return [pair for instance in instances for pair in candidate_pairs(instance, self.devices)]
+        pairs = (pair for instance in instances for pair in candidate_pairs(instance, self.devices))
+        return list(self.deadline.each(pairs))
 
     @cached_property
     def _possible_codes(self) -> set[int]:
@@ -269,18 +273,18 @@ class DeviceScope:
                 if firsts:
                     yield ObjectiveCuts([ObjectiveCut(first, code, 0) for first in firsts])
 
-    def _is_last(self, number: int) -> bool:
+    def _is_last(self, class_id: int) -> bool:
         """Whether operations of a class may end last on their device."""
-        op_class = self.instance.classes[number]
-        if number in self.instance.auxiliary_classes:
-            return not self.instance.successors[number]
+        op_class = self.instance.classes[class_id]
+        if class_id in self.instance.auxiliary_classes:
+            return not self.instance.successors[class_id]
         *_, last = (
-            class_id
-            for class_id in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
-            if self.instance.classes[class_id].size
+            candidate
+            for candidate in self.instance.class_ids(op_class.stage, op_class.route, op_class.slice)
+            if self.instance.classes[candidate].size
         )
         closes = any(mode is not None and mode.kind in CLOSING for mode in op_class.modes)
-        return closes or number == last
+        return closes or class_id == last
 
     def _firsts(self, device: int) -> list[int | None]:
         """Origins of the objective on a device: 0, or the start of the first F of every route."""

@@ -70,11 +70,11 @@ class Classes:
         self.device = [self.hosts.index(op_class.device) for op_class in self.of]
         self.duration = [op_class.duration for op_class in self.of]
         self.batches = delays.batches
-        by_number = {class_id: index for index, class_id in enumerate(self.numbers)}
+        index_of = {class_id: index for index, class_id in enumerate(self.numbers)}
         self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
         """Per class: (class that waits for it, lag in ticks)."""
         for before, after, lag in subset.flow:
-            self._after[by_number[before]].append((by_number[after], lag))
+            self._after[index_of[before]].append((index_of[after], lag))
         self.needs: list[list[int]] = [[] for _ in keys]
         """Per class: the classes that it waits for on its own device, where order suffices."""
         self.precedences: list[ClassPrecedence] = []

@@ -67,14 +67,14 @@ class LayeredDP:
         return int(self._states.shape[1])
 
     @property
-    def left(self) -> int:
+    def remaining_layers(self) -> int:
         """Number of layers until states are complete schedules."""
         return self._length - len(self._layers)
 
     @property
     def ended(self) -> bool:
         """Whether the last layer is reached, or no state remains."""
-        return not self.width or not self.left
+        return not self.width or not self.remaining_layers
 
     @property
     def entries(self) -> int:

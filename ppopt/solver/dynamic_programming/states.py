@@ -68,11 +68,13 @@ class States:
         self.tail = classes.tail.astype(self.dtype)
         self.changes = [change * (headroom is not None) for _, change, headroom in classes.memory]
         self.on = [np.flatnonzero(self.host == host) for host in range(len(classes.hosts))]
-        self.here = [(self.host == host).astype(np.int64) for host in range(len(classes.hosts))]
+        self.on_device = [
+            (self.host == host).astype(np.int64) for host in range(len(classes.hosts))
+        ]
         self.work = [
             self.duration[device_classes].sum() * classes.batches for device_classes in self.on
         ]
-        self.bit = {number: host for host, number in enumerate(classes.sharing)}
+        self.bit = {index: bit for bit, index in enumerate(classes.sharing)}
         """Index of the flag of every class that has one."""
 
     def root(self) -> Matrix:
@@ -85,8 +87,8 @@ class States:
     def _sum(self, states: Matrix, weights: Ints) -> Matrix:
         """Sum over the classes of count times weight, per state."""
         total = np.zeros(states.shape[1], dtype=np.int64)
-        for number in np.flatnonzero(weights).tolist():
-            total += weights[number] * states[number]
+        for index in np.flatnonzero(weights).tolist():
+            total += weights[index] * states[index]
         return total
 
     def starts(self, states: Matrix) -> Matrix:
@@ -94,21 +96,21 @@ class States:
         classes = self.classes
         starts = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
         used = [self._sum(states, change) for change in self.changes]
-        for number, device in enumerate(classes.device):
-            done = states[number]
+        for index, device in enumerate(classes.device):
+            done = states[index]
             may = done < classes.batches
-            for needed in classes.needs[number]:
+            for needed in classes.needs[index]:
                 may &= states[needed] > done
             start = states[self.free + device]
-            for place in classes.into[number]:
-                may &= states[classes.precedences[place].before] > done
-                start = np.maximum(start, states[self.base[place]])
+            for precedence_id in classes.into[index]:
+                may &= states[classes.precedences[precedence_id].before] > done
+                start = np.maximum(start, states[self.base[precedence_id]])
             allocates, _, headroom = classes.memory[device]
-            if headroom is not None and allocates[number] > 0:
-                may &= used[device] + allocates[number] <= headroom
-            if number in self.bit:
-                may &= states[self.flags] >> self.bit[number] & 1 == 0
-            starts[number] = np.where(may, start, self.never)
+            if headroom is not None and allocates[index] > 0:
+                may &= used[device] + allocates[index] <= headroom
+            if index in self.bit:
+                may &= states[self.flags] >> self.bit[index] & 1 == 0
+            starts[index] = np.where(may, start, self.never)
         return starts
 
     def normalise(self, states: Matrix, starts: Matrix) -> None:
@@ -120,11 +122,12 @@ class States:
         for device, device_classes in enumerate(self.on):
             row = states[self.free + device]
             unfinished = (
-                self._sum(states, self.here[device]) < len(device_classes) * self.classes.batches
+                self._sum(states, self.on_device[device])
+                < len(device_classes) * self.classes.batches
             )
-            next_here = np.minimum(starts[device_classes].min(axis=0), ends)
+            next_start = np.minimum(starts[device_classes].min(axis=0), ends)
             np.maximum(states[self.bound_row], row, out=states[self.bound_row])
-            states[self.free + device] = np.where(unfinished, np.maximum(row, next_here), 0)
+            states[self.free + device] = np.where(unfinished, np.maximum(row, next_start), 0)
         for precedence, base in zip(self.classes.precedences, self.base, strict=True):
             under_way = states[precedence.before] - states[precedence.after]
             earliest = states[self.free + self.classes.device[precedence.after]]
@@ -142,16 +145,16 @@ class States:
         ):
             np.maximum(bounds, load, out=bounds)
             free = states[self.free + device]
-            for number in device_classes:
-                start = np.where(starts[number] < self.never, starts[number], free)
-                start += self.remaining[number][states[number]]
+            for index in device_classes:
+                start = np.where(starts[index] < self.never, starts[index], free)
+                start += self.remaining[index][states[index]]
                 np.maximum(bounds, start, out=bounds)
         return bounds
 
     def loads(self, states: Matrix) -> Iterator[Matrix]:
         """Per device: its end if it has no further idle time."""
         for device, total in enumerate(self.work):
-            done = self._sum(states, self.here[device] * self.duration)
+            done = self._sum(states, self.on_device[device] * self.duration)
             yield states[self.free + device] + (total - done)
 
     def extend(self, states: Matrix, starts: Matrix) -> Extensions:
@@ -167,15 +170,15 @@ class States:
             first = ends[chosen, every]
             device = self.host[chosen]
             alone = shares[chosen]
-            for number in range(len(self.classes)):
-                eligible = (device == self.host[number]) & (starts[number] < self.never)
-                selected = eligible & ((chosen == number) | (~alone & (starts[number] < first)))
+            for index in range(len(self.classes)):
+                eligible = (device == self.host[index]) & (starts[index] < self.never)
+                selected = eligible & ((chosen == index) | (~alone & (starts[index] < first)))
                 columns = np.flatnonzero(selected)
                 if columns.size:
                     extended = self._added(
-                        states.take(columns, axis=1), number, starts[number, columns]
+                        states.take(columns, axis=1), index, starts[index, columns]
                     )
-                    added = np.full(columns.size, number, dtype=np.int16)
+                    added = np.full(columns.size, index, dtype=np.int16)
                     parts.append(Extensions(extended, parent[columns], added))
             flagged = np.flatnonzero(alone & (first < self.never))
             if not flagged.size:
@@ -189,37 +192,37 @@ class States:
             empty = np.empty(0, dtype=np.intp)
             return Extensions(states[:, :0], empty, empty.astype(np.int16))
         return Extensions(
-            np.concatenate([part.states for part in parts], axis=1),
-            np.concatenate([part.parent for part in parts]),
-            np.concatenate([part.added for part in parts]),
+            np.concatenate([extension.states for extension in parts], axis=1),
+            np.concatenate([extension.parent for extension in parts]),
+            np.concatenate([extension.added for extension in parts]),
         )
 
     def _flagged(self, states: Matrix, chosen: Indices) -> Matrix:
         """Flag states: the chosen operation must not be next on its device."""
         bits = np.zeros(len(self.classes), dtype=self.dtype)
-        for number, place in self.bit.items():
-            bits[number] = 1 << place
+        for index, bit in self.bit.items():
+            bits[index] = 1 << bit
         states[self.flags] |= bits[chosen]
         return states
 
-    def _added(self, states: Matrix, number: int, start: Matrix) -> Matrix:
+    def _added(self, states: Matrix, index: int, start: Matrix) -> Matrix:
         """Add the next operation of a class to states; `states` is overwritten."""
         classes = self.classes
-        device, microbatch = classes.device[number], states[number].copy()
-        end = start + self.duration[number]
-        for index in classes.into[number]:
-            base, width = self.base[index], classes.precedences[index].width
+        device, microbatch = classes.device[index], states[index].copy()
+        end = start + self.duration[index]
+        for precedence_id in classes.into[index]:
+            base, width = self.base[precedence_id], classes.precedences[precedence_id].width
             states[base : base + width - 1] = states[base + 1 : base + width]
             states[base + width - 1] = 0
-        for index in classes.out[number]:
-            precedence = classes.precedences[index]
-            slot = self.base[index] + microbatch - states[precedence.after]
+        for precedence_id in classes.out[index]:
+            precedence = classes.precedences[precedence_id]
+            slot = self.base[precedence_id] + microbatch - states[precedence.after]
             states[slot, np.arange(states.shape[1])] = end + precedence.lag
-        states[number] += 1
+        states[index] += 1
         states[self.free + device] = end
-        end_bound = end + self.tail[number][microbatch]
+        end_bound = end + self.tail[index][microbatch]
         np.maximum(states[self.bound_row], end_bound, out=states[self.bound_row])
-        for sharing, index in self.bit.items():
+        for sharing, bit in self.bit.items():
             if classes.device[sharing] == device:
-                states[self.flags] &= ~(1 << index)
+                states[self.flags] &= ~(1 << bit)
         return states

@@ -54,7 +54,7 @@ class DynamicProgram:
         for devices in tuple(self._open):
             if budget.over or incumbent.value is None:
                 break
-            part = budget.part(self._params.share if len(self._open) > 1 else 1.0)
+            part = budget.portion(self._params.share if len(self._open) > 1 else 1.0)
             if self._goes_on(devices, incumbent, part):
                 self._note(devices, incumbent)
             budget.pay(part.spent)
@@ -73,11 +73,11 @@ class DynamicProgram:
         program.below = incumbent.value
         reach = params.reach if self._turn > 1 else params.first_reach
         while not program.ended and not budget.search_over:
-            share = self._part(program, budget)
+            share = self._remaining_share(program, budget)
             if share > 1:
                 self._close(devices)
                 return False
-            if 2 * params.state_seconds * program.width > budget.clock.left:
+            if 2 * params.state_seconds * program.width > budget.search_left:
                 return False
             if budget.over and not (self._whole(devices) and share < reach):
                 return False
@@ -85,11 +85,15 @@ class DynamicProgram:
             budget.pay(layer_seconds(program, params))
         return program.ended
 
-    def _part(self, program: LayeredDP, budget: Budget) -> float:
+    def _remaining_share(self, program: LayeredDP, budget: Budget) -> float:
         """Time of the remaining layers at the present width, as a share of the whole search."""
         if program.entries > self._params.max_entries:
             return inf
-        return program.left * layer_seconds(program, self._params) / budget.clock.seconds
+        return (
+            program.remaining_layers
+            * layer_seconds(program, self._params)
+            / budget.deadline.seconds
+        )
 
     def _note(self, devices: Devices, incumbent: Incumbent) -> None:
         """Submit the schedule and the bound of a layered DP that has ended."""
@@ -157,7 +161,7 @@ class BeamSearch:
 
     def _affordable(self, program: LayeredDP, budget: Budget) -> int:
         """Number of states per layer with which all remaining layers fit into a budget."""
-        each = budget.left / program.left - self._params.layer_overhead_seconds
+        each = budget.left / program.remaining_layers - self._params.layer_overhead_seconds
         return int(min(each / self._chosen, self._params.max_entries))
 
 
@@ -175,7 +179,7 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
 
 def _none_below(problem: Problem, value: int) -> Bound:
     proof = (
-        f"all orders of the {problem.operations} operations were followed, dominated partial "
-        "schedules left out, and none ends below"
+        f"dynamic programming over all orders of the {problem.operations} operations, without "
+        "dominated partial schedules, found none faster"
     )
     return Bound(value, proof, Certificate(Argument.SEARCH))

@@ -75,8 +75,10 @@ class TargetFeasibility:
             if budget.over:
                 return
             at_bound = target == incumbent.bound.value and self._close(incumbent)
-            part = 1 if at_bound else self._params.share
-            outcome = _solve_feasibility(feasibility_model(problem, target), budget, part, turn)
+            share = 1 if at_bound else self._params.share
+            outcome = _solve_feasibility(
+                feasibility_model(problem, target, deadline=budget.deadline), budget, share, turn
+            )
             if outcome.schedule is not None:
                 incumbent.submit(outcome.schedule)
                 sequence.high = min(target, incumbent.value)
@@ -94,7 +96,7 @@ class TargetFeasibility:
         bound = device_bounds.device_bound(problem.instance, problem.objective)
         if value < bound.value:
             return
-        built = feasibility_model(problem, value)
+        built = feasibility_model(problem, value, deadline=budget.deadline)
         _repeat(built, min_period(problem))
         outcome = _solve_feasibility(built, budget, 1, 2 * turn + 1)
         if outcome.schedule is not None:
@@ -119,14 +121,14 @@ def min_period(problem: Problem) -> int:
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
-    return Bound(target + 1, f"{searched(problem)} below", Certificate(Argument.SEARCH))
+    return Bound(target + 1, searched(problem), Certificate(Argument.SEARCH))
 
 
 def _solve_feasibility(
-    built: CpSatModel, budget: Budget, part: float, turn: int
+    built: CpSatModel, budget: Budget, share: float, turn: int
 ) -> cpsat.CpSatOutcome:
     focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
-    limits = replace(budget.limits(part, focus).turned(turn), presolve=False)
+    limits = replace(budget.limits(share, focus).turned(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     budget.pay(outcome.work, interrupted=outcome.interrupted)
     return outcome

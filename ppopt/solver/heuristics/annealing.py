@@ -37,10 +37,10 @@ class RuleAnnealing(Method):
         pool, objective = self._pool, self._pool.problem.objective
         if pool.out_of_time(budget):
             return Outcome(exhausted=True)
-        for place, (value, rule) in enumerate(pool.rules):
+        for index, (value, rule) in enumerate(pool.rules):
             if budget.over:
                 break
-            pool.rules[place] = anneal(
+            pool.rules[index] = anneal(
                 pool.scheduler,
                 rule,
                 value,
@@ -51,7 +51,7 @@ class RuleAnnealing(Method):
                 stop=lambda: self._pays(budget),
                 params=self._params,
             )
-            built = pool.scheduler.build(pool.rules[place][1])
+            built = pool.scheduler.build(pool.rules[index][1])
             if built is not None and not pool.out_of_time(budget):
                 pool.add(*pool.justify_orders(built.arrays(), incumbent, budget))
         pool.rules.sort()
@@ -108,8 +108,8 @@ def _neighbour(
             len(PriorityRule._fields) - (scheduler.instance.pipeline.num_chunks == 1)
         )
         entries: list[Any] = list(rule[field])
-        place = rng.randrange(len(entries))
-        entries[place] = _changed(entries[place], field, rng, params)
+        index = rng.randrange(len(entries))
+        entries[index] = _changed(entries[index], field, rng, params)
         rule = rule._replace(**{PriorityRule._fields[field]: tuple(entries)})
     return rule
 

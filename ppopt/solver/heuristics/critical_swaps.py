@@ -48,14 +48,14 @@ class CriticalSwaps:
         """Make a number of steps; the next turn makes twice as many."""
         if incumbent.best is None:
             return Outcome()
-        problem, before, left = incumbent.problem, incumbent.value, self._steps
+        problem, before, steps_left = incumbent.problem, incumbent.value, self._steps
         start = State.of_schedule(problem, incumbent.best)
 
         def over(_: int) -> bool:
-            nonlocal left
-            left -= 1
+            nonlocal steps_left
+            steps_left -= 1
             budget.pay(self._params.step_seconds * start.network.size)
-            return left < 0 or budget.left <= 0 or (left % 64 == 0 and budget.over)
+            return steps_left < 0 or budget.left <= 0 or (steps_left % 64 == 0 and budget.over)
 
         flips = self._params.flips if Trait.MIXED in problem.traits else 0.0
         best = improve(start, flips, self._rng, self._params, incumbent.bound.value, over)

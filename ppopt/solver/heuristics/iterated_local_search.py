@@ -50,8 +50,8 @@ class IteratedLocalSearch(Method):
         for turn in range(2 * len(pool.schedules)):
             if self._stops(budget):
                 break
-            place = (turn + 1) // 2 if turn % 2 else 0
-            _, start = pool.schedules.pop(min(place, len(pool.schedules) - 1))
+            index = (turn + 1) // 2 if turn % 2 else 0
+            _, start = pool.schedules.pop(min(index, len(pool.schedules) - 1))
             start = self.search(start, incumbent, budget)
             pool.add(pool.network.value(start), start)
         self._steps *= 2

@@ -313,8 +313,10 @@ class OperationNetwork:
             if len(order) < self.size:
                 return start
         else:
-            places = [(-begin - length, -begin) for begin, length in zip(start, time, strict=True)]
-            order = sorted(range(self.size), key=places.__getitem__)
+            keys_of_ops = [
+                (-begin - length, -begin) for begin, length in zip(start, time, strict=True)
+            ]
+            order = sorted(range(self.size), key=keys_of_ops.__getitem__)
         firsts = self._firsts(start)
         latest = max(firsts)
         mirrored = self._place(order, links.mirrored, [latest - first for first in firsts])

@@ -24,7 +24,7 @@ from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 Links = list[list[tuple[int, int]]]
 """Per operation: (related operation, ticks between the two)."""
-LEFT_OUT = (ABSENT, 0, 0, 0)
+ABSENT_ROW = (ABSENT, 0, 0, 0)
 """Kind, duration and memory of an operation that is absent in its mode."""
 NO_PAIRS: Ints = np.empty((0, 2), dtype=np.int64)
 
@@ -43,13 +43,13 @@ class OperationTable:
         by_code = np.argsort(codes)
         self.codes: Ints = codes[by_code]
         """Operation numbers in the first modes."""
-        self.number: Ints = np.repeat(np.arange(len(sizes)), sizes)[by_code]
+        self.class_ids: Ints = np.repeat(np.arange(len(sizes)), sizes)[by_code]
         """Class of every operation."""
         _, self.stage, self.microbatch, self.slice = split_codes(problem.pipeline, self.codes)
         self.size = len(codes)
         resources = instance.resources
         self.resource: Ints = np.array([op_class.resource for op_class in instance.classes])[
-            self.number
+            self.class_ids
         ]
         self.home: Ints = np.array([resource.devices[0] for resource in resources])[self.resource]
         """Device whose memory an operation allocates and frees."""
@@ -69,7 +69,7 @@ class OperationTable:
         ]
         amounts = (instance.durations, instance.allocations, instance.frees)
         columns = np.stack([codes // self.choices, *(column[codes] for column in amounts)], axis=1)
-        columns[codes == ABSENT] = LEFT_OUT
+        columns[codes == ABSENT] = ABSENT_ROW
         return columns
 
     @classmethod
@@ -109,17 +109,17 @@ class OperationTable:
             len(op_class.modes) > 1 and None not in op_class.modes and has_weight[op_class.stage]
             for op_class in self.instance.classes
         ]
-        choice = np.where(np.array(backward)[self.number], self.choice, ABSENT)
+        choice = np.where(np.array(backward)[self.class_ids], self.choice, ABSENT)
         choice[self.pairs[:, 0]] = choice[self.pairs[:, 1]]
         choices: list[int] = choice.tolist()
         return choices
 
     def weights(self, choice: int) -> list[int]:
         """Operations that are absent in a mode of a choice: the W of a whole backward."""
-        left_out = np.array([None in op_class.modes for op_class in self.instance.classes])[
-            self.number
+        may_be_absent = np.array([None in op_class.modes for op_class in self.instance.classes])[
+            self.class_ids
         ]
-        operations: list[int] = np.flatnonzero(left_out & (self.choice == choice)).tolist()
+        operations: list[int] = np.flatnonzero(may_be_absent & (self.choice == choice)).tolist()
         return operations
 
     @cached_property
@@ -134,7 +134,7 @@ class OperationTable:
 
     def times(self, op: int) -> tuple[int | None, ...]:
         """Durations of an operation in the modes of its class, in ticks; None: it is absent."""
-        modes = self.instance.classes[self.number[op]].modes
+        modes = self.instance.classes[self.class_ids[op]].modes
         rows = zip(modes, self._columns[op].tolist(), strict=False)
         return tuple(None if mode is None else time for mode, (_, time, *_) in rows)
 
@@ -179,7 +179,7 @@ class OperationTable:
 
     def in_order(self, ops: Ints, start: Ints, end: Ints) -> Ints:
         """Operations by start; simultaneous operations of duration 0 by data flow."""
-        keys = self.microbatch[ops], self._depth[self.number[ops]], end[ops], start[ops]
+        keys = self.microbatch[ops], self._depth[self.class_ids[ops]], end[ops], start[ops]
         return ops[np.lexsort(keys)]
 
     @cached_property

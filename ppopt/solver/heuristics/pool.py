@@ -69,7 +69,7 @@ class Pool:
     def out_of_time(self, budget: Budget) -> bool:
         """Whether the search is over or too little time is left to justify a schedule."""
         seconds = self.params.justifying_seconds * self.problem.operations
-        return budget.search_over or budget.clock.left < seconds
+        return budget.search_over or budget.search_left < seconds
 
     def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
         """Justify while the value improves; submit the result and return its value and starts."""

@@ -63,8 +63,8 @@ class _Repair:
     def __init__(self, schedule: Schedule, instance: Instance) -> None:
         self.classes, self.total = instance.classes, instance.batches
         numbers = range(len(self.classes))
-        self.allocates = [instance.allocated(number) for number in numbers]
-        self.change = [instance.changes(number) for number in numbers]
+        self.allocates = [instance.allocated(class_id) for class_id in numbers]
+        self.change = [instance.changes(class_id) for class_id in numbers]
         self.priority = _priorities(schedule, instance)
         self.run = EventSimulation(instance)
         self.done = self.run.done
@@ -76,24 +76,24 @@ class _Repair:
         self.by_age = self._by_age()
 
     def _device(self, hosted: tuple[int, ...], headroom: float) -> _Device:
-        demand = sum(max(self.allocates[number], default=0) for number in hosted)
+        demand = sum(max(self.allocates[class_id], default=0) for class_id in hosted)
         return _Device(self._sequential_order(hosted), headroom, min(headroom, demand))
 
     def _sequential_order(self, hosted: tuple[int, ...]) -> tuple[int, ...]:
         """Classes in the order of one microbatch alone: F by stage, B and W by stage reversed."""
 
-        def key(number: int) -> tuple[bool, int, int]:
-            op_class = self.classes[number]
+        def key(class_id: int) -> tuple[bool, int, int]:
+            op_class = self.classes[class_id]
             forward = op_class.kind is OpKind.F
-            return not forward, op_class.stage if forward else -op_class.stage, number
+            return not forward, op_class.stage if forward else -op_class.stage, class_id
 
         return tuple(sorted(hosted, key=key))
 
     def _by_age(self) -> list[tuple[int, int]]:
         """Route and number of every microbatch, by the start of its first operation."""
         firsts = [
-            (self.priority[number], op_class.route)
-            for number, op_class in enumerate(self.classes)
+            (self.priority[class_id], op_class.route)
+            for class_id, op_class in enumerate(self.classes)
             if op_class.kind is OpKind.F and op_class.stage == 0
         ]
         ages = sorted(
@@ -112,13 +112,13 @@ class _Repair:
             return None
         return self.run.orders() if self.run.complete else None
 
-    def _choose(self, number: int, now: int) -> int | None:
+    def _choose(self, device_id: int, now: int) -> int | None:
         """First operation by priority that has arrived and fits; None: wait.
 
         A device does not wait after it has postponed an operation, because only other operations
         free memory for it.
         """
-        device, live = self.devices[number], self.run.live[number]
+        device, live = self.devices[device_id], self.run.live[device_id]
         while device.oldest < len(self.by_age) and self._finished(device):
             device.oldest += 1
         blocked = False
@@ -137,22 +137,22 @@ class _Repair:
     def _next(self, device: _Device) -> list[tuple[int, int]]:
         """Priority and class of the next operation of every incomplete class."""
         return [
-            (self.priority[number][self.done[number]], number)
-            for number in device.classes
-            if self.done[number] < self.total
+            (self.priority[class_id][self.done[class_id]], class_id)
+            for class_id in device.classes
+            if self.done[class_id] < self.total
         ]
 
-    def _fits(self, device: _Device, live: int, number: int) -> bool:
+    def _fits(self, device: _Device, live: int, class_id: int) -> bool:
         """Whether an operation fits, and leaves a safe state."""
-        microbatch = self.done[number]
-        allocated = self.allocates[number][microbatch]
+        microbatch = self.done[class_id]
+        allocated = self.allocates[class_id][microbatch]
         if not allocated:
             return True
         if live + allocated > device.headroom:
             return False
-        self.done[number] += 1
-        safe = self._is_safe(device, device.headroom - live - self.change[number][microbatch])
-        self.done[number] -= 1
+        self.done[class_id] += 1
+        safe = self._is_safe(device, device.headroom - live - self.change[class_id][microbatch])
+        self.done[class_id] -= 1
         return safe
 
     def _is_safe(self, device: _Device, free: float) -> bool:
@@ -172,19 +172,19 @@ class _Repair:
         The net change is below 0 if the microbatch frees memory that is live now.
         """
         retained = needed = 0
-        for number in device.classes:
-            if self.classes[number].route == route and self.done[number] <= microbatch:
-                needed = max(needed, retained + self.allocates[number][microbatch])
-                retained += self.change[number][microbatch]
+        for class_id in device.classes:
+            if self.classes[class_id].route == route and self.done[class_id] <= microbatch:
+                needed = max(needed, retained + self.allocates[class_id][microbatch])
+                retained += self.change[class_id][microbatch]
         return needed, retained
 
     def _finished(self, device: _Device) -> bool:
         """Whether a device has completed its oldest microbatch."""
         route, microbatch = self.by_age[device.oldest]
         return all(
-            self.done[number] > microbatch
-            for number in device.classes
-            if self.classes[number].route == route
+            self.done[class_id] > microbatch
+            for class_id in device.classes
+            if self.classes[class_id].route == route
         )
 
 

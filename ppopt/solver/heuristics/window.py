@@ -317,12 +317,12 @@ class Window:
         """Whether some critical path has at most one operation in the window, and none to flip."""
         first, second = self.whole.critical
         enters, leaves = first < self.first, second >= self.after
-        entered, left = (
+        entered, last_inside = (
             second[enters & (second < self.after)],
             first[leaves & (first >= self.first)],
         )
         fixed = ~np.isin(entered, [self.whole.position[op] for op in self.choices])
-        return bool((enters & leaves).any() or np.isin(entered[fixed], left).any())
+        return bool((enters & leaves).any() or np.isin(entered[fixed], last_inside).any())
 
     @interrupts.deferred()
     def reoptimise(self, limits: SolverLimits) -> WindowResult:

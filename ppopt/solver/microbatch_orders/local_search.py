@@ -93,9 +93,9 @@ class OrderSearch:
             current = self._kicked(self.best.order, KICK)
         return self.best
 
-    def local_optimum(self, order: Order, kicks: int) -> Order:
+    def local_optimum(self, order: Order, exchanges: int) -> Order:
         """Local optimum some random exchanges away from an order."""
-        return self._descend(self._kicked(order, kicks), inf).order
+        return self._descend(self._kicked(order, exchanges), inf).order
 
     def near(self, order: Order, count: int) -> list[Order]:
         """The best neighbours of an order, among those that are timed."""
@@ -142,12 +142,12 @@ class OrderSearch:
                 row[[source, target]] = row[[target, source]]
         return neighbours
 
-    def _kicked(self, order: Order, kicks: int) -> ValuedOrder:
+    def _kicked(self, order: Order, exchanges: int) -> ValuedOrder:
         """The order after some random exchanges."""
         exchanged = np.array(order)
-        for _ in range(kicks if len(order) > 1 else 0):
-            places = self._random.choice(len(order), 2, replace=False)
-            exchanged[places] = exchanged[places[::-1]]
+        for _ in range(exchanges if len(order) > 1 else 0):
+            positions = self._random.choice(len(order), 2, replace=False)
+            exchanged[positions] = exchanged[positions[::-1]]
         return self._timed(exchanged[None])[0]
 
     def _timed(self, orders: Ints) -> list[ValuedOrder]:
@@ -173,5 +173,7 @@ def _steps(size: int) -> Ints:
         pairs = [(low, low + apart, 0)]
         if apart > 1:
             pairs += [(low, low + apart, 1), (low + apart, low, 1)]
-        rows += [np.stack([*places, np.full_like(low, kind)], axis=1) for *places, kind in pairs]
+        rows += [
+            np.stack([*positions, np.full_like(low, kind)], axis=1) for *positions, kind in pairs
+        ]
     return np.concatenate(rows)

@@ -74,7 +74,7 @@ class OrderChoice(Choice):
         self.name = "order" if self._alone else f"{inner.name} with order"
         self.argument = Argument.ORDERS if self._alone else Argument.SEARCH
         self._listed_order: Order = tuple(range(self._base.batches))
-        self._alike = {
+        self._equal_microbatches = {
             factors: [
                 index for index, candidate in enumerate(self._base.factors) if candidate == factors
             ]
@@ -111,14 +111,16 @@ class OrderChoice(Choice):
 
     def _representative(self, order: Sequence[int]) -> Order:
         """The equivalent order in which equal microbatches keep the listed order."""
-        interchangeable = {factors: iter(places) for factors, places in self._alike.items()}
-        return tuple(next(interchangeable[self._base.factors[place]]) for place in order)
+        interchangeable = {
+            factors: iter(indices) for factors, indices in self._equal_microbatches.items()
+        }
+        return tuple(next(interchangeable[self._base.factors[microbatch]]) for microbatch in order)
 
     @property
     def num_orders(self) -> int:
         """Number of orders, up to exchanges of equal microbatches."""
-        alike = (factorial(len(places)) for places in self._alike.values())
-        return factorial(self._base.batches) // prod(alike)
+        symmetries = (factorial(len(indices)) for indices in self._equal_microbatches.values())
+        return factorial(self._base.batches) // prod(symmetries)
 
     # Bounds.
 
@@ -160,15 +162,16 @@ class OrderChoice(Choice):
         """All orders."""
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
-            orders = [(*order, place) for order in orders for place in self._next(order)]
+            orders = [(*order, microbatch) for order in orders for microbatch in self._next(order)]
         return orders
 
     def _next(self, order: Order) -> list[int]:
         """Microbatches that may run next: the first remaining one of each group of equal ones."""
         remaining = (
-            [place for place in places if place not in order] for places in self._alike.values()
+            [index for index in indices if index not in order]
+            for indices in self._equal_microbatches.values()
         )
-        return [places[0] for places in remaining if places]
+        return [indices[0] for indices in remaining if indices]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
         """Unlisted orders of the inner configuration with the minimum bound.
@@ -305,21 +308,19 @@ class OrderChoice(Choice):
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all orders."""
-        scope = f"{self.num_orders} orders of {self._base.batches} microbatches"
+        scope = f"{self.num_orders:,} orders of {self._base.batches} microbatches"
         if not self._alone:
             scope = f"choices of {self.inner.name} in all {scope}"
         if search.infeasible:
-            reason = f": {self.inner.proof(search)}" if self._none_fits else ""
-            return f"none of the {scope} fits the memory limits{reason}"
+            return f"none of the {scope} fits the memory limits{self._reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
-                f"over all {scope}: {search.ruled_out} are ruled out by bounds alone, the "
-                f"schedules of {search.searched} were searched"
+                f"all {scope} need at least this long: {search.ruled_out} are excluded by their "
+                f"bounds, {search.searched} were searched"
             )
         if self._alone:
-            return (
-                f"in any of the {scope} {self.inner.proof(search)}; {search.searched} were searched"
-            )
+            proof = self.inner.proof(search)
+            return f"in each of the {scope}, {proof}; {search.searched} were searched"
         if search.closed:
             return (
                 f"over all {scope}: bounds of one device, which hold in any order, rule out all "
@@ -332,9 +333,12 @@ class OrderChoice(Choice):
         )
 
     @property
-    def _none_fits(self) -> bool:
-        """Whether no inner configuration is within the memory limits, in any order."""
+    def _reason(self) -> str:
+        """Why no inner configuration is within the memory limits in any order; empty: unknown."""
         rest = self.inner.rest(self._bounded, None)
-        return isinstance(rest, Complete) and all(
-            inner.impossible for inner in self._bounded.values()
-        )
+        fits = any(not inner.impossible for inner in self._bounded.values())
+        if fits or isinstance(rest, Unlisted):
+            return ""
+        excluded = SearchedConfigurations(Fraction(0), dict(self._bounded))
+        excluded.raise_to(Complete())
+        return f": {self.inner.proof(excluded)}"

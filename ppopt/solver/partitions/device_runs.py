@@ -48,25 +48,27 @@ class RunPositions(NamedTuple):
 class DeviceRuns(NamedTuple):
     """The choices of a device, sorted by positions and lengths."""
 
-    places: RunPositions
+    positions: RunPositions
     bound: DeviceBound
 
     def at(self, selected: Ints | Bools | slice) -> DeviceRuns:
         """Select choices, in their order."""
         return DeviceRuns(
-            self.places.at(selected), DeviceBound(*(row[selected] for row in self.bound))
+            self.positions.at(selected), DeviceBound(*(row[selected] for row in self.bound))
         )
 
     def beginning_at(self, position: tuple[int, int]) -> DeviceRuns:
         """Select the choices whose runs begin at these positions."""
-        first, second = self.places[:2]
+        first, second = self.positions[:2]
         low, high = np.searchsorted(first, (position[0], position[0] + 1))
         lower, upper = np.searchsorted(second[low:high], (position[1], position[1] + 1))
         return self.at(slice(low + lower, low + upper))
 
     def runs(self) -> Iterator[Runs]:
         """Lengths of the runs of every choice."""
-        lengths = zip(self.places.first_run.tolist(), self.places.second_run.tolist(), strict=True)
+        lengths = zip(
+            self.positions.first_run.tolist(), self.positions.second_run.tolist(), strict=True
+        )
         return (Runs(*length) for length in lengths)
 
 
@@ -79,7 +81,7 @@ def joined(parts: Sequence[RunPositions]) -> RunPositions:
 
 
 def min_by_position(
-    places: RunPositions,
+    positions: RunPositions,
     own: Numbers,
     rest: Numbers,
     ends: tuple[Ints, Ints],
@@ -96,12 +98,12 @@ def min_by_position(
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
     minima = np.full(rest.shape, nothing, rest.dtype)
     alive = np.flatnonzero(np.any(rest < nothing, axis=-1)[ends])
-    places, own, ends = places.at(alive), own[alive], (ends[0][alive], ends[1][alive])
-    for index, batch in enumerate(_together(places)):
+    positions, own, ends = positions.at(alive), own[alive], (ends[0][alive], ends[1][alive])
+    for index, batch in enumerate(_batches(positions)):
         if index:
             look()
         paths = join(own[batch, None], rest[ends[0][batch], ends[1][batch]])
-        first, second = places.first[batch], places.second[batch]
+        first, second = positions.first[batch], positions.second[batch]
         begin = _beginnings(first, second)
         minima[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
     return minima
@@ -113,12 +115,12 @@ def _beginnings(first: Ints, second: Ints) -> Ints:
     return np.concatenate([[0], 1 + np.flatnonzero(changes)])
 
 
-def _together(places: RunPositions) -> Iterator[slice]:
+def _batches(positions: RunPositions) -> Iterator[slice]:
     """Batches of choices of limited size; the choices of a position are in the same batch."""
-    count = len(places.first)
+    count = len(positions.first)
     if not count:
         return
-    begin = _beginnings(places.first, places.second)
+    begin = _beginnings(positions.first, positions.second)
     cuts = np.unique(begin[np.searchsorted(begin, np.arange(0, count, TOGETHER), "right") - 1])
     for low, high in pairwise([*cuts.tolist(), count]):
         yield slice(low, high)

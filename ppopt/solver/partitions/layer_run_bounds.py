@@ -83,13 +83,13 @@ class Hosted(NamedTuple):
     saved: Ints | int = 0
     """Memory that its F does not retain; its backward allocates it at its start."""
 
-    def at(self, places: Ints) -> Hosted:
+    def at(self, selected: Ints) -> Hosted:
         """Select choices."""
         recompute_time, saved = (
-            row if isinstance(row, int) else row[places]
+            row if isinstance(row, int) else row[selected]
             for row in (self.recompute_time, self.saved)
         )
-        return Hosted(self.stage, self.low[places], self.high[places], recompute_time, saved)
+        return Hosted(self.stage, self.low[selected], self.high[selected], recompute_time, saved)
 
 
 class DeviceBound(NamedTuple):
@@ -278,7 +278,8 @@ class _Device:
             (time.maximum + stage.recompute_time) * slow for time, stage in more
         ]
         self.weight = [
-            whole - part for whole, part in zip(self.backward, self.gradient_time, strict=True)
+            whole - gradient_time
+            for whole, gradient_time in zip(self.backward, self.gradient_time, strict=True)
         ]
         """Minimum time of a backward after its gradient."""
         self.activation = [
@@ -537,10 +538,10 @@ class _Device:
             fit_until_w = np.where(headroom < after, 1, 2 + _fitting(done, headroom - after))
             yield np.maximum(fit, fit_until_w), arrives + self.backward[k]
 
-    def _at(self, places: Ints, batches: Ints, later: Ints) -> _Device:
+    def _at(self, selected: Ints, batches: Ints, later: Ints) -> _Device:
         """Select choices, with other numbers of microbatches that start later."""
-        hosted = tuple(stage.at(places) for stage in self.hosted)
-        return _Device(self.space, self.device, hosted, batches[places], later[places])
+        hosted = tuple(stage.at(selected) for stage in self.hosted)
+        return _Device(self.space, self.device, hosted, batches[selected], later[selected])
 
     def min_memory(self) -> Ints:
         """See the function of this name."""

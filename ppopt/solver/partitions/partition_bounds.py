@@ -358,8 +358,7 @@ class _EnumeratedBounds(CompleteBounds):
     def _batches_from(self, first: int) -> Iterator[list[Counts]]:
         """Yield the batches from index `first` on; raises TimeoutError after the deadline."""
         for batch in islice(_batches(self._space), first, None):
-            if self._deadline.over:
-                raise TimeoutError
+            self._deadline.check()
             yield batch
 
     @property
@@ -368,7 +367,7 @@ class _EnumeratedBounds(CompleteBounds):
 
     @property
     def min_limit(self) -> int:
-        return min(int(self._need(alike).min()) for alike in self._batches_from(0))
+        return min(int(self._need(batch).min()) for batch in self._batches_from(0))
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
         """Maximum over the devices of their minimum memory, per partition."""
@@ -392,8 +391,8 @@ class _EnumeratedBounds(CompleteBounds):
 
 def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
     """All partitions in batches with the same layers in stage 0."""
-    for _, alike in groupby(every_partition(space), key=lambda counts: counts[0]):
-        while batch := list(islice(alike, TOGETHER)):
+    for _, partitions in groupby(every_partition(space), key=lambda counts: counts[0]):
+        while batch := list(islice(partitions, TOGETHER)):
             yield batch
 
 

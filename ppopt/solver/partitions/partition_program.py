@@ -79,9 +79,9 @@ def pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     pattern = _pattern_of(space)
     if pattern is None:
         return None
-    places = space.num_layers + 1
-    grid = places if pattern is PlacementPattern.SINGLE else places**2
-    states = grid * (places if pattern is PlacementPattern.LOOP else 1) * space.num_devices
+    num_positions = space.num_layers + 1
+    grid = num_positions if pattern is PlacementPattern.SINGLE else num_positions**2
+    states = grid * (num_positions if pattern is PlacementPattern.LOOP else 1) * space.num_devices
     return pattern if grid <= MAX_GRID and states <= MAX_STATES else None
 
 
@@ -154,8 +154,8 @@ class PartitionProgram:
         self.space, self.pattern, self.ceiling, self._figure = space, pattern, ceiling, figure
         self.deadline = deadline
         """Deadline of queries, which callers may replace."""
-        self._places = space.num_layers + 1
-        self._seconds = 1 if pattern is PlacementPattern.SINGLE else self._places
+        self._num_positions = space.num_layers + 1
+        self._seconds = 1 if pattern is PlacementPattern.SINGLE else self._num_positions
         self._choices: dict[StageZeroContext, list[DeviceRuns]] = {}
         """Per device, as far as computed, by the context of stage 0."""
         self._suffixes: dict[StageZeroContext, list[Ints]] = {}
@@ -209,7 +209,7 @@ class PartitionProgram:
                         heappush(heap, (key, 0, (runs,), stage, middle))
                 continue
             if next(pops) % LOOK == 0:
-                self._check_time()
+                self.deadline.check()
             key, depth, path, first, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)
@@ -231,10 +231,6 @@ class PartitionProgram:
                 best = start if best is None or start < best else best
         return None if best is None else self._trace(*best[1:], ceiling)
 
-    def _check_time(self) -> None:
-        if self.deadline.over:
-            raise TimeoutError
-
     # The states: positions after every device.
 
     def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -251,14 +247,14 @@ class PartitionProgram:
     def _end(self) -> Ints:
         """[first][second][middle]: 0 if all layers are assigned, else FOREVER."""
         last = self.space.num_layers
-        rows = self._places if self.pattern is PlacementPattern.LOOP else 1
-        end = np.full((self._places, self._seconds, rows), FOREVER)
+        rows = self._num_positions if self.pattern is PlacementPattern.LOOP else 1
+        end = np.full((self._num_positions, self._seconds, rows), FOREVER)
         if self.pattern is PlacementPattern.SINGLE:
             end[last, 0, 0] = 0
         elif self.pattern is PlacementPattern.V:
-            end[range(self._places), range(self._places), 0] = 0
+            end[range(self._num_positions), range(self._num_positions), 0] = 0
         else:
-            end[range(self._places), last, range(self._places)] = 0
+            end[range(self._num_positions), last, range(self._num_positions)] = 0
         return end
 
     def _hosted(self, level: int, candidates: RunPositions) -> list[Hosted]:
@@ -284,17 +280,17 @@ class PartitionProgram:
 
     def _window(self, runs: Runs) -> tuple[slice, slice]:
         """Positions [first, second] that runs continue from."""
-        first_window = slice(0, self._places - runs.first)
+        first_window = slice(0, self._num_positions - runs.first)
         if self.pattern is PlacementPattern.SINGLE:
             return first_window, slice(None)
-        low, high = slice(0, self._places - runs.second), slice(runs.second, None)
+        low, high = slice(0, self._num_positions - runs.second), slice(runs.second, None)
         return first_window, high if self.pattern is PlacementPattern.V else low
 
     # Figures of every device.
 
-    def _places_of(self, level: int) -> RunPositions:
+    def _positions_of(self, level: int) -> RunPositions:
         """Runs that a device may host, by the parts of all devices alone."""
-        self._check_time()
+        self.deadline.check()
         candidates = self._possible
         candidates = candidates.at(self._leaves_layers(level, candidates))
         return candidates.at(self._rest_fits(level, candidates))
@@ -302,17 +298,17 @@ class PartitionProgram:
     @cached_property
     def _possible(self) -> RunPositions:
         """Runs that any device may host, by the parts alone; sorted. Another query resumes."""
-        self._check_time()
-        for runs in self._runs_left:
-            self._runs_so_far.append(self._fitting_places(runs))
+        self.deadline.check()
+        for runs in self._remaining_runs:
+            self._runs_so_far.append(self._fitting_positions(runs))
             self._num_runs += len(self._runs_so_far[-1].first)
             if self._num_runs > MAX_CHOICES:
                 raise ProgramTooLargeError
-            self._check_time()
+            self.deadline.check()
         return joined(self._runs_so_far)
 
     @cached_property
-    def _runs_left(self) -> Iterator[Runs]:
+    def _remaining_runs(self) -> Iterator[Runs]:
         """Lengths of runs whose positions are not computed yet."""
         seconds = (
             range(1) if self.pattern is PlacementPattern.SINGLE else range(1, self._longest + 1)
@@ -322,9 +318,11 @@ class PartitionProgram:
     @cached_property
     def _grid(self) -> list[Ints]:
         """First and second coordinates of all positions."""
-        return list(np.meshgrid(np.arange(self._places), np.arange(self._seconds), indexing="ij"))
+        return list(
+            np.meshgrid(np.arange(self._num_positions), np.arange(self._seconds), indexing="ij")
+        )
 
-    def _fitting_places(self, runs: Runs) -> RunPositions:
+    def _fitting_positions(self, runs: Runs) -> RunPositions:
         """Positions of runs of these lengths whose parts fit within the ceiling."""
         min_part = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
         first, second = (axis[self._window(runs)].ravel() for axis in self._grid)
@@ -363,8 +361,8 @@ class PartitionProgram:
     @cached_property
     def _parts_upto(self) -> Ints:
         """Prefix sums of the parts of the layers; the part of a stage is at least their sum."""
-        places = np.arange(self.space.num_layers)
-        return np.concatenate([[0], np.cumsum(self._figure.part(self.space, places, places + 1))])
+        layers = np.arange(self.space.num_layers)
+        return np.concatenate([[0], np.cumsum(self._figure.part(self.space, layers, layers + 1))])
 
     @cached_property
     def _longest(self) -> int:
@@ -378,8 +376,8 @@ class PartitionProgram:
         return bisect_right(range(1, max_layers + 1), self.ceiling, key=self._min_part)
 
     def _min_part(self, length: int) -> int:
-        places = np.arange(self._places - length)
-        return int(self._figure.part(self.space, places, places + length).min())
+        starts = np.arange(self._num_positions - length)
+        return int(self._figure.part(self.space, starts, starts + length).min())
 
     def _leaves_layers(self, level: int, candidates: RunPositions) -> Bools:
         """Whether every other stage can have a layer, and no layer is unassigned."""
@@ -397,28 +395,28 @@ class PartitionProgram:
             fits & (first_end + after <= second - level) & (second_end + after <= last)
         )
 
-    def _bounded_choices(self, level: int, places: RunPositions, pace: int) -> DeviceRuns:
+    def _bounded_choices(self, level: int, positions: RunPositions, pace: int) -> DeviceRuns:
         """Choices of a device with their bounds; another query resumes."""
-        if not places.first.size:
-            return DeviceRuns(places, DeviceBound(places.first, places.first))
-        known, bounds = self._unfinished.get((level, pace), (places, []))
-        if not all(map(np.array_equal, known, places)):
+        if not positions.first.size:
+            return DeviceRuns(positions, DeviceBound(positions.first, positions.first))
+        known, bounds = self._unfinished.get((level, pace), (positions, []))
+        if not all(map(np.array_equal, known, positions)):
             bounds = []
-        self._unfinished[level, pace] = places, bounds
+        self._unfinished[level, pace] = positions, bounds
         device = self.space.hosts[level]
-        for low in range(len(bounds) * TOGETHER, places.first.size, TOGETHER):
-            self._check_time()
-            hosted = self._hosted(level, places.at(slice(low, low + TOGETHER)))
+        for low in range(len(bounds) * TOGETHER, positions.first.size, TOGETHER):
+            self.deadline.check()
+            hosted = self._hosted(level, positions.at(slice(low, low + TOGETHER)))
             bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling, pace))
         del self._unfinished[level, pace]
-        return DeviceRuns(places, DeviceBound(*map(np.concatenate, zip(*bounds, strict=True))))
+        return DeviceRuns(positions, DeviceBound(*map(np.concatenate, zip(*bounds, strict=True))))
 
     def _choices_after(self, stage: StageZeroContext) -> list[DeviceRuns]:
         """Runs that every device may host within the ceiling, for a context of stage 0."""
         known = self._choices.setdefault(stage if stage.pace else ANY, [])
         for level in range(len(known), self.space.num_devices):
-            places = self._alive(level, stage) if stage.pace else self._places_of(level)
-            known.append(self._bounded_choices(level, places, stage.pace))
+            positions = self._alive(level, stage) if stage.pace else self._positions_of(level)
+            known.append(self._bounded_choices(level, positions, stage.pace))
         return known
 
     def _alive(self, level: int, stage: StageZeroContext) -> RunPositions:
@@ -426,8 +424,8 @@ class PartitionProgram:
         unpaced = stage._replace(pace=0)
         choices = self._choices_after(unpaced)[level]
         followed = np.any(self._suffix(unpaced, level) < FOREVER, axis=-1)
-        alive = followed[self._ends(choices.places)]
-        return choices.places.at(alive & (choices.bound.with_tail(stage.tail) <= self.ceiling))
+        alive = followed[self._ends(choices.positions)]
+        return choices.positions.at(alive & (choices.bound.with_tail(stage.tail) <= self.ceiling))
 
     # The programs.
 
@@ -435,7 +433,7 @@ class PartitionProgram:
     def _first_stages(self) -> dict[StageZeroContext, list[int]]:
         """Possible contexts of stage 0, each with the lengths of stage 0 that have it."""
         contexts: dict[StageZeroContext, list[int]] = {}
-        for length in np.unique(self._choices_after(ANY)[0].places.first_run).tolist():
+        for length in np.unique(self._choices_after(ANY)[0].positions.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
             pace = pace_of(self.space, length) if self._figure.paced else 0
             contexts.setdefault(StageZeroContext(tail, pace), []).append(length)
@@ -467,14 +465,14 @@ class PartitionProgram:
         """[first][second][middle]: minimum bound over all devices after a level."""
         levels = self._suffixes.setdefault(stage, [self._end()])
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
-            self._check_time()
+            self.deadline.check()
             weight = choices.bound.with_tail(stage.tail)
             indices = np.flatnonzero(weight <= self.ceiling)
-            candidates = choices.places.at(indices)
+            candidates = choices.positions.at(indices)
             ends = self._ends(candidates)
             levels.append(
                 min_by_position(
-                    candidates, weight[indices], levels[-1], ends, np.maximum, self._check_time
+                    candidates, weight[indices], levels[-1], ends, np.maximum, self.deadline.check
                 )
             )
         return levels[-1 - level]
@@ -489,7 +487,7 @@ class PartitionProgram:
         lengths, roots = self._first_stages[stage], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
-                self._check_time()
+                self.deadline.check()
             steps = self._steps((), counted, middle)
             roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
         return roots
@@ -500,7 +498,7 @@ class PartitionProgram:
         """Choices of the next device within the ceiling, with the minimum bound from there on."""
         choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
         row = middle if self.pattern is PlacementPattern.LOOP else 0
-        rest = self._suffix(first, len(path))[(*self._ends(choices.places), row)]
+        rest = self._suffix(first, len(path))[(*self._ends(choices.positions), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
         indices = np.flatnonzero(bounds <= self.ceiling)
         return list(zip(bounds[indices].tolist(), choices.at(indices).runs(), strict=True))
@@ -538,13 +536,13 @@ class PartitionProgram:
     def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> RunPositions:
         """Runs that a device may host within a ceiling, for a context of stage 0."""
         choices = self._choices_after(stage)[level]
-        return choices.places.at(choices.bound.with_tail(stage.tail) <= ceiling)
+        return choices.positions.at(choices.bound.with_tail(stage.tail) <= ceiling)
 
     def _square_suffix(self, stage: StageZeroContext, ceiling: int) -> list[np.ndarray]:
         """Per level, [first][second][middle]: minimum sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
-            self._check_time()
+            self.deadline.check()
             candidates = self._within(level, stage, ceiling)
             squares = self._squares(level, candidates)
             levels.append(
@@ -554,7 +552,7 @@ class PartitionProgram:
                     levels[-1],
                     self._ends(candidates),
                     np.add,
-                    self._check_time,
+                    self.deadline.check,
                 )
             )
         return levels[::-1]
@@ -582,7 +580,7 @@ class PartitionProgram:
         for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
             choices = self._choices_after(stage)[level]
             choices = choices.beginning_at(self._positions(tuple(path), middle))
-            candidates = choices.places
+            candidates = choices.positions
             sums = self._squares(level, candidates) + beyond[(*self._ends(candidates), row)]
             sums[choices.bound.with_tail(stage.tail) > ceiling] = np.inf
             best = int(np.argmin(sums))

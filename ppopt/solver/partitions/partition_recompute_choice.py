@@ -91,7 +91,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Partitions whose options are in the heap."""
         self._heap: list[tuple[int, int, Key, Iterator[tuple[int, Key]]]] = []
         """Next option of every started partition, with its bound."""
-        self._left_out = False
+        self._is_incomplete = False
         """Whether options of a partition were omitted, or lost by Ctrl-C."""
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
         self._of_device = lru_cache(maxsize=16_384)(self._options_of_device)
@@ -152,10 +152,10 @@ class PartitionRecomputeChoice(BoundedPartitions):
         space = self._space
         if search.infeasible and self._bounds is not None:
             reason = no_partition_fits(self._ticks, self._bounds)
-            return f"{reason}, whatever recomputes"
+            return f"{reason}, whichever layers recompute"
         return (
-            f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages and all choices of layers that recompute: "
+            f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
+            "stages, with any layers that recompute, need at least this long: "
             f"{exclusion_text(search, space)}{self._counted}"
         )
 
@@ -165,15 +165,15 @@ class PartitionRecomputeChoice(BoundedPartitions):
         self, order: PartitionOrder, known: Container[Key], max_bound: int | None
     ) -> Rest:
         max_bound = FOREVER - 1 if max_bound is None else max_bound
-        if not self._left_out:
+        if not self._is_incomplete:
             try:
                 passed = self._fill(order, known, max_bound)
             except KeyboardInterrupt:
-                self._left_out = True
+                self._is_incomplete = True
                 raise
-            if passed is not None and not self._left_out:
+            if passed is not None and not self._is_incomplete:
                 return Unlisted(self._time(passed))
-        if self._left_out:
+        if self._is_incomplete:
             return Unlisted(self.lower_bound)
         if not self._heap or self._heap[0][0] > max_bound:
             return NONE_LEFT
@@ -234,13 +234,13 @@ class PartitionRecomputeChoice(BoundedPartitions):
         fronts = [self._stage_options.of(low, high) for low, high in ends]
         numbers = [list(range(len(front))) for front in fronts]
         while prod(map(len, numbers)) > MAX_DEVICE_OPTIONS:
-            self._left_out = True
+            self._is_incomplete = True
             longest = max(numbers, key=len)
             longest[1:-1] = longest[1:-1:2]
         combinations = list(product(*numbers))
         recompute_time, saved = (
             [
-                np.array([row[number] for number in own], np.int64)
+                np.array([row[option] for option in own], np.int64)
                 for row, own in zip(rows, zip(*combinations, strict=True), strict=True)
             ]
             for rows in zip(*(self._points(low, high) for low, high in ends), strict=True)

@@ -259,21 +259,20 @@ class RecomputeChoice(Choice):
         """Text of the argument behind the bound over all assignments."""
         if self._none:
             return (
-                f"device {self._none[0]} has no memory for one microbatch, however many of its "
-                f"layers {self._does}"
+                f"device {self._none[0]} has no memory for one microbatch, whichever of its layers "
+                f"{self._does}"
             )
         scope = (
-            f"over all {self.size} choices of layers that {self._does} (those that take more "
-            "time and more memory than another left out)"
+            f"all {self.size:,} choices of layers that {self._does} (without those that need more "
+            "time and more memory than another) need at least this long"
         )
         if isinstance(self._listed, Partial):
             return (
-                f"{scope}: the head, work and forced idle time of one device, with its own choice "
-                f"of least bound and no {self._does} elsewhere, take that long; {search.searched} "
-                "were searched"
+                f"{scope}: one device already does, with its own best choice and no {self._does} "
+                f"elsewhere; {search.searched} were searched"
             )
         return (
-            f"{scope}: {search.ruled_out} are ruled out by head, work and forced idle time of a "
-            f"device alone{', or of several together' if search.subsets_ruled_out else ''}, "
+            f"{scope}: {search.ruled_out} are excluded by the time of one device"
+            f"{' or of several together' if search.subsets_ruled_out else ''}, "
             f"{search.searched} were searched"
         )

@@ -107,8 +107,8 @@ class StageOptions:
     def leaves_out(self) -> bool:
         """Whether options may be dominated: not if all layers that may recompute are equal."""
         layers = [layer for layer in self.bare.layers if layer.recomputable]
-        alike = {(layer.recompute_time, layer.saved) for layer in layers}
-        return len(alike) > 1 or any(time <= 0 or saved <= 0 for time, saved in alike)
+        costs = {(layer.recompute_time, layer.saved) for layer in layers}
+        return len(costs) > 1 or any(time <= 0 or saved <= 0 for time, saved in costs)
 
     def of_partition(self, counts: Counts) -> list[list[StageOption]]:
         """Options of every stage of a partition."""
@@ -118,8 +118,8 @@ class StageOptions:
         """Model in which the layers of these options recompute or offload."""
         recomputed: set[int] = set()
         offloaded: set[int] = set()
-        for (low, high), number in zip(ends_of(counts), numbers, strict=True):
-            choice = self.of(low, high)[number]
+        for (low, high), option_id in zip(ends_of(counts), numbers, strict=True):
+            choice = self.of(low, high)[option_id]
             recomputed |= {low + index for index in choice.layers}
             offloaded |= {low + index for index in choice.offloaded}
         return self.bare.with_choice(recomputed, offloaded)
@@ -147,12 +147,12 @@ class StageOptions:
         """
         stated = _stated_option(layers, self.bare.recompute_unit)
         same = (option for option in front if option[-2:] == stated[-2:])
-        less = (
+        dominating = (
             option
             for option in front
             if option.uses_no_more(stated) or (not self._limited and option.costs_no_more(stated))
         )
-        return next(same, None) or next(less, None)
+        return next(same, None) or next(dominating, None)
 
 
 def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
@@ -206,7 +206,7 @@ def _followed(
     option: StageOption,
     layer: Layer,
     own: StageOption,
-    places: range,
+    indices: range,
     num_recomputed: int,
     num_offloaded: int,
 ) -> StageOption:
@@ -216,7 +216,7 @@ def _followed(
     """
     cost, num_unchanged = (
         (layer.activation, layer.backward_workspace),
-        len(places) - num_recomputed - num_offloaded,
+        len(indices) - num_recomputed - num_offloaded,
     )
     peak = BackwardPeak(option.stashed, option.peak)
     peak = peak.then(layer.kept, *cost, num_recomputed).then(
@@ -235,10 +235,10 @@ def _followed(
         stashed=peak.retained,
         resident=option.resident + resident,
         peak=peak.peak,
-        layers=option.layers | frozenset(places if own.layers else places[:num_recomputed]),
+        layers=option.layers | frozenset(indices if own.layers else indices[:num_recomputed]),
         offloaded=option.offloaded
         | frozenset(
-            places if own.offloaded else places[num_recomputed : num_recomputed + num_offloaded]
+            indices if own.offloaded else indices[num_recomputed : num_recomputed + num_offloaded]
         ),
     )
 

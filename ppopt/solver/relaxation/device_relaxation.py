@@ -144,11 +144,11 @@ def implied_precedence(subset: DeviceSubset) -> Constraints:
     return Constraints(before, after, lag)
 
 
-Part = tuple[Ints, Ints, int]
+Constraint = tuple[Ints, Ints, int]
 """Operations, the operation after each of them, and the common lag in ticks."""
 
 
-def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
+def _microbatch_order(subset: DeviceSubset) -> Iterator[Constraint]:
     """Microbatches in order within each kind and stage."""
     for stage in subset.retained:
         for kind in subset.instance.kinds:
@@ -156,14 +156,14 @@ def _microbatch_order(subset: DeviceSubset) -> Iterator[Part]:
             yield codes[:-1], codes[1:], 0
 
 
-def _data_flow(subset: DeviceSubset) -> Iterator[Part]:
+def _data_flow(subset: DeviceSubset) -> Iterator[Constraint]:
     """Data flow between the kept stages; dropped stages are delays."""
     codes = subset.instance.codes
     for before, after, lag in subset.flow:
         yield codes[before], codes[after], lag
 
 
-def _memory_of_retained_stages(subset: DeviceSubset) -> Iterator[Part]:
+def _memory_of_retained_stages(subset: DeviceSubset) -> Iterator[Constraint]:
     """F(a, j) waits for memory at its own stage: after B(a, j - K), and after W(a, j - L)."""
     instance, delays = subset.instance, subset.delays
     for stage in subset.retained:
@@ -192,7 +192,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     )
 
 
-def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
+def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Constraint]:
     """F(b, j) waits for memory at a dropped stage k below b.
 
     F(k, j) starts after B(k, j - K) ends, and after W(k, j - L) ends; B(k, i) starts up(b, k) after
@@ -215,7 +215,7 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
         yield subset.backwards(b)[:-max_live], subset.forwards(b)[max_live:], lag
 
 
-def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Part]:
+def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Constraint]:
     """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
 
     This does not apply if stage a has no backward. Between the arrival of F(k, j) and the end of

@@ -87,8 +87,8 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
     codes = [] if pipeline.overlap is None else [row.tolist() for row in instance.codes]
     for device in sorted(devices):
         gains = _gains(instance, device)
-        places = [(route, s) for route, row in enumerate(pipeline.hosted) for s in row[device]]
-        for (route, forward_stage), (facing, backward_stage) in product(places, places):
+        stages = [(route, s) for route, row in enumerate(pipeline.hosted) for s in row[device]]
+        for (route, forward_stage), (facing, backward_stage) in product(stages, stages):
             if (forward_stage, backward_stage) not in gains:
                 continue
             forwards, backwards = (

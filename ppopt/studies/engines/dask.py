@@ -1,11 +1,11 @@
 """Runs tasks on a cluster by Dask's `distributed` (the extra `dask`).
 
 A task is submitted under a key of its content, so that a scheduler that already has it does not run
-it twice. If a worker dies, Dask gives its task to another worker; after `allowed-failures` deaths
-(3 by default) the row has failed. Workers need ppopt in the same version, and nothing else: the
-storage is written where the sweep was started.
+it twice. If a worker dies, Dask reassigns its task to another worker; after `allowed-failures`
+deaths (3 by default) the row has failed. Workers need ppopt in the same version, and nothing else:
+the process that started the sweep writes the storage.
 
-Start workers with one thread each, or with as many as a search takes, declared as a resource: `dask
+Start workers with one thread each, or with as many as a search uses, declared as a resource: `dask
 worker ADDRESS --nthreads 4 --resources threads=4`.
 """
 
@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 from ppopt.errors import InputError
 from ppopt.solver.deadline import Deadline
 from ppopt.studies.engines.engine import STOPPED
-from ppopt.studies.job import version
-from ppopt.studies.task import Done, Work
+from ppopt.studies.solve_job import version
+from ppopt.studies.task import Done, TaskProtocol
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
 RESOURCE = "threads"
-"""Dask resource of which a search takes one per worker thread, if the machines declare it."""
+"""Dask resource: a search needs one unit per worker thread, if the machines declare it."""
 AHEAD = 3
 """Tasks per thread of the cluster that are submitted: workers fetch the next one ahead of time."""
-LEAST = 16
-"""Least number of submitted tasks, for a cluster whose workers are still to come."""
+MIN_SUBMITTED = 16
+"""Minimum number of submitted tasks, for a cluster whose workers have not started yet."""
 LOOK = 5.0
 """Seconds between two checks of the size of the cluster."""
 FETCH = 5.0
@@ -69,7 +69,7 @@ class DaskEngine:
 
         self._client, self._retries = client, retries
         self._ended = as_completed(loop=client.loop, raise_errors=False)
-        self._numbers: dict[Future, int] = {}
+        self._task_ids: dict[Future, int] = {}
         self._version = version()
         self._next_look = Deadline.after(0.0)
         self._slots = 0
@@ -78,13 +78,13 @@ class DaskEngine:
     @property
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
-        return len(self._numbers)
+        return len(self._task_ids)
 
     @property
     def free(self) -> int:
         """Number of tasks that it can accept now."""
         self._look()
-        return max(LEAST, AHEAD * self._slots) - self.busy
+        return max(MIN_SUBMITTED, AHEAD * self._slots) - self.busy
 
     @property
     def slots(self) -> int:
@@ -101,7 +101,7 @@ class DaskEngine:
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
         self._next_look = Deadline.after(LOOK)
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task, under a key of everything that its result depends on."""
         digest = hashlib.sha256(task.identity.encode()).hexdigest()
         future = self._client.submit(
@@ -112,11 +112,11 @@ class DaskEngine:
             retries=self._retries,
             resources={RESOURCE: task.workers} if self._declared else None,
         )
-        self._numbers[future] = number
+        self._task_ids[future] = task_id
         self._ended.add(future)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
+        """Return (task id, outcome) of ended tasks; waits for the first, at most `seconds`."""
         deadline = Deadline.after(seconds)
         while not self._ended.has_ready():
             if deadline.over:
@@ -128,11 +128,11 @@ class DaskEngine:
             if done is None:
                 self._ended.add(future)
             else:
-                ended.append((self._numbers.pop(future), done))
+                ended.append((self._task_ids.pop(future), done))
         return ended
 
     def _done(self, future: Future) -> Done | None:
-        """Outcome of a task; None if it was lost with its worker, and is run again."""
+        """Outcome of a task; None if it was lost with its worker and is run again."""
         if future.status == "error":
             return Done(failed=_cause(future.exception()))
         if future.status == "cancelled":
@@ -149,16 +149,16 @@ class DaskEngine:
         return done
 
     def stop(self) -> None:
-        """Drop unfinished tasks: a search in a Dask thread cannot be ended."""
-        self._client.cancel(list(self._numbers), force=True)
+        """Cancel unfinished tasks: a search in a Dask thread cannot be ended."""
+        self._client.cancel(list(self._task_ids), force=True)
 
     def close(self) -> None:
-        """Cancel and forget all tasks."""
-        self._client.cancel(list(self._numbers), force=True)
-        self._numbers.clear()
+        """Cancel and discard all tasks."""
+        self._client.cancel(list(self._task_ids), force=True)
+        self._task_ids.clear()
 
 
-def _perform(task: Work) -> Done:
+def _perform(task: TaskProtocol) -> Done:
     """Run a task on a worker."""
     return task.perform()
 

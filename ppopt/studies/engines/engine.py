@@ -1,4 +1,4 @@
-"""Interface of an engine, which runs tasks and returns their outcomes; and that of this process."""
+"""Interface of an engine, which runs tasks and returns their outcomes; and `DirectEngine`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ppopt.studies.task import Done, Work
+from ppopt.studies.task import Done, TaskProtocol
 
 STOPPED = Done(interrupted=True)
-"""Outcome of a task that was not begun, or ended without a result."""
+"""Outcome of a task that was not started, or ended without a result."""
 PAUSE = 0.2
 """Seconds between two checks for Ctrl-C."""
 STOPPING = 10.0
-"""Seconds that searches have to end after Ctrl-C."""
+"""Seconds within which searches must end after Ctrl-C."""
 
 
 class Engine(Protocol):
@@ -31,24 +31,24 @@ class Engine(Protocol):
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task."""
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
+        """Return (task id, outcome) of ended tasks; waits for the first, at most `seconds`."""
 
     def stop(self) -> None:
-        """Ask searches to end with what they have, and start no further tasks."""
+        """Ask searches to end with their best results, and start no further tasks."""
 
     def close(self) -> None:
         """End at once."""
 
 
 class DirectEngine:
-    """Engine that performs a task of its own process when it is waited for."""
+    """Engine that performs a task in this process when `wait` is called."""
 
     def __init__(self) -> None:
-        self._tasks: deque[tuple[int, Work]] = deque()
+        self._tasks: deque[tuple[int, TaskProtocol]] = deque()
         self._stopped = False
 
     @property
@@ -66,23 +66,23 @@ class DirectEngine:
         """Number of tasks that it can accept now."""
         return 0 if self._stopped else 1 - self.busy
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task."""
-        self._tasks.append((number, task))
+        self._tasks.append((task_id, task))
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:  # noqa: ARG002  of the protocol
         """Perform the first task, which may take longer than `seconds`."""
         if not self._tasks:
             return []
-        number, task = self._tasks.popleft()
-        return [(number, STOPPED if self._stopped else task.perform())]
+        task_id, task = self._tasks.popleft()
+        return [(task_id, STOPPED if self._stopped else task.perform())]
 
     def stop(self) -> None:
         """Perform no further task."""
         self._stopped = True
 
     def close(self) -> None:
-        """Forget all tasks."""
+        """Discard all tasks."""
         self._tasks.clear()
 
 
@@ -93,10 +93,10 @@ def run_tasks(
     ends: Callable[[], bool],
     pressed: Sequence[int],
 ) -> None:
-    """Submit tasks and take their outcomes, until the engine has none or the work ends early.
+    """Submit tasks and process their outcomes, until the engine has none or `ends` says so.
 
-    Then searches are asked to end, and what they have is taken; a second Ctrl-C (of `pressed`) does
-    not wait for it.
+    In the second case searches are asked to end, and their results are processed; a second Ctrl-C
+    (of `pressed`) does not wait for them.
     """
     while not ends():
         submit()

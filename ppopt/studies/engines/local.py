@@ -1,8 +1,7 @@
 """Runs tasks in processes of this machine.
 
-A process that dies (killed, out of memory, a crash in native code) takes one task with it, which is
-retried in a new process up to the allowed number of times. A process ends by itself when this one
-does.
+If a process dies (killed, out of memory, a crash in native code), its running task is retried in a
+new process up to the allowed number of times. A process ends by itself when this one does.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.engines.worker import OUT_OF_MEMORY
-from ppopt.studies.task import Done, Work
+from ppopt.studies.task import Done, TaskProtocol
 
 AHEAD = 2
-"""Most tasks of a process: one at work and one that waits, so that the process never does."""
+"""Maximum number of tasks of a process: one that runs and one that waits, so that it never
+idles."""
 _MODULE = "ppopt.studies.engines.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -28,14 +28,14 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 class _Assignment(NamedTuple):
     """A task assigned to a process."""
 
-    number: int
-    task: Work
+    task_id: int
+    task: TaskProtocol
     tries: int
     """Number of earlier tries."""
 
 
 class _Worker:
-    """A process and its tasks, the one at work first."""
+    """A process and its tasks, the running one first."""
 
     def __init__(self, python: str) -> None:
         self.link: Connection
@@ -91,26 +91,26 @@ class LocalEngine:
         """Number of processes."""
         return self._jobs
 
-    def submit(self, number: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Assign a task to the process with the fewest."""
-        self._assign(_Assignment(number, task, 0))
+        self._assign(_Assignment(task_id, task, 0))
 
     def _assign(self, assignment: _Assignment) -> None:
-        least = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
-        if least is None or (least.tasks and len(self._workers) < self._jobs):
+        idlest = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
+        if idlest is None or (idlest.tasks and len(self._workers) < self._jobs):
             try:
-                least = _Worker(self._python)
+                idlest = _Worker(self._python)
             except OSError as error:
                 raise InputError(f"jobs: no process can be started: {error.strerror}") from None
-            self._workers.append(least)
-        least.assign(assignment)
+            self._workers.append(idlest)
+        idlest.assign(assignment)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Return the ended tasks by their numbers; waits for the first, at most `seconds`."""
+        """Return (task id, outcome) of ended tasks; waits for the first, at most `seconds`."""
         if self._stopped:
-            left = [(assignment.number, STOPPED) for assignment in self._retried]
+            stopped = [(assignment.task_id, STOPPED) for assignment in self._retried]
             self._retried.clear()
-            return left or self._wait(seconds)
+            return stopped or self._wait(seconds)
         while self._retried:
             self._assign(self._retried.popleft())
         return self._wait(seconds)
@@ -127,14 +127,14 @@ class LocalEngine:
             done: Done = worker.link.recv()
         except (EOFError, OSError):
             return self._died(worker)
-        return [(worker.tasks.popleft().number, done)]
+        return [(worker.tasks.popleft().task_id, done)]
 
     def _died(self, worker: _Worker) -> list[tuple[int, Done]]:
-        """Reassign the tasks of a dead process; the one at work has failed."""
+        """Reassign the tasks of a dead process; the running one has failed."""
         self._workers.remove(worker)
         status = worker.end()
         if self._stopped:
-            return [(task.number, STOPPED) for task in worker.tasks]
+            return [(task.task_id, STOPPED) for task in worker.tasks]
         if not worker.tasks:
             return []
         assignment = worker.tasks.popleft()
@@ -143,10 +143,10 @@ class LocalEngine:
             self._retried.append(assignment._replace(tries=assignment.tries + 1))
             return []
         times = f", {assignment.tries + 1} times" if assignment.tries else ""
-        return [(assignment.number, Done(failed=f"its process {_cause(status)}{times}"))]
+        return [(assignment.task_id, Done(failed=f"its process {_cause(status)}{times}"))]
 
     def stop(self) -> None:
-        """Ask searches to end with what they have; tasks not begun return as stopped."""
+        """Ask searches to end with their best results; tasks not started return as stopped."""
         self._stopped = True
         for worker in self._workers:
             worker.process.send_signal(signal.SIGTERM)

@@ -15,13 +15,13 @@ OUT_OF_MEMORY = 77
 """Exit code of a process without memory, as under `ulimit -v`."""
 
 
-def serve(number: int) -> None:
+def serve(descriptor: int) -> None:
     """Perform the tasks that arrive, one after the other, until the other end is closed.
 
-    A request to end (SIGTERM) ends the running search, which returns what it has, and then this
+    A request to end (SIGTERM) ends the running search, which returns its best result, and then this
     process.
     """
-    link = Connection(number)
+    link = Connection(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     interrupts.hear_terminations()
     with interrupts.recorded(inner=True) as pressed:
@@ -34,9 +34,9 @@ def serve(number: int) -> None:
 
 
 def _serve(link: Connection, pressed: list[int]) -> None:
-    from ppopt.studies.task import Work  # noqa: PLC0415  within the bound of memory
+    from ppopt.studies.task import TaskProtocol  # noqa: PLC0415  within the bound of memory
 
-    tasks: queue.SimpleQueue[Work] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[TaskProtocol] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, tasks), daemon=True).start()
     while not pressed:
         try:

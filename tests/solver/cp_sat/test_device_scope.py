@@ -28,8 +28,8 @@ def in_order(problem: Problem, *names: str) -> bool:
         ]
         for op in ops
     ]
-    for one, other in pairwise(starts):
-        built.cp.add(one < other)
+    for first, second in pairwise(starts):
+        built.cp.add(first < second)
     return not cpsat.search(built, LIMITS, lambda _value, _bound: None).infeasible
 
 
@@ -81,12 +81,12 @@ def test_time_counts_from_the_first_forward_of_a_route(
         op = parse(name)
         code = int(pipeline.code(op.kind, op.stage, op.microbatch))
         built.cp.add(built.variables.start[code] >= 1)
-    found = cpsat.search(built, LIMITS, lambda _value, _bound: None)
-    assert found.infeasible is not there_is
+    outcome = cpsat.search(built, LIMITS, lambda _value, _bound: None)
+    assert outcome.infeasible is not there_is
 
 
-@pytest.mark.parametrize(("devices", "least"), [((0,), 20), ((1,), 16), ((0, 1), 20)])
-def test_the_least_value_of_a_subset(devices: tuple[int, ...], least: int) -> None:
+@pytest.mark.parametrize(("devices", "minimum"), [((0,), 20), ((1,), 16), ((0, 1), 20)])
+def test_the_least_value_of_a_subset(devices: tuple[int, ...], minimum: int) -> None:
     """Device 0 has 4 x (2 + 2 + 1) ticks of work, and need not wait.
 
     Device 1 alone ends its first B at 4 or later, and B and W of stage 0 then take 4 x (2 + 1).
@@ -96,7 +96,7 @@ def test_the_least_value_of_a_subset(devices: tuple[int, ...], least: int) -> No
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     built = build_model(problem, horizon=60, bound=0, devices=devices)
-    assert cpsat.search(built, LIMITS, lambda _value, _bound: None).bound == least
+    assert cpsat.search(built, LIMITS, lambda _value, _bound: None).bound == minimum
 
 
 def test_a_stage_has_no_mode_that_is_never_better() -> None:

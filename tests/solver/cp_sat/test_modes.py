@@ -12,38 +12,38 @@ from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
 CHOICE = 7
 
 
-def backward(most: int) -> list[Task]:
+def backward(horizon: int) -> list[Task]:
     """B of 2 ticks with W of 3, or BW of 4."""
     return [
-        Task(1, 0, 0, most - 2, (TaskMode(1, 2), TaskMode(3, 4)), CHOICE),
-        Task(2, 0, 0, most, (TaskMode(2, 3), TaskMode(ABSENT, 0)), CHOICE),
+        Task(1, 0, 0, horizon - 2, (TaskMode(1, 2), TaskMode(3, 4)), CHOICE),
+        Task(2, 0, 0, horizon, (TaskMode(2, 3), TaskMode(ABSENT, 0)), CHOICE),
     ]
 
 
-@pytest.mark.parametrize(("most", "fits"), [(4, True), (3, False)])
-def test_the_shorter_modes_are_chosen_together(most: int, fits: bool) -> None:
+@pytest.mark.parametrize(("horizon", "fits"), [(4, True), (3, False)])
+def test_the_shorter_modes_are_chosen_together(horizon: int, fits: bool) -> None:
     """BW alone fits into 4 ticks; B without its W would fit into 2."""
-    tasks = backward(most)
-    assert feasible(tasks, alone(tasks), most) is fits
+    tasks = backward(horizon)
+    assert feasible(tasks, alone(tasks), horizon) is fits
 
 
 @pytest.mark.parametrize(("first", "length"), [(True, 5), (False, 4)])
 def test_ends_and_operations_are_those_of_the_mode(first: bool, length: int) -> None:
     tasks = backward(20)
-    made = variables(tasks)
-    made.cp.add(made.choices[CHOICE] == first)
-    solver = solved(made, alone(tasks))
+    built = variables(tasks)
+    built.cp.add(built.choices[CHOICE] == first)
+    solver = solved(built, alone(tasks))
     assert solver is not None
-    there = {code for code, literal in made.present.items() if solver.boolean_value(literal)}
+    there = {code for code, literal in built.present.items() if solver.boolean_value(literal)}
     assert there == ({1, 2} if first else {3})
-    lengths = (solver.value(made.end[code] - made.start[code]) for code in (1, 2))
+    lengths = (solver.value(built.end[code] - built.start[code]) for code in (1, 2))
     assert sum(lengths) == length
 
 
 def test_tasks_of_one_mode_have_no_literals() -> None:
     tasks = [task(1, 2), task(2, 3)]
-    made = variables(tasks)
+    built = variables(tasks)
     for part in (Operations(tasks), NoOverlap(0)):
-        part.build(made)
-    assert made.present == {1: None, 2: None}
-    assert len(made.cp.proto.variables) == 3
+        part.build(built)
+    assert built.present == {1: None, 2: None}
+    assert len(built.cp.proto.variables) == 3

@@ -27,15 +27,15 @@ IN_TURN = Precedence([(1, 2, 2)])
     ],
 )
 def test_the_least_objective(part: ModelPart, value: int) -> None:
-    made = variables(TASKS)
-    solver = solved(made, [Operations(TASKS), IN_TURN, part])
-    assert solver.value(made.objective) == value
+    built = variables(TASKS)
+    solver = solved(built, [Operations(TASKS), IN_TURN, part])
+    assert solver.value(built.objective) == value
 
 
-@pytest.mark.parametrize(("most", "fits"), [(14, True), (13, False)])
-def test_a_cut_bounds_the_objective_of_the_model(most: int, fits: bool) -> None:
+@pytest.mark.parametrize(("horizon", "fits"), [(14, True), (13, False)])
+def test_a_cut_bounds_the_objective_of_the_model(horizon: int, fits: bool) -> None:
     parts = [Operations(TASKS), IN_TURN, ObjectiveCuts([ObjectiveCut(None, 2, 5)])]
-    assert feasible(TASKS, parts, most) is fits
+    assert feasible(TASKS, parts, horizon) is fits
 
 
 @pytest.mark.parametrize(("earliest", "fits"), [(11, True), (12, False)])
@@ -57,7 +57,7 @@ def test_work_is_that_of_the_modes(first: bool, work: int) -> None:
         Task(1, 0, 0, 9, (TaskMode(1, 2), TaskMode(3, 4)), 7),
         Task(2, 0, 0, 9, (TaskMode(2, 3), TaskMode(ABSENT, 0)), 7),
     ]
-    made = variables(tasks)
-    made.cp.add(made.choices[7] == first)
-    solver = solved(made, [Work(1, tasks)])
-    assert solver.value(made.objective) == 1 + work
+    built = variables(tasks)
+    built.cp.add(built.choices[7] == first)
+    solver = solved(built, [Work(1, tasks)])
+    assert solver.value(built.objective) == 1 + work

@@ -48,16 +48,16 @@ def tiny(random: Random, stages: int, link_mode: str = "streams") -> Pipeline:
 
 def solved(problem: Problem) -> Schedule | None:
     """The best schedule of the model, proved best; None where there is none."""
-    found = cpsat.search(build_model(problem, horizon=ENOUGH, bound=0), LIMITS, lambda *_: None)
-    assert found.complete or found.infeasible
-    return found.schedule
+    outcome = cpsat.search(build_model(problem, horizon=ENOUGH, bound=0), LIMITS, lambda *_: None)
+    assert outcome.complete or outcome.infeasible
+    return outcome.schedule
 
 
-def exists(problem: Problem, most: int) -> bool:
+def exists(problem: Problem, horizon: int) -> bool:
     """Whether there is a schedule of at most so many ticks."""
-    found = cpsat.search(feasibility_model(problem, most), LIMITS, lambda *_: None)
-    assert found.schedule is not None or found.infeasible
-    return found.schedule is not None
+    outcome = cpsat.search(feasibility_model(problem, horizon), LIMITS, lambda *_: None)
+    assert outcome.schedule is not None or outcome.infeasible
+    return outcome.schedule is not None
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
@@ -71,23 +71,25 @@ def test_the_model_proves_the_optimum_of_all_orders_of_devices_and_links(
     """By exhaustive search; of mixed backwards for two stages, as that of three takes long."""
     pipeline = tiny(Random(seed), 2 + seed % 2, link_mode)
     if kind is BackwardKind.MIXED:
-        least = least_mixed(pipeline)
+        optimum = least_mixed(pipeline)
     else:
-        least = least_makespan(pipeline, whole=kind is BackwardKind.WHOLE)
+        optimum = least_makespan(pipeline, whole=kind is BackwardKind.WHOLE)
     problem = Problem(pipeline, Objective.MAKESPAN, kind)
-    found = solved(problem)
-    assert (found and found.metrics.makespan_ticks) == least
-    if found is not None:
-        assert verify(found) == []
-        assert found.fits_limits
-        assert not exists(problem, found.metrics.makespan_ticks - 1)
+    result = solved(problem)
+    assert (result and result.metrics.makespan_ticks) == optimum
+    if result is not None:
+        assert verify(result) == []
+        assert result.fits_limits
+        assert not exists(problem, result.metrics.makespan_ticks - 1)
 
 
 @pytest.mark.parametrize(
-    ("link_mode", "most", "there_is"),
+    ("link_mode", "horizon", "there_is"),
     [("streams", 9, True), ("streams", 8, False), ("delay", 8, True), ("delay", 7, False)],
 )
-def test_a_link_carries_one_transfer_at_a_time(link_mode: str, most: int, there_is: bool) -> None:
+def test_a_link_carries_one_transfer_at_a_time(
+    link_mode: str, horizon: int, there_is: bool
+) -> None:
     """Two activations take 3 ticks each, from 1 to 7 on a link: its F and BW then end at 9.
 
     Over delays the second one is there at 2 + 3, and stage 1 has 4 ticks of work from 4 on.
@@ -104,7 +106,7 @@ def test_a_link_carries_one_transfer_at_a_time(link_mode: str, most: int, there_
         link_mode=link_mode,
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-    assert exists(problem, most) is there_is
+    assert exists(problem, horizon) is there_is
 
 
 def test_device_spans_are_those_of_the_orders_at_their_best_times() -> None:
@@ -114,13 +116,16 @@ def test_device_spans_are_those_of_the_orders_at_their_best_times() -> None:
         drawn = tiny(Random(100 + seed), 3)
         pipeline = replace(drawn, batches=3, p2p=4, backward_p2p=3, mem_limit=None)
         problem = Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT)
-        found = solved(problem)
+        result = solved(problem)
         delays = solved(replace(problem, pipeline=replace(pipeline, link_mode="delay")))
         assert delays is not None
-        assert verify(found) == []
-        queues = queues_of_schedule(found)
-        again = timing.schedule(pipeline, found.orders, Objective.DEVICE_SPAN, queues=queues)
-        spans = [made.metrics.value_ticks(Objective.DEVICE_SPAN) for made in (found, again, delays)]
+        assert verify(result) == []
+        queues = queues_of_schedule(result)
+        retimed = timing.schedule(pipeline, result.orders, Objective.DEVICE_SPAN, queues=queues)
+        spans = [
+            evaluated.metrics.value_ticks(Objective.DEVICE_SPAN)
+            for evaluated in (result, retimed, delays)
+        ]
         assert spans[0] == spans[1] >= spans[2]
         smaller += spans[0] > spans[2]
     assert smaller > 2
@@ -134,16 +139,16 @@ def test_every_schedule_over_streams_is_a_solution_of_the_model(seed: int) -> No
     """
     random = Random(seed)
     pipeline = replace(tiny(random, 3), mem_limit=None)
-    made = append_all(pipeline, random, "split").schedule
-    while made.seconds.any():
-        made = append_all(pipeline, random, "split").schedule
+    schedule = append_all(pipeline, random, "split").schedule
+    while schedule.seconds.any():
+        schedule = append_all(pipeline, random, "split").schedule
     built = build_model(
         Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), horizon=ENOUGH, bound=0
     )
-    hint(built, made)
+    hint(built, schedule)
     proto = built.cp.proto
     assert len(proto.solution_hint.vars) == len(proto.variables)
     for place, value in zip(proto.solution_hint.vars, proto.solution_hint.values, strict=True):
         built.cp.add(built.cp.get_int_var_from_proto_index(place) == value)
-    found = cpsat.search(built, LIMITS, lambda *_: None)
-    assert found.schedule.metrics == made.metrics
+    outcome = cpsat.search(built, LIMITS, lambda *_: None)
+    assert outcome.schedule.metrics == schedule.metrics

@@ -1,4 +1,4 @@
-"""A searched partition of microbatches that differ, beside every schedule of every partition.
+"""A searched partition of microbatches that differ, against every schedule of every partition.
 
 Also with the order of the microbatches, and placements and recompute of such microbatches.
 """
@@ -43,12 +43,14 @@ def drawn(rng: Random, batches: int) -> tuple[list[dict[str, int]], dict[str, An
     return layers, fields | ({} if limit is None else {"mem_limit": limit})
 
 
-def least(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> Fraction | None:
+def optimum(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> Fraction | None:
     """The least makespan of all partitions into two stages; None if none is within the limit."""
     values = []
     for first, _ in partitions(len(layers), 2):
         stages = (layers[:first], layers[first:])
-        columns = {name: [sum(one[name] for one in own) for own in stages] for name in layers[0]}
+        columns = {
+            name: [sum(layer[name] for layer in own) for own in stages] for name in layers[0]
+        }
         case = Different(
             forward=columns["forward"],
             backward_input=columns["input"],
@@ -75,9 +77,9 @@ def test_the_best_schedule_of_every_partition(seed: int) -> None:
     pipeline = model.pipeline(
         devices=2, batches=len(fields["microbatch_times"]), partition=SEARCH, **fields
     )
-    found = ppopt.solve(pipeline, backward_kind=kind, workers=1)
-    assert found.value == least(layers, fields, kind)
-    assert str(found.status) == ("infeasible" if found.value is None else "optimal")
+    result = ppopt.solve(pipeline, backward_kind=kind, workers=1)
+    assert result.value == optimum(layers, fields, kind)
+    assert str(result.status) == ("infeasible" if result.value is None else "optimal")
 
 
 def test_a_bound_over_all_partitions_says_what_it_counts() -> None:
@@ -86,10 +88,10 @@ def test_a_bound_over_all_partitions_says_what_it_counts() -> None:
         devices=2, batches=2, partition=SEARCH, microbatch_times=(2, 2), microbatch_memory=1
     )
     alike = model.pipeline(devices=2, batches=2, partition=SEARCH)
-    found, half = ppopt.solve(pipeline, workers=1), ppopt.solve(alike, workers=1)
-    assert found.lower_bound == 2 * half.lower_bound
+    result, half = ppopt.solve(pipeline, workers=1), ppopt.solve(alike, workers=1)
+    assert result.lower_bound == 2 * half.lower_bound
     differ = model.pipeline(devices=2, batches=2, partition=SEARCH, microbatch_times=(1, 2))
-    assert "as short, and as small, as the smallest" in ppopt.solve(differ, workers=1).proof
+    assert "as short and as small as the smallest" in ppopt.solve(differ, workers=1).proof
 
 
 def orders_of(fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,7 +123,7 @@ def test_the_best_schedule_of_every_partition_in_every_order(seed: int) -> None:
         workers=1,
         time_limit=600,
     )
-    assert result.value == smallest([least(layers, each, kind) for each in orders_of(fields)])
+    assert result.value == smallest([optimum(layers, each, kind) for each in orders_of(fields)])
     assert result.status is (Status.INFEASIBLE if result.value is None else Status.OPTIMAL)
 
 
@@ -143,11 +145,11 @@ def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
             ppopt.solve(cut.reordered(order), backward_kind=kind, workers=1, time_limit=600).value
             for order in permutations(range(batches))
         ]
-        optimum = smallest(optima)
+        minimum = smallest(optima)
         if bound >= FOREVER:
-            assert optimum is None
-        elif optimum is not None:
-            assert Fraction(bound, ticks.per_unit) <= optimum
+            assert minimum is None
+        elif minimum is not None:
+            assert Fraction(bound, ticks.per_unit) <= minimum
 
 
 def test_a_bound_counts_the_work_of_all_microbatches() -> None:
@@ -207,3 +209,16 @@ def test_the_given_order_is_searched_first() -> None:
         choice = choice_of(problem, Deadline.after(60))
         assert isinstance(choice, OrderChoice)
         assert choice.pipeline(next(iter(choice.first()))).order == (0, 1, 2, 3)
+
+
+def test_placements_without_memory_for_the_largest_microbatch() -> None:
+    """Two stages of 2 on a device, times 3: 12 in any order, or 6 on two devices."""
+    pipeline = ppopt.Pipeline(
+        stages=2, batches=3, forward=1, activation=2, mem_limit=5, placement="search",
+        microbatch_times=(1, 2, 3), microbatch_memory=(1, 2, 3), order="search",
+    )  # fmt: skip
+    result = ppopt.solve(pipeline, workers=1, time_limit=60)
+    assert result.status is Status.INFEASIBLE
+    assert (
+        "orders of 3 microbatches fits the memory limits: none of the 2 placements" in result.proof
+    )

@@ -1,4 +1,4 @@
-"""The bound over all partitions and choices of recompute, beside every one of tiny models."""
+"""The bound over all partitions and choices of recompute, against every one of tiny models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
     """A model of one layer more than stages, with limits at which recompute matters."""
     hosts = rng.choice(PLACEMENTS)
     count, whole = len(hosts) + 1, rng.random() < 0.4
-    most = OPERATIONS // (len(hosts) * (2 if whole else 3))
+    max_batches = OPERATIONS // (len(hosts) * (2 if whole else 3))
     layers = [
         {
             "forward": rng.randint(1, 3),
@@ -39,7 +39,7 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
     ]
     mean = sum(layer["activation"] for layer in layers) / len(set(hosts))  # type: ignore[misc]
     pipeline = Pipeline(
-        stages=len(hosts), batches=rng.randint(1, most), placement=hosts, model=layers,
+        stages=len(hosts), batches=rng.randint(1, max_batches), placement=hosts, model=layers,
         partition="search", p2p=rng.choice((0, 1)), mem_limit=int(mean * rng.uniform(1, 2.2)),
         recompute="search",
     )  # fmt: skip
@@ -52,14 +52,14 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
     objective: exhaustive.Goal = "makespan" if seed % 3 else "device-span"
     best = least_value(pipeline, fused=whole, objective=objective)
     problem = Problem(pipeline, Objective(objective), BackwardKind.uniform(fused=whole))
-    found = over_partitions(problem)
-    assert found.certificate.argument is Argument.PARTITIONS_RECOMPUTE
+    bounded = over_partitions(problem)
+    assert bounded.certificate.argument is Argument.PARTITIONS_RECOMPUTE
     if best is None:
         return
-    assert found.bound is not None and found.bound <= best
+    assert bounded.bound is not None and bounded.bound <= best
     mixed = over_partitions(replace(problem, backward_kind=BackwardKind.MIXED))
     assert mixed.bound is not None and mixed.bound <= best
-    assert all(found.bound <= one.bound for one in found.candidates)
+    assert all(bounded.bound <= candidate.bound for candidate in bounded.candidates)
 
 
 def test_recompute_lowers_the_bound_where_memory_is_what_holds_it_up() -> None:
@@ -70,10 +70,10 @@ def test_recompute_lowers_the_bound_where_memory_is_what_holds_it_up() -> None:
     With recompute (half a unit) it holds nothing but in its backward.
     """
     layer = {"forward": 1, "backward": 2, "activation": 1, "recompute": {"time": "0.5"}}
-    given = Pipeline(stages=2, batches=4, model=[layer, layer], partition="search", mem_limit=1)
+    pipeline = Pipeline(stages=2, batches=4, model=[layer, layer], partition="search", mem_limit=1)
     bounds = [
         over_partitions(
-            Problem(replace(given, recompute=mode), Objective.MAKESPAN, BackwardKind.SPLIT)
+            Problem(replace(pipeline, recompute=mode), Objective.MAKESPAN, BackwardKind.SPLIT)
         ).bound
         for mode in ("none", "search")
     ]
@@ -82,10 +82,10 @@ def test_recompute_lowers_the_bound_where_memory_is_what_holds_it_up() -> None:
 
 def test_nothing_recomputes_without_a_limit() -> None:
     model = [{"forward": 1, "activation": 1, "count": 9}]
-    given = Pipeline(stages=3, batches=6, model=model, partition="search")
+    pipeline = Pipeline(stages=3, batches=6, model=model, partition="search")
     none, chosen = (
         over_partitions(
-            Problem(replace(given, recompute=mode), Objective.MAKESPAN, BackwardKind.MIXED)
+            Problem(replace(pipeline, recompute=mode), Objective.MAKESPAN, BackwardKind.MIXED)
         )
         for mode in ("none", "search")
     )
@@ -97,11 +97,13 @@ def test_no_partition_fits() -> None:
     model = [
         {"forward": 1, "activation": 4, "static": 3, "count": 4, "recompute": {"activation": 1}}
     ]
-    given = Pipeline(stages=2, batches=2, model=model, partition="search", recompute="search")
+    open_pipeline = Pipeline(
+        stages=2, batches=2, model=model, partition="search", recompute="search"
+    )
     for limit, fits in ((7, False), (20, True)):
-        pipeline = replace(given, mem_limit=limit)
-        found = over_partitions(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
-        assert (found.bound is not None) == fits
+        pipeline = replace(open_pipeline, mem_limit=limit)
+        bounded = over_partitions(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
+        assert (bounded.bound is not None) == fits
 
 
 def test_points_that_are_merged_take_no_longer_and_save_no_less() -> None:
@@ -112,4 +114,4 @@ def test_points_that_are_merged_take_no_longer_and_save_no_less() -> None:
     few = merged(points, 4)
     assert len(points) > 4 == len(few) and few[0] == points[0]
     for point in points:
-        assert any(one.time <= point.time and one.saved >= point.saved for one in few)
+        assert any(merged.time <= point.time and merged.saved >= point.saved for merged in few)

@@ -1,4 +1,4 @@
-"""Bounds over all partitions, beside bounds of each and the optimum of each."""
+"""Bounds over all partitions, against bounds of each and the optimum of each."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) ->
         assert list(bounds.in_order(ceiling)) == []
         assert bounds.most_even(0.05) is None
         return
-    found = list(bounds.in_order(ceiling))
-    assert [bound for bound, _ in found] == sorted(bound for bound, _ in found)
-    assert sorted(found) == [one for one in listed if one[0] <= min(ceiling, FOREVER - 1)]
+    bounded = list(bounds.in_order(ceiling))
+    assert [bound for bound, _ in bounded] == sorted(bound for bound, _ in bounded)
+    assert sorted(bounded) == [
+        listed_pair for listed_pair in listed if listed_pair[0] <= min(ceiling, FOREVER - 1)
+    ]
 
 
 @pytest.mark.parametrize("seed", first(15, range(60)))
@@ -66,14 +68,18 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int
     """A ceiling below, at and above the least bound, which is by enumeration."""
     space = draw_space(Random(2000 + seed))
     listed = by_enumeration(space)
-    least = listed[0][0]
-    for ceiling in (least - 1, least, least + 5) if least < FOREVER else (10**6,):
+    minimum = listed[0][0]
+    for ceiling in (minimum - 1, minimum, minimum + 5) if minimum < FOREVER else (10**6,):
         bounds = ResumableBounding(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
-        assert bounds.min_bound <= least
+        assert bounds.min_bound <= minimum
         if isinstance(bounds, CompleteBounds):
-            assert bounds.min_bound == least
-            within = [one for one in listed if one[0] <= min(least + 5, FOREVER - 1)]
-            assert sorted(bounds.in_order(least + 5)) == within
+            assert bounds.min_bound == minimum
+            within = [
+                listed_pair
+                for listed_pair in listed
+                if listed_pair[0] <= min(minimum + 5, FOREVER - 1)
+            ]
+            assert sorted(bounds.in_order(minimum + 5)) == within
         else:
             assert bounds.min_bound > ceiling
 
@@ -97,8 +103,8 @@ def test_the_most_even_partition_is_of_least_squares_within_the_ceiling(seed: in
 
     chosen = bounds.most_even(0.05)
     assert chosen is not None and partition_bound(space, chosen) <= ceiling
-    least = min(squares(counts) for bound, counts in by_enumeration(space) if bound <= ceiling)
-    assert squares(chosen) == least
+    minimum = min(squares(counts) for bound, counts in by_enumeration(space) if bound <= ceiling)
+    assert squares(chosen) == minimum
 
 
 def test_no_bound_is_above_the_optimum() -> None:
@@ -144,7 +150,7 @@ def test_no_bound_that_an_argument_raises_is_above_the_optimum(
     count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside a schedule, where the bound is lower without the argument."""
+    """Against a schedule, where the bound is lower without the argument."""
     rng, raised, tight = Random(11), 0, 0
     while raised < count:
         space = drawn(rng)
@@ -161,8 +167,8 @@ def test_no_bound_that_an_argument_raises_is_above_the_optimum(
 
 
 def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
-    first, *others = space.layers.forward
-    layers = space.layers._replace(forward=(first + rng.randint(3, 9), *others))
+    first, *rest = space.layers.forward
+    layers = space.layers._replace(forward=(first + rng.randint(3, 9), *rest))
     return replace(space, layers=layers, batches=3)
 
 
@@ -260,13 +266,13 @@ def test_whenever_a_turn_ends_the_next_one_finds_the_least_bound(
 ) -> None:
     """The clock ticks when it is read: the first turn ends at every reading."""
     space = draw_space(Random(6000 + seed))
-    least, ticks = by_enumeration(space)[0][0], count(1)
+    minimum, ticks = by_enumeration(space)[0][0], count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
     for moment in (*range(1, 20), *range(20, 60, 7)):
         ticks, turns = count(1), ResumableBounding(space)
         turns.run(Deadline(0.0, float(moment)), NO_DEADLINE)
         bounds = turns.run(NO_DEADLINE, NO_DEADLINE)
-        assert isinstance(bounds, CompleteBounds) and bounds.min_bound == least
+        assert isinstance(bounds, CompleteBounds) and bounds.min_bound == minimum
 
 
 @pytest.mark.parametrize("seed", first(7, range(20)))
@@ -311,8 +317,8 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
 ) -> None:
     """The clock ticks when it is read: the fourth batch is not begun."""
     space = next(
-        one for seed in range(300) if pattern_of(one := draw_space(Random(seed))) is None
-        and one.size > 4
+        drawn for seed in range(300) if pattern_of(drawn := draw_space(Random(seed))) is None
+        and drawn.size > 4
     )  # fmt: skip
     bounded: list[int] = []
     real = partition_bounds._bounds_of_equal_first

@@ -1,4 +1,4 @@
-"""Partition and recompute searched together, beside every partition and choice of tiny models."""
+"""Partition and recompute searched together, against every partition and choice of tiny models."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LAYER = {"forward": 1, "activation": 1, "count": 10, "recompute": {"activation":
 def test_both_together_are_no_worse_than_either() -> None:
     """Ten layers and a heavy head on three devices: room for fewer microbatches than 1F1B has."""
     head = {"forward": 2, "backward": 5, "activation": 1}
-    given = Pipeline(stages=3, batches=6, model=[LAYER, head], partition="search", mem_limit=6)
+    pipeline = Pipeline(stages=3, batches=6, model=[LAYER, head], partition="search", mem_limit=6)
     values = {}
     for mode in ("none", "full", "search"):
         with work_clock():
-            found = ppopt.solve(replace(given, recompute=mode), workers=1, time_limit=1)
-        assert found.lower_bound is not None and found.value is not None
-        values[mode] = found
+            result = ppopt.solve(replace(pipeline, recompute=mode), workers=1, time_limit=1)
+        assert result.lower_bound is not None and result.value is not None
+        values[mode] = result
     both = values["search"]
     for mode in ("none", "full"):
         assert both.value <= values[mode].value  # type: ignore[operator]
@@ -49,52 +49,52 @@ def test_both_together_are_no_worse_than_either() -> None:
 def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
     """Ten chunks on a device, of 2 layers each: 20 in 21.9, of stage 0 10 x 2.5 or 10 x 1.1."""
     first = {"forward": 1, "activation": "1.5", "recompute": {"activation": "0.1"}}
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=8, batches=8, placement="v", mem_limit="21.9", partition="search",
         recompute="search", model=[first, LAYER | {"count": 31}],
     )  # fmt: skip
     candidates = PartitionRecomputeChoice(
-        Problem(given, Objective.MAKESPAN, BackwardKind.MIXED), NO_DEADLINE
+        Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED), NO_DEADLINE
     )
-    found = candidates.pipeline(next(iter(candidates.first())))
-    assert found.counts == (2,) * 16 and sum(found.recomputed) == 1
-    assert ppopt.evaluate(found, "v-half").fits_limits
-    none = replace(given, partition="even", recompute="none")
+    chosen = candidates.pipeline(next(iter(candidates.first())))
+    assert chosen.counts == (2,) * 16 and sum(chosen.recomputed) == 1
+    assert ppopt.evaluate(chosen, "v-half").fits_limits
+    none = replace(pipeline, partition="even", recompute="none")
     assert not ppopt.evaluate(none, "v-half").fits_limits
 
 
 def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None:
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=2, batches=2, model=[LAYER | {"count": 3}], partition="search", mem_limit=2,
         recompute="search",
     )  # fmt: skip
-    found = ppopt.solve(given, workers=1)
-    assert found.status is Status.OPTIMAL and found.schedule is not None
+    result = ppopt.solve(pipeline, workers=1)
+    assert result.status is Status.OPTIMAL and result.schedule is not None
     file = tmp_path / "best.json"
-    found.schedule.to_json(file)
+    result.schedule.to_json(file)
     schedule, _ = ppopt.read_schedule(file)
     checked = ppopt.recheck(schedule, workers=1)
     assert checked.verdict is Verdict.CONFIRMED and checked.reason.startswith("whatever recomputes")
 
 
 def test_nothing_recomputes_without_a_limit() -> None:
-    given = Pipeline(stages=3, batches=4, model=[LAYER], partition="search", recompute="search")
-    found = ppopt.solve(given, workers=1)
-    assert found.status is Status.OPTIMAL and not any(found.pipeline.recomputed)
+    pipeline = Pipeline(stages=3, batches=4, model=[LAYER], partition="search", recompute="search")
+    result = ppopt.solve(pipeline, workers=1)
+    assert result.status is Status.OPTIMAL and not any(result.pipeline.recomputed)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_result_is_never_worse_than_a_hint(recompute: str) -> None:
     """The embedding saves nothing by recompute: with `full` it recomputes, in the search never."""
     embedding = {"forward": 1}
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=2, batches=6, model=[embedding, LAYER], mem_limit=1000,
         partition="search", recompute="search",
     )  # fmt: skip
-    hint = ppopt.solve(replace(given, partition=None, recompute=recompute), workers=1)
+    hint = ppopt.solve(replace(pipeline, partition=None, recompute=recompute), workers=1)
     assert hint.value is not None
-    found = ppopt.solve(given, hint=hint.schedule, workers=1, time_limit=0.01)
-    assert found.value is not None and found.value <= hint.value
+    result = ppopt.solve(pipeline, hint=hint.schedule, workers=1, time_limit=0.01)
+    assert result.value is not None and result.value <= hint.value
 
 
 def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
@@ -102,18 +102,18 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
 ) -> None:
     """Of eleven choices of a device four at most are looked at; a hint may have any of them."""
     monkeypatch.setattr(partition_recompute_choice, "MAX_DEVICE_OPTIONS", 4)
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )
-    problem = Problem(given, Objective.MAKESPAN, BackwardKind.MIXED)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
     candidates = PartitionRecomputeChoice(problem, NO_DEADLINE)
     keys = []
     for recomputed in range(11):
         layers = [LAYER | {"count": 1, "recompute": place < recomputed} for place in range(10)]
-        keys.append(candidates.key(replace(given, model=layers, partition=[10], recompute=None)))
-    kept = [key for key in keys if key is not None]
-    assert 1 < len(kept) < len(keys)
-    assert all(one.key in kept for one in candidates.configurations(kept))
+        keys.append(candidates.key(replace(pipeline, model=layers, partition=[10], recompute=None)))
+    allowed = [key for key in keys if key is not None]
+    assert 1 < len(allowed) < len(keys)
+    assert all(configuration.key in allowed for configuration in candidates.configurations(allowed))
 
 
 @pytest.mark.parametrize("seed", range(11, 19))
@@ -124,7 +124,7 @@ def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     rng = Random(seed)
     layers = [
         {"forward": rng.randint(2, 6), "backward": rng.randint(2, 6), "weight": 1,
-         "activation": (most := rng.randint(3, 9)), "kept": rng.randint(0, most - 1)}
+         "activation": (activation := rng.randint(3, 9)), "kept": rng.randint(0, activation - 1)}
         for _ in range(6)
     ]  # fmt: skip
     pipeline = ppopt.Model(layers).pipeline(

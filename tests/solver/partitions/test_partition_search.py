@@ -1,4 +1,4 @@
-"""The search over partitions, beside the exact optimum of every partition."""
+"""The search over partitions, against the exact optimum of every partition."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_no_partition_fits_and_the_least_limit_that_does_is_told() -> None:
     model = ppopt.Model([ppopt.Layer(forward=1, activation=1, static=4, count=4)])
     found = ppopt.solve(model.pipeline(devices=2, batches=3, partition="search", mem_limit=9))
     assert found.status is Status.INFEASIBLE
-    assert found.proof.endswith("the least limit that works on every device is 10")
+    assert found.proof.endswith("the minimum feasible limit for all devices is 10")
     enough = model.pipeline(devices=2, batches=3, partition="search", mem_limit=10)
     assert ppopt.solve(enough).status is Status.OPTIMAL
 
@@ -104,44 +104,46 @@ def test_balanced_does_not_fit_but_another_partition_does() -> None:
     light = ppopt.Layer(forward=2, activation=1, static=1)
     model = ppopt.Model([heavy, heavy, light, light])
     pipe = model.pipeline(devices=2, batches=1, mem_limit=[6, 8], partition="search")
-    found = ppopt.solve(pipe)
-    assert found.status is Status.OPTIMAL and found.pipeline.counts == (1, 3)
+    result = ppopt.solve(pipe)
+    assert result.status is Status.OPTIMAL and result.pipeline.counts == (1, 3)
 
 
 def test_the_bound_of_a_search_that_is_stopped_covers_all_partitions() -> None:
     pipe = layers(11).pipeline(
         devices=4, batches=6, placement="v", partition="search", mem_limit=12
     )
-    found = ppopt.solve(pipe, workers=1, stop=stop.FirstSchedule())
-    assert found.status is Status.FEASIBLE
+    result = ppopt.solve(pipe, workers=1, stop=stop.FirstSchedule())
+    assert result.status is Status.FEASIBLE
     best = ppopt.solve(pipe, workers=1)
     assert best.status is Status.OPTIMAL
-    assert best.value is not None and found.lower_bound is not None
-    assert found.lower_bound <= best.value
+    assert best.value is not None and result.lower_bound is not None
+    assert result.lower_bound <= best.value
 
 
 @pytest.mark.parametrize(
-    ("few", "words"), [(True, "not all reached"), (False, "proved to need as long")]
+    ("few", "words"), [(True, "and may still find a faster one"), (False, "a search proved it for")]
 )
 def test_the_proof_claims_of_the_searched_ones_only_what_was_found(
-    *, few: bool, words: str
+    *, few: bool, message: str
 ) -> None:
-    made = layers(6, activation=1).pipeline(devices=2, batches=4, partition="search", mem_limit=7)
-    found = ppopt.solve(
-        made, workers=1, time_limit=600, stop=lambda state: few and bool(state.value)
+    pipeline = layers(6, activation=1).pipeline(
+        devices=2, batches=4, partition="search", mem_limit=7
     )
-    assert (found.status is Status.FEASIBLE) == few
-    assert words in found.proof
+    result = ppopt.solve(
+        pipeline, workers=1, time_limit=600, stop=lambda state: few and bool(state.value)
+    )
+    assert (result.status is Status.FEASIBLE) == few
+    assert message in result.proof
 
 
 def test_progress_shows_the_bound_over_all_partitions_and_the_best_value() -> None:
     seen: list[ppopt.Progress] = []
     pipe = layers(9).pipeline(devices=3, batches=6, partition="search", mem_limit=12)
-    found = ppopt.solve(pipe, workers=1, progress=seen.append)
+    result = ppopt.solve(pipe, workers=1, progress=seen.append)
     values = [state.value for state in seen if state.value is not None]
     bounds = [state.lower_bound for state in seen]
     assert values == sorted(values, reverse=True) and bounds == sorted(bounds)
-    assert found.value is not None and max(bounds) <= found.value
+    assert result.value is not None and max(bounds) <= result.value
     assert any(state.phase.startswith("partition ") for state in seen)
 
 
@@ -150,21 +152,21 @@ def test_a_tiny_time_limit_still_gives_a_schedule() -> None:
         devices=8, batches=32, placement="interleaved", partition="search", mem_limit=400
     )
     with work_clock():
-        found = ppopt.solve(pipe, workers=1, time_limit=0.05)
-    assert found.status is Status.FEASIBLE
-    assert not late(found.solve_seconds, 0.05)
+        result = ppopt.solve(pipe, workers=1, time_limit=0.05)
+    assert result.status is Status.FEASIBLE
+    assert not late(result.solve_seconds, 0.05)
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"routes": 2, "batches": 2}, "partition: search knows no routes"),
         ({"slices": 2}, "partition: search knows no slices"),
     ],
 )
-def test_what_it_does_not_search_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_what_it_does_not_search_is_refused(fields: dict[str, Any], message: str) -> None:
     settings = {"devices": 2, "batches": 3, "partition": "search", **fields}
-    with pytest.raises(ppopt.NotApplicableError, match=words):
+    with pytest.raises(ppopt.NotApplicableError, match=message):
         ppopt.solve(layers(4).pipeline(**settings))
 
 
@@ -174,9 +176,9 @@ def test_the_result_is_never_worse_than_a_hint() -> None:
     best = ppopt.solve(replace(base, partition=(7, 6, 7, 5)), workers=1, time_limit=0.5)
     assert best.value is not None
     pipe = replace(base, partition="search", mem_limit=base.limits)
-    found = ppopt.solve(pipe, hint=best.schedule, workers=1, time_limit=0.01)
-    assert found.value is not None and found.value <= best.value
-    assert found.hint is not None and found.hint.value == best.value
+    result = ppopt.solve(pipe, hint=best.schedule, workers=1, time_limit=0.01)
+    assert result.value is not None and result.value <= best.value
+    assert result.hint is not None and result.hint.value == best.value
 
 
 def test_a_hint_of_other_layers_is_refused() -> None:
@@ -200,12 +202,12 @@ def test_ctrl_c_keeps_the_best_with_its_bound() -> None:
 
     pressed: list[ppopt.Progress] = []
     with work_clock():
-        found = ppopt.solve(pipe, workers=1, time_limit=600, progress=press)
-    assert found.interrupted and found.status is Status.FEASIBLE
-    assert found.schedule is not None and ppopt.verify(found.schedule) == []
-    assert found.lower_bound is not None and found.value is not None
-    assert found.lower_bound <= found.value
-    assert not late(found.solve_seconds, pressed[0].seconds)
+        result = ppopt.solve(pipe, workers=1, time_limit=600, progress=press)
+    assert result.interrupted and result.status is Status.FEASIBLE
+    assert result.schedule is not None and ppopt.verify(result.schedule) == []
+    assert result.lower_bound is not None and result.value is not None
+    assert result.lower_bound <= result.value
+    assert not late(result.solve_seconds, pressed[0].seconds)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -218,9 +220,9 @@ def test_mixed_backwards_are_bounded_too(seed: int) -> None:
     space = replace(space, delays=CutDelays(none, none))
     mixed = bounds_of(replace(space, split=True, whole=True))
     for counts in every_partition(space):
-        one = pipeline(space, list(counts))
+        cut = pipeline(space, list(counts))
         for fused in (False, True):
-            best = exhaustive.best(one, fused=fused, objective=objective)  # type: ignore[arg-type]
+            best = exhaustive.best(cut, fused=fused, objective=objective)  # type: ignore[arg-type]
             if best is not None:
                 assert mixed.min_bound <= best
 
@@ -228,7 +230,7 @@ def test_mixed_backwards_are_bounded_too(seed: int) -> None:
 def test_moves_of_a_layer_come_near_ones_first_and_far_ones_while_there_are_few() -> None:
     near = [(1, 2, 2), (3, 0, 2), (2, 0, 3), (2, 2, 1)]
     far = [(1, 1, 3), (3, 1, 1)]
-    assert list(layer_moves((2, 1, 2))) == [one for one in (*near, *far) if min(one) > 0]
+    assert list(layer_moves((2, 1, 2))) == [counts for counts in (*near, *far) if min(counts) > 0]
     many = (2,) * 33
     assert list(layer_moves(many)) == list(one_layer_moves(many))
     assert len(list(one_layer_moves(many))) == 64
@@ -272,9 +274,9 @@ def test_a_device_of_three_times_the_speed_takes_three_times_the_layers() -> Non
     Both then work 6 a microbatch; device 1 begins after 2: 2 + 20 x 6.
     """
     model = [{"forward": 1, "backward": 2, "count": 8}]
-    given = ppopt.Pipeline(
+    pipeline = ppopt.Pipeline(
         stages=2, batches=20, model=model, partition="search", device_speed=[3, 1]
     )
-    found = ppopt.solve(given, workers=1)
-    assert found.status is Status.OPTIMAL and found.pipeline.counts == (6, 2)
-    assert found.value == 122
+    result = ppopt.solve(pipeline, workers=1)
+    assert result.status is Status.OPTIMAL and result.pipeline.counts == (6, 2)
+    assert result.value == 122

@@ -27,7 +27,7 @@ def drawn(rng: Random, searched: str, chunks: int, batches: int) -> Pipeline:
     """A model of few layers on two devices, with limits at which recompute and placement matter."""
     stages = 2 * chunks
     model = ppopt.Model([layer(rng) for _ in range(stages + rng.randint(1, 3 - chunks))])
-    mean = float(sum(one.activation + one.static for one in model.layers)) / 2
+    mean = float(sum(layer.activation + layer.static for layer in model.layers)) / 2
     limits = [int(mean * rng.uniform(0.8, 2)) for _ in range(2)]
     return Pipeline(
         stages=2,
@@ -62,14 +62,14 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     has time to set up one placement."""
     wanted = least_value(pipeline, fused=False, objective=objective)
     split = partial(solve, pipeline, objective=objective, backward_kind="split", workers=1)
-    found = split(time_limit=600)
-    assert found.value == wanted, pipeline
+    result = split(time_limit=600)
+    assert result.value == wanted, pipeline
     if wanted is None:
-        assert found.status is Status.INFEASIBLE
+        assert result.status is Status.INFEASIBLE
         return
-    assert found.status is Status.OPTIMAL
-    assert found.schedule is not None
-    assert verify(found.schedule) == []
+    assert result.status is Status.OPTIMAL
+    assert result.schedule is not None
+    assert verify(result.schedule) == []
     calls = count()
     early = split(stop=lambda _: next(calls) >= steps)
     assert early.lower_bound <= wanted, pipeline
@@ -125,9 +125,9 @@ def test_placements_of_equal_limits_and_recompute() -> None:
 
 def test_too_many_placements_are_refused_with_what_to_do() -> None:
     model = ppopt.Model([layer(Random(1)) for _ in range(12)])
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=6, batches=2, model=model, device_speed=(1, 2, 3, 4, 5, 6), placement="search",
         partition="search",
     )  # fmt: skip
     with pytest.raises(NotApplicableError, match="search the placement alone"):
-        solve(given)
+        solve(pipeline)

@@ -26,7 +26,7 @@ from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
-from tests.cli.cli_run import done, shown
+from tests.cli.cli_run import done, json_of
 from tests.clock import late, work_clock
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
@@ -36,12 +36,12 @@ from tests.tiers import slow
 
 def optima(cluster: Cluster, objective: Objective) -> dict[Hosts, Fraction | None]:
     """The exact optimum of every placement; None where it has no schedule."""
-    found: dict[Hosts, Fraction | None] = {}
+    optima_of_hosts: dict[Hosts, Fraction | None] = {}
     for hosts in cluster.placements():
         pipeline = cluster.spelled_out(hosts)
         best = exhaustive.best(pipeline, fused=cluster.fused, objective=objective.value)
-        found[hosts] = None if best is None else pipeline.ticks.time(best)
-    return found
+        optima_of_hosts[hosts] = None if best is None else pipeline.ticks.time(best)
+    return optima_of_hosts
 
 
 def searched(cluster: Cluster, goal: Objective = Objective.MAKESPAN, **more: Any) -> Result:
@@ -74,18 +74,18 @@ def test_agrees_with_all_placements_searched_exhaustively(objective: str, count:
     goal = Objective(objective)
     infeasible = better = 0
     for cluster in clusters(seed=60, count=count):
-        found, wanted = searched(cluster, goal), optima(cluster, goal)
+        result, wanted = searched(cluster, goal), optima(cluster, goal)
         values = [value for value in wanted.values() if value is not None]
-        least = min(values, default=None)
-        assert found.value == least, cluster
-        assert found.status is (Status.OPTIMAL if values else Status.INFEASIBLE), cluster
-        if found.schedule is not None:
-            assert verify(found.schedule) == []
-            assert wanted[found.pipeline.hosts[0]] == least
-        assert_proved(found, Fraction(1, 1000))
+        optimum = min(values, default=None)
+        assert result.value == optimum, cluster
+        assert result.status is (Status.OPTIMAL if values else Status.INFEASIBLE), cluster
+        if result.schedule is not None:
+            assert verify(result.schedule) == []
+            assert wanted[result.pipeline.hosts[0]] == optimum
+        assert_proved(result, Fraction(1, 1000))
         infeasible += not values
         linear = wanted.get(tuple(range(cluster.devices)))
-        better += linear is not None and least is not None and least < linear
+        better += linear is not None and optimum is not None and optimum < linear
         check_bounds(cluster, goal, wanted)
     assert infeasible > count // 40 - 1
     assert better > count // 20 or count < 6
@@ -94,10 +94,13 @@ def test_agrees_with_all_placements_searched_exhaustively(objective: str, count:
 def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction | None]) -> None:
     """Of one placement and of all at once; what memory rules out has no schedule."""
     all_of_them = PlacementSpace(problem(cluster, goal))
-    for one in all_of_them.configurations(wanted):
-        value = wanted[one.key]
-        assert value is None or (one.bound <= value and not one.impossible), (cluster, one)
-        assert value is None or all_of_them.lower_bound <= value, (cluster, one)
+    for configuration in all_of_them.configurations(wanted):
+        value = wanted[configuration.key]
+        assert value is None or (configuration.bound <= value and not configuration.impossible), (
+            cluster,
+            configuration,
+        )
+        assert value is None or all_of_them.lower_bound <= value, (cluster, configuration)
 
 
 def test_one_placement_stands_for_those_with_devices_exchanged_that_are_alike() -> None:
@@ -121,15 +124,15 @@ def test_devices_that_differ_are_not_alike() -> None:
     """A stage on each of three devices: 6 placements, 3 where devices 0 and 1 are alike."""
     plain = Pipeline(stages=3, batches=1)
     counts = {}
-    for name, given in {
+    for name, fields in {
         "all alike": {},
         "speed": {"device_speed": [1, 1, 2]},
         "limit": {"mem_limit": [9, 9, 8]},
         "link": {"p2p": [[0, 1, 2], [1, 0, 2], [2, 2, 0]]},
         "one way": {"p2p": [[0, 1, 2], [3, 0, 2], [2, 2, 0]]},
     }.items():
-        made = Problem(replace(plain, **given), Objective.MAKESPAN, BackwardKind.SPLIT)
-        listed = PlacementSpace(made).listed
+        problem = Problem(replace(plain, **fields), Objective.MAKESPAN, BackwardKind.SPLIT)
+        listed = PlacementSpace(problem).listed
         assert isinstance(listed, Complete)
         counts[name] = len(listed.members)
     assert counts == {"all alike": 1, "speed": 3, "limit": 3, "link": 3, "one way": 6}
@@ -142,14 +145,14 @@ def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     best = total = 0
     for cluster in clusters(seed=63, count=12):
         with work_clock():
-            found = searched(cluster, time_limit=0.3)
+            result = searched(cluster, time_limit=0.3)
         values = [value for value in optima(cluster, Objective.MAKESPAN).values() if value]
-        if found.value is None:
-            assert found.status is Status.UNKNOWN
+        if result.value is None:
+            assert result.status is Status.UNKNOWN
             continue
-        assert found.lower_bound <= min(values) <= found.value, cluster
+        assert result.lower_bound <= min(values) <= result.value, cluster
         total += 1
-        best += found.value == min(values)
+        best += result.value == min(values)
     assert total > 6
     assert best > total // 2
 
@@ -158,14 +161,14 @@ def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slow_devices_get_less() -> None:
     """Six equal stages on devices of speed 2 and 1: 4 and 2. Each then takes 2 + 4 = 6 per
     microbatch of B = W = 1, F = 1; the first to start is the fast one, or waits."""
-    found = solve(
+    result = solve(
         Pipeline(stages=2, chunks=3, placement="search", batches=8, forward=3, device_speed=[2, 1]),
         time_limit=600,
     )
-    hosts = found.pipeline.hosts[0]
+    hosts = result.pipeline.hosts[0]
     assert (hosts.count(0), hosts.count(1)) == (4, 2)
-    assert found.status is Status.OPTIMAL
-    assert found.value >= 8 * 6
+    assert result.status is Status.OPTIMAL
+    assert result.value >= 8 * 6
 
 
 def test_neighbours_avoid_the_slow_link() -> None:
@@ -173,11 +176,11 @@ def test_neighbours_avoid_the_slow_link() -> None:
     times as in the order 0, 1, 2, 3, whose neighbours are on different nodes."""
     far = [[0, 5, 0, 5], [5, 0, 5, 0], [0, 5, 0, 5], [5, 0, 5, 0]]
     pipeline = Pipeline(stages=4, batches=4, placement="search", p2p=far)
-    found = solve(pipeline, workers=1)
-    hosts = found.pipeline.hosts[0]
-    assert sum(far[one][other] > 0 for one, other in pairwise(hosts)) == 1
+    result = solve(pipeline, workers=1)
+    hosts = result.pipeline.hosts[0]
+    assert sum(far[before][after] > 0 for before, after in pairwise(hosts)) == 1
     linear = solve(replace(pipeline, placement="linear"), workers=1)
-    assert found.value < linear.value
+    assert result.value < linear.value
 
 
 def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
@@ -186,7 +189,7 @@ def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
     found = solve(pipeline, placement="search")
     assert found.status is Status.INFEASIBLE
     assert "none of the 6 placements" in found.proof
-    assert "3, of placement 0,0,1" in found.proof
+    assert "3, with placement 0,0,1" in found.proof
 
 
 def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
@@ -195,22 +198,22 @@ def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
         device_speed=[1, "0.9", "0.7", "0.5"],
     )  # fmt: skip
     with work_clock():
-        found = solve(pipeline, time_limit=1, workers=1)
-    assert found.schedule is not None
-    assert not late(found.solve_seconds, 1)
-    assert 0 < found.lower_bound <= found.value
+        result = solve(pipeline, time_limit=1, workers=1)
+    assert result.schedule is not None
+    assert not late(result.solve_seconds, 1)
+    assert 0 < result.lower_bound <= result.value
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"routes": 2}, "placement: search knows no routes above 1; give a named one"),
         ({"chunks": 2, "forward": [1, 2]}, "forward_times: chunks cut unequal shares"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(given: dict, message: str) -> None:
+def test_what_cannot_be_searched_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(NotApplicableError, match=message):
-        solve(Pipeline(stages=2, batches=2, placement="search", **given))
+        solve(Pipeline(stages=2, batches=2, placement="search", **fields))
 
 
 def test_other_studies_refuse_to_search_placements() -> None:
@@ -222,22 +225,22 @@ def test_other_studies_refuse_to_search_placements() -> None:
     hint = evaluate(replace(pipeline, placement="linear"), "1f1b")
     with pytest.raises(InputError, match="placement: 'v' is not search"):
         solve(pipeline, placement="v")
-    found = solve(pipeline, hint=hint, workers=1)
-    assert found.hint is not None and found.value is not None
-    assert found.value <= found.hint.value
+    result = solve(pipeline, hint=hint, workers=1)
+    assert result.hint is not None and result.value is not None
+    assert result.value <= result.hint.value
 
 
 def test_flags_search_placements_and_print_what_is_found() -> None:
     """The slow device of two goes first or last; JSON names the device of every stage."""
     line = "solve --stages 2 --batches 4 --forward-times 1,3 --device-speed 0.5,1"
-    found = shown(f"{line} --placement search")
-    assert found["placement"] == [0, 1]
-    assert found["status"] == "optimal"
-    other = shown(f"{line} --placement 1,0")
-    assert found["value"] < other["value"]
-    other = shown("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
+    output = json_of(f"{line} --placement search")
+    assert output["placement"] == [0, 1]
+    assert output["status"] == "optimal"
+    listed = json_of(f"{line} --placement 1,0")
+    assert output["value"] < listed["value"]
+    listed = json_of("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
                   "--placement search")  # fmt: skip
-    assert other["placement"] == [1, 0]
+    assert listed["placement"] == [1, 0]
     text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
                 "--placement search").out  # fmt: skip
     assert "1 0, device of every stage" in text
@@ -260,15 +263,15 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     a fast one runs two at most and a slow one none or one: twelve at most.
     """
     pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
-    made = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
-    assert made.lower_bound == 144
-    found = solve(
+    space = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
+    assert space.lower_bound == 144
+    result = solve(
         pipeline,
         placement="search",
         workers=1,
         stop=lambda state: state.value is not None and state.value < 160,
     )
-    assert 144 <= found.value < 160
+    assert 144 <= result.value < 160
 
 
 def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
@@ -277,9 +280,9 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
         stages=4, placement=[0, 1, 0, 1], batches=3, forward=[1, 3, 1, 3], backward=[3, 1, 3, 1],
         overlap=[3, 3, 3, 3], device_speed=[1, 2],
     )  # fmt: skip
-    made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
-    for hosts in made.listed.members:
+    space = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
+    for hosts in space.listed.members:
         placed = solve(pipeline.placed(hosts), backward_kind="whole", workers=1)
         assert placed.status is Status.OPTIMAL
-        assert made.lower_bound <= placed.value
-        assert made.configurations([hosts])[0].bound <= placed.value
+        assert space.lower_bound <= placed.value
+        assert space.configurations([hosts])[0].bound <= placed.value

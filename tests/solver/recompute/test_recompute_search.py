@@ -34,7 +34,7 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
         for _ in range(count)
     ]
     cut = rng.randint(1, count - 1)
-    whole = max(sum(one["activation"] for one in part) for part in (layers[:cut], layers[cut:]))  # type: ignore[misc]
+    whole = max(sum(layer["activation"] for layer in part) for part in (layers[:cut], layers[cut:]))  # type: ignore[misc]
     pipeline = Pipeline(
         stages=2, batches=rng.randint(1, 3), model=layers, partition=[cut, count - cut],
         p2p=rng.choice((0, 1)), mem_limit=rng.randint(whole, 2 * whole), recompute="search",
@@ -55,11 +55,11 @@ def test_bounds_hold_for_every_choice() -> None:
         every = list(space.assignments())
         assert len(every) == space.size
         for key in every:
-            made = space.pipeline(key)
-            value = exhaustive.best(made, fused=fused, objective="makespan")
+            chosen = space.pipeline(key)
+            value = exhaustive.best(chosen, fused=fused, objective="makespan")
             if value is not None:
-                (found,) = space.configurations([key])
-                assert space.lower_bound <= found.bound <= made.ticks.time(value)
+                (configuration,) = space.configurations([key])
+                assert space.lower_bound <= configuration.bound <= chosen.ticks.time(value)
 
 
 def test_only_counts_of_alike_layers_matter() -> None:
@@ -71,7 +71,7 @@ def test_only_counts_of_alike_layers_matter() -> None:
         ]
     )
     choices = stage_options(model.with_recompute("none").layers)
-    assert [(int(one.time), int(one.stashed)) for one in choices] == [
+    assert [(int(option.time), int(option.stashed)) for option in choices] == [
         (0, 13), (1, 9), (2, 5), (3, 1), (5, 0),
     ]  # fmt: skip
 
@@ -96,9 +96,9 @@ def test_chosen_is_never_worse_than_none_or_full(limit: int) -> None:
     assert chosen.value is not None
     assert chosen.lower_bound is not None
     for mode in ("none", "full"):
-        other = result(mode)
-        assert other.value is None or chosen.value <= other.value
-        assert other.value is None or chosen.lower_bound <= other.value
+        reference = result(mode)
+        assert reference.value is None or chosen.value <= reference.value
+        assert reference.value is None or chosen.lower_bound <= reference.value
     assert sum(chosen.pipeline.recomputed) <= 16
 
 
@@ -107,14 +107,16 @@ def test_none_and_full_are_scheduled_however_little_time_there_is() -> None:
     rng, infeasible = Random(53), 0
     for _ in range(25):
         pipeline, fused = draw(rng)
-        given = {
+        fields = {
             "backward_kind": BackwardKind.uniform(fused=fused),
             "workers": 1,
             "stop": lambda _: True,
         }
-        chosen = solve(pipeline, **given)
-        others = [solve(replace(pipeline, recompute=mode), **given) for mode in ("none", "full")]
-        values = [one.value for one in others if one.value is not None]
+        chosen = solve(pipeline, **fields)
+        references = [
+            solve(replace(pipeline, recompute=mode), **fields) for mode in ("none", "full")
+        ]
+        values = [reference.value for reference in references if reference.value is not None]
         infeasible += len(values) < 2
         if values:
             assert chosen.value <= min(values)
@@ -131,25 +133,26 @@ def test_a_hint_may_recompute_other_layers_that_save_as_much(
     """Of layers that are alike the first ones are searched; with the hint it is as with these."""
     layer = {"forward": 1, "activation": 2, "recompute": {"activation": 1}}
     model = Model([layer] * 6).recomputing(lambda _: False)
-    given = Pipeline(
+    pipeline = Pipeline(
         stages=2, batches=4, model=model, partition=partition, recompute="search", mem_limit=11
     )
     chosen = tuple(
-        replace(one, recompute=place % 3 >= last) for place, one in enumerate(model.layers)
+        replace(layer, recompute=place % 3 >= last) for place, layer in enumerate(model.layers)
     )
     hint = evaluate(
-        replace(given, model=replace(model, layers=chosen), partition=None, recompute=None), "1f1b"
+        replace(pipeline, model=replace(model, layers=chosen), partition=None, recompute=None),
+        "1f1b",
     )
-    found = solve(given, hint=hint, workers=1, time_limit=600)
+    result = solve(pipeline, hint=hint, workers=1, time_limit=600)
     value = hint.pipeline.ticks.time(hint.metrics.makespan_ticks)
-    assert found.hint is not None and found.hint.value == value
-    assert found.value is not None and found.value <= value
+    assert result.hint is not None and result.hint.value == value
+    assert result.value is not None and result.value <= value
 
 
 def test_without_a_limit_nothing_recomputes() -> None:
-    found = solve(Pipeline(**MODEL, recompute="search"), backward_kind="whole", time_limit=600)
-    assert found.status is Status.OPTIMAL
-    assert found.pipeline.recomputed == (0, 0, 0, 0)
+    result = solve(Pipeline(**MODEL, recompute="search"), backward_kind="whole", time_limit=600)
+    assert result.status is Status.OPTIMAL
+    assert result.pipeline.recomputed == (0, 0, 0, 0)
 
 
 def test_what_does_not_search_it_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Measure the memory that operations keep: the storages that they allocate and that stay alive.
+"""Measures the live memory of operations: the storages that they allocate and that stay alive.
 
 A `TorchDispatchMode` sees every tensor that an operation creates, on any device and in the threads
 of the backward too. Weak references tell which of them are still alive. Sizes are bytes of
@@ -9,11 +9,11 @@ Compiled code does not run under such a mode: `torch.compile` falls back to eage
 is measured without the mode: what its F keeps are its outputs and what the nodes of the graph saved
 (`backward_graph`).
 
-The loss belongs to the forward before it: what the loss keeps for the backward is memory of that F.
+The loss belongs to the forward before it: memory that the loss saves for the backward counts for F.
 
-PyTorch also keeps memory that belongs to no single operation, which is counted separately. It
-allocates the receive buffers of all microbatches at once. It keeps sent tensors and the outputs of
-the last stage until the end of the step (schedules.py waits for sends there).
+PyTorch also has memory that belongs to no single operation, which is counted separately. It
+allocates the receive buffers of all microbatches at once. It frees sent tensors and the outputs of
+the last stage only at the end of the step (schedules.py waits for sends there).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class _StorageTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        found = function(*args, **(kwargs or {}))
-        given = set(_storages((args, kwargs)))
-        for address, storage in _storages(found).items():
-            if address not in given:  # neither a view nor an in-place operation
+        output = function(*args, **(kwargs or {}))
+        input_addresses = set(_storages((args, kwargs)))
+        for address, storage in _storages(output).items():
+            if address not in input_addresses:  # neither a view nor an in-place operation
                 self.references[address] = (StorageWeakRef(storage), storage.nbytes())
-        return found
+        return output
 
     def add(self, storages: Mapping[int, Any]) -> None:
-        """Record storages that were found otherwise."""
+        """Record storages that were not allocated under this mode."""
         for address, storage in storages.items():
             self.references[address] = (StorageWeakRef(storage), storage.nbytes())
 
@@ -76,11 +76,11 @@ class MemoryMeter:
         self._compiled: dict[int, bool] = {}
         """Stage -> whether its graph has nodes of compiled code."""
         self._first: dict[int, int] = {}
-        """Stage that is not compiled -> the microbatch that showed it, which is not measured."""
+        """Per stage that is not compiled, the microbatch that showed it, which is not measured."""
         self._loss_is_compiled: bool | None = None
         """None: no loss was computed yet."""
         self._without_loss: dict[int, dict[int, int]] = {}
-        """Microbatch -> what was alive after F of the last stage, before its loss."""
+        """Per microbatch, the live storages after F of the last stage, before its loss."""
 
     def run(self, stage: Any, kind: OpKind, microbatch: int, run: Callable[[], Any]) -> Any:
         """Run an operation; record its allocations, and which of them are alive after it.
@@ -98,26 +98,28 @@ class MemoryMeter:
             and microbatch != self._first.get(index)
         ):
             with tracker:
-                found = run()
+                output = run()
         else:
-            found = run()
+            output = run()
             if index not in self._compiled:
-                self._compiled[index] = has_compiled_nodes(found)
+                self._compiled[index] = has_compiled_nodes(output)
                 if not self._compiled[index]:
                     self._first[index] = microbatch
-            made = found if kind is OpKind.F else stage.bwd_cache.get(microbatch)
-            tracker.add(_kept_by_graph(stage, made) if self._compiled[index] else _storages(made))
+            outputs = output if kind is OpKind.F else stage.bwd_cache.get(microbatch)
+            tracker.add(
+                _saved_by_graph(stage, outputs) if self._compiled[index] else _storages(outputs)
+            )
         if microbatch != self._first.get(index):
             self._after.setdefault((index, microbatch), {})[kind] = _alive(stage, tracker)
-        return found
+        return output
 
     def run_loss(
         self, stage: Any, microbatch: int, arguments: Sequence[Any], run: Callable[[], Any]
     ) -> Any:
         """Run the loss of a microbatch, which F of the last stage ran before.
 
-        `arguments` are those of the loss. The first loss shows whether it is compiled, and is
-        measured as if it were.
+        `arguments` are those of the loss. The first loss shows whether it is compiled; it is
+        measured like a compiled one.
         """
         index = stage.stage_index
         tracker = self._trackers[index, microbatch]
@@ -138,7 +140,7 @@ class MemoryMeter:
 
     def stage_memory(self, stages: Iterable[Any]) -> dict[int, StageMemory]:
         """Memory of the stages that completed a microbatch."""
-        found = {}
+        sizes = {}
         for stage in stages:
             ran = {
                 microbatch: after
@@ -146,17 +148,17 @@ class MemoryMeter:
                 if index == stage.stage_index and (OpKind.W in after or OpKind.BW in after)
             }
             if ran:
-                found[stage.stage_index] = self._stage_memory(stage, ran)
-        return found
+                sizes[stage.stage_index] = self._stage_memory(stage, ran)
+        return sizes
 
     def _stage_memory(
         self, stage: Any, ran: Mapping[int, Mapping[OpKind, Mapping[int, int]]]
     ) -> StageMemory:
         last = max(ran)  # the first microbatches include one-time allocations
-        activation, left = _released(ran[last])
+        activation, retained = _released(ran[last])
         split = [_change(after) for after in ran.values() if OpKind.B in after]
         weights = sum(2 * w.numel() * w.element_size() for w in stage.submod.parameters())
-        per_microbatch = left + self._buffers(stage) // stage.chunks
+        per_microbatch = retained + self._buffers(stage) // stage.chunks
         memory_b = split[-1] if split else None
         loss = 0
         if stage.is_last and last in self._without_loss:
@@ -166,14 +168,16 @@ class MemoryMeter:
     def _buffers(self, stage: Any) -> int:
         """Bytes of the stage's receive buffers, without tensors handed over on the same rank."""
         buffers = _storages([_receive_buffers(stage.args_recv_info, stage.grad_recv_info)])
-        made = {address for tracker in self._trackers.values() for address in tracker.references}
-        return sum(s.nbytes() for address, s in buffers.items() if address not in made)
+        allocated = {
+            address for tracker in self._trackers.values() for address in tracker.references
+        }
+        return sum(s.nbytes() for address, s in buffers.items() if address not in allocated)
 
 
 def _receive_buffers(*directions: Mapping[int, Iterable[Any]]) -> list[Any]:
     """The buffers of all receives.
 
-    The first stage receives nothing: what stands there for the inputs of the model has no buffer
+    The first stage receives nothing: its entries, for the inputs of the model, have no buffer
     (None, or before PyTorch 2.12 no such attribute).
     """
     return [
@@ -185,20 +189,20 @@ def _receive_buffers(*directions: Mapping[int, Iterable[Any]]) -> list[Any]:
 
 
 def _alive(stage: Any, tracker: _StorageTracker) -> dict[int, int]:
-    """What a tracker has seen and is still alive, without gradients of weights."""
+    """The tracked storages that are still alive, without gradients of weights."""
     grads = set(_storages([weight.grad for weight in stage.submod.parameters()]))
     return {address: size for address, size in tracker.alive().items() if address not in grads}
 
 
 def _released(after: Mapping[OpKind, Mapping[int, int]]) -> tuple[int, int]:
-    """Bytes that F takes and the backward releases, and bytes kept until the end of the step."""
+    """Bytes that F allocates and the backward frees, and bytes freed at the end of the step."""
     end = after[OpKind.W] if OpKind.W in after else after[OpKind.BW]
     taken = sum(size for address, size in after[OpKind.F].items() if address not in end)
     return taken, sum(end.values())
 
 
 def _change(after: Mapping[OpKind, Mapping[int, int]]) -> int:
-    """Signed change by B in the bytes that W has released."""
+    """Signed change by B of the bytes that W frees."""
     end = after[OpKind.W]
     before, now = (
         sum(size for address, size in after[kind].items() if address not in end)
@@ -207,16 +211,18 @@ def _change(after: Mapping[OpKind, Mapping[int, int]]) -> int:
     return now - before
 
 
-def _kept_by_graph(stage: Any, tensors: Any) -> dict[int, Any]:
-    """Storages of tensors and of what their backward has saved, without weights and inputs."""
+def _saved_by_graph(stage: Any, tensors: Any) -> dict[int, Any]:
+    """Storages of tensors and of those saved for their backward, without weights and inputs."""
     received = _receive_buffers(stage.args_recv_info)
     known = _storages([*stage.submod.parameters(), *stage.submod.buffers(), *received])
     for _, inputs in stage.fwd_cache.values():
         known |= _storages(inputs)
-    found = _storages([tensors, list(saved_tensors(tensors))])
-    return {address: storage for address, storage in found.items() if address not in known}
+    storages = _storages([tensors, list(saved_tensors(tensors))])
+    return {address: storage for address, storage in storages.items() if address not in known}
 
 
 def _storages(tree: Any) -> dict[int, Any]:
-    found = [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    return {storage._cdata: storage for storage in found}
+    storages = [
+        leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)
+    ]
+    return {storage._cdata: storage for storage in storages}

@@ -11,12 +11,12 @@ from ppopt.problem.operation import KINDS, NUM_KINDS, Op, OpKind
 from ppopt.verifier.rows import Rows
 from ppopt.verifier.violation import Violation
 
-MOST_STEPS = 16
+MAX_STEPS = 16
 MAX_DEVICES = 8
-"""What the grid shows around the first fault; a schedule that is larger is cut."""
+"""Size of the grid around the first fault; a larger schedule is cut."""
 _ARROW = "-> "
 Mark = tuple[int | None, int | None, tuple[Op, ...]]
-"""Device, time in ticks and operation of a fault; no operation where it cannot be named."""
+"""Device, time in ticks and operation of a fault; no operation if it cannot be named."""
 
 
 def grid(rows: Rows, violations: Sequence[Violation]) -> str:
@@ -31,12 +31,15 @@ def grid(rows: Rows, violations: Sequence[Violation]) -> str:
     bounds = np.searchsorted(placed.device, np.arange(size + 1))
     steps = int(np.diff(bounds).max())
     device, step = _first_fault(placed, bounds, violations)
-    shown_devices = _window(device, size, MAX_DEVICES)
-    shown_steps = _window(step, steps, MOST_STEPS)
+    visible_devices = _window(device, size, MAX_DEVICES)
+    visible_steps = _window(step, steps, MAX_STEPS)
     faults = {_mark(violation) for violation in violations}
-    lines = _cells(placed, bounds, shown_steps, shown_devices, faults)
-    if len(shown_steps) < steps or len(shown_devices) < size:
-        cut = (_part("steps", shown_steps, steps), _part("devices", shown_devices, size))
+    lines = _cells(placed, bounds, visible_steps, visible_devices, faults)
+    if len(visible_steps) < steps or len(visible_devices) < size:
+        cut = (
+            _describe_range("steps", visible_steps, steps),
+            _describe_range("devices", visible_devices, size),
+        )
         lines.insert(0, ", ".join(cut))
     return "\n".join(lines)
 
@@ -51,7 +54,7 @@ def _mark_of_row(placed: Rows, row: int) -> Mark:
 
 
 def _first_fault(placed: Rows, bounds: Ints, violations: Sequence[Violation]) -> tuple[int, int]:
-    """Device and step of the first fault that has a place; the first operation if none has."""
+    """Device and step of the first fault that has both; the first operation if none has."""
     for violation in violations:
         device, time = violation.device, violation.time
         if device is None or time is None or not 0 <= device < len(bounds) - 1:
@@ -65,13 +68,13 @@ def _first_fault(placed: Rows, bounds: Ints, violations: Sequence[Violation]) ->
     return 0, 0
 
 
-def _window(middle: int, size: int, most: int) -> range:
-    low = max(0, min(middle - most // 2, size - most))
-    return range(low, min(size, low + most))
+def _window(middle: int, size: int, limit: int) -> range:
+    low = max(0, min(middle - limit // 2, size - limit))
+    return range(low, min(size, low + limit))
 
 
-def _part(what: str, shown: range, size: int) -> str:
-    return f"{what} {shown.start} to {shown.stop - 1} of 0 to {size - 1}"
+def _describe_range(what: str, visible: range, size: int) -> str:
+    return f"{what} {visible.start} to {visible.stop - 1} of 0 to {size - 1}"
 
 
 def _cells(

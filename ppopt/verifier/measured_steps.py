@@ -10,7 +10,7 @@ from ppopt.verifier import verify
 from ppopt.verifier.violation import Rule, Violation
 
 MEASURED = "measured"
-"""Strategy of a measured schedule: it keeps the rules of order, but not those of duration."""
+"""Strategy of a measured schedule: it obeys the rules of order, but not those of duration."""
 UNTIMED = frozenset((Rule.UNKNOWN, Rule.DUPLICATE, Rule.MISSING, Rule.DEVICE, Rule.START))
 """The rules that do not depend on times."""
 
@@ -21,15 +21,15 @@ def is_measured(schedule: Timetable) -> bool:
 
 
 def faults(schedule: Timetable, claims: Mapping[str, object] | None = None) -> list[Violation]:
-    """All violations but those of the limit; of a measured step, only those of `UNTIMED`."""
-    found = verify(schedule, claims, enforce_limit=False)
+    """All violations except of the memory limit; of a measured step, only those of `UNTIMED`."""
+    violations = verify(schedule, claims, enforce_limit=False)
     if not is_measured(schedule):
-        return found
-    return [violation for violation in found if violation.rule in UNTIMED]
+        return violations
+    return [violation for violation in violations if violation.rule in UNTIMED]
 
 
 def planned(schedule: Timetable, what: str) -> None:
-    """Raise InputError, beginning with `what`, for a measured step: a plan is needed."""
+    """Raise InputError, beginning with `what`, if the schedule is a measured step."""
     if is_measured(schedule):
         raise InputError(
             f"{what}: a measured step is no planned schedule; give the schedule that ran"

@@ -1,4 +1,4 @@
-"""The rules of a schedule, one function each: yields every violation, formats only those."""
+"""The rules of a schedule, one function each: yields every violation and formats only these."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.schedule.operations import ALONE
-from ppopt.verifier.expected import COLLECTIVES, OF_STEP, ONCE
+from ppopt.verifier.expected import COLLECTIVES, NO_MICROBATCH, OF_STEP
 from ppopt.verifier.order import out_of_order
 from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, operation_name
 from ppopt.verifier.times import ComputeTimes, scaled
-from ppopt.verifier.violation import MOST_LISTED, Rule, Violation, more
+from ppopt.verifier.violation import MAX_LISTED, Rule, Violation, unlisted_violations
 
 
 def of_operations(rows: Rows) -> Iterator[Violation]:
-    """Check every rule but those on memory and claims; the violations come in no fixed order."""
+    """Check every rule except those on memory and claims; the order of violations is not fixed."""
     known = rows.take(rows.named)
     yield from _unknown(rows)
     yield from _repeated(known)
@@ -34,14 +34,14 @@ def of_operations(rows: Rows) -> Iterator[Violation]:
     yield from _overlaps(rows.sane)
 
 
-def _at(rows: Rows, rule: Rule, row: int, message: str, *others: Op) -> Violation:
+def _at(rows: Rows, rule: Rule, row: int, message: str, *causes: Op) -> Violation:
     """Report a named row."""
-    ops = (*rows.ops(row), *others)
+    ops = (*rows.ops(row), *causes)
     return Violation(rule, ops, int(rows.device[row]), int(rows.start[row]), message)
 
 
 def _of_kind(kind: int, compute: Rule, transfer: Rule, auxiliary: Rule) -> Rule:
-    """The rule for a kind: that of compute, of transfers or of what else a step has."""
+    """The rule for a kind: for compute, for transfers, or for auxiliary operations."""
     if kind in tuple(TransferKind):
         return transfer
     return auxiliary if kind in tuple(AuxiliaryKind) else compute
@@ -52,14 +52,14 @@ def _where(mask: Bools) -> list[int]:
     return rows
 
 
-# What there is
+# Which operations exist
 
 
 def _unknown(rows: Rows) -> Iterator[Violation]:
     strange = ~(rows.named & rows.placed)
     if not rows.pipeline.has_links and rows.sends.any():
-        words = f"{np.count_nonzero(rows.sends)} transfers are given, but the links are delays"
-        yield Violation(Rule.TRANSFER, (), None, None, words)
+        message = f"{np.count_nonzero(rows.sends)} transfers are given, but the links are delays"
+        yield Violation(Rule.TRANSFER, (), None, None, message)
         strange &= ~rows.sends
     for row in _where(strange):
         device, start, kind = (int(x[row]) for x in (rows.device, rows.start, rows.kind))
@@ -67,12 +67,12 @@ def _unknown(rows: Rows) -> Iterator[Violation]:
         ops: tuple[Op, ...] = ()
         if rule is Rule.UNKNOWN:
             ops = rows.ops(row) if rows.within[row] else ()
-            shown = str(ops[0]) if ops else "an operation"
-            words = f"{shown} at {rows.clock(start)} on device {device}: {_strange(rows, row)}"
+            subject = str(ops[0]) if ops else "an operation"
+            message = f"{subject} at {rows.clock(start)} on device {device}: {_strange(rows, row)}"
         else:
             fields = ", ".join(f"{field} {getattr(rows, field)[row]}" for field in FIELDS[1:])
-            words = f"{NAMES[kind]} of {fields} at {rows.clock(start)} is none of this pipeline"
-        yield Violation(rule, ops, device, start, words)
+            message = f"{NAMES[kind]} of {fields} at {rows.clock(start)} is none of this pipeline"
+        yield Violation(rule, ops, device, start, message)
 
 
 def _strange(rows: Rows, row: int) -> str:
@@ -84,17 +84,17 @@ def _strange(rows: Rows, row: int) -> str:
         "slice": pipeline.num_slices,
         "device": pipeline.num_devices,
     }
-    given = {field: int(getattr(rows, field)[row]) for field in sizes}
+    values = {field: int(getattr(rows, field)[row]) for field in sizes}
     outside = [
-        f"{field} {given[field]} is not one of 0..{size - 1}"
+        f"{field} {values[field]} is not one of 0..{size - 1}"
         for field, size in sizes.items()
-        if not 0 <= given[field] < size
+        if not 0 <= values[field] < size
     ]
     if outside:
         return ", ".join(outside)
     if not rows.within[row]:
         return f"route {rows.route[row]} is not that of the microbatch"
-    return f"stage {given['stage']} is frozen and has no {NAMES[given['kind']]}"
+    return f"stage {values['stage']} is frozen and has no {NAMES[values['kind']]}"
 
 
 def _repeated(known: Rows) -> Iterator[Violation]:
@@ -103,21 +103,21 @@ def _repeated(known: Rows) -> Iterator[Violation]:
         rule = _of_kind(known.kind[row], Rule.DUPLICATE, Rule.TRANSFER, Rule.AUXILIARY)
         message = f"{known.span(row)} is there twice"
         if rule is Rule.DUPLICATE:
-            places = f"{known.place(first[row])} and again {known.place(row)}"
-            message = f"{known.op(row)} runs {places}"
+            starts = f"{known.start_text(first[row])} and again {known.start_text(row)}"
+            message = f"{known.op(row)} runs {starts}"
         yield _at(known, rule, row, message)
 
 
 def _two_backwards(known: Rows) -> Iterator[Violation]:
     whole = known.index(OpKind.BW)
-    for part in map(known.index, (OpKind.B, OpKind.W)):
-        both = (whole != ABSENT) & (part != ABSENT)
-        for row, full in zip(part[both].tolist(), whole[both].tolist(), strict=True):
-            beside = (
-                f"{known.op(row)} runs {known.place(row)} beside {known.op(full)} "
-                f"{known.place(full)}; BW is B and W in one"
+    for half in map(known.index, (OpKind.B, OpKind.W)):
+        both = (whole != ABSENT) & (half != ABSENT)
+        for row, full in zip(half[both].tolist(), whole[both].tolist(), strict=True):
+            message = (
+                f"{known.op(row)} runs {known.start_text(row)} beside {known.op(full)} "
+                f"{known.start_text(full)}; BW is B and W in one"
             )
-            yield _at(known, Rule.DUPLICATE, row, beside, known.op(full))
+            yield _at(known, Rule.DUPLICATE, row, message, known.op(full))
 
 
 class _Gap(NamedTuple):
@@ -125,17 +125,17 @@ class _Gap(NamedTuple):
 
     kinds: tuple[int, ...]
     text: str
-    """What is said of them."""
+    """Message, with one field per kind."""
     where: Bools
-    """Shape [place, lane, slice]."""
+    """Shape [position, lane, slice]."""
 
 
 def _gaps(known: Rows) -> Iterator[_Gap]:
-    """Everything that can be missing: of a backward either BW or both B and W must be there."""
+    """Everything that can be missing; a backward is either BW or both B and W."""
     expected = known.expected
-    there = {kind: known.index(kind) != ABSENT for kind in expected.kinds}
+    present = {kind: known.index(kind) != ABSENT for kind in expected.kinds}
     exists = {kind: expected.view(expected.exists, kind) for kind in expected.kinds}
-    forward, b, w, full = (there[kind] for kind in OpKind)
+    forward, b, w, full = (present[kind] for kind in OpKind)
     backward, weight = exists[OpKind.B], exists[OpKind.W]
     without, both, half = ~(full | b | w), (OpKind.B, OpKind.W), "and is half of the backward"
     yield _Gap((OpKind.F,), "{0} is missing", ~forward)
@@ -144,32 +144,34 @@ def _gaps(known: Rows) -> Iterator[_Gap]:
     yield _Gap((OpKind.W,), f"{{0}} is missing: B has run, {half}", b & ~w & ~full & weight)
     yield _Gap((OpKind.B,), f"{{0}} is missing: W has run, {half}", w & ~b & ~full)
     for kind in sorted(expected.kinds - set(OpKind)):
-        yield _Gap((kind,), "{0} is missing", exists[kind] & ~there[kind])
+        yield _Gap((kind,), "{0} is missing", exists[kind] & ~present[kind])
 
 
 def _missing(known: Rows) -> Iterator[Violation]:
-    """Operations that are missing: counted, and no more of them named than are listed."""
+    """Operations that are missing: all are counted, at most `MAX_LISTED` are named."""
     expected, pipeline = known.expected, known.pipeline
     for kinds, text, where in _gaps(known):
         if not where.any():
             continue
         rule = _of_kind(kinds[0], Rule.MISSING, Rule.TRANSFER, Rule.AUXILIARY)
-        cells = np.argwhere(where)[:MOST_LISTED].tolist()
-        for place, lane, part in cells:
+        cells = np.argwhere(where)[:MAX_LISTED].tolist()
+        for position, lane, slice_index in cells:
             of_step = kinds[0] in OF_STEP
-            microbatch = ONCE if of_step else int(expected.lanes[lane])
+            microbatch = NO_MICROBATCH if of_step else int(expected.lanes[lane])
             route = lane if of_step else microbatch // expected.share
-            device = place
+            device = position
             if kinds[0] != AuxiliaryKind.OPTIMIZER:
-                device = pipeline.hosts[route][place]
-            fields = place, microbatch, part, route, device
+                device = pipeline.hosts[route][position]
+            fields = position, microbatch, slice_index, route, device
             names = [operation_name(pipeline, k, *fields) for k in kinds]
-            ops = tuple(Op(OpKind(k), place, microbatch, part) for k in kinds if k < NUM_KINDS)
+            ops = tuple(
+                Op(OpKind(k), position, microbatch, slice_index) for k in kinds if k < NUM_KINDS
+            )
             end = f" (device {device})" if ops else ""
             yield Violation(rule, ops, device, None, text.format(*names) + end)
         lacking = np.count_nonzero(where, axis=(0, 2))
         count = lacking @ expected.count if len(lacking) == len(expected.count) else lacking.sum()
-        yield from more(rule, int(count) - len(cells))
+        yield from unlisted_violations(rule, int(count) - len(cells))
 
 
 # Where and how long
@@ -178,32 +180,33 @@ def _missing(known: Rows) -> Iterator[Violation]:
 def _misplaced(known: Rows) -> Iterator[Violation]:
     for row in _where(known.placed & (known.device != known.home)):
         stage = f"its stage sits on device {known.home[row]}"
-        yield _at(known, Rule.DEVICE, row, f"{known.op(row)} runs {known.place(row)}; {stage}")
+        yield _at(known, Rule.DEVICE, row, f"{known.op(row)} runs {known.start_text(row)}; {stage}")
 
 
 def _pairs(known: Rows) -> Iterator[Violation]:
-    """Every row with a pair number that does not run as one with a right partner."""
+    """Every row with a pair number that does not run as one with a valid partner."""
     faulty = _where((known.pair != ALONE) & ~known.joined)
     sharing: dict[int, list[int]] = {}
     for row in faulty:
         sharing.setdefault(int(known.pair[row]), []).append(row)
     for row in faulty:
-        others = [other for other in sharing[int(known.pair[row])][:4] if other != row][:3]
-        shown = ", ".join(known.span(other) for other in others)
+        partners = [partner for partner in sharing[int(known.pair[row])][:4] if partner != row][:3]
+        partners_text = ", ".join(known.span(partner) for partner in partners)
         message = (
-            f"{known.span(row)} is to run as one with {shown or 'no other'}; "
+            f"{known.span(row)} is to run as one with {partners_text or 'no other'}; "
             "a pair is one F and one B or BW of different microbatches, on one device, with one "
             "start and one end"
         )
-        ops = [op for other in others for op in known.ops(other)]
+        ops = [op for partner in partners for op in known.ops(partner)]
         yield _at(known, Rule.PAIR, row, message, *ops)
 
 
 def _ticks(known: Rows) -> Ints:
-    """Time of every row: that of its kind and place, or that of its pair on one device.
+    """Required duration of every row: of its kind and stage, or of its pair on one device.
 
-    The factor of a microbatch, and that of a slice, multiply its times. A pair saves what it saves
-    at 1 times the smaller factor of its two: so much of both overlaps, and the rest runs alone.
+    The factors of a microbatch and of a slice multiply its times. A pair saves its saving at factor
+    1 times the smaller factor of its two operations: that much of both overlaps, and the rest runs
+    alone.
     """
     ticks, home = known.expected.ticks[known.cell], known.home
     paired = (known.partner != ABSENT) & (home == home[known.partner])
@@ -225,11 +228,11 @@ def _ticks(known: Rows) -> Ints:
 
 def _factors(known: Rows, rows: Ints) -> list[Fraction]:
     """Factor on the times of every row: that of its microbatch times that of its slice."""
-    pipeline, one = known.pipeline, Fraction(1)
+    pipeline, unit = known.pipeline, Fraction(1)
     times, slices = pipeline.microbatch_times, pipeline.slice_times
     return [
-        (times[microbatch] if times else one) * (slices[part] if slices else one)
-        for microbatch, part in zip(
+        (times[microbatch] if times else unit) * (slices[slice_index] if slices else unit)
+        for microbatch, slice_index in zip(
             known.microbatch[rows].tolist(), known.slice[rows].tolist(), strict=True
         )
     ]
@@ -237,7 +240,7 @@ def _factors(known: Rows, rows: Ints) -> list[Fraction]:
 
 def _durations(known: Rows) -> Iterator[Violation]:
     expected = _ticks(known)
-    # int64 wraps: the difference alone could be right by accident where the end precedes the start
+    # int64 wraps: if the end precedes the start, the difference could be right by accident
     right = (known.end - known.start == expected) & (known.end >= known.start)
     right &= known.computes | (known.timed & (known.start >= 0))
     for row in _where(~right):
@@ -255,7 +258,7 @@ def _durations(known: Rows) -> Iterator[Violation]:
 
 def _out_of_time(known: Rows) -> Iterator[Violation]:
     for row in _where(known.computes & ((known.start < 0) | ~known.timed)):
-        where = f"{known.op(row)} starts {known.place(row)}"
+        where = f"{known.op(row)} starts {known.start_text(row)}"
         why = "before 0" if known.start[row] < 0 else f"and ends beyond {LATEST} ticks, not exact"
         yield _at(known, Rule.START, row, f"{where}, {why}")
 
@@ -264,9 +267,9 @@ def _out_of_time(known: Rows) -> Iterator[Violation]:
 
 
 def _overlaps(sane: Rows) -> Iterator[Violation]:
-    """Every operation that starts while its resource runs another, with the longest of those.
+    """Every operation that starts while its resource runs another; the longest such is reported.
 
-    A pair that runs as one stands there once, by its first row.
+    A pair that runs as one counts once, by its first row.
     """
     sane = sane.take(sane.counted)
     resource = sane.resource
@@ -286,13 +289,13 @@ def _overlaps(sane: Rows) -> Iterator[Violation]:
 
 
 def _overlap(sane: Rows, row: int, running: int) -> Violation:
-    kind, others = sane.kind[row], sane.ops(running)
+    kind, running_ops = sane.kind[row], sane.ops(running)
     if kind < NUM_KINDS or kind == AuxiliaryKind.OPTIMIZER:
         message = (
-            f"{sane.name(row)} starts {sane.place(row)} while {sane.name(running)} runs from "
+            f"{sane.name(row)} starts {sane.start_text(row)} while {sane.name(running)} runs from "
             f"{sane.clock(sane.start[running])} to {sane.clock(sane.end[running])}"
         )
-        return _at(sane, Rule.OVERLAP, row, message, *others)
+        return _at(sane, Rule.OVERLAP, row, message, *running_ops)
     auxiliary = Rule.COLLECTIVE if kind in COLLECTIVES else Rule.HOST
     rule = _of_kind(kind, Rule.OVERLAP, Rule.LINK, auxiliary)
-    return _at(sane, rule, row, f"{sane.span(row)} runs beside {sane.span(running)}", *others)
+    return _at(sane, rule, row, f"{sane.span(row)} runs beside {sane.span(running)}", *running_ops)

@@ -18,15 +18,15 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
-from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
+from ppopt.studies.solve_job import SolveJob, job_of
 
 STRATEGY = "strategy"
-"""Key of a sweep that is no setting: `optimal`, or the name of a hand strategy."""
-MOST_ROWS = 1_000_000
+"""Key of a sweep that is not a setting: `optimal`, or the name of a strategy."""
+MAX_ROWS = 1_000_000
 EFFORT = ("time_limit", "workers")
-"""Settings that say how much effort is spent on a row, and not what the row is."""
+"""Settings of the effort for a row; they do not identify the row."""
 _FLAGS = {
     setting.flag.removeprefix("--").replace("-", "_"): setting
     for setting in SETTINGS
@@ -44,7 +44,7 @@ class _Point(NamedTuple):
     json_form: Any
     """Value in JSON form."""
     settings: Settings
-    """Setting by its name in Python; None: not given."""
+    """Setting by its name in Python; None: not set."""
 
 
 class Axis(NamedTuple):
@@ -57,7 +57,7 @@ class Axis(NamedTuple):
 def axis(key: str, values: Iterable[Any]) -> Axis:
     """Axis of a key with `-` or `_`; raises InputError on an unknown key or a wrong value.
 
-    Keys are the names of flags, or any name of their settings. A value given twice counts once.
+    Keys are the names of flags, or any name of their settings. Equal values count once.
     """
     name, setting = _named(key)
     points = {
@@ -121,9 +121,9 @@ class Base:
     def job(self, changes: Settings) -> SolveJob:
         """Job of a row; raises InputError if its settings are incompatible."""
         unset = {name for name, value in changes.items() if value is None}
-        kept = {name: value for name, value in self.settings.items() if name not in unset}
+        inherited = {name: value for name, value in self.settings.items() if name not in unset}
         new = {name: value for name, value in changes.items() if name not in (*unset, STRATEGY)}
-        settings = merged(kept, new)
+        settings = merged(inherited, new)
         if self.pipeline is None:
             pipeline = pipeline_of(settings)
         else:
@@ -143,9 +143,9 @@ class Base:
     def digest(self) -> str:
         """Hash of the base, without settings of effort and appearance."""
         left_out = (*EFFORT, "output", "about", "name")
-        kept = {key: value for key, value in self.settings.items() if key not in left_out}
-        said = None if self.pipeline is None else self.pipeline.spelled_out()
-        text = f"({sorted(kept.items())!r}, {said})"
+        content = {key: value for key, value in self.settings.items() if key not in left_out}
+        description = None if self.pipeline is None else self.pipeline.spelled_out()
+        text = f"({sorted(content.items())!r}, {description})"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -154,12 +154,12 @@ def base_of(source: Model | Pipeline, settings: Settings) -> Base:
 
     Raises InputError on unknown or wrong settings.
     """
-    further = canonical({key: _as_in_a_file(value) for key, value in settings.items()})
+    extra = canonical({key: _as_in_a_file(value) for key, value in settings.items()})
     if isinstance(source, Pipeline):
-        return Base(further, source)
+        return Base(extra, source)
     units = {key: getattr(source, key) for key in ("time_unit", "memory_unit")}
     fields = {"model": source.layers, "name": source.name, **units}
-    return Base({key: value for key, value in fields.items() if value} | further)
+    return Base({key: value for key, value in fields.items() if value} | extra)
 
 
 class Row(NamedTuple):
@@ -184,14 +184,14 @@ class Grid:
             if axis.name in seen:
                 raise same_setting(axis.name, axis.name)
             seen.add(axis.name)
-        if self.size > MOST_ROWS:
+        if self.size > MAX_ROWS:
             raise InputError(
-                f"the grid has {self.size} combinations, at most {MOST_ROWS} are taken; leave "
+                f"the grid has {self.size} combinations, at most {MAX_ROWS} are taken; leave "
                 "some out, or make several sweeps"
             )
-        number, shards = self.shard
-        if not 1 <= number <= shards:
-            raise InputError(f"shard: {number}/{shards} is not between 1/{shards} and the last")
+        index, shards = self.shard
+        if not 1 <= index <= shards:
+            raise InputError(f"shard: {index}/{shards} is not between 1/{shards} and the last")
 
     @property
     def size(self) -> int:
@@ -200,7 +200,7 @@ class Grid:
 
     def rows(self) -> list[Row]:
         """Rows of this shard in order, the last setting varying fastest."""
-        number, shards = self.shard
+        index, shards = self.shard
         names = [axis.name for axis in self.axes]
         combinations = product(*(axis.points for axis in self.axes))
         return [
@@ -208,17 +208,17 @@ class Grid:
                 overrides=dict(zip(names, (point.json_form for point in points), strict=True)),
                 settings={key: value for point in points for key, value in point.settings.items()},
             )
-            for points in islice(combinations, number - 1, None, shards)
+            for points in islice(combinations, index - 1, None, shards)
         ]
 
     @property
     def study_name(self) -> str:
         """Default study name, derived from the grid, but not from shard or effort."""
-        said = (
+        identity = (
             self.base.digest,
             [(axis.name, [point.json_form for point in axis.points]) for axis in self.axes],
         )
-        digest = hashlib.sha256(repr(said).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
         return f"{'-'.join(self.base.name.split())}-{digest}"
 
 

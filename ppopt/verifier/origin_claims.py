@@ -17,16 +17,16 @@ from ppopt.verifier.violation import Violation
 
 CLOSE = 1e-9
 """Relative difference allowed between gaps, which are rounded twice."""
-FOUND = ("optimal", "feasible")
+WITH_SCHEDULE = ("optimal", "feasible")
 """Statuses of a search that found a schedule."""
 
 
 def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Violation]:
-    """Every statement of an origin that its own operations or its other statements deny.
+    """Every statement of an origin that contradicts the operations or another statement.
 
-    A bound itself cannot be checked without a search: only that it is not above the value, that it
-    is of the kind of backward that the operations have, and that `optimal` is said of equal value
-    and bound alone.
+    A bound itself cannot be checked without a search. What is checked: it is not above the value,
+    its kind of backward is that of the operations, and the status is `optimal` only if value and
+    bound are equal.
     """
     objective = origin.objective or Objective.MAKESPAN
     ticks = figures.device_span if objective is Objective.DEVICE_SPAN else figures.makespan
@@ -40,9 +40,9 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
         if bound > ticks:
             yield _wrong("lower_bound", origin.lower_bound, f"above the value {value}")
         yield from _wrong_kind(rows, origin.backward_kind or BackwardKind.SPLIT)
-    if origin.status is not None and origin.status not in FOUND:
-        found = f"with a schedule it is {' or '.join(FOUND)}"
-        yield claim("origin status", origin.status, found)
+    if origin.status is not None and origin.status not in WITH_SCHEDULE:
+        reason = f"with a schedule it is {' or '.join(WITH_SCHEDULE)}"
+        yield claim("origin status", origin.status, reason)
     if origin.status == "optimal" and bound != ticks:
         yield claim("origin status", "optimal", f"the bound is not the value {value}")
     if origin.gap is not None and bound is not None and ticks:
@@ -52,7 +52,7 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
 
 
 def _wrong_kind(rows: Rows, stated: BackwardKind) -> Iterator[Violation]:
-    """A bound is of schedules whose backwards are all whole, all split, or of both kinds."""
+    """Check that the bound's kind of backward covers the backwards of the schedule."""
     whole = rows.sane.kind == OpKind.BW
     split = (rows.sane.kind == OpKind.B) | (rows.sane.kind == OpKind.W)
     if stated is BackwardKind.WHOLE and split.any():

@@ -32,7 +32,7 @@ _APPEARANCE = (
     *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
     *("time_unit", "memory_unit", *(setting.field for setting in COUNTS)),
 )
-"""Keys of a pipeline's JSON object that are not content: how the user gave it."""
+"""Keys of a pipeline's JSON object that are not content: names, units and forms of input."""
 NO_OPTIONS = Options()
 _SEARCH = (
     *("problem", "schedule", "solver", "strategies", "studies"),
@@ -73,11 +73,11 @@ def _sources(name: str, path: Traversable) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class SolveJob:
-    """A pipeline to solve, or on which to evaluate a strategy, and the effort."""
+    """A pipeline to solve, or to evaluate a strategy on, and the effort."""
 
     pipeline: Pipeline
     strategy: str = SEARCHED
-    """`optimal` for a search, or the name of a hand strategy."""
+    """`optimal` for a search, or the name of a strategy."""
     objective: Objective = Objective.MAKESPAN
     backward_kind: BackwardKind = BackwardKind.MIXED
     options: Options = NO_OPTIONS
@@ -89,7 +89,7 @@ class SolveJob:
 
     @property
     def searched(self) -> bool:
-        """Whether the job is a search, and not the evaluation of a strategy."""
+        """Whether the job is a search; otherwise it evaluates a strategy."""
         return self.strategy == SEARCHED
 
     @property
@@ -101,10 +101,10 @@ class SolveJob:
     def key(self) -> str:
         """SHA-256 of the content: equal for jobs with interchangeable results.
 
-        The content is the instance (in ticks; names and units are not part of it), the objective,
-        what is searched or which strategy with its options, the seed, and the version of the search
+        The content is the instance (in ticks, without names and units), the objective, the open
+        decisions or the strategy with its options, the seed, and the version of the search
         (`search_version`). For a strategy, memory limits belong to the content only if they affect
-        what is chosen for it.
+        its open decisions.
         """
         content: dict[str, Any] = {
             "version": search_version(),
@@ -134,38 +134,44 @@ class SolveJob:
 
     @property
     def fixed_pipeline(self) -> Pipeline | None:
-        """Pipeline of the schedules; None if something of it is searched."""
+        """Pipeline of the schedules; None if the job has open decisions."""
         requested = self.pipeline
         return None if open_decisions(requested) else self.resolved_pipeline(requested)
 
-    def resolved_pipeline(self, found: Pipeline) -> Pipeline:
-        """Pipeline of the job with what was chosen in `found`.
+    def resolved_pipeline(self, chosen: Pipeline) -> Pipeline:
+        """Pipeline of the job with the decisions of the pipeline `chosen`.
 
-        Chosen are placement, partition, recompute, offload, and the order of microbatches.
-
-        What is not searched is as in the job; a strategy sets its chunks and placement. Raises
+        Decisions are placement, partition, recompute, offload, and the order of microbatches. Those
+        that are not open are as in the job; a strategy sets its chunks and placement. Raises
         InputError if these do not fit.
         """
         requested = self.pipeline
         limits = requested.limits if self.limited else None
         if requested.placement == placement.SEARCH:
-            requested = replace(requested, mem_limit=limits).placed(found.hosts[0])
+            requested = replace(requested, mem_limit=limits).placed(chosen.hosts[0])
         if requested.partition == partition.SEARCH:
-            requested = replace(requested, partition=found.counts, mem_limit=limits)
-        if requested.order_is_open and isinstance(found.order, tuple):
-            requested = replace(requested, order=GIVEN_ORDER).reordered(found.order)
-        again, moved = requested.recompute == SEARCH_RECOMPUTE, requested.offload == SEARCH_OFFLOAD
-        if again or moved:
-            layers = found.model.layers if found.model else ()
+            requested = replace(requested, partition=chosen.counts, mem_limit=limits)
+        if requested.order_is_open and isinstance(chosen.order, tuple):
+            requested = replace(requested, order=GIVEN_ORDER).reordered(chosen.order)
+        chooses_recompute, chooses_offload = (
+            requested.recompute == SEARCH_RECOMPUTE,
+            requested.offload == SEARCH_OFFLOAD,
+        )
+        if chooses_recompute or chooses_offload:
+            layers = chosen.model.layers if chosen.model else ()
             if len(layers) != len(requested.model.layers):
                 raise InputError("layers: they are not those that are asked for")
             own = requested.model.layers
             model = requested.model.with_choice(
-                {n for n, layer in enumerate(layers if again else own) if layer.recompute},
-                {n for n, layer in enumerate(layers if moved else own) if layer.offload},
+                {
+                    n
+                    for n, layer in enumerate(layers if chooses_recompute else own)
+                    if layer.recompute
+                },
+                {n for n, layer in enumerate(layers if chooses_offload else own) if layer.offload},
             )
             requested = replace(
-                requested, model=model, recompute=None, offload=None, partition=found.counts,
+                requested, model=model, recompute=None, offload=None, partition=chosen.counts,
                 mem_limit=limits,
             )  # fmt: skip
         return requested if self.searched else resolve(self.strategy).apply(requested, self.options)

@@ -21,7 +21,7 @@ from ppopt.schedule.operations import Operation
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
-from ppopt.verifier.measured import MEASURED, is_measured
+from ppopt.verifier.measured_steps import MEASURED, is_measured
 
 SAME_ORDER = "same order"
 """Strategy of the order of a measured step at the times of its pipeline."""
@@ -35,13 +35,13 @@ def measured(
 ) -> Schedule:
     """Turn records into a schedule that starts at 0, in units of `unit` nanoseconds.
 
-    Of several steps, the one of median length is taken; see `measured_steps`.
+    If there are several steps, the result is that of median length; see `measured_steps`.
     """
     return median_step(measured_steps(records, pipeline, unit, around))
 
 
 def median_step(steps: Sequence[Schedule]) -> Schedule:
-    """The step of median length, of an even number the shorter one of the two in the middle."""
+    """The step of median length; of an even number of steps, the shorter of the two middle ones."""
     return sorted(steps, key=lambda step: step.metrics.makespan_ticks)[(len(steps) - 1) // 2]
 
 
@@ -56,23 +56,25 @@ def measured_steps(
     `around`: unshard, gradient sync and optimizer of these steps.
 
     The pipeline's times are replaced by the medians of the records, in units of `unit` nanoseconds.
-    Placement, microbatches and memory stay as they are. Raises InputError if the records are not
-    of this pipeline.
+    Placement, microbatches and memory do not change. Raises InputError if the records are not of
+    this pipeline.
     """
     steps: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         steps[record.step].append(record)
-    once: dict[int, list[StepRecord]] = defaultdict(list)
+    step_records: dict[int, list[StepRecord]] = defaultdict(list)
     for row in around:
-        once[row.step].append(row)
-    found = profile(chain.from_iterable(steps.values()), around=chain.from_iterable(once.values()))
-    if (found.hosts,) != pipeline.hosts or found.batches != pipeline.batches:
+        step_records[row.step].append(row)
+    estimated = profile(
+        chain.from_iterable(steps.values()), around=chain.from_iterable(step_records.values())
+    )
+    if (estimated.hosts,) != pipeline.hosts or estimated.batches != pipeline.batches:
         raise InputError("measured: the run has other stages, devices or microbatches")
     costs = pipeline.costs
     timed = Pipeline(
         stages=pipeline.num_stages,
         batches=pipeline.batches,
-        placement=found.hosts,
+        placement=estimated.hosts,
         mem_limit=pipeline.limits,
         name=pipeline.name,
         time_unit=_name(unit),
@@ -80,15 +82,15 @@ def measured_steps(
         **{setting.field: getattr(pipeline, setting.field) for setting in COUNTS},
         **{field: getattr(costs, field) for field in costs.memory_fields},
         optimizer_barrier=pipeline.optimizer_barrier,
-        **found.costs(unit),
+        **estimated.costs(unit),
     )
-    return [_schedule(steps[step], once[step], timed, unit) for step in sorted(steps)]
+    return [_schedule(steps[step], step_records[step], timed, unit) for step in sorted(steps)]
 
 
 def predicted(step: Schedule, pipeline: Pipeline | None = None) -> Schedule:
-    """The order of a measured step, re-timed: every operation takes the time of its pipeline.
+    """The order of a measured step, re-timed with the pipeline's times of operations.
 
-    `pipeline`: another one with the same stages, devices and microbatches.
+    `pipeline` replaces the step's own; it has the same stages, devices and microbatches.
     """
     origin = Origin(strategy=SAME_ORDER, objective=Objective.MAKESPAN, status="feasible")
     timed = timing.schedule(pipeline or step.pipeline, step.orders, origin=origin)

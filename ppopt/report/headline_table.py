@@ -1,0 +1,232 @@
+"""The headline of a comparison or a plan: a title and three rows, for terminals, pages and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN
+from fractions import Fraction
+from html import escape
+from typing import Any, NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from ppopt.formats.figures import measured, placed
+from ppopt.formats.origin_json import json_object
+from ppopt.problem.exact import plain_or_none
+from ppopt.problem.pipeline import Pipeline
+from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
+from ppopt.report.labels import title
+from ppopt.report.numbers import NONE, number, percent, significant, spread
+from ppopt.report.placement_text import placement_of
+from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.summary import describe_memory_limit
+from ppopt.schedule.origin import SEARCHED
+from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
+
+KEYS = (
+    *("strategy", "status", "objective", "value", "lower_bound", "gap", "makespan"),
+    *("device_span", "bubble_rate", "peak_memory", "fits_limit", "time_unit", "memory_unit"),
+    *("tokens_per_second", "mfu", "partition", "layout", "placement", "chunks", "recompute"),
+    "offload",
+)
+"""Keys of the figures of a row in JSON."""
+MOST_COUNTS = 16
+"""Most stages whose layers are all listed."""
+_STYLES = {OPTIMUM: "bold green", BEST: "bold"}
+
+
+class _Entry(NamedTuple):
+    """A row with its figures."""
+
+    row: HeadlineRow
+    report: ScheduleReport
+
+
+def _entries(headline: Headline) -> list[_Entry]:
+    return [_Entry(row, _report(row)) for row in headline.rows]
+
+
+def _report(row: HeadlineRow) -> ScheduleReport:
+    """Figures of a row; what the file of a current schedule claims is left out."""
+    schedule, bound = row.schedule, row.lower_bound
+    strategy = schedule.origin.strategy
+    gap = None if bound is None or not row.value else (row.value - bound) / row.value
+    return ScheduleReport(
+        **measured(schedule),
+        **placed(schedule.pipeline),
+        routes=schedule.pipeline.routes,
+        strategy=None if row.label == CURRENT and strategy == SEARCHED else strategy,
+        status="optimal" if row.proved else "feasible",
+        lower_bound=plain_or_none(bound),
+        gap=plain_or_none(gap),
+    )
+
+
+def headline_table(headline: Headline) -> Table:
+    """The rows for a terminal."""
+    entries = _entries(headline)
+    columns = _columns(headline, entries)
+    return table_of(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
+
+
+def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
+    """Title and rows for a terminal, before what follows; nothing without a best schedule."""
+    if headline.best is not None:
+        yield Text(headline_title(headline), style="bold")
+        yield from (headline_table(headline), "")
+
+
+def headline_section(headline: Headline) -> str:
+    """Title and rows as HTML; empty without rows."""
+    entries = _entries(headline)
+    if not entries:
+        return ""
+    table = html_table(_columns(headline, entries), ("", entries))
+    heading = f"<h2>{escape(headline_title(headline))}</h2>"
+    return f'<section class="headline">\n{heading}\n{table}\n</section>'
+
+
+def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
+    """Columns of the rows. The time is that of a microbatch if rows differ in microbatches."""
+    units = entries[0].report if entries else ScheduleReport()
+    best = headline.best
+    is_open = best is not None and best.label == BEST and best.lower_bound is not None
+    value, bound, memory = (
+        column.of(_figures)
+        for column in figure_columns(("value", "lower_bound", "peak_memory"), units, absent="")
+    )
+    if len({row.schedule.pipeline.batches for row in headline.rows}) > 1:
+        value = Column(
+            stacked("per microbatch", units.time_unit), lambda entry: _share(entry, entry.row.value)
+        )
+        bound = Column(
+            "lower bound", lambda entry: _share(entry, entry.row.lower_bound, ROUND_FLOOR)
+        )
+    return [
+        left("", lambda entry: entry.row.label, no_wrap=True),
+        left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
+        value,
+        *([bound] if is_open else []),
+        Column("gain", _gain),
+        memory,
+        left("changes", lambda entry: describe_changes(entry.row)),
+    ]
+
+
+def _figures(entry: _Entry) -> ScheduleReport:
+    return entry.report
+
+
+def _share(entry: _Entry, time: Fraction | None, rounding: str = ROUND_HALF_EVEN) -> str:
+    """A time per microbatch of a row; empty if it is not known."""
+    if time is None:
+        return ""
+    return significant(time / entry.row.schedule.pipeline.batches, rounding=rounding)
+
+
+def _gain(entry: _Entry) -> str:
+    """The gain of a row, rounded down."""
+    gain = entry.row.gain
+    return NONE if gain is None else percent(gain, ROUND_FLOOR)
+
+
+def headline_title(headline: Headline) -> str:
+    """Model, devices, parallelism, microbatches and limit of the best row, and the runtime."""
+    if not headline.rows:
+        return ""
+    pipeline = headline.rows[-1].schedule.pipeline
+    plural = "" if pipeline.batches == 1 else "es"
+    parts = (
+        _describe_devices(pipeline),
+        f"{number(pipeline.batches)} microbatch{plural}",
+        describe_memory_limit(pipeline),
+        f"runtime {headline.runtime}",
+    )
+    text = ", ".join(filter(None, parts))
+    return f"{pipeline.name}: {text}" if pipeline.name else text
+
+
+def _describe_devices(pipeline: Pipeline) -> str:
+    """Devices, or GPUs and how they share the work: `16 GPUs (pipeline 4, data 4)`."""
+    devices, sizes = pipeline.num_devices, pipeline.training
+    if sizes is None:
+        return f"{number(devices)} device{'' if devices == 1 else 's'}"
+    gpus = devices * sizes.tensor * sizes.context * sizes.data
+    named = {
+        "pipeline": devices, "tensor": sizes.tensor, "context": sizes.context,
+        "data": sizes.data, "expert": sizes.expert,
+    }  # fmt: skip
+    shares = [f"{name} {size}" for name, size in named.items() if size > 1]
+    return f"{number(gpus)} GPUs" + (f" ({', '.join(shares)})" if shares else "")
+
+
+# What a row changes.
+
+
+def describe_changes(row: HeadlineRow) -> str:
+    """What a row changes against the row above; of the first row, how the model is cut."""
+    values = _decision_values(row.schedule.pipeline)
+    if row.label == CURRENT:
+        used = {name: values.get(name) for name in ("partition", "recompute", "offload")}
+        named = [name for name, value in used.items() if value not in (None, "none")]
+    else:
+        named = list(row.changes)
+    parts = (f"{name} {values[name]}" if name in values else name for name in named)
+    text = ", ".join(parts)
+    return text or ("" if row.label == CURRENT else "nothing")
+
+
+def _decision_values(pipeline: Pipeline) -> dict[str, str]:
+    """Decisions of a pipeline that have a value, as text by name."""
+    where = pipeline.resolved_placement
+    values = {
+        "microbatches": str(pipeline.batches),
+        "placement": where if isinstance(where, str) else spread(where),
+        "chunks": str(pipeline.num_chunks),
+        "routes": str(pipeline.routes),
+        "slices": str(pipeline.num_slices),
+    }
+    if pipeline.model is None:
+        return values
+    recomputable = sum(layer.recomputable for layer in pipeline.model.layers)
+    is_full = sum(pipeline.recomputed) == recomputable
+    return values | {
+        "partition": _describe_counts(pipeline.counts),
+        "recompute": "full" if is_full else _describe_counts(pipeline.recomputed),
+        "offload": _describe_counts(pipeline.offloaded),
+    }
+
+
+def _describe_counts(counts: Sequence[int]) -> str:
+    """Layers of every stage; of many stages the first and the last; `none` if there are none."""
+    if not any(counts):
+        return "none"
+    return " ".join(map(str, counts)) if len(counts) <= MOST_COUNTS else spread(counts)
+
+
+# JSON.
+
+
+def headline_object(headline: Headline) -> dict[str, Any]:
+    """The rows as keys of JSON: `given`, `runs_today` and `optimum`, null if a row is missing.
+
+    `gain` is by which share the throughput of a row exceeds that of `given`, and `changes` names
+    the decisions that differ from the row above. `optimum` has the best schedule found, which is
+    optimal if its `status` says so. `runs_today` names its `runtime`.
+    """
+    rows = {"given": headline.current, "runs_today": headline.runnable, "optimum": headline.best}
+    objects = {key: None if row is None else _object(row) for key, row in rows.items()}
+    if objects["runs_today"] is not None:
+        objects["runs_today"]["runtime"] = headline.runtime
+    return json_object(objects)
+
+
+def _object(row: HeadlineRow) -> dict[str, Any]:
+    return {
+        **_report(row).to_object(KEYS),
+        "batches": row.schedule.pipeline.batches,
+        "value_per_microbatch": row.per_microbatch,
+        "gain": row.gain,
+        "changes": row.changes,
+    }

@@ -1,0 +1,183 @@
+"""The summary of a search or an evaluation: a title, and a line for every main figure.
+
+Numbers have four significant digits. `ppopt.report.table.details_table` has the exact ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import ROUND_FLOOR
+
+from rich.table import Table
+from rich.text import Text
+
+from ppopt.problem.objective import Objective
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.placement import SEARCH
+from ppopt.report.bottleneck import describe_bottleneck
+from ppopt.report.columns import as_text
+from ppopt.report.labels import describe_links, objective_name, title
+from ppopt.report.numbers import percent, significant
+from ppopt.report.placement_text import (
+    describe_layers,
+    describe_partition,
+    describe_partition_search,
+)
+from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.search_text import (
+    describe_exposed,
+    describe_gain,
+    describe_hint,
+    describe_imbalance,
+    describe_jitter,
+    describe_status,
+    describe_throughput,
+)
+
+_Cell = Callable[[ScheduleReport], str | Text]
+
+
+def describe_title(report: ScheduleReport) -> str:
+    """What a summary is of: `zb-1p on llama-3.1-8b: 4 devices, 12 microbatches, linear`.
+
+    Only a schedule of a known strategy is named by it.
+    """
+    pipeline = report.pipeline
+    names = []
+    if report.options is not None:
+        options = (f", {name.replace('_', ' ')} {value}" for name, value in report.options.items())
+        names.append(title(report) + "".join(options))
+    if pipeline is None:
+        return "".join(names)
+    if pipeline.name:
+        names.append(pipeline.name)
+    return ": ".join([*([" on ".join(names)] if names else []), describe_size(pipeline)])
+
+
+def describe_size(pipeline: Pipeline) -> str:
+    """Devices, microbatches, placement and memory limit of a pipeline."""
+    limit = describe_memory_limit(pipeline)
+    return ", ".join(
+        [
+            _describe_devices(pipeline),
+            f"{pipeline.batches} microbatches" if pipeline.batches > 1 else "1 microbatch",
+            _describe_placement(pipeline),
+            *([limit] if limit else []),
+        ]
+    )
+
+
+def _describe_devices(pipeline: Pipeline) -> str:
+    """Number of devices, and of the GPUs of each if it is several."""
+    count = pipeline.num_devices
+    text = f"{count} devices" if count > 1 else "1 device"
+    training = pipeline.training
+    if training is None or training.tensor * training.context == 1:
+        return text
+    sizes = {"tensor": training.tensor, "context": training.context}
+    named = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+    return f"{text} of {training.tensor * training.context} GPUs ({named})"
+
+
+def _describe_placement(pipeline: Pipeline) -> str:
+    if pipeline.placement == SEARCH:
+        text = "searched placement"
+    elif pipeline.named_placement:
+        text = str(pipeline.resolved_placement)
+    else:
+        text = "explicit placement"
+    if pipeline.num_chunks > 1:
+        text += f", {pipeline.num_chunks} chunks per device"
+    return text if pipeline.routes == 1 else f"{text}, two routes"
+
+
+def describe_memory_limit(pipeline: Pipeline) -> str:
+    """The memory limit of the devices; empty without one."""
+    limits, unit = pipeline.limits, pipeline.memory_unit
+    if limits is None:
+        return ""
+    if min(limits) == max(limits):
+        return f"memory limit {significant(limits[0], unit)}"
+    return f"memory limits {significant(min(limits))} to {significant(max(limits), unit)}"
+
+
+def summary_table(report: ScheduleReport) -> Table:
+    """The main figures, a line each; what is not known is left out."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, describe in _LINES.items():
+        text = describe(report)
+        if text:
+            table.add_row(label.format(objective=objective_name(report.objective)), as_text(text))
+    return table
+
+
+def _status(report: ScheduleReport) -> Text:
+    return Text(describe_status(report), style=status_style(report.status))
+
+
+def status_style(status: str | None) -> str:
+    """Style of the status of a search."""
+    return {"optimal": "bold green", "feasible": "yellow"}.get(str(status), "red")
+
+
+def _value(report: ScheduleReport) -> str:
+    """The objective and its lower bound, which is rounded down."""
+    value, bound = report.value, report.lower_bound
+    parts = [] if value is None else [significant(value, report.time_unit)]
+    if bound is not None:
+        low = significant(bound, report.time_unit, ROUND_FLOOR)
+        same = value == bound and low not in parts
+        parts.append("the lower bound is the same" if same else f"lower bound {low}")
+    return "; ".join(parts)
+
+
+def _bubble(report: ScheduleReport) -> str:
+    """Bubble rate, and what of it is imbalance if both are shares of the makespan."""
+    if report.bubble_rate is None:
+        return ""
+    text = f"{percent(report.bubble_rate)} of the {objective_name(report.objective)}"
+    imbalance = describe_imbalance(report) if report.objective == Objective.MAKESPAN.value else ""
+    return f"{text}; {imbalance}" if imbalance else text
+
+
+def _memory(report: ScheduleReport) -> Text:
+    """The largest peak and its device, and the limits."""
+    peaks, limits, unit = report.peak_memory, report.mem_limit, report.memory_unit
+    if not peaks:
+        return Text()
+    peak = max(peaks)
+    where = "every device" if min(peaks) == peak else f"device {list(peaks).index(peak)}"
+    text = Text(f"peak {significant(peak, unit)} on {where}")
+    if limits:
+        low, high = significant(min(limits)), significant(max(limits), unit)
+        same = min(limits) == max(limits)
+        text.append(f"; limit {high}" if same else f"; limits {low} to {high}")
+    if report.fits_limit is False:
+        text.append(", over the limit", style="red")
+    return text
+
+
+_LINES: Mapping[str, _Cell] = {
+    "status": _status,
+    "{objective}": _value,
+    "reason": lambda report: (report.proof or "") if report.status == "infeasible" else "",
+    "bottleneck": describe_bottleneck,
+    "your schedule": describe_hint,
+    "gain": describe_gain,
+    "throughput": describe_throughput,
+    "exposed": describe_exposed,
+    "bubble": _bubble,
+    "memory": _memory,
+    "links": lambda report: describe_links(report.link_mode),
+    "partition": lambda report: describe_partition(report.partition, report.layout),
+    "recompute": lambda report: describe_layers(report.recompute, report.recomputed_layers),
+    "offload": lambda report: describe_layers(report.offload, report.offloaded_layers),
+    "order": lambda report: ",".join(map(str, report.order or ())),
+    "best partition": lambda report: describe_partition_search(
+        report.partition_search, limited=report.mem_limit is not None
+    ),
+    "under jitter": describe_jitter,
+}
+"""Label of a line -> its text; `{objective}` stands for the name of the objective."""
