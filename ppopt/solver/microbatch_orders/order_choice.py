@@ -62,6 +62,8 @@ KICKS = 2
 class OrderChoice(Choice):
     """The orders of the microbatches, for every configuration of an inner choice."""
 
+    argument = Argument.ORDERS
+
     def __init__(self, problem: Problem, inner: Choice, deadline: Deadline) -> None:
         """The bounds of `inner`, a choice for the listed order, must hold in every order.
 
@@ -72,7 +74,6 @@ class OrderChoice(Choice):
         self._problem, self.inner, self._deadline = problem, inner, deadline
         self._alone = isinstance(inner, SinglePipeline)
         self.name = "order" if self._alone else f"{inner.name} with order"
-        self.argument = Argument.ORDERS if self._alone else Argument.SEARCH
         self._listed_order: Order = tuple(range(self._base.batches))
         self._equal_microbatches = {
             factors: [
