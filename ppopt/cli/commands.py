@@ -70,8 +70,8 @@ def solve(
 
     The order of operations is searched. --placement, --partition, --recompute, --offload and
     --order (of microbatches) are searched with it if their value is `search`. Chunks and routes
-    are as given; `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve --stages
-    4 --batches 8 --mem-limit -o best.html`.
+    are as given; `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve
+    --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
@@ -85,9 +85,7 @@ def solve(
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     output.check_formats(settings, pipeline)
     if storage is not None and (hint or without):
-        raise InputError(
-            "storage: searches with --hint or --without are not stored; leave these out"
-        )
+        raise InputError("storage: no searches with --hint or --without are stored; leave them out")
     interrupts.only_record()
     hand, other, not_stored = None, None, 0
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:

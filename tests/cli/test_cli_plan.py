@@ -165,7 +165,7 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
     for share, fault in (
         ("fast", "not a number"),
         ("1", "1 is 100 %; write 1%"),
-        ("101%", "not a percentage"),
+        ("101%", "not a percentage from 0 to 100"),
     ):
         refused = run(f"{line} --within {share}")
         assert refused.code == 2 and fault in refused.err
@@ -210,6 +210,7 @@ class TestOverTheParallelism:
         stdout = done(
             f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
         ).out
+        assert stdout.startswith("8 GPUs (tensor 8), 16 microbatches, runtime PyTorch\n")
         assert "\nbest: tensor 8, microbatch 1, data 1: " in stdout
         assert "no combination above" in stdout
         assert "parts of a step (ms):" in stdout and "optimizer" in stdout

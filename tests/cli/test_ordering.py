@@ -36,7 +36,7 @@ def test_orders_are_those_of_least_makespan(strategy: str) -> None:
         times = [random.choice((0.5, 1, 1.25, 2, 3)) for _ in range(batches)]
         try:
             every = {
-                order: makespan(strategy, [times[place] for place in order])
+                order: makespan(strategy, [times[index] for index in order])
                 for order in permutations(range(batches))
             }
         except NotApplicableError:
@@ -99,7 +99,7 @@ def test_strategies_of_two_routes_are_refused(strategy: str) -> None:
 def test_many_microbatches_take_the_orders_that_are_asked_for() -> None:
     """Neighbours are drawn from places that are near: there are too many to list all of them."""
     orders = MicrobatchOrders(Pipeline(stages=2, batches=1), evaluations=130)
-    best = orders.order([1 + place % 7 for place in range(1500)])
+    best = orders.order([1 + index % 7 for index in range(1500)])
     assert sorted(best.order) == list(range(1500))
     assert best.makespan <= best.listed_makespan
 

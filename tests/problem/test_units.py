@@ -184,7 +184,7 @@ def test_layers_are_held_in_one_unit() -> None:
         (
             [{"forward": "3MiB", "count": 2}],
             {},
-            "layer 0: forward: '3MiB': 'MiB' is not a unit of t",
+            "layer 0: forward: '3MiB': 'MiB' is not a unit",
         ),
     ],
 )

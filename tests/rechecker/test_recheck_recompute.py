@@ -45,11 +45,11 @@ def test_too_many_choices_are_left_undecided() -> None:
     """Times and savings of layers that all differ: every device has hundreds of choices."""
     layers = [
         {
-            "forward": 10 + number,
-            "activation": 50 + 7 * number % 13,
-            "recompute": {"time": 3 + 5 * number % 11, "activation": number % 3},
+            "forward": 10 + index,
+            "activation": 50 + 7 * index % 13,
+            "recompute": {"time": 3 + 5 * index % 11, "activation": index % 3},
         }
-        for number in range(24)
+        for index in range(24)
     ]
     pipeline = Model(layers).pipeline(  # type: ignore[arg-type]
         devices=3, batches=12, partition=[8, 8, 8], recompute="search", mem_limit=900

@@ -136,12 +136,15 @@ def test_a_search_is_named_by_its_placement_where_there_are_several() -> None:
 
 
 def test_the_best_of_all_is_named_where_its_placement_is_not_searched() -> None:
-    row = replace(ROW, time_unit="ms")
+    row = replace(ROW, time_unit="ms", routes=1)
     optimal = replace(row, strategy="optimal", status="optimal")
     zbv = replace(row, strategy="zbv", placement="v", chunks=2, value=26, ratio_to_optimum=None)
     over = replace(zbv, strategy="zb-2p", fits_limit=False)
-    expected = ["best of all: zbv, v/2, 26 ms; this placement is not searched"]
-    assert describe_best([over, zbv, optimal]) == expected
+    expected = "best of all: zbv, v/2, 26 ms; --placement linear,v searches this placement, too"
+    assert describe_best([over, zbv, optimal]) == [expected]
+    two_routes = replace(zbv, strategy="dualpipe-v", routes=2)
+    expected = "best of all: dualpipe-v, v/2 x2, 26 ms; this placement is not searched"
+    assert describe_best([two_routes, optimal]) == [expected]
     assert describe_best([optimal, zbv]) == []
     assert describe_best([zbv, optimal, replace(optimal, placement="v", chunks=2)]) == []
     assert describe_best([over]) == []

@@ -54,8 +54,8 @@ def least_of_all(case: Different, *, whole: bool | None) -> Fraction | None:
     values = (
         least_makespan(
             case._replace(
-                times=[case.times[place] for place in order],
-                memory=[case.memory[place] for place in order],
+                times=[case.times[index] for index in order],
+                memory=[case.memory[index] for index in order],
             ),
             whole=whole,
         )
@@ -197,8 +197,8 @@ def test_frontier_has_every_limit_at_which_the_optimum_changes(order: str, whole
     assert len(curve.points) > 2
     before = None
     for point in curve.points:
-        less = case._replace(limit=point.limit - 1)
-        assert oracle(less, whole=whole) == before
+        tighter = case._replace(limit=point.limit - 1)
+        assert oracle(tighter, whole=whole) == before
         before = oracle(case._replace(limit=point.limit), whole=whole)
         assert point.result.value == before
         if order == "search":

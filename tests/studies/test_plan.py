@@ -145,8 +145,8 @@ def accepts(pipeline: Pipeline) -> bool:
 
 def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None:
     """Every partition of small models against what is said before any search."""
-    rng, refused, number = Random(5), 0, 0
-    while number < 60:
+    rng, refused, count = Random(5), 0, 0
+    while count < 60:
         roles = ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
         roles += ["head"] * rng.randint(0, 2)
         if rng.random() < 0.1:
@@ -154,7 +154,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
         devices, chunks = rng.choice(((1, 1), (2, 1), (3, 1), (1, 2), (2, 2)))
         if len(roles) < devices * chunks:
             continue
-        number += 1
+        count += 1
         pipeline = Model([{"forward": 1, "role": role} for role in roles]).pipeline(
             devices=devices, batches=2, chunks=chunks, partition="search"
         )
@@ -614,9 +614,9 @@ def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyP
     rounds: list[int] = []
     search = PlanSearch._round
 
-    def counted(self: PlanSearch, number: int) -> None:
-        rounds.append(number)
-        search(self, number)
+    def counted(self: PlanSearch, round_index: int) -> None:
+        rounds.append(round_index)
+        search(self, round_index)
 
     monkeypatch.setattr(PlanSearch, "_round", counted)
     model = ppopt.Model(

@@ -65,11 +65,11 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
             "backward": rng.randint(1, 5),
             "weight": rng.randint(0, 2),
             "input": rng.randint(0, 3),
-            "activation": (activation := rng.randint(place == 0, 4)),
+            "activation": (activation := rng.randint(index == 0, 4)),
             "kept": rng.randint(0, activation),
             "static": rng.randint(0, 1),
         }
-        for place in range(3)
+        for index in range(3)
     ]
     total = sum(layer["activation"] + layer["static"] for layer in layers)
     limit = rng.randint(1 + total // 3, 2 + total)

@@ -74,8 +74,8 @@ def test_a_bound_over_all_partitions_says_what_it_counts() -> None:
     pipeline = model.pipeline(
         devices=2, batches=2, partition=SEARCH, microbatch_times=(2, 2), microbatch_memory=1
     )
-    alike = model.pipeline(devices=2, batches=2, partition=SEARCH)
-    result, half = ppopt.solve(pipeline, workers=1), ppopt.solve(alike, workers=1)
+    equal = model.pipeline(devices=2, batches=2, partition=SEARCH)
+    result, half = ppopt.solve(pipeline, workers=1), ppopt.solve(equal, workers=1)
     assert result.lower_bound == 2 * half.lower_bound
     differ = model.pipeline(devices=2, batches=2, partition=SEARCH, microbatch_times=(1, 2))
     assert "as short and as small as the smallest" in ppopt.solve(differ, workers=1).proof

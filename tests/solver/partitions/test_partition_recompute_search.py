@@ -109,7 +109,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     candidates = PartitionRecomputeChoice(problem, NO_DEADLINE)
     keys = []
     for recomputed in range(11):
-        layers = [LAYER | {"count": 1, "recompute": place < recomputed} for place in range(10)]
+        layers = [LAYER | {"count": 1, "recompute": index < recomputed} for index in range(10)]
         keys.append(candidates.key(replace(pipeline, model=layers, partition=[10], recompute=None)))
     allowed = [key for key in keys if key is not None]
     assert 1 < len(allowed) < len(keys)
