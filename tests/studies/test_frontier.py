@@ -518,7 +518,7 @@ class TestCommand:
 
     def test_orders_are_refused_before_the_work(self, tmp_path: Path) -> None:
         ran = run(SMALL, "-o", tmp_path / "a.csv")
-        message = "error: -o: a frontier is no single order; write .html or .json\n"
+        message = "error: -o: cannot write a frontier as one order; use .html or .json\n"
         assert (ran.code, ran.out, ran.err) == (2, "", message)
 
     def test_infeasible(self, tmp_path: Path) -> None:
