@@ -21,7 +21,7 @@ from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, Shape
+from ppopt.problem.settings import NAMED, SETTINGS, Setting, SettingScope, Shape
 from ppopt.strategies import OPTIONS, Options, resolve
 
 MODEL, CONFIG, STRATEGIES = "model", "config", "strategies"
@@ -36,7 +36,8 @@ _FILE = "pipeline.yaml"
 FIELDS = {
     setting.name: setting
     for setting in SETTINGS
-    if setting.has_flag and (setting.part is Part.PIPELINE or setting.field in (*SEARCH, *OPTIONS))
+    if setting.has_flag
+    and (setting.scope is SettingScope.PIPELINE or setting.field in (*SEARCH, *OPTIONS))
 }
 """The settings of the form by their names in files."""
 

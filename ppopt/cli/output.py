@@ -148,7 +148,6 @@ def show_comparison(
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
     schedules = [row.schedule for row in compared.rows]
-    lead = headline_section(report.headline)
     closing = filter(None, (*note_overlaps(schedules), last))
     return _show(
         settings,
@@ -160,7 +159,7 @@ def show_comparison(
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        page=lambda: as_page(schedules, lead=lead),
+        page=lambda: as_page(compared.drawn_schedules, lead=headline_section(report.headline)),
         drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )

@@ -122,14 +122,14 @@ def _incomplete(found: ParallelPlan) -> int:
 
 def _check(settings: Settings, derivation: Derivation) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
-    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Part
+    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, SettingScope
 
     for name in NEEDED:
         if name not in derivation:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
     for setting in SETTINGS:
-        derived = setting.part is Part.PIPELINE and setting.field not in TAKEN
+        derived = setting.scope is SettingScope.PIPELINE and setting.field not in TAKEN
         if derived and settings.get(setting.field) is not None:
             raise InputError(f"{setting.name}: --from config.json derives it; leave it out")
     for name in LEFT_OUT:

@@ -118,12 +118,12 @@ def plan(
 
 def _given(settings: Settings) -> dict[str, Any]:
     """What files and flags say of the pipeline, but for the model."""
-    from ppopt.problem.settings import SETTINGS, Part
+    from ppopt.problem.settings import SETTINGS, SettingScope
 
     return {
         setting.field: value
         for setting in SETTINGS
-        if setting.part is Part.PIPELINE
+        if setting.scope is SettingScope.PIPELINE
         and setting.field not in ("model", "name")
         and (value := settings.get(setting.field)) is not None
     }

@@ -17,7 +17,7 @@ from ppopt.cli.options import Extended, Function, one_of, option, optional, with
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Part, Setting, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Setting, SettingScope, Shape
 
 if TYPE_CHECKING:
     from ppopt.cli.files import Target
@@ -46,7 +46,7 @@ class Settings:
         from ppopt.formats.config import pipeline_of
 
         given = {
-            setting.field for setting in SETTINGS if setting.part is Part.PIPELINE
+            setting.field for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
         } & self.values.keys()
         if default is not None and given <= CHANGEABLE:
             return replace(default, **{field: self.values[field] for field in given})

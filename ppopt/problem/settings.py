@@ -84,7 +84,7 @@ class Shape(Enum):
     """A date, or one line of text."""
 
 
-class Part(StrEnum):
+class SettingScope(StrEnum):
     """The object to which a setting belongs."""
 
     PIPELINE = "pipeline"
@@ -125,7 +125,7 @@ class Setting:
     """Name in files, and with dashes on the command line; empty: that of the field."""
     aliases: tuple[str, ...] = ()
     """Other names, besides the field and the key."""
-    part: Part = Part.PIPELINE
+    scope: SettingScope = SettingScope.PIPELINE
     unit: Unit | None = None
     minimum: int | None = None
     """Smallest number; None: any."""
@@ -163,7 +163,7 @@ class Setting:
         """Its group in the help of a command."""
         if self.under is not None:
             return self.under
-        if self.part is Part.RUN:
+        if self.scope is SettingScope.RUN:
             return Heading.SEARCH
         of_unit = {Unit.TIME: Heading.TIMES, Unit.MEMORY: Heading.MEMORY}
         return Heading.PIPELINE if self.unit is None else of_unit[self.unit]
@@ -199,7 +199,7 @@ def _count(field: str, meaning: str) -> Setting:
 
 
 def _run(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
-    return Setting(field, shape, meaning, default, part=Part.RUN, **fields)
+    return Setting(field, shape, meaning, default, scope=SettingScope.RUN, **fields)
 
 
 def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **fields: Any) -> Setting:
@@ -214,8 +214,10 @@ def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **field
     )
 
 
-def _text(field: str, shape: Shape, meaning: str, part: Part = Part.ABOUT) -> Setting:
-    return Setting(field, shape, meaning, part=part, has_flag=False)
+def _text(
+    field: str, shape: Shape, meaning: str, scope: SettingScope = SettingScope.ABOUT
+) -> Setting:
+    return Setting(field, shape, meaning, scope=scope, has_flag=False)
 
 
 SETTINGS = (
@@ -485,7 +487,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.UNITS,
     ),
-    _text("name", Shape.LINE, "name of the pipeline", Part.PIPELINE),
+    _text("name", Shape.LINE, "name of the pipeline", SettingScope.PIPELINE),
     _run(
         "objective",
         Shape.CHOICE,

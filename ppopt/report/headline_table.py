@@ -21,7 +21,6 @@ from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.summary import describe_memory_limit
-from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
@@ -48,15 +47,14 @@ def _entries(headline: Headline) -> list[_Entry]:
 
 
 def _report(row: HeadlineRow) -> ScheduleReport:
-    """Figures of a row; what the file of a current schedule claims is left out."""
+    """Figures of a row."""
     schedule, bound = row.schedule, row.lower_bound
-    strategy = schedule.origin.strategy
     gap = None if bound is None or not row.value else (row.value - bound) / row.value
     return ScheduleReport(
         **measured(schedule),
         **placed(schedule.pipeline),
         routes=schedule.pipeline.routes,
-        strategy=None if row.label == CURRENT and strategy == SEARCHED else strategy,
+        strategy=schedule.origin.strategy,
         status="optimal" if row.proved else "feasible",
         lower_bound=plain_or_none(bound),
         gap=plain_or_none(gap),

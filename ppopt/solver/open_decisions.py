@@ -87,7 +87,7 @@ def choice_of(
     if choices:
         from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
 
-        return RecomputeChoice(problem)
+        return RecomputeChoice(problem, deadline)
     return None
 
 
@@ -95,7 +95,7 @@ def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
     if alone:
         from ppopt.solver.placements.placement_choice import PlacementChoice  # noqa: PLC0415
 
-        return PlacementChoice(problem)
+        return PlacementChoice(problem, deadline)
     from ppopt.solver.placements.product import PlacementProduct  # noqa: PLC0415
 
     def placed(pipeline: Pipeline) -> Choice:

@@ -86,11 +86,11 @@ def plan(
     With `order="search"` the order of microbatches that differ is chosen, too; it does not go with
     a search of the partition or of recompute.
 
-    `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
-    with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
-    1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs schedules of one
-    route without slices. Configurations with different batch counts are compared by the time per
-    microbatch.
+    `strategies` are `optimal` (the best schedule of any order; the default) and names of
+    strategies, with their `options`. `runtime` is what is to run the schedule: `megatron`
+    (Megatron-LM) runs 1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs
+    schedules of one route without slices. Configurations with different batch counts are compared
+    by the time per microbatch.
 
     `current` is what the user runs today (`Plan.headline`): a schedule of the same model, devices
     and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
@@ -193,7 +193,7 @@ def search_plan_space(
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are the schedules of an
-    earlier search of the space, in place of hand strategies. Raises InputError if nothing can be
+    earlier search of the space, instead of strategies. Raises InputError if nothing can be
     set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)

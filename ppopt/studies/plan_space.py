@@ -61,7 +61,7 @@ class PlanConfiguration(NamedTuple):
     """Layers that recompute: `none`, `full`, `search` (chosen per stage with the schedule), or
     `layers` (as set per layer)."""
     strategy: str = OPTIMAL
-    """Schedules: of any order, of which the best is searched (`optimal`), or of a hand strategy."""
+    """Schedules: of any order, of which the best is searched (`optimal`), or of a strategy."""
 
     def __str__(self) -> str:
         strategy = "" if self.strategy == OPTIMAL else f"{self.strategy}, "

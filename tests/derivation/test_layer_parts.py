@@ -16,7 +16,7 @@ from ppopt.derivation.architecture import (
 from ppopt.derivation.collectives import Collective
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
-from ppopt.derivation.layer_parts import ELEMENT, Part, PerKind, Rank
+from ppopt.derivation.layer_parts import ELEMENT, LayerPart, PerKind, Rank
 from ppopt.derivation.training import ContextType, Training
 from ppopt.errors import ConflictError
 
@@ -31,12 +31,12 @@ def rank_of(gpu: str = "h200", **fields: Any) -> Rank:
     return Rank(training, gpu_named(gpu), training.sequence, training.microbatch)
 
 
-def times(rank: Rank, *parts: Part) -> Times:
+def times(rank: Rank, *parts: LayerPart) -> Times:
     """Of kernels, in ms."""
     return Costing(rank).computing(parts)
 
 
-def exchanged(parts: list[Part]) -> PerKind:
+def exchanged(parts: list[LayerPart]) -> PerKind:
     total = PerKind()
     for part in parts:
         total += part.collectives

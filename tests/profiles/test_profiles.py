@@ -233,7 +233,7 @@ class TestTraces:
         "base": ({"traceEvents": [], "baseTimeNanoseconds": 0.5}, "baseTimeNanoseconds: 0.5 is"),
         "an event twice": (
             {"traceEvents": [event("PP:0F0", 7, 1), event("PP:0F0", 7, 1)]},
-            "PP:0F0 at 7 is there twice",
+            "PP:0F0 at 7 occurs twice",
         ),
         "overlap": (
             {"traceEvents": [event("PP:(1F0;2B1)OVERLAP_F_B", 0, 1)]},

@@ -52,7 +52,7 @@ def test_the_first_point_of_a_strategy_needs_no_neighbours(monkeypatch: pytest.M
     def refuse(*_: object) -> None:
         raise AssertionError("no time is left for neighbours")
 
-    monkeypatch.setattr(StrategyConfigurations, "moved", refuse)
+    monkeypatch.setattr(StrategyConfigurations, "after_layer_move", refuse)
     search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
     search.descend(0)
     assert search.fits

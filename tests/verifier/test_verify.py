@@ -391,16 +391,16 @@ def test_the_limit_may_be_reached_but_not_passed(schedule: Schedule) -> None:
 def test_each_time_the_limit_is_passed_is_reported() -> None:
     violations = verify(limited(one_f_one_b(), [1, 0]))
     assert [str(violation) for violation in violations] == [
-        "memory-limit: device 0 holds 2, above its limit 1, from 1 on, when 0F1 starts",
-        "memory-limit: device 1 holds 1, above its limit 0, from 1 on, when 1F0 starts",
-        "memory-limit: device 1 holds 1, above its limit 0, from 4 on, when 1F1 starts",
+        "memory-limit: device 0: live memory 2 above its limit 1, from 1 on, when 0F1 starts",
+        "memory-limit: device 1: live memory 1 above its limit 0, from 1 on, when 1F0 starts",
+        "memory-limit: device 1: live memory 1 above its limit 0, from 4 on, when 1F1 starts",
     ]
 
 
 def test_static_memory_above_the_limit_is_reported_by_itself() -> None:
     violations = verify(limited(split_with_p2p(), [1, 7]))
     assert [str(violation) for violation in violations] == [
-        "memory-limit: device 0 holds 1, above its limit 0.5, by static memory alone"
+        "memory-limit: device 0: live memory 1 above its limit 0.5, by static memory alone"
     ]
 
 

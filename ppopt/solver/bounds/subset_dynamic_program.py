@@ -175,7 +175,10 @@ class SubsetDP:
                 return False
             if budget.over or 2 * seconds > budget.search_left:
                 return False
-            program.advance()
+            try:
+                program.advance(deadline=budget.deadline)
+            except TimeoutError:
+                return False
             budget.pay(seconds)
         return True
 

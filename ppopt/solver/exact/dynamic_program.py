@@ -81,7 +81,10 @@ class DynamicProgram:
                 return False
             if budget.over and not (self._whole(devices) and share < reach):
                 return False
-            program.advance()
+            try:
+                program.advance(deadline=budget.deadline)
+            except TimeoutError:
+                return False
             budget.pay(layer_seconds(program, params))
         return program.ended
 
@@ -147,7 +150,7 @@ class BeamSearch:
             return Outcome()
         while not program.ended and not budget.search_over:
             width = max(min_width, self._affordable(program, budget))
-            program.advance(Beam(width, bounds_first=self._turn % 2 == 1))
+            program.advance(Beam(width, bounds_first=self._turn % 2 == 1), budget.deadline)
             budget.pay(self._params.layer_overhead_seconds + self._chosen * program.width)
         solved = program.ended and program.best is not None
         if solved:

@@ -78,7 +78,7 @@ class Pool:
         for _ in range(self.params.passes):
             if self.out_of_time(budget):
                 break
-            justified = network.double_justified(start)
+            justified = network.double_justified(start, deadline=budget.deadline)
             reached = network.value(justified)
             if reached > value:
                 break

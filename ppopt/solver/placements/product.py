@@ -40,7 +40,7 @@ class PlacementProduct(ProductChoice):
 
         Raises NotApplicableError if placements or the inner choice cannot be searched.
         """
-        self._space = PlacementSpace(problem)
+        self._space = PlacementSpace(problem, deadline)
         self._stages = self._space.num_stages
         listed = self._space.listed
         if isinstance(listed, Partial) or len(listed.members) > MAX_PLACEMENTS:

@@ -10,12 +10,13 @@ an exchange of interchangeable devices, only one representative is kept.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, combinations, islice
-from math import comb, lcm
+from itertools import accumulate, combinations
+from math import comb, factorial, lcm, prod
 from operator import mul
 from typing import Any
 
@@ -32,6 +33,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.choices.spaces import PLACEMENTS
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 
 Hosts = tuple[int, ...]
 """Device of every stage."""
@@ -49,7 +51,7 @@ class PlacementSpace:
 
     name = "placement"
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
         PLACEMENTS.check(problem)
@@ -58,7 +60,7 @@ class PlacementSpace:
                 f"placement: search takes at most {MAX_DEVICES} devices and {MAX_STAGES} stages; "
                 "name a placement"
             )
-        self._problem = problem
+        self._problem, self._deadline = problem, deadline
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
         balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
@@ -157,10 +159,21 @@ class PlacementSpace:
 
     @cached_property
     def listed(self) -> Enumeration[Hosts]:
-        """All representatives; partial, and empty, if there are too many."""
+        """All representatives; partial, and empty, if there are too many, or after the deadline.
+
+        A representative stands for at most as many placements as there are exchanges of
+        interchangeable devices. So the number of placements shows at once if there are too many.
+        """
         limit = MAX_REPARTITIONED if self.repartition_per_placement else MAX_LISTED
-        placements = list(islice(self.representatives(), limit + 1))
-        return Partial() if len(placements) > limit else Complete(placements)
+        exchanges = prod(map(factorial, Counter(self.interchangeable_with).values()))
+        if self.size > limit * exchanges:
+            return Partial()
+        placements = []
+        for hosts in self.representatives():
+            placements.append(hosts)
+            if len(placements) > limit or self._deadline.over:
+                return Partial()
+        return Complete(placements)
 
     def simple(self) -> list[Hosts]:
         """Stage i on device i mod D; down the devices and back; and runs in proportion to speed."""

@@ -26,6 +26,7 @@ from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 
@@ -64,8 +65,11 @@ class RecomputeChoice(Choice):
     A key has the number of the option of every device, the fastest option first.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError if they cannot be searched."""
+    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
+        """Options have the trivial bound after the deadline.
+
+        Raises NotApplicableError if they cannot be searched.
+        """
         pipeline = problem.pipeline
         fields = ("recompute", "offload")
         chosen = tuple(field for field in fields if getattr(pipeline, field) == "search")
@@ -79,7 +83,7 @@ class RecomputeChoice(Choice):
         for field in chosen:
             SPACES[field].check(problem)
         limited = pipeline.limits is not None
-        self._problem = problem
+        self._problem, self._deadline = problem, deadline
         self._choices = StageOptions(
             pipeline.model,
             limited=limited,
@@ -153,19 +157,31 @@ class RecomputeChoice(Choice):
             )
         options = []
         for numbers in product(*(range(len(front)) for front in fronts)):
-            pipeline = self._of_stages(stages, numbers)
-            problem = replace(self._problem, pipeline=pipeline).reduced
-            if device_infeasible([Delays(problem.instance, 0)], device):
+            bound = self._bound_of(device, numbers)
+            if bound is None:
                 continue
-            routes = [Delays(problem.relaxed.instance, 0)]
-            bound = one_device_bound(routes, device, self._problem.objective).value
             chosen = [front[n] for front, n in zip(fronts, numbers, strict=True)]
             time, moving = (
                 sum(row, Fraction(0))
                 for row in zip(*(option[:2] for option in chosen), strict=True)
             )
-            options.append(DeviceOption(numbers, time, moving, pipeline.ticks.time(bound)))
+            options.append(DeviceOption(numbers, time, moving, bound))
         return sorted(options, key=lambda option: option[1:3])
+
+    def _bound_of(self, device: int, numbers: Sequence[int]) -> Fraction | None:
+        """Lower bound with these options of a device; None if one microbatch does not fit.
+
+        After the deadline, the trivial bound 0.
+        """
+        if self._deadline.over:
+            return Fraction(0)
+        pipeline = self._of_stages(self._base.hosted[0][device], numbers)
+        problem = replace(self._problem, pipeline=pipeline).reduced
+        if device_infeasible([Delays(problem.instance, 0)], device):
+            return None
+        routes = [Delays(problem.relaxed.instance, 0)]
+        bound = one_device_bound(routes, device, self._problem.objective).value
+        return pipeline.ticks.time(bound)
 
     @property
     def size(self) -> int:

@@ -121,7 +121,8 @@ def test_the_bound_of_a_search_that_is_stopped_covers_all_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("few", "words"), [(True, "and may still find a faster one"), (False, "a search proved it for")]
+    ("few", "message"),
+    [(True, "may still find a faster one"), (False, "a search proved it for")],
 )
 def test_the_proof_claims_of_the_searched_ones_only_what_was_found(
     *, few: bool, message: str
