@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from ppopt.studies.frontier import FrontierBaseline as FrontierBaseline
     from ppopt.studies.frontier import FrontierPoint as FrontierPoint
     from ppopt.studies.frontier import frontier as frontier
+    from ppopt.studies.headline import Headline as Headline
+    from ppopt.studies.headline import HeadlineRow as HeadlineRow
     from ppopt.studies.microbatch_order import MicrobatchOrder as MicrobatchOrder
     from ppopt.studies.microbatch_order import MicrobatchOrders as MicrobatchOrders
     from ppopt.studies.plan import plan as plan
@@ -120,6 +122,7 @@ _HOMES = {
     "studies.compare": ("Comparison", "ComparisonRow", "compare"),
     "studies.evaluate": ("evaluate",),
     "studies.frontier": ("Frontier", "FrontierBaseline", "FrontierPoint", "frontier"),
+    "studies.headline": ("Headline", "HeadlineRow"),
     "studies.microbatch_order": ("MicrobatchOrder", "MicrobatchOrders"),
     "studies.plan": ("plan",),
     "studies.plan_result": (

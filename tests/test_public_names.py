@@ -24,6 +24,8 @@ NAMES = [
     "Frontier",
     "FrontierBaseline",
     "FrontierPoint",
+    "Headline",
+    "HeadlineRow",
     "HintRecord",
     "InputError",
     "Jitter",

@@ -88,7 +88,7 @@ def valid_schedule(path: Path) -> Schedule:
     Raises InputError on any violation.
     """
     from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
-    from ppopt.verifier.measured import faults  # noqa: PLC0415
+    from ppopt.verifier.measured_steps import faults  # noqa: PLC0415
 
     schedule, claims = read_schedule(path)
     found = faults(schedule, claims)

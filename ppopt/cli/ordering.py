@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,14 +83,16 @@ def _line(orders: MicrobatchOrders, line: str, where: str) -> str:
     """The order of a step as a line of JSON; nothing for an empty line."""
     if not line.strip():
         return ""
-    found = within(where, orders.of_lengths, _parsed(line, where))
-    return json.dumps({key: _rounded(value) for key, value in asdict(found).items()}) + "\n"
+    result = within(where, orders.of_lengths, _parsed(line, where))
+    keys = {field.name: field.name for field in fields(result)} | {"listed_makespan": "given"}
+    values = {key: _rounded(getattr(result, name)) for name, key in keys.items()}
+    return json.dumps(values) + "\n"
 
 
 def _parsed(line: str, where: str) -> object:
     """A line of JSON; raises InputError that names the line in the file once."""
     try:
-        return parse_json(line, where)
+        return parse_json(line.strip(), where)
     except InputError as error:
         raise InputError(str(error).replace(f"{where}: line 1: ", f"{where}: ", 1)) from None
 

@@ -48,7 +48,7 @@ from ppopt.report.svg import picture_png, svg
 from ppopt.report.table import details_table
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.verifier import Rule, Violation, explain
-from ppopt.verifier.measured import UNTIMED, is_measured
+from ppopt.verifier.measured_steps import UNTIMED, is_measured
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -137,7 +137,7 @@ def check_formats(settings: Settings, pipeline: Pipeline) -> None:
 def refuse_orders(settings: Settings, what: str) -> None:
     """Raise InputError if a file of one order is asked for and there will be several."""
     if any(target.is_order for target in settings.output):
-        raise InputError(f"output: a {what} is no single order; write .html or .json")
+        raise InputError(f"output: cannot write a {what} as one order; use .html or .json")
 
 
 def show_comparison(
@@ -148,7 +148,6 @@ def show_comparison(
     `details`: whether to print what the first table leaves out. `last`: text to print at the end.
     """
     schedules = [row.schedule for row in compared.rows]
-    lead = headline_section(report.headline)
     closing = filter(None, (*note_overlaps(schedules), last))
     return _show(
         settings,
@@ -160,7 +159,7 @@ def show_comparison(
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        page=lambda: as_page(schedules, lead=lead),
+        page=lambda: as_page(compared.drawn_schedules, lead=headline_section(report.headline)),
         drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )
@@ -168,7 +167,7 @@ def show_comparison(
 
 def _compared_tables(report: ComparisonReport, *, details: bool) -> Iterator[Part]:
     rows = report.rows
-    yield table.compare_table(rows)
+    yield table.compare_table(rows, exact=details)
     tables = [] if report.steadiest is None else [table.jitter_table]
     if details:
         if any(row.tokens_per_second is not None or row.mfu is not None for row in rows):
@@ -197,9 +196,9 @@ def _describe_comparison(
             report.skipped, "left out" if interrupted else "not applicable"
         )
     if interrupted:
-        yield f"{STOPPED}: strategies or searches may be missing"
+        yield f"{STOPPED}: baselines or searches may be missing"
     if not details:
-        yield "--details adds causes of idle time and the memory of every device"
+        yield "--details adds exact figures, causes of idle time and the memory of every device"
 
 
 def _describe_skipped(skipped: Sequence[tuple[str, str]], text: str) -> Iterator[str]:
@@ -216,14 +215,17 @@ def _links(mode: str | None) -> Iterator[str]:
         yield f"links: {text}"
 
 
-def show_frontier(settings: Settings, report: FrontierReport) -> int:
-    """Show memory against time; return the exit code of the files."""
+def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) -> int:
+    """Show memory against time; return the exit code of the files.
+
+    `details`: whether the figures of the table are exact.
+    """
     found = report.frontier
 
     def parts(_: int) -> Iterator[Part]:
         if not found.points:
             yield f"{found.status}: {found.proof}"
-        yield table.frontier_table(report)
+        yield table.frontier_table(report, exact=details)
         yield from _links(found.pipeline.link_mode)
         yield from describe_frontier(report)
         yield from (f"skipped {name}: {reason}" for name, reason in found.skipped)
@@ -259,7 +261,7 @@ def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
         yield summary_table(report)
         if details:
             yield from ("", details_table(report))
-        yield from ("", plan_table(found))
+        yield from ("", plan_table(found, exact=details))
         paths = [target.path for target in settings.output]
         saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
         file = str(saved[0].with_suffix("")) if saved else None
@@ -318,17 +320,17 @@ def _violations(schedule: Schedule, found: Sequence[Violation]) -> Iterator[str]
     """What violations mean together."""
     if is_measured(schedule):
         untimed = sum(violation.rule in UNTIMED for violation in found)
-        rest = "no other is broken"
+        rest = "no other rule is violated"
         if untimed:
-            rest = f"{untimed} of the violations are no matter of times"
+            rest = f"{untimed} of the violations do not concern times"
         yield (
-            "a measured step, not a planned schedule: its operations took their own times, which "
-            f"break the rules of times; {rest}"
+            "a measured step, not a planned schedule: its measured times violate the rules on "
+            f"times; {rest}"
         )
     elif all(violation.rule is Rule.MEMORY for violation in found):
         yield (
-            "every other rule and every claimed figure holds; eval and compare report a limit, and "
-            "save schedules over it"
+            "every other rule and every claimed figure holds; eval and compare report a limit, but "
+            "do not enforce it"
         )
 
 
@@ -339,14 +341,14 @@ def _verified(schedule: Schedule, bound: Recheck | None) -> Iterator[str]:
     around = int((table.microbatch == ONCE).sum())
     more = f" and {around} around the microbatches" if around else ""
     more += f" and {moves} to the host and back" if moves else ""
-    yield f"verified, {len(schedule)} operations{more}, every rule and every claimed figure"
+    yield f"verified: {len(schedule)} operations{more}, every rule and every claimed figure"
     figures = ScheduleFigures.of(None, schedule.pipeline)
     yield from filter(None, [describe_partition(figures.partition, figures.layout)])
     stated = origin_json.number(schedule.origin.lower_bound)
     if bound is not None:
-        yield f"bound {stated} {bound.verdict}: {bound.reason}"
+        yield f"lower bound {stated} {bound.verdict}: {bound.reason}"
     elif stated is not None:
-        yield f"its bound {stated} is not proved again here; --bound does"
+        yield f"its lower bound {stated} was not checked; --bound checks it"
 
 
 def _files(

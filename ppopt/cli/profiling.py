@@ -178,7 +178,7 @@ def _of_job(
     if schedule is None:
         if roles is None:
             _note_roles([layer.role for layer in layers])
-        training = pipeline_file.Training(stages, batches)
+        training = pipeline_file.TrainingSetup(stages, batches)
         return pipeline_file.dumps_layers(
             found, layers, training, description=spec, source=measured_on
         )
@@ -209,7 +209,7 @@ def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.profiles.estimate import Measurements
-    from ppopt.profiles.measured import records_of
+    from ppopt.profiles.measured_runs import records_of
 
     steps: dict[tuple[Record, ...], Path] = {}
     found = Measurements([], [])
@@ -234,7 +234,7 @@ def _of_records(
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.layers_of_stages import read_layers
-    from ppopt.profiles.measured import measured_steps, median_step
+    from ppopt.profiles.measured_runs import measured_steps, median_step
     from ppopt.report.html import page as page_of
 
     ran, memory, comments = _read(files, source)
@@ -291,7 +291,7 @@ def _read(
 
 def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     """The order that ran at median times, and the fastest, the median and the slowest step."""
-    from ppopt.profiles.measured import median_step, predicted
+    from ppopt.profiles.measured_runs import median_step, predicted
     from ppopt.report.numbers import percent
 
     middle = median_step(steps)
@@ -314,7 +314,7 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
 def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
     """The order that ran with equal stages and, of a model in layers, with a balanced partition."""
     from ppopt.formats.config import parse_config, pipeline_of
-    from ppopt.profiles.measured import predicted, with_equal_stages
+    from ppopt.profiles.measured_runs import predicted, with_equal_stages
     from ppopt.report.numbers import percent
 
     pipelines = {"equal stages": with_equal_stages(step.pipeline)}

@@ -19,7 +19,7 @@ from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from ppopt.studies.grid import Grid
+    from ppopt.studies.sweep_grid import Grid
 
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
@@ -82,8 +82,8 @@ def sweep(
 
 def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
     from ppopt.problem.settings import same_setting
-    from ppopt.studies.grid import Base, grid_of
     from ppopt.studies.overrides import parse
+    from ppopt.studies.sweep_grid import Base, grid_of
 
     found = _SHARD.fullmatch(shard)
     if found is None:

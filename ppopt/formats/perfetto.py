@@ -28,7 +28,7 @@ from ppopt.schedule.metrics import memory_profile, throughput
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import waits
-from ppopt.verifier.measured import faults
+from ppopt.verifier.measured_steps import faults
 
 NANOSECONDS = {unit: int(size * 10**9) for unit, size in units.SCALES["time"].items()}
 """Nanoseconds per unit of time."""

@@ -53,7 +53,7 @@ from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
-from ppopt.verifier.measured import planned
+from ppopt.verifier.measured_steps import planned
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""

@@ -259,7 +259,7 @@ MEMORY = (
     _memory(
         "output",
         "",
-        "memory of what it passes to the next layer for a microbatch, for `link`",
+        "memory of its output for a microbatch, which `link` sends to the next stage",
         over_layers=OverLayers.LAST,
     ),
 )
@@ -282,8 +282,8 @@ WORKSPACES = (
 RECOMPUTE = (
     _time(
         "recompute_time",
-        "time by which recompute makes B and BW longer, on top of their own times",
-        "time by which recompute makes B and BW longer",
+        "time that recompute adds to B and BW",
+        "time that recompute adds to B and BW",
         layer_default=_same_as("forward", "F"),
         mapping=("recompute", "time"),
         counted_if="recompute",
@@ -301,8 +301,8 @@ RECOMPUTE = (
     ),
     _memory(
         "recompute_memory",
-        "memory that BW allocates at its start, besides its workspace, for what F did not keep: "
-        "less than all of it if its layers recompute one at a time",
+        "memory that BW allocates at its start for recomputed activations, in addition to its "
+        "workspace; less than activation - kept if layers recompute one at a time",
         "",
         default=Default("activation - kept", sub, ("activation", "kept")),
         over_layers=OverLayers.DERIVED,
@@ -313,8 +313,8 @@ RECOMPUTE = (
 OFFLOAD = (
     _memory(
         "offload_memory",
-        "part of the activation of a microbatch that moves to the host after F and comes back "
-        "before B or BW",
+        "part of the activation of a microbatch that moves to the host after F, and back before B "
+        "or BW",
         "part of the activation that moves to the host; 0 if no time is given",
         layer_default=Default(
             "activation",
@@ -327,8 +327,8 @@ OFFLOAD = (
     ),
     _time(
         "offload_time",
-        "time to move offload_memory, each way",
-        "time of each way to the host",
+        "time to move offload_memory, per direction",
+        "time to move offload_memory, per direction",
         layer_default=ZERO_BY_DEFAULT,
         mapping=("offload", "time"),
         counted_if="offload",
@@ -368,7 +368,7 @@ STEP = (
         "unshard",
         "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
         "queue of its device",
-        "the all-gather of its weights before F (FSDP), once in a step",
+        "the all-gather of its weights before F (FSDP), once per step",
         per=Occurrence.STEP,
         on_compute=False,
     ),
@@ -383,7 +383,7 @@ STEP = (
         "gradient_sync",
         "time of the reduction of a stage's gradients after its last W or BW, on the collective "
         "queue of its device",
-        "the reduction of its gradients, once in a step",
+        "the reduction of its gradients, once per step",
         per=Occurrence.STEP,
         on_compute=False,
         needs=Needs.WEIGHT_GRADIENT,

@@ -46,35 +46,34 @@ LAYER_SETTINGS = (
     _layer(
         "phases",
         Shape.PHASES,
-        "in place of these times, what F and B do in turn, on compute and on a link: `{F: [{on: "
+        "instead of these times, the steps of F and B, each on compute or on a link: `{F: [{on: "
         "compute, time: 4}, {on: link, time: 6}], B: [{on: link, time: 6}, {on: compute, time: 5, "
-        "weight: 4}]}`, `weight` being the W of a phase of B. F, B and W take the sums; pairs of F "
-        "and BW follow",
+        "weight: 4}]}`, `weight` is the W of a phase of B. F, B and W take the sums; the times of "
+        "overlapped pairs follow",
     ),
     *_of_layers(cost_table.MEMORY),
     _layer(
         "workspace",
         Shape.WORKSPACE,
-        "memory that F, B and BW need only while they run, or one number per kind, as "
-        "`{F: 2, B: 1, W: 1, BW: 2}`; of a stage, the largest of its layers (of BW, see "
-        "`recompute_unit`)",
+        "memory that F, B and BW need only while they run, or one number per kind, as `{F: 2, B: "
+        "1, W: 1, BW: 2}`; a stage has the maximum over its layers (for BW, see `recompute_unit`)",
         0,
     ),
     *_of_layers(cost_table.WORKSPACES),
     _layer(
         "recompute",
         Shape.RECOMPUTE,
-        "true: F keeps only part of the activation, and the backward computes the rest again and "
-        "is longer; or `{time: 1, activation: 0}`, with what `recompute_time` and `kept` are. "
-        "An embedding or head recomputes only where this says so",
+        "true: F keeps only part of the activation, and the backward recomputes the rest and takes "
+        "longer; or `{time: 1, activation: 0}`, which sets `recompute_time` and `kept`. An "
+        "embedding or head recomputes only if this is set",
         "false",
     ),
     *_of_layers(cost_table.RECOMPUTE),
     _layer(
         "offload",
         Shape.OFFLOAD,
-        "true: `offload_memory` moves to the host after F and comes back before B or BW, each way "
-        "in `offload_time`; or `{memory: 1, time: 1}`, with what these are",
+        "true: `offload_memory` moves to the host after F and back before B or BW, each in "
+        "`offload_time`; or `{memory: 1, time: 1}`, which sets both",
         "false",
     ),
     *_of_layers(cost_table.OFFLOAD[::-1]),
@@ -82,8 +81,8 @@ LAYER_SETTINGS = (
     _layer(
         "frozen",
         Shape.FLAG,
-        "true: it is not trained, so it has no W, gradient_sync or optimizer; where all layers "
-        "before it are frozen too, no backward, and F gives its activation back at its end",
+        "true: it is not trained, and has no W, gradient_sync or optimizer. If all layers before "
+        "it are frozen too, it has no backward, and F frees its activation",
         "false",
     ),
 )

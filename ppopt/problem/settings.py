@@ -234,8 +234,7 @@ SETTINGS = (
     _size(
         "chunks",
         "V",
-        "stages per device; without layers, each device's share of the model is cut into that many "
-        "equal parts",
+        "stages per device; without layers, the costs of each device are divided by this number",
         default="1; 2 with the placements interleaved and v",
     ),
     Setting(
@@ -249,7 +248,7 @@ SETTINGS = (
     Setting(
         "model",
         Shape.LAYERS,
-        "the model in layers, in forward order, in place of costs per stage; see the table of "
+        "the model in layers, in forward order, instead of costs per stage; see the table of "
         "layers",
         key="layers",
         has_flag=False,
@@ -257,26 +256,26 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "layers of each stage: balanced (the slowest stage is as fast as possible), even, search "
-        "(chosen with the schedule), a list of counts (of all layers, or of decoder layers alone), "
-        "or a layout of Megatron-LM such as Et*3|(tt|)*2tL",
+        "layers of each stage: balanced (minimizes the longest stage), even, search (chosen with "
+        "the schedule), a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL. "
+        "Counts are of all layers, or of decoder layers only",
         "balanced",
     ),
     Setting(
         "recompute",
         Shape.CHOICE,
-        "which layers of the model recompute: none, full (every decoder and mtp layer, full "
-        "activation checkpointing), or search (chosen with the schedule). An embedding or head "
-        "recomputes only if its own `recompute` says so",
-        "as the layers say",
+        "layers that recompute: none, full (every decoder and mtp layer, full activation "
+        "checkpointing), or search (chosen with the schedule). An embedding or head recomputes "
+        "only if it sets `recompute`",
+        "set per layer in the file",
         choices=("none", "full", "search"),
         under=Heading.MEMORY,
     ),
     _choice(
         "recompute_unit",
         RecomputeUnit,
-        "what a whole backward (BW) recomputes at once. `layer`: it recomputes and runs one layer "
-        "at a time, last to first, and frees each as it ends. `stage`: all layers of the stage",
+        "what a whole backward (BW) recomputes at once. `layer`: one layer at a time, from last to "
+        "first, each freed when its backward ends. `stage`: all layers of the stage",
         "layer, as trainers do",
         has_flag=False,
         under=Heading.MEMORY,
@@ -295,7 +294,7 @@ SETTINGS = (
     Setting(
         "backward_p2p",
         Shape.LINKS,
-        "time to send a gradient back, where it differs",
+        "time to send a gradient back, if it differs",
         "p2p_time",
         key="backward_p2p_time",
         unit=Unit.TIME,
@@ -304,10 +303,10 @@ SETTINGS = (
     Setting(
         "link",
         Shape.LINK,
-        "link of a model in layers, in place of p2p_time, e.g. latency=10us,bandwidth=50GB/s: the "
-        "delay after a stage is latency + output of its last layer / bandwidth. In files "
-        "{latency: 10us, bandwidth: 50GB/s}; its key `backward` has the same two keys for the way "
-        "back",
+        "link of a model in layers, instead of p2p_time, for example "
+        "latency=10us,bandwidth=50GB/s: the delay after a stage is latency + output of its last "
+        "layer / bandwidth. In files {latency: 10us, bandwidth: 50GB/s}; its key `backward` has "
+        "the same keys for gradients",
         under=Heading.TIMES,
     ),
     _choice(
@@ -320,15 +319,16 @@ SETTINGS = (
     _choice(
         "first_backward",
         FirstBackward,
-        "for a model in layers, the split backward of the first stage: B and W (split), or all of "
-        "the backward in W and none in B, as PyTorch's runtime does (weight)",
+        "split backward of the first stage of a model in layers: B and W (split), or the whole "
+        "backward in W and nothing in B, as in PyTorch's runtime (weight)",
         FirstBackward.SPLIT.value,
         under=Heading.TIMES,
     ),
     Setting(
         "device_speed",
         Shape.PER_DEVICE,
-        "speed of the devices, one number or one per device: an operation takes its time / speed",
+        "speed of the devices, one number or one per device: the duration of an operation is its "
+        "time / speed",
         1,
         minimum=0,
         under=Heading.TIMES,
@@ -337,10 +337,10 @@ SETTINGS = (
     Setting(
         "offload",
         Shape.CHOICE,
-        "which layers of the model move their activation to the host between F and the backward: "
-        "none, all that have an `offload_time`, or search (chosen with the schedule). A layer that "
-        "recomputes does not",
-        "as the layers say",
+        "layers that offload their activation to the host between F and the backward: none, all "
+        "that have an `offload_time`, or search (chosen with the schedule). A layer that "
+        "recomputes does not offload",
+        "set per layer in the file",
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
     ),
@@ -348,8 +348,8 @@ SETTINGS = (
     _choice(
         "host_link",
         HostLink,
-        "moves between a device and its host: both ways at once (duplex), or one at a time "
-        "(shared)",
+        "link between a device and its host: one move per direction at a time (duplex), or one "
+        "move at a time (shared)",
         HostLink.DUPLEX.value,
         under=Heading.TIMES,
     ),
@@ -371,16 +371,16 @@ SETTINGS = (
     Setting(
         "frozen",
         Shape.SWITCHES,
-        "whether a stage is frozen: true, false, or a list with one per stage. It then has no W, "
-        "gradient_sync or optimizer; where all stages before it are frozen too, no backward, and F "
-        "gives its activation back at its end",
+        "whether a stage is frozen: true, false, or a list with one per stage. A frozen stage has "
+        "no W, gradient_sync or optimizer. If all stages before it are frozen too, it has no "
+        "backward, and F frees its activation",
         "false",
         has_flag=False,
     ),
     Setting(
         "microbatch_times",
         Shape.PER_DEVICE,
-        "factor on the times of a microbatch, one number or one per microbatch, where microbatches "
+        "factor on the times of a microbatch, one number or one per microbatch, if microbatches "
         "differ (packed or variable-length sequences). Every stage runs every kind of operation in "
         "the order of the list",
         "1",
@@ -390,8 +390,8 @@ SETTINGS = (
     Setting(
         "microbatch_memory",
         Shape.PER_DEVICE,
-        "factor on the activation of a microbatch, with memory_b, kept, and what offload moves; "
-        "not on workspace. A memory limit beside microbatch_times needs it",
+        "factor on the activation of a microbatch, memory_b, kept and offload_memory, but not on "
+        "workspace. Required if microbatch_times and a memory limit are set",
         "1",
         minimum=0,
         under=Heading.MEMORY,
@@ -399,8 +399,8 @@ SETTINGS = (
     Setting(
         "microbatch_tokens",
         Shape.LENGTHS,
-        "lengths of the documents of every microbatch, which give both factors: a list with one "
-        "entry per microbatch, its tokens or a list of lengths",
+        "lengths of the documents of every microbatch, from which both factors follow: a list with "
+        "one entry per microbatch, its tokens or a list of lengths",
         has_flag=False,
     ),
     Setting(
@@ -415,7 +415,7 @@ SETTINGS = (
     Setting(
         "reference_tokens",
         Shape.COUNT,
-        "tokens of the one document of which the times of the stages are",
+        "length in tokens of the document for which the times of the stages hold",
         "tokens_per_microbatch",
         minimum=1,
         under=Heading.TIMES,
@@ -423,8 +423,8 @@ SETTINGS = (
     Setting(
         "order",
         Shape.CHOICE,
-        "order in which microbatches that differ run, on every stage: given, as their factors are "
-        "listed, or search (chosen with the schedule)",
+        "order of microbatches that differ, on every stage: given (the order of their factors), or "
+        "search (chosen with the schedule)",
         "given",
         choices=("given", "search"),
         under=Heading.TIMES,
@@ -432,14 +432,14 @@ SETTINGS = (
     _size(
         "slices",
         "Q",
-        "parts into which each microbatch is cut along the sequence",
+        "number of slices of each microbatch along the sequence",
         default="1",
     ),
     Setting(
         "slice_times",
         Shape.PER_DEVICE,
-        "relative times of the slices of a microbatch, one number each, where they differ (causal "
-        "attention); all together take the time of the microbatch",
+        "relative times of the slices of a microbatch, one number each, if they differ (causal "
+        "attention); their sum is scaled to the time of the microbatch",
         "equal, or by attention_share",
         minimum=0,
         under=Heading.TIMES,
@@ -447,7 +447,7 @@ SETTINGS = (
     Setting(
         "routes",
         Shape.WHOLE,
-        "with 2, half of the microbatches run through the devices in the other direction, as in "
+        "with 2, half of the microbatches pass the devices in the opposite direction, as in "
         "DualPipe and Chimera",
         1,
         choices=(1, 2),
@@ -478,10 +478,10 @@ SETTINGS = (
     Setting(
         "training",
         Shape.TRAINING,
-        "sizes with which a trainer runs the pipeline, for its arguments: ranks of `tensor` (with "
-        "sequence parallelism), `context`, `data` (with sharded optimizer states) and `expert` "
-        "parallelism, sequences of a `microbatch`, and tokens of a `sequence`; as `{tensor: 2, "
-        "data: 4, microbatch: 1, sequence: 4096}`",
+        "sizes for the arguments of trainers, such as `{tensor: 2, data: 4, microbatch: 1, "
+        "sequence: 4096}`. Ranks of `tensor` (with sequence parallelism), `context`, `data` (with "
+        "sharded optimizer states) and `expert` parallelism; sequences per `microbatch`; tokens "
+        "per `sequence`",
         has_flag=False,
         under=Heading.UNITS,
     ),
@@ -489,7 +489,7 @@ SETTINGS = (
     _run(
         "objective",
         Shape.CHOICE,
-        "what to minimise: makespan, or device-span, the longest time from the first to the last "
+        "what to minimize: makespan, or device-span, the maximum time from the first to the last "
         "operation of a device",
         "makespan",
         choices=("makespan", "device-span"),
@@ -497,8 +497,8 @@ SETTINGS = (
     _run(
         "backward_kind",
         Shape.CHOICE,
-        "how the backward pass runs: as B and W (split), as BW (whole), or as the better of both "
-        "per stage and microbatch (mixed)",
+        "how the backward runs: as B and W (split), as BW (whole), or chosen per stage and "
+        "microbatch (mixed)",
         BackwardKind.MIXED.value,
         choices=tuple(map(str, BackwardKind)),
         own_flag="--backward",
@@ -508,8 +508,7 @@ SETTINGS = (
     _run(
         "workers",
         Shape.WHOLE,
-        "processors to search with; with 1, a search that ends before its time limit gives the "
-        "same result each time",
+        "number of processors; with 1, a search that ends before its time limit is reproducible",
         "all",
         minimum=1,
     ),
@@ -518,7 +517,7 @@ SETTINGS = (
         "group_size",
         Shape.WHOLE,
         "microbatches per group of interleaved strategies",
-        "the smallest size, at least P, with which no group has fewer than P",
+        "the smallest size of at least P for which no group has fewer than P",
         minimum=1,
         under=Heading.STRATEGIES,
     ),

@@ -86,7 +86,7 @@ class MeasuredLayer(NamedTuple):
     """Number of such layers in a row, of which one was measured."""
 
 
-class Training(NamedTuple):
+class TrainingSetup(NamedTuple):
     """How the model is trained."""
 
     devices: int
@@ -101,7 +101,7 @@ class Training(NamedTuple):
 def dumps_layers(
     profile: Profile,
     layers: Sequence[MeasuredLayer],
-    training: Training,
+    training: TrainingSetup,
     *,
     description: str,
     source: str,

@@ -35,7 +35,7 @@ OVERLAP = MILLISECOND // 100
 MAX_COUNT = 2**20
 
 
-class Shape(NamedTuple):
+class PipelineShape(NamedTuple):
     """Sizes of the pipeline in the run's config.json."""
 
     ranks: int
@@ -104,14 +104,14 @@ def _parsed(path: Path) -> object:
     return parse_json(read_text(path, LARGEST_FILE), label(path), float)
 
 
-def _shape(document: object) -> Shape:
+def _shape(document: object) -> PipelineShape:
     if not isinstance(document, dict):
         raise InputError(f"{abbreviated(document)} is no object; give a folder of dump_pp_data")
     values = [
         within(key, whole, document.get(key), 1, MAX_COUNT)
         for key in ("pp_size", "vp_size", "num_mbs")
     ]
-    return Shape(*values)
+    return PipelineShape(*values)
 
 
 class _Iteration(NamedTuple):
@@ -119,7 +119,7 @@ class _Iteration(NamedTuple):
     reserved: float
 
 
-def _iterations(document: object, rank: int, shape: Shape) -> dict[int, _Iteration]:
+def _iterations(document: object, rank: int, shape: PipelineShape) -> dict[int, _Iteration]:
     """The iterations of a rank, by their number."""
     if not isinstance(document, dict) or not document:
         raise InputError(
@@ -134,7 +134,9 @@ def _iterations(document: object, rank: int, shape: Shape) -> dict[int, _Iterati
     return iterations
 
 
-def _iteration(events: Mapping[str, object], index: int, rank: int, shape: Shape) -> _Iteration:
+def _iteration(
+    events: Mapping[str, object], index: int, rank: int, shape: PipelineShape
+) -> _Iteration:
     split = bool(events.get("wgrad_start"))
     kinds = {"fwd": OpKind.F, "bwd": OpKind.B if split else OpKind.BW}
     kinds |= {"wgrad": OpKind.W} if split else {}
@@ -154,7 +156,12 @@ def _iteration(events: Mapping[str, object], index: int, rank: int, shape: Shape
 
 
 def _records(
-    events: Mapping[str, object], mode: str, kind: OpKind, index: int, rank: int, shape: Shape
+    events: Mapping[str, object],
+    mode: str,
+    kind: OpKind,
+    index: int,
+    rank: int,
+    shape: PipelineShape,
 ) -> list[Record]:
     """Operations of one kind."""
     begins, ends = (_times(events, f"{mode}_{what}") for what in ("start", "end"))
@@ -177,7 +184,7 @@ def _times(events: Mapping[str, object], key: str) -> list[int]:
 
 
 def _positions(
-    events: Mapping[str, Any], mode: str, shape: Shape, *, forward: bool
+    events: Mapping[str, Any], mode: str, shape: PipelineShape, *, forward: bool
 ) -> Sequence[tuple[int, int]]:
     """Microbatch and chunk of every event."""
     microbatches = events.get(f"{mode}_minibatch") or []
@@ -196,7 +203,7 @@ def _positions(
     return list(zip(microbatches, chunks, strict=True))
 
 
-def _megatron_order(shape: Shape, *, forward: bool) -> Sequence[tuple[int, int]]:
+def _megatron_order(shape: PipelineShape, *, forward: bool) -> Sequence[tuple[int, int]]:
     """Microbatch and chunk of the k-th pass in Megatron-LM's schedules."""
     ranks, chunks, batches = shape
     if chunks == 1:

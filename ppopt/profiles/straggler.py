@@ -42,7 +42,7 @@ _AROUND = {
 """Type of operation around the microbatches -> its kind."""
 
 
-class Operation(NamedTuple):
+class TimelineRow(NamedTuple):
     """A row of a timeline; times in nanoseconds."""
 
     dp_rank: int
@@ -119,8 +119,8 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
     return StragglerRun(Measurements(records, list(_around(operations, slowest))), tuple(comments))
 
 
-def _operation(row: Sequence[Any]) -> Operation:
-    values = dict(zip(Operation._fields, row, strict=True))
+def _operation(row: Sequence[Any]) -> TimelineRow:
+    values = dict(zip(TimelineRow._fields, row, strict=True))
     times = {
         key: round(SECOND * within(key, _seconds, values[key])) for key in ("start_ts", "duration")
     }
@@ -131,7 +131,7 @@ def _operation(row: Sequence[Any]) -> Operation:
         key: within(key, whole, values[key], minimum.get(key, 0), MAX_COUNT)
         for key in ("dp_rank", "stage", "step", "seq_id", "mc", "mb_id")
     }
-    return Operation(**numbers, **times, optype=str(values["optype"]))
+    return TimelineRow(**numbers, **times, optype=str(values["optype"]))
 
 
 def _seconds(value: object) -> float:
@@ -141,7 +141,7 @@ def _seconds(value: object) -> float:
     return seconds
 
 
-def _spans(operations: Sequence[Operation]) -> list[int]:
+def _spans(operations: Sequence[TimelineRow]) -> list[int]:
     """The length of every step over all workers."""
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -151,7 +151,7 @@ def _spans(operations: Sequence[Operation]) -> list[int]:
     return [ends[step] - starts[step] for step in ends]
 
 
-def _around(operations: Sequence[Operation], dp_rank: int) -> Iterator[StepRecord]:
+def _around(operations: Sequence[TimelineRow], dp_rank: int) -> Iterator[StepRecord]:
     """Operations of a data-parallel rank around its microbatches, once per step and device.
 
     Several operations of one kind count as one of chunk 0 that ends with the last.
@@ -173,7 +173,7 @@ def _around(operations: Sequence[Operation], dp_rank: int) -> Iterator[StepRecor
         yield StepRecord(kind, stage, stage, max(0, end - length), end, step)
 
 
-def _collective(op: Operation) -> tuple[int, ...]:
+def _collective(op: TimelineRow) -> tuple[int, ...]:
     """Key that the ranks of one collective share; an operation of one rank has its own key."""
     of_type = (list(_AROUND).index(op.optype), op.step, op.seq_id)
     match op.optype:
@@ -207,7 +207,7 @@ def _parquet(path: Path) -> Iterator[Sequence[Any]]:
     except ValueError as error:  # also pyarrow's ArrowInvalid
         raise InputError(f"{label(path)}: not a parquet file: {error}") from None
     _check_columns(path, list(table.columns))
-    columns = [table[name].tolist() for name in Operation._fields]
+    columns = [table[name].tolist() for name in TimelineRow._fields]
     return zip(*columns, strict=True)
 
 
@@ -215,10 +215,10 @@ def _csv(path: Path) -> Iterator[Sequence[Any]]:
     rows = csv.DictReader(io.StringIO(read_text(path, LARGEST_FILE)))
     try:
         _check_columns(path, rows.fieldnames or [])
-        table = [[row[name] for name in Operation._fields] for row in rows]
+        table = [[row[name] for name in TimelineRow._fields] for row in rows]
     except csv.Error as error:
         raise InputError(f"{label(path)}: line {rows.line_num}: not CSV: {error}") from None
-    optype = Operation._fields.index("optype")
+    optype = TimelineRow._fields.index("optype")
     return (
         [text if index == optype else _number(text) for index, text in enumerate(row)]
         for row in table
@@ -236,9 +236,9 @@ def _number(text: str | None) -> object:
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
-    for name in Operation._fields:
+    for name in TimelineRow._fields:
         if name not in names:
             raise InputError(
                 f"{label(path)}: column {name} is missing; give a timeline with the columns "
-                f"{', '.join(Operation._fields)}"
+                f"{', '.join(TimelineRow._fields)}"
             )

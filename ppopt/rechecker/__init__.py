@@ -15,7 +15,7 @@ from typing import Protocol
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
-from ppopt.rechecker import claim, microbatches, mixed, step_operations
+from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
@@ -71,7 +71,10 @@ def recheck(
     workers = processors.checked_workers(time_limit, workers, seed)
     remaining = max(MIN_TIME, began + time_limit - monotonic())
     try:
-        return check(stated, remaining, workers, seed, progress)
+        outcome = check(stated, remaining, workers, seed, progress)
+        if Trait.MICROBATCHES not in stated.traits or stated.orders:
+            return outcome
+        return replace(outcome, reason=f"{outcome.reason}, in the order of {_source(result)}")
     except KeyboardInterrupt:
         return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
 
@@ -86,6 +89,11 @@ def _no_bound(result: HasClaim | Timetable) -> str:
         "states none. A plan of strategies has its bound in `ppopt plan --json`: it is of all "
         "partitions. `ppopt solve --hint FILE` finds a bound for the partition of this schedule"
     )
+
+
+def _source(result: HasClaim | Timetable) -> str:
+    """What states the order of the microbatches."""
+    return "the file" if isinstance(result, Timetable) else "the result"
 
 
 def confirmed(schedule: Timetable) -> str | None:
@@ -152,13 +160,15 @@ def proof_without_search(stated: Claim) -> tuple[int, str] | None:
     """
     routes: list[tuple[Claim, int | None]]
     if stated.bound is None and Trait.MICROBATCHES in stated.traits:
-        routes = [(relaxed, route) for route, relaxed in enumerate(microbatches.of_largest(stated))]
+        routes = [
+            (relaxed, route) for route, relaxed in enumerate(equal_microbatches.of_largest(stated))
+        ]
     else:
-        routes = [(relaxed, None) for relaxed in microbatches.simpler(stated)]
+        routes = [(relaxed, None) for relaxed in equal_microbatches.simpler(stated)]
     for relaxed, route in routes:
         simple = mixed.of_min_work(mixed.of_one_kind(relaxed))
         known = None if simple.mixed else by_arithmetic(simple, route)
-        known = known or microbatches.by_round_trip(simple, any_order=stated.orders)
+        known = known or equal_microbatches.by_round_trip(simple, any_order=stated.orders)
         if known is not None:
             return known
     return None
@@ -207,5 +217,5 @@ def _check_mixed(
 def _not_modelled(stated: Claim, seconds: float) -> Recheck:
     """The outcome if no argument applies and the models do not handle a trait of the claim."""
     trait = unhandled(stated.traits, MODELLED)[0]
-    reason = f"the models of the re-checker know no {trait.label}"
+    reason = f"the models of the re-checker do not handle {trait.label}"
     return Recheck(Verdict.UNDECIDED, reason, (), seconds)

@@ -4,9 +4,9 @@ A transfer starts once what it carries has ended, takes the p2p time, and ends b
 that needs it starts. Those of one link do not overlap: a link is a pair of devices (`streams`), or
 one way between two devices (`exclusive`).
 
-Microbatches in order, as of operations (`ppopt.rechecker.model`): transfers of one kind, stage and
-route are of one length and on one link. The k-th of them to start is that of the k-th microbatch:
-when it starts, k of the operations whose results they carry have ended.
+Microbatches in order, as of operations (`ppopt.rechecker.feasibility_model`): transfers of one
+kind, stage and route are of one length and on one link. The k-th of them to start is that of the
+k-th microbatch: when it starts, k of the operations whose results they carry have ended.
 """
 
 from __future__ import annotations

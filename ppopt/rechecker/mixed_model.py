@@ -1,9 +1,9 @@
 """Searches for a schedule below a bound, with all rules, if every backward may be split or whole.
 
 Every stage and slice of a microbatch has an F, a backward as long as B or BW, and a W that runs
-only if the backward is split. Microbatches are in order (see `ppopt.rechecker.model`): the k-th
-backward of a stage, slice and route, of either length, belongs to the k-th microbatch, and the k-th
-W to the k-th split microbatch.
+only if the backward is split. Microbatches are in order (see `ppopt.rechecker.feasibility_model`):
+the k-th backward of a stage, slice and route, of either length, belongs to the k-th microbatch, and
+the k-th W to the k-th split microbatch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.microbatches import of_smallest
-from ppopt.rechecker.refute import RefutationOutcome, Times, latest
+from ppopt.rechecker.equal_microbatches import of_smallest
+from ppopt.rechecker.refute import RefutationOutcome, SolutionTimes, latest
 from ppopt.rechecker.step_operations import has_instants
 from ppopt.rechecker.step_operations_model import StepOperations, add_step_operations
 
@@ -81,7 +81,7 @@ class MixedModel:
         if claim.bound is not None:
             self._add_bound(claim.bound - 1)
 
-    def times(self, solver: cp_model.CpSolver) -> Times:
+    def times(self, solver: cp_model.CpSolver) -> SolutionTimes:
         """When every operation of the solution runs."""
         existing = [op for op in self.start if op.kind is OpKind.F]
         for op in tuple(existing):
@@ -92,7 +92,7 @@ class MixedModel:
         end = {op: solver.value(self.end[op]) for op in existing}
         joined = [pair for pair, literal in self.joined.items() if solver.value(literal)]
         step_operations = [] if self.step_operations is None else self.step_operations.rows(solver)
-        return Times(start, end, joined, step_operations=step_operations)
+        return SolutionTimes(start, end, joined, step_operations=step_operations)
 
     def _add_variables(self, forward: Op) -> None:
         """Add starts and ends of F, of the backward (B or BW), and of W, if they exist."""

@@ -11,8 +11,9 @@ first on its device, unless operations there compete for the memory that it allo
 operation itself is not postponed, since it starts no later than it ends; this matters if its
 duration is 0.
 
-Microbatches pass every stage in order, which loses nothing (see `ppopt.rechecker.model`). Of the
-devices that are not modelled, only the time through their stages counts.
+Microbatches pass every stage in order, which loses nothing (see
+`ppopt.rechecker.feasibility_model`). Of the devices that are not modelled, only the time through
+their stages counts.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from ortools.sat.python import cp_model
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.microbatches import of_smallest
-from ppopt.rechecker.model import FeasibilityModel, Pair, build
-from ppopt.rechecker.rules import MAX_OPERATIONS, Rules
+from ppopt.rechecker.equal_microbatches import of_smallest
+from ppopt.rechecker.feasibility_model import FeasibilityModel, Pair, build
+from ppopt.rechecker.precedence import MAX_OPERATIONS, Rules
 from ppopt.rechecker.step_operations import has_instants
 
 SHARE = 0.4
 """Largest share of the remaining time for a search with the rules of few devices."""
 
 
-class Times(NamedTuple):
+class SolutionTimes(NamedTuple):
     """When every operation runs, in ticks, and which run as one."""
 
     start: dict[Op, int]
@@ -40,7 +40,7 @@ class RefutationOutcome(NamedTuple):
     """The devices whose rules were all in force at the end."""
     refuted: bool
     """There is no schedule below the bound."""
-    times: Times | None
+    times: SolutionTimes | None
     """A schedule below the bound that breaks no rule; None if none was found."""
 
 
@@ -106,7 +106,7 @@ def latest(claim: Claim) -> int:
 
 def _solve(
     model: FeasibilityModel, seconds: float, workers: int, seed: int
-) -> tuple[cp_model.CpSolverStatus, Times | None]:
+) -> tuple[cp_model.CpSolverStatus, SolutionTimes | None]:
     if seconds <= 0:
         return cp_model.UNKNOWN, None
     lengths = map(model.claim.time, model.start)
@@ -119,10 +119,10 @@ def _solve(
     joined = [pair for pair, literal in model.joined.items() if solver.value(literal)]
     carried = {op: solver.value(variable) for op, variable in model.sent.items()}
     step_operations = [] if model.step_operations is None else model.step_operations.rows(solver)
-    return status, Times(start, end, joined, carried, step_operations)
+    return status, SolutionTimes(start, end, joined, carried, step_operations)
 
 
-def _breaches(claim: Claim, times: Times, device: int) -> int:
+def _breaches(claim: Claim, times: SolutionTimes, device: int) -> int:
     """How often a device runs two operations at once or exceeds its memory limit."""
     own_operations = [op for op in times.start if claim.device(op) == device]
     overlaps, latest = 0, 0
@@ -132,7 +132,7 @@ def _breaches(claim: Claim, times: Times, device: int) -> int:
     return overlaps + _excesses(claim, times, own_operations, device)
 
 
-def _excesses(claim: Claim, times: Times, own_operations: list[Op], device: int) -> int:
+def _excesses(claim: Claim, times: SolutionTimes, own_operations: list[Op], device: int) -> int:
     """Changes of memory that leave a device above its limit: ends first, then starts."""
     ticks = claim.pipeline.ticks
     if ticks.limits is None:

@@ -38,21 +38,21 @@ HANDLES = BESIDE_COMPUTE | {
 """Traits of the claims that `of_compute` reduces to compute alone."""
 
 
-class Times(NamedTuple):
+class CollectiveTimes(NamedTuple):
     """Times of the operations of a stage, in ticks; None: there is no such operation."""
 
     unshard: int | None
     sync: int | None
 
 
-def times_of(claim: Claim, stage: int) -> Times:
+def times_of(claim: Claim, stage: int) -> CollectiveTimes:
     """Times of a stage's collectives; if any stage has a kind, or gathered weights, all have it."""
     costs = claim.pipeline.ticks.costs
     gathered = any(costs.unshard_memory)
     unshard, sync = (
         row[stage] if gathered or any(row) else None for row in (costs.unshard, costs.gradient_sync)
     )
-    return Times(unshard, sync)
+    return CollectiveTimes(unshard, sync)
 
 
 def trained_stages(pipeline: Pipeline) -> set[int]:

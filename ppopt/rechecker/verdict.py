@@ -20,7 +20,7 @@ from ppopt.schedule.timetable import Timetable
 from ppopt.verifier import figures, verify
 
 if TYPE_CHECKING:
-    from ppopt.rechecker.refute import RefutationOutcome, Times
+    from ppopt.rechecker.refute import RefutationOutcome, SolutionTimes
     from ppopt.schedule.schedule import Schedule
 
 
@@ -59,7 +59,9 @@ def outcome_of(stated: Claim, outcome: RefutationOutcome, seconds: float) -> Rec
     return Recheck(verdict, reason, outcome.devices, seconds)
 
 
-def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds: float) -> Recheck:
+def _of_schedule(
+    stated: Claim, times: SolutionTimes, devices: tuple[int, ...], seconds: float
+) -> Recheck:
     """The outcome if the search, with links as delays, returned a schedule."""
     schedule = _schedule(stated, times)
     reason = _below(stated, schedule)
@@ -68,11 +70,11 @@ def _of_schedule(stated: Claim, times: Times, devices: tuple[int, ...], seconds:
     over = _over_links(stated, schedule, times)
     if over is not None:
         return Recheck(Verdict.WRONG, reason, devices, seconds, over)
-    reason += ", where links are delays"
+    reason += ", with links as delays"
     if stated.bound is None:
-        reason += "; over links the same orders keep them too"
+        reason += "; with links as resources, the same orders are within the limits too"
         return Recheck(Verdict.WRONG, reason, devices, seconds)
-    reason += "; over links none was looked for"
+    reason += "; with links as resources none was searched"
     return Recheck(Verdict.UNDECIDED, reason, devices, seconds)
 
 
@@ -102,7 +104,7 @@ def _below(stated: Claim, schedule: Schedule) -> str:
     return f"there is a schedule of {value}, below {stated.pipeline.time_text(stated.bound)}"
 
 
-def _schedule(stated: Claim, times: Times) -> Schedule:
+def _schedule(stated: Claim, times: SolutionTimes) -> Schedule:
     """The solution as a schedule over delays, verified: the re-checker itself may be wrong."""
     from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
 
@@ -121,7 +123,7 @@ def _schedule(stated: Claim, times: Times) -> Schedule:
     return schedule
 
 
-def _over_links(stated: Claim, schedule: Schedule, times: Times) -> Schedule | None:
+def _over_links(stated: Claim, schedule: Schedule, times: SolutionTimes) -> Schedule | None:
     """The same times over links; None if that breaks a rule.
 
     Results are sent when the solution says so, and as they come if it does not say.

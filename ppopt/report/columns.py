@@ -108,28 +108,31 @@ def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -
 
 
 def figure_columns(
-    keys: Iterable[str], units: ScheduleFigures, absent: str = NONE
+    keys: Iterable[str], units: ScheduleFigures, absent: str = NONE, *, exact: bool = False
 ) -> Iterator[Column[Any]]:
     """Columns of declared figures, of rows with figures.
 
     `units` has the units of all rows, and their objective. `absent` stands for what is not known.
+    `exact`: whether times, memory and ratios are exact, or have four digits.
     """
     for key in keys:
         figure = FIGURES[key]
         head = (figure.head or figure.label).format(objective=objective_name(units.objective))
-        yield Column(stacked(head, _unit(figure, units)), partial(_cell, figure, absent))
+        cell = partial(_cell, figure, absent, exact=exact)
+        yield Column(stacked(head, _unit(figure, units)), cell)
 
 
-def _cell(figure: Figure, absent: str, figures: ScheduleFigures) -> str | Text:
+def _cell(figure: Figure, absent: str, figures: ScheduleFigures, *, exact: bool) -> str | Text:
     value = getattr(figures, figure.key)
     if value is None:
         return absent
     value, rounding = max(value) if figure.each else value, _rounding(figure)
+    digits = number(value) if exact else significant(value, rounding=rounding)
     match figure.quantity:
         case Quantity.MEMORY:
-            return marked(significant(value, rounding=rounding), figures)
+            return marked(digits, figures)
         case Quantity.TIME | Quantity.RATIO | Quantity.RATE:
-            return significant(value, rounding=rounding)
+            return digits
         case Quantity.SHARE:
             return percent(value, rounding)
     return str(value)

@@ -20,7 +20,7 @@ from ppopt.report.schedule_report import ScheduleReport, report_schedule
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.verifier.measured import MEASURED
+from ppopt.verifier.measured_steps import MEASURED
 
 _MOST_CAUSES = 3
 """At most this many causes of idle time are named, the largest ones."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.formats.figures import known
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import measured, percent, significant
+from ppopt.report.numbers import percent, significant
 from ppopt.report.placement_text import explain_routes, placement_of
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
+from ppopt.report.search_text import describe_gap
 from ppopt.studies.baselines import best
 from ppopt.studies.frontier import Frontier
 
@@ -84,19 +86,19 @@ def at_most(row: ScheduleReport) -> str:
 
 
 def describe_frontier(found: FrontierReport) -> list[str]:
-    """The least memory that works and the most that is worth having: a sentence each.
+    """The minimum memory that works and the maximum that is useful: a sentence each.
 
     Empty without points.
     """
     points, frontier = found.points, found.frontier
     if not points:
         return []
-    least = measured(points[0].limit, frontier.pipeline.memory_unit)
-    if not points[0].limit_proved:
-        least = f"at most {least}, not proved"
+    minimum = significant(points[0].limit, frontier.pipeline.memory_unit, ROUND_CEILING)
+    proved = points[0].limit_proved
+    first = f"minimum memory: {minimum} (proved)" if proved else f"works with {minimum}"
     lines = [
-        f"least memory that works: {least}; {frontier.proof}",
-        _most_useful(found),
+        f"{first}; {frontier.proof}",
+        _max_useful(found),
         *_describe_within(found),
         *_faster_elsewhere(found),
         *explain_routes(found.hands),
@@ -108,37 +110,38 @@ def describe_frontier(found: FrontierReport) -> list[str]:
 
 
 def _describe_within(found: FrontierReport) -> list[str]:
-    """The least memory for almost the best value, where a share was asked for."""
+    """The minimum memory for almost the best value, where a share was asked for."""
     within, pipeline = found.within, found.frontier.pipeline
     if within is None:
         return []
-    value = measured(within.value, pipeline.time_unit)
-    text = f"within {percent(within.share)} of the best: {value} in "
-    text += measured(within.limit, pipeline.memory_unit)
+    unit = pipeline.memory_unit
+    value = significant(within.value, pipeline.time_unit)
+    text = f"within {percent(within.share)} of the best: {value} with "
+    text += significant(within.limit, unit, ROUND_CEILING)
     if within.beyond is None:
-        return [f"{text}; perhaps less memory is enough"]
-    return [f"{text}; not in {measured(within.beyond, pipeline.memory_unit)}, proved"]
+        return [f"{text}; less memory may be enough"]
+    return [f"{text}; {significant(within.beyond, unit, ROUND_FLOOR)} is not enough (proved)"]
 
 
-def _most_useful(found: FrontierReport) -> str:
-    """The most memory that is worth having in the placement, and how much of that is proved."""
+def _max_useful(found: FrontierReport) -> str:
+    """The memory above which more gains nothing in the placement, and whether that is proved."""
     frontier, last = found.frontier, found.points[-1]
     pipeline, objective = frontier.pipeline, objective_name(frontier.objective)
-    memory = measured(last.limit, pipeline.memory_unit)
-    value = measured(last.value, pipeline.time_unit)
+    memory = significant(last.limit, pipeline.memory_unit, ROUND_CEILING)
+    value = significant(last.value, pipeline.time_unit)
     if last.tokens_per_second is not None:
         value += f" ({significant(last.tokens_per_second)} tokens/s)"
     within = "" if pipeline.limits is None else " within the pipeline's own limits"
-    worth = "most memory worth having"
+    useful = "maximum useful memory"
     if "placement" not in frontier.searched:
-        worth += f" in placement {placement_of(last)}"
+        useful += f" in placement {placement_of(last)}"
     if last.status != "optimal":
         return (
-            f"{worth}: not known; the least {objective} found, {value} (gap "
-            f"{percent(last.gap)}), takes {memory}{within}"
+            f"{useful}: unknown; the best {objective} found{within} is {value}, "
+            f"{describe_gap(last)}, with {memory}"
         )
-    most = f"{memory}, proved" if frontier.enough_proved else f"at most {memory}, not proved"
-    return f"{worth}: {most}; with any more the {objective} stays {value}{within}"
+    amount = f"{memory} (proved)" if frontier.enough_proved else f"at most {memory}"
+    return f"{useful}: {amount}; more memory leaves the {objective} at {value}{within}"
 
 
 def _faster_elsewhere(found: FrontierReport) -> list[str]:
@@ -172,6 +175,6 @@ def _routes(row: ScheduleReport) -> int:
 
 
 def _describe_hand(hand: ScheduleReport) -> str:
-    value = measured(hand.value, hand.time_unit)
-    memory = measured(hand.memory, hand.memory_unit)
-    return f"{hand.strategy}, {placement_of(hand)}, {value} in {memory}"
+    value = significant(hand.value, hand.time_unit)
+    memory = significant(hand.memory, hand.memory_unit)
+    return f"{hand.strategy}, {placement_of(hand)}, {value} with {memory}"

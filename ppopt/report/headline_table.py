@@ -9,6 +9,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
 from ppopt.formats.figures import measured, placed
 from ppopt.formats.origin_json import json_object
@@ -19,7 +20,7 @@ from ppopt.report.labels import title
 from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.schedule.origin import SEARCHED
+from ppopt.report.summary import describe_memory_limit
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
@@ -46,15 +47,14 @@ def _entries(headline: Headline) -> list[_Entry]:
 
 
 def _report(row: HeadlineRow) -> ScheduleReport:
-    """Figures of a row; what the file of a current schedule claims is left out."""
+    """Figures of a row."""
     schedule, bound = row.schedule, row.lower_bound
-    strategy = schedule.origin.strategy
     gap = None if bound is None or not row.value else (row.value - bound) / row.value
     return ScheduleReport(
         **measured(schedule),
         **placed(schedule.pipeline),
         routes=schedule.pipeline.routes,
-        strategy=None if row.label == CURRENT and strategy == SEARCHED else strategy,
+        strategy=schedule.origin.strategy,
         status="optimal" if row.proved else "feasible",
         lower_bound=plain_or_none(bound),
         gap=plain_or_none(gap),
@@ -68,19 +68,20 @@ def headline_table(headline: Headline) -> Table:
     return table_of(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
 
 
-def describe_headline(headline: Headline) -> Iterator[str | Table]:
+def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
     """Title and rows for a terminal, before what follows; nothing without a best schedule."""
     if headline.best is not None:
-        yield from (headline_title(headline), headline_table(headline), "")
+        yield Text(headline_title(headline), style="bold")
+        yield from (headline_table(headline), "")
 
 
 def headline_section(headline: Headline) -> str:
-    """Title and rows as HTML; empty without rows."""
+    """Title and rows as HTML, without the name of the model, which heads the page."""
     entries = _entries(headline)
     if not entries:
         return ""
     table = html_table(_columns(headline, entries), ("", entries))
-    heading = f"<h2>{escape(headline_title(headline))}</h2>"
+    heading = f"<h2>{escape(_describe_step(headline))}</h2>"
     return f'<section class="headline">\n{heading}\n{table}\n</section>'
 
 
@@ -129,16 +130,24 @@ def _gain(entry: _Entry) -> str:
 
 
 def headline_title(headline: Headline) -> str:
-    """Model, devices, parallelism and microbatches of the best row, and the runtime."""
+    """The model, and what `_describe_step` says; empty without rows."""
     if not headline.rows:
         return ""
+    name = headline.rows[-1].schedule.pipeline.name
+    return f"{name}: {_describe_step(headline)}" if name else _describe_step(headline)
+
+
+def _describe_step(headline: Headline) -> str:
+    """Devices, parallelism, microbatches and memory limit of the best row, and the runtime."""
     pipeline = headline.rows[-1].schedule.pipeline
     plural = "" if pipeline.batches == 1 else "es"
-    text = (
-        f"{_describe_devices(pipeline)}, {number(pipeline.batches)} microbatch{plural}, "
-        f"runtime {headline.runtime}"
+    parts = (
+        _describe_devices(pipeline),
+        f"{number(pipeline.batches)} microbatch{plural}",
+        describe_memory_limit(pipeline),
+        f"runtime {headline.runtime}",
     )
-    return f"{pipeline.name}: {text}" if pipeline.name else text
+    return ", ".join(filter(None, parts))
 
 
 def _describe_devices(pipeline: Pipeline) -> str:

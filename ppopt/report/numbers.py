@@ -68,7 +68,7 @@ def percent(share: float | Fraction | None, rounding: str = ROUND_HALF_EVEN) -> 
     """
     if share is None:
         return NONE
-    exact = Decimal(repr(float(share))).scaleb(2)
+    exact = Decimal(repr(round(float(share), 12))).scaleb(2)  # differences of floats are inexact
     digits = Decimal("0.1") if abs(exact) >= 1 else Decimal("0.01")
     rounded = exact.quantize(digits, rounding, _PRECISE)
     if not rounded and exact:

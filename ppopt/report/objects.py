@@ -16,7 +16,7 @@ from ppopt.problem.exact import plain
 from ppopt.report.headline_table import headline_object
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, Violation
-from ppopt.verifier.measured import is_measured
+from ppopt.verifier.measured_steps import is_measured
 
 if TYPE_CHECKING:
     from ppopt.rechecker import Recheck

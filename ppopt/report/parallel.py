@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
@@ -74,7 +75,7 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     return of_plan(found.plan) | json_object(own)
 
 
-def describe(found: ParallelPlan) -> Iterator[str | Table]:
+def describe(found: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
     yield from describe_headline(found.plan.headline)
     yield from describe_parallel_plan(found)
@@ -190,7 +191,7 @@ def _proof(found: ParallelPlan) -> str:
         return text
     _, least = min(bounds, key=lambda pair: pair[0])
     sizes = ", ".join(f"{name} {getattr(least, name)}" for name in DIMENSIONS)
-    return f"{text}; the least bound is that of {sizes}"
+    return f"{text}; the minimum bound is that of {sizes}"
 
 
 def count_combinations(found: ParallelPlan) -> list[str]:

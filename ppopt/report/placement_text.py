@@ -155,13 +155,13 @@ def describe_placing(pipeline: Pipeline) -> str:
     text = f"placement {pipeline.resolved_placement}"
     if pipeline.num_chunks > 1:
         text += f", {pipeline.num_chunks} chunks per device"
-    return text if pipeline.routes == 1 else f"{text}, two routes, weights held twice"
+    return text if pipeline.routes == 1 else f"{text}, two routes, weights allocated twice"
 
 
 def explain_routes(reports: Iterable[ScheduleReport]) -> list[str]:
     """What `short_placement` marks in a table, where it marks any of its rows."""
     marked = any((report.routes or 1) > 1 for report in reports)
-    return ["x2: two routes, weights held twice"] if marked else []
+    return ["x2: two routes; the weights are allocated twice"] if marked else []
 
 
 def describe_choices(figures: ScheduleFigures, searched: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from html import escape
 
 from ppopt.formats.figures import limits
@@ -63,7 +64,7 @@ def _cards(plan: Plan) -> str:
     assert value is not None and peak is not None and plan.lower_bound is not None
     time, memory = pipeline.time_unit, pipeline.memory_unit
     proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    low = f"no configuration is below {measured(plain(plan.lower_bound), time)}"
+    low = f"no configuration is below {significant(plan.lower_bound, time, ROUND_FLOOR)}"
     found, limit = limits(pipeline), "no limit"
     if found is not None:
         limit = f"limit of a device: {spread(found, memory)}"
@@ -83,7 +84,7 @@ def _cards(plan: Plan) -> str:
             low,
             measured(plain(value), time),
         ),
-        ("gap", percent(plain_or_none(plan.gap)), "over the whole space", ""),
+        ("gap", percent(plain_or_none(plan.gap), ROUND_CEILING), "over the whole space", ""),
         *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
         (
             "peak memory",
@@ -118,7 +119,7 @@ def _sentences(plan: Plan) -> str:
 
 
 def _table(plan: Plan, sections: Mapping[int, str]) -> str:
-    columns = plan_columns(plan)
+    columns = plan_columns(plan, exact=True)
     links = {plan.rows[place].configuration: section for place, section in sections.items()}
 
     def configuration(row: PlanRow) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN
 from fractions import Fraction
 
 from rich.table import Table
 
 from ppopt.problem import layout
-from ppopt.problem.exact import plain_or_none
 from ppopt.report.columns import Column, left, stacked, table_of
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import NONE, number, percent
+from ppopt.report.numbers import NONE, number, percent, significant
 from ppopt.report.plan_text import slowdown
 from ppopt.studies.plan_result import Plan, PlanRow
 from ppopt.studies.plan_space import OPTIMAL
 
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
-_DECIMALS = 3
 
 
 def has_batches(plan: Plan) -> bool:
@@ -25,23 +24,27 @@ def has_batches(plan: Plan) -> bool:
     return len(plan.space.batches) > 1
 
 
-def plan_columns(plan: Plan, digits: int | None = None) -> dict[str, Column[PlanRow]]:
-    """Columns of the rows of a plan by name; `digits`: decimals of figures.
+def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
+    """Columns of the rows of a plan by name; `exact`: whether figures are, or have four digits.
 
     The value is the objective; of several batch counts, the time per microbatch. `memory` is the
     largest peak of a device, `partition` the layout or layers of every stage.
     """
     best, several, pipeline = plan.rows[0], has_batches(plan), plan.rows[0].result.pipeline
 
-    def short(read: Callable[[PlanRow], Fraction | None]) -> Callable[[PlanRow], str]:
+    def figure(
+        read: Callable[[PlanRow], Fraction | None], rounding: str = ROUND_HALF_EVEN
+    ) -> Callable[[PlanRow], str]:
         def write(row: PlanRow) -> str:
-            figure = plain_or_none(read(row))
-            return number(figure if figure is None or digits is None else round(figure, digits))
+            value = read(row)
+            return number(value) if exact else significant(value, rounding=rounding)
 
         return write
 
-    value = short(lambda row: row.per_microbatch if several else row.value)
-    bound = short(lambda row: row.bound_per_microbatch if several else row.lower_bound)
+    value = figure(lambda row: row.per_microbatch if several else row.value)
+    bound = figure(
+        lambda row: row.bound_per_microbatch if several else row.lower_bound, ROUND_FLOOR
+    )
     name = "per microbatch" if several else objective_name(plan.objective)
     return {
         "strategy": left("strategy", lambda row: row.configuration.strategy, no_wrap=True),
@@ -53,7 +56,7 @@ def plan_columns(plan: Plan, digits: int | None = None) -> dict[str, Column[Plan
             stacked(name, pipeline.time_unit), lambda row: "≤ " * row.given_up + value(row)
         ),
         "bound": Column("bound", bound),
-        "memory": Column(stacked("memory", pipeline.memory_unit), short(lambda row: row.peak)),
+        "memory": Column(stacked("memory", pipeline.memory_unit), figure(lambda row: row.peak)),
         "bubble rate": Column("bubble rate", _bubble_rate),
         "partition": Column("partition", _partition),
         "versus the best": left(
@@ -86,9 +89,9 @@ def _partition(row: PlanRow) -> str:
     return layout.write(pipeline.model, pipeline.counts) or " ".join(map(str, pipeline.counts))
 
 
-def plan_table(plan: Plan) -> Table:
-    """Configurations, the best first, a row each."""
-    columns = plan_columns(plan, _DECIMALS)
+def plan_table(plan: Plan, *, exact: bool = False) -> Table:
+    """Configurations, the best first, a row each; `exact` as for `plan_columns`."""
+    columns = plan_columns(plan, exact=exact)
     for name, shown in {
         "strategy": plan.space.strategies != (OPTIMAL,),
         "batches": has_batches(plan),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from fractions import Fraction
 from itertools import accumulate
 
@@ -12,13 +13,15 @@ from ppopt.problem.exact import plain
 from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import Trait
-from ppopt.report.numbers import measured, per_device, percent, spread
+from ppopt.report.numbers import measured, percent, significant, spread
 from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, PlanRow, RowStatus
 from ppopt.studies.plan_space import OPTIMAL, PLACEMENTS, PlanConfiguration
 
+MIN_SLOWDOWN = 0.0001
+"""Proved slowdowns below it are not written as a number."""
 FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
 
@@ -64,16 +67,27 @@ def describe_slowdown(
     if status is RowStatus.INFEASIBLE:
         return "does not fit"
     if least is None or status is RowStatus.UNKNOWN:
-        text = "nothing found in time" if searches else "not searched"
-        return text if least is None else f"{text}; at best {percent(-least)} faster"
+        text = "no schedule found in time" if searches else "not searched"
+        return text if least is None else f"{text}; {_at_best(least)}"
     if more is None:
-        return f"at least {percent(least)} slower" if least else "no faster"
+        return _at_least(least) if least else "no faster"
     text = percent(more)
     if 0 <= least != more and status is not RowStatus.OPTIMAL:
-        text = f"{percent(least)} to {text}"
+        text = f"{percent(least, ROUND_FLOOR)} to {text}"
     text = f"{text} slower" if more else "as fast"
     may_be_faster = least < 0 and status is not RowStatus.OPTIMAL
-    return f"{text}; at best {percent(-least)} faster" if may_be_faster else text
+    return f"{text}; {_at_best(least)}" if may_be_faster else text
+
+
+def _at_best(least: float) -> str:
+    return f"at best {percent(-least, ROUND_CEILING)} faster"
+
+
+def _at_least(least: float) -> str:
+    """A proved slowdown, rounded down; of less than 0.01 % only that there is one."""
+    if 0 < least < MIN_SLOWDOWN:
+        return "slower"
+    return f"at least {percent(least, ROUND_FLOOR)} slower"
 
 
 def describe_limit(plan: Plan) -> str:
@@ -83,20 +97,23 @@ def describe_limit(plan: Plan) -> str:
     if plan.status != "infeasible" or found is None:
         return ""
     limit = spread(found, pipeline.memory_unit)
-    return f"memory limit: {limit}; `ppopt frontier` finds the least that works"
+    return f"memory limit: {limit}; `ppopt frontier` finds the minimum feasible limit"
 
 
 def describe_least_memory(least: LeastMemory | None, unit: str | None) -> str:
-    """The least memory with which the best configuration is as fast; empty if not looked for."""
+    """The minimum memory with which the best configuration is as fast; empty if not looked for."""
     if least is None:
         return ""
-    text = f"as fast with {measured(plain(least.memory), unit)} each"
+    memory = significant(least.memory, unit, ROUND_CEILING)
     if least.memory == least.lower_bound:
-        return f"{text}, slower with less: proved for this configuration"
+        return f"minimum memory at this speed: {memory} per device (proved for this configuration)"
     if not least.lower_bound:
-        return f"{text}, perhaps with less"
-    low = measured(plain(least.lower_bound), unit)
-    return f"{text}, perhaps with less; slower below {low}: proved for this configuration"
+        return f"minimum memory at this speed: at most {memory} per device"
+    low = significant(least.lower_bound, rounding=ROUND_FLOOR)
+    return (
+        f"minimum memory at this speed: {low} to {memory} per device (proved for this "
+        "configuration)"
+    )
 
 
 def describe_configuration(configuration: PlanConfiguration) -> str:
@@ -114,17 +131,17 @@ def describe_within(plan: Plan) -> str:
     pipeline = plan.rows[0].result.pipeline
     unit = pipeline.memory_unit
     slower = plain(found.value) / found.configuration.batches / plain(best) - 1
-    value = measured(plain(found.value), pipeline.time_unit)
+    value = significant(found.value, pipeline.time_unit)
     text = (
-        f"least memory: {measured(plain(found.memory), unit)} each, {percent(slower)} slower "
-        f"({value}, {describe_configuration(found.configuration)})"
+        f"minimum memory within the slowdown: {significant(found.memory, unit, ROUND_CEILING)} per "
+        f"device, {percent(slower)} slower ({value}, {describe_configuration(found.configuration)})"
     )
     low = found.lower_bound
     if low is None:
-        return f"{text}; perhaps less memory is enough"
+        return f"{text}; less memory may be enough"
     if low == found.memory:
         return f"{text}; proved"
-    return f"{text}; not with less than {measured(plain(low), unit)}, proved"
+    return f"{text}; below {significant(low, unit, ROUND_FLOOR)} it is proved impossible"
 
 
 def describe_more_memory(plan: Plan) -> str:
@@ -133,18 +150,21 @@ def describe_more_memory(plan: Plan) -> str:
     if more is None or value is None:
         return ""
     pipeline = plan.rows[0].result.pipeline
-    memory = per_device([plain(limit) for limit in more.limits], pipeline.memory_unit)
+    memory = f"up to {significant(max(more.limits), pipeline.memory_unit)} per device"
     limit = f"10 % more memory ({memory})"
     gain = 1 - plain(more.value) / plain(value)
     most = 1 - plain(more.lower_bound) / plain(value)
     if not most:
-        return f"{limit}: no speedup, proved"
+        return f"{limit}: no speedup (proved)"
     if not gain and OPTIMAL not in plan.space.strategies:
-        return f"{limit}: nothing better found"
+        return f"{limit}: no faster schedule found"
     if not gain:
-        return f"{limit}: nothing better found; at most {percent(most)} faster"
-    found = measured(plain(more.value), pipeline.time_unit)
-    return f"{limit}: {found} found, {percent(gain)} faster; at most {percent(most)}"
+        return f"{limit}: no faster schedule found; at most {percent(most, ROUND_CEILING)} faster"
+    found = significant(more.value, pipeline.time_unit)
+    return (
+        f"{limit}: {percent(gain, ROUND_FLOOR)} faster ({found} found), at most "
+        f"{percent(most, ROUND_CEILING)}"
+    )
 
 
 def describe_gain(plan: Plan) -> str:
@@ -170,7 +190,9 @@ def describe_gain(plan: Plan) -> str:
 
 def _beside_hand(hand: PlanBaseline, speedup: float) -> str:
     more = speedup - 1
-    gain = f"{percent(more)} more throughput than" if more else "as much throughput as"
+    gain = "as much throughput as"
+    if more:
+        gain = f"{percent(more, ROUND_FLOOR)} more throughput than"
     return f"{gain} {_describe_hand(hand)}"
 
 
@@ -188,7 +210,7 @@ def describe_late(late: Sequence[str]) -> str:
         return ""
     more = len(late) - FEW_NAMES
     rest = f" and {more} more" if more > 0 else ""
-    return f"no time was left to compare {', '.join(late[:FEW_NAMES])}{rest}: raise --time-limit"
+    return f"skipped {', '.join(late[:FEW_NAMES])}{rest}: time limit reached"
 
 
 def describe_better_outside(plan: Plan) -> str:
@@ -229,8 +251,8 @@ def describe_space(plan: Plan) -> str:
     p2p_time = common_p2p_time(pipeline)
     if p2p_time is not None:
         fixed.append(f"p2p time {measured(p2p_time, pipeline.time_unit)}")
-    rest = f"Fixed: {'; '.join(fixed)}"
-    return f"Searched: {'; '.join(searched)}. {rest}" if searched else rest
+    rest = f"fixed: {'; '.join(fixed)}"
+    return f"searched: {'; '.join(searched)}; {rest}" if searched else rest
 
 
 def _routes(plan: Plan) -> int:
@@ -273,4 +295,4 @@ def describe_beyond(plan: Plan) -> str:
         fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
     if _routes(plan) == 1 and space.runtime == "any":
         fixed.append("two routes (--routes 2 --partition balanced)")
-    return f"Not searched: {', '.join(fixed)}"
+    return f"not searched: {', '.join(fixed)}"

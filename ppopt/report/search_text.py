@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.placement import DEFAULT_CHUNKS
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.labels import SEARCHED, objective_name, title
 from ppopt.report.numbers import measured, percent, significant
@@ -81,7 +82,7 @@ def describe_status(report: ScheduleReport) -> str:
         return ""
     text = _STATUS.get(status, status)
     if status == "feasible":
-        text = f"feasible, {_describe_slowdown(report)}"
+        text = f"feasible, {describe_gap(report)}"
     elif status in ("optimal", "infeasible") and report.checked:
         text = f"{status} (proved)"
     if report.stopped_early:
@@ -89,7 +90,7 @@ def describe_status(report: ScheduleReport) -> str:
     return text if report.checked else f"the file says: {text} {UNCHECKED}"
 
 
-def _describe_slowdown(report: ScheduleReport) -> str:
+def describe_gap(report: ScheduleReport) -> str:
     """How much slower than the optimum a schedule may be."""
     gap = report.gap
     if gap is None or gap >= 1:
@@ -112,19 +113,25 @@ def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ())
 
 
 def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
-    """The best row, if it is a hand strategy of a placement that no search covers.
+    """The best row, if it is a baseline of a placement that no search covers.
 
-    `rows` are those of a comparison, the best first.
+    `rows` are those of a comparison, the best first. Names the flag that searches the placement,
+    if there is one.
     """
     best = next((row for row in rows if row.fits_limit), None)
     if best is None or best.ratio_to_optimum is not None or best.strategy == SEARCHED:
         return []
-    searched = [placement_of(row) for row in rows if row.strategy == SEARCHED]
+    searched = [row for row in rows if row.strategy == SEARCHED]
     where = placement_of(best)
-    if not searched or where in searched:
+    if not searched or where in map(placement_of, searched):
         return []
-    value = measured(best.value, best.time_unit)
-    return [f"best of all: {title(best)}, {where}, {value}; this placement is not searched"]
+    value = significant(best.value, best.time_unit)
+    names = [row.placement for row in (*searched, best)]
+    rest = "this placement is not searched"
+    is_default = DEFAULT_CHUNKS.get(str(best.placement)) == best.chunks and best.routes == 1
+    if is_default and all(isinstance(name, str) for name in names):
+        rest = f"--placement {','.join(map(str, names))} searches this placement, too"
+    return [f"best of all: {title(best)}, {where}, {value}; {rest}"]
 
 
 def describe_hint(report: ScheduleReport) -> str:

@@ -56,7 +56,7 @@ def describe_title(report: ScheduleReport) -> str:
 
 def describe_size(pipeline: Pipeline) -> str:
     """Devices, microbatches, placement and memory limit of a pipeline."""
-    limit = _describe_limit(pipeline)
+    limit = describe_memory_limit(pipeline)
     return ", ".join(
         [
             _describe_devices(pipeline),
@@ -91,7 +91,8 @@ def _describe_placement(pipeline: Pipeline) -> str:
     return text if pipeline.routes == 1 else f"{text}, two routes"
 
 
-def _describe_limit(pipeline: Pipeline) -> str:
+def describe_memory_limit(pipeline: Pipeline) -> str:
+    """The memory limit of the devices; empty without one."""
     limits, unit = pipeline.limits, pipeline.memory_unit
     if limits is None:
         return ""

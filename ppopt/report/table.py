@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING
+from functools import partial
 
 from rich.table import Table
 from rich.text import Text
@@ -104,7 +105,7 @@ _DETAILS: Mapping[str, Callable[[ScheduleReport], str]] = {
 """Label of a line -> its text; in the order of the table of one result."""
 
 
-def compare_table(rows: Sequence[ScheduleReport]) -> Table:
+def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Table:
     """Strategies side by side, a row each, in the order given.
 
     The third column is the objective, `bubble` the bubble rate of it, `memory` the largest device
@@ -118,8 +119,8 @@ def compare_table(rows: Sequence[ScheduleReport]) -> Table:
     columns = [
         left("strategy", lambda row: _titled(row, rows)),
         left("placement", placement_of),
-        *figure_columns(keys, first),
-        *figure_columns(["ratio_to_optimum"], first, absent=""),
+        *figure_columns(keys, first, exact=exact),
+        *figure_columns(["ratio_to_optimum"], first, absent="", exact=exact),
     ]
     return table_of(columns, rows, _style)
 
@@ -225,7 +226,7 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
     return table_of(columns, rows, _style)
 
 
-def frontier_table(found: FrontierReport) -> Table:
+def frontier_table(found: FrontierReport, *, exact: bool = False) -> Table:
     """Points of a frontier and hand strategies, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
@@ -234,19 +235,21 @@ def frontier_table(found: FrontierReport) -> Table:
     """
     searched = found.frontier.searched
     units = ScheduleFigures.of(None, found.frontier.pipeline, objective=found.frontier.objective)
-    value, bubble, memory = figure_columns(("value", "bubble_rate", "memory"), units)
-    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="")
+    keys = ("value", "bubble_rate", "memory")
+    value, bubble, memory = figure_columns(keys, units, exact=exact)
+    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="", exact=exact)
     columns = [
-        Column(
-            memory.head,
-            lambda row: marked(
-                at_most(row) + significant(row.place[0], rounding=ROUND_CEILING), row
-            ),
-        ),
+        Column(memory.head, partial(_frontier_memory, exact=exact)),
         *(value, bubble, gap, ratio),
         left("schedule", lambda row: _describe_spot(row, searched)),
     ]
     return table_of(columns, found.rows, lambda row: "dim" if row.limit is None else "bold")
+
+
+def _frontier_memory(row: ScheduleReport, *, exact: bool) -> Text:
+    memory = row.place[0]
+    text = number(memory) if exact else significant(memory, rounding=ROUND_CEILING)
+    return marked(at_most(row) + text, row)
 
 
 def _describe_spot(row: ScheduleReport, searched: Sequence[str]) -> str:

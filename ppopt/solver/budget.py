@@ -1,4 +1,4 @@
-"""The clock of a search, the budget of one turn of a method, and limits of one CP-SAT run.
+"""The budget of a search and of the turns of its methods, and limits of one CP-SAT run.
 
 A budget is in seconds or, with one worker, in deterministic units of work.
 """
@@ -36,73 +36,94 @@ class SolverLimits:
         return replace(self, seed=(self.seed + turn) % 2**31)
 
 
-class Clock:
-    """The time limit of a search, and whether the search was interrupted."""
-
-    def __init__(self, deadline: Deadline, stopped: Callable[[], bool] = lambda: False) -> None:
-        """`stopped` is the stop criterion of the caller."""
-        self._deadline, self._stopped = deadline, stopped
-        self._interrupted = False
-        self.poll: Callable[[], None] = lambda: None
-        """Called at every stop check: receives what another process has found."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended the search, or was recorded and its exception lost."""
-        return self._interrupted or interrupts.pressed()
-
-    @interrupted.setter
-    def interrupted(self, interrupted: bool) -> None:
-        self._interrupted = interrupted
-
-    @property
-    def seconds(self) -> float:
-        """Time limit in seconds."""
-        return self._deadline.seconds
-
-    @property
-    def deadline(self) -> float:
-        """Instant of `time.monotonic` at which time is up."""
-        return self._deadline.end
-
-    @property
-    def left(self) -> float:
-        """Seconds left; 0 after an interruption."""
-        return 0.0 if self.interrupted else self._deadline.left
-
-    @property
-    def over(self) -> bool:
-        """Whether time is up, or the search was interrupted or stopped."""
-        self.poll()
-        return self.left <= 0 or self._stopped()
-
-
 class Budget:
-    """A share of the time of a search.
+    """A share of the time of a search, or of its work.
 
-    With several workers CP-SAT is not deterministic, and budgets are seconds. With one worker,
-    budgets are CP-SAT's deterministic units, and the clock ends only the search as a whole: a
+    The root budget is the whole search, and the only owner of its time: the deadline, the stop
+    criterion and Ctrl-C. All its portions ask the root.
+
+    With several workers CP-SAT is not deterministic, and portions are seconds. With one worker
+    they are CP-SAT's deterministic units, and the deadline ends only the search as a whole: a
     search that ends by proof returns the same schedule on a slow machine.
     """
 
     def __init__(
-        self, incumbent: Incumbent, clock: Clock, workers: int, seed: int, seconds: float = inf
+        self,
+        incumbent: Incumbent,
+        deadline: Deadline,
+        workers: int = 1,
+        seed: int = 0,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Budget of at most `seconds` of the time left, or with one worker of units of work."""
+        """Budget of a whole search; `stopped` is the stop criterion of the caller."""
         self.incumbent = incumbent
-        self.clock = clock
+        self.deadline = deadline
+        """Deadline of the search."""
         self.workers = workers
         self.seed = seed
         self.by_clock = workers > 1
-        self.seconds = min(seconds, clock.left) if self.by_clock else seconds
+        self.amount = inf
+        """Seconds, or with one worker deterministic units."""
         self.spent = 0.0
         """Deterministic units used; not counted with several workers."""
-        self._turn = Deadline.after(self.seconds)
+        self._poll: Callable[[], None] = lambda: None
+        self._stopped, self._interrupted = stopped, False
+        self._root, self._end = self, deadline
+
+    def turn(
+        self,
+        amount: float = inf,
+        *,
+        workers: int | None = None,
+        seed: int | None = None,
+        incumbent: Incumbent | None = None,
+    ) -> Budget:
+        """A portion of at most `amount`; the caller pays what it spends.
+
+        It is over when `incumbent` (default: that of this budget) is closed.
+        """
+        portion = Budget(
+            incumbent or self.incumbent,
+            self.deadline,
+            self.workers if workers is None else workers,
+            self.seed if seed is None else seed,
+        )
+        portion._root = self._root
+        portion.amount = amount
+        if portion.by_clock:
+            portion._end = Deadline.after(min(amount, self.search_left))
+            portion.amount = portion._end.seconds
+        return portion
+
+    def portion(self, share: float, incumbent: Incumbent | None = None) -> Budget:
+        """A portion of at most this share of the whole budget; see `turn`."""
+        return self.turn(min(self.left, share * self.amount), incumbent=incumbent)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended the search, or was recorded and its exception lost."""
+        return self._root._interrupted or interrupts.pressed()
+
+    @interrupted.setter
+    def interrupted(self, interrupted: bool) -> None:
+        self._root._interrupted = interrupted
+
+    def poll_by(self, receive: Callable[[], None]) -> None:
+        """Call `receive` at every stop check of the search, for news of another process."""
+        self._root._poll = receive
+
+    @property
+    def search_left(self) -> float:
+        """Seconds left of the search; 0 after an interruption."""
+        return 0.0 if self.interrupted else self.deadline.left
 
     @property
     def search_over(self) -> bool:
         """Whether the search ends now: closed, out of time, stopped or interrupted."""
-        return self.clock.over or self.incumbent.closed
+        root = self._root
+        root._poll()
+        return self.search_left <= 0 or root._stopped() or self.incumbent.closed
 
     @property
     def over(self) -> bool:
@@ -113,21 +134,21 @@ class Budget:
     def left(self) -> float:
         """Seconds or deterministic units left of the budget."""
         if self.by_clock:
-            return min(self._turn.left, self.clock.left)
-        return self.seconds - self.spent
+            return min(self._end.left, self.search_left)
+        return self.amount - self.spent
 
     def affords(self, seconds: float) -> bool:
         """Whether work that cannot be interrupted ends before the time limit of the search."""
-        return seconds < self.clock.left
+        return seconds < self.search_left
 
     def limits(self, share: float = 1.0, focus: tuple[str, ...] = ()) -> SolverLimits:
-        """Limits of one run of CP-SAT: at most this part of the whole budget."""
-        amount = min(self.left, share * self.seconds)
+        """Limits of one run of CP-SAT: at most this share of the whole budget."""
+        amount = min(self.left, share * self.amount)
         if self.by_clock:
             return SolverLimits(
                 amount, self.workers, self.seed, focus=focus, enough=lambda: self.search_over
             )
-        return SolverLimits(self.clock.left, self.workers, self.seed, work=amount, focus=focus)
+        return SolverLimits(self.search_left, self.workers, self.seed, work=amount, focus=focus)
 
     def single_worker_limits(self, seconds: float, work: float, seed: int) -> SolverLimits:
         """Limits of one small run by one worker; `seconds` counts only with several workers."""
@@ -140,16 +161,7 @@ class Budget:
             seed=seed,
         )
 
-    def part(self, share: float, incumbent: Incumbent | None = None) -> Budget:
-        """A budget of at most this part of the whole one; the caller pays what it spends.
-
-        It is over when `incumbent` (default: that of this budget) is closed.
-        """
-        seconds = min(self.left, share * self.seconds)
-        incumbent = incumbent or self.incumbent
-        return Budget(incumbent, self.clock, self.workers, self.seed, seconds)
-
     def pay(self, work: float, *, interrupted: bool = False) -> None:
         """Count the work of a run of CP-SAT, and record whether Ctrl-C ended it."""
         self.spent += work
-        self.clock.interrupted |= interrupted
+        self.interrupted |= interrupted

@@ -1,26 +1,31 @@
 """A deadline: start time, time limit, stop criterion and progress callback of a piece of work.
 
-Callers pass a deadline down; a part of the work gets a part of the time left: `share`, `turn`,
-`within`.
+Only deadlines read the clock. Callers pass a deadline down; a part of the work has a share of the
+remaining time: `share`, `turn`, `within`. A loop that can take longer than 50 ms on a slow machine
+checks its deadline: `check`, `each`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
+from typing import TypeVar
 
 from ppopt.solver import interrupts
 from ppopt.solver.result import Progress
 
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
+Item = TypeVar("Item")
 
 TURN = 2.0
-"""Most of the time left that one turn takes, as a multiple of an equal share among the waiting
-pieces of work and one more."""
+"""Maximum share of the remaining time for one turn, as a multiple of an equal share among the
+waiting pieces of work and one more."""
+LOOK = 256
+"""Items of a long loop between two readings of the clock: milliseconds, even on slow machines."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Deadline:
         progress: Callback | None = None,
         stop: Stop | None = None,
     ) -> Deadline:
-        """Make a deadline `seconds` after an instant of `time.monotonic`, or else after now."""
+        """Create a deadline `seconds` after an instant of `time.monotonic`, or else after now."""
         return cls(time.monotonic() if began is None else began, seconds, progress, stop)
 
     @property
@@ -67,24 +72,36 @@ class Deadline:
         """Whether time is up."""
         return self.left <= 0
 
+    def check(self) -> None:
+        """Raise TimeoutError once time is up."""
+        if self.over:
+            raise TimeoutError
+
+    def each(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items of a long loop; raises TimeoutError once time is up."""
+        for index, item in enumerate(items, 1):
+            if index % LOOK == 0:
+                self.check()
+            yield item
+
     @property
     def pressed(self) -> bool:
         """Whether Ctrl-C was recorded."""
         return interrupts.pressed()
 
     def within(self, seconds: float) -> Deadline:
-        """Deadline from now on of at most `seconds`, within the time left."""
+        """Deadline from now on of at most `seconds`, within the remaining time."""
         now = time.monotonic()
         return replace(self, began=now, seconds=min(seconds, self.end - now))
 
-    def share(self, part: float) -> Deadline:
-        """Deadline from now on of a part of the time left."""
+    def share(self, share: float) -> Deadline:
+        """Deadline from now on of a share of the remaining time."""
         now = time.monotonic()
-        left = self.end - now
-        return replace(self, began=now, seconds=part * left if left > 0 else left)
+        remaining = self.end - now
+        return replace(self, began=now, seconds=share * remaining if remaining > 0 else remaining)
 
     def turn(self, waiting: int) -> Deadline:
-        """Deadline from now on of one piece of work, while `waiting` others wait."""
+        """Deadline from now on of one piece of work, while `waiting` other pieces wait."""
         return self.share(TURN / (waiting + 2))
 
     def longer(self, seconds: float) -> Deadline:

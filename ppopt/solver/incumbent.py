@@ -77,7 +77,7 @@ class Incumbent:
         if bound.value > self.bound.value:
             possible = min_possible_value(self.problem, bound.value)
             if possible > bound.value:
-                proof = f"{bound.proof}; rounded up to the next value that the times allow"
+                proof = f"{bound.proof}; rounded up to the next possible value"
                 bound = bound._replace(value=possible, proof=proof)
             self.bound = bound
             self._check()

@@ -89,18 +89,21 @@ def heard() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Delay KeyboardInterrupt for Ctrl-C until the end of the block.
+    """Delay KeyboardInterrupt for Ctrl-C until the end of the block, also if the block raises.
 
     An interrupted import leaves a library broken, and a C++ library that calls back into Python may
     lose the exception.
     """
-    with recorded() as pressed:
-        yield
-    outer = _notes[-1] if _notes else None
-    if pressed and (outer is None or outer.raises):
-        if outer is not None:
-            outer.raises = False
-        raise KeyboardInterrupt
+    pressed: list[int] = []
+    try:
+        with recorded() as pressed:
+            yield
+    finally:
+        outer = _notes[-1] if _notes else None
+        if pressed and (outer is None or outer.raises):
+            if outer is not None:
+                outer.raises = False
+            raise KeyboardInterrupt
 
 
 def pressed() -> bool:

@@ -8,7 +8,7 @@ from random import Random
 from ppopt.problem.traits import Trait, unhandled
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
-from ppopt.solver.budget import Clock
+from ppopt.solver.budget import Budget
 from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
 from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
@@ -49,22 +49,23 @@ def improvement_turns(
     view: View | None,
     parts: list[BackwardPool],
     options: SolveOptions,
-    clock: Clock,
+    whole: Budget,
 ) -> Turns:
     """Quick turns, which improve small problems; then rounds of all methods.
 
-    `view` is the view of compute alone, if there are other operations.
+    `view` is the view of compute alone, if there are other operations; `whole` is the budget of
+    the search.
     """
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options)
     if incumbent.value is None:
         small = problem.operations <= params.full_model.max_operations
         if small and not unhandled(problem.traits, FullModel.handles):
-            yield Turn(FullModel(problem, params.full_model), clock.left)
+            yield Turn(FullModel(problem, params.full_model), whole.search_left)
         return
     try:
         yield from portfolio.quick_turns()
-        yield from rounds(portfolio.entries(), problem, clock.seconds, params.rounds)
+        yield from rounds(portfolio.entries(), problem, whole.deadline.seconds, params.rounds)
     finally:
         portfolio.close()
 

@@ -151,7 +151,9 @@ def compute_view(target: Incumbent) -> View:
     def with_ends(bound: Bound) -> Bound:
         if not ends:
             return bound
-        proof = f"{bound.proof}; {problem.pipeline.time_text(ends)} before and after all of it"
+        proof = (
+            f"{bound.proof}; plus {problem.pipeline.time_text(ends)} of operations before and after"
+        )
         return bound._replace(value=bound.value + ends, proof=proof)
 
     return View(compute, target, known_bound(compute), lift_schedule=complete, lift_bound=with_ends)
@@ -197,7 +199,7 @@ class OnView:
         self.view.sync()
         if self.view.solved and not self.constructs:
             return Outcome(exhausted=True)
-        outcome = self.method.run(self.view, budget.part(self.view.share, self.view))
+        outcome = self.method.run(self.view, budget.portion(self.view.share, self.view))
         improved = before != (incumbent.value, incumbent.bound.value)
         return outcome._replace(fruitful=outcome.fruitful or improved)
 

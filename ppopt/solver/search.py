@@ -19,7 +19,7 @@ from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.arguments import applicable
 from ppopt.solver.bounds import device_bounds, proof_scope
-from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import (
     Baselines,
@@ -71,7 +71,7 @@ def search_from(start: WarmStart, problem: Problem, options: SolveOptions) -> Re
 
 
 class Search:
-    """One search: its incumbent, its clock, and methods that take turns."""
+    """One search: its incumbent, its budget, and methods that take turns."""
 
     def __init__(self, problem: Problem, options: SolveOptions) -> None:
         self.requested = problem
@@ -80,11 +80,11 @@ class Search:
         """Problem that is searched: its optimum is that of the requested problem."""
         self.options = options
         self.params = options.params
-        self.clock = Clock(options.deadline, self._stopped)
         bound = device_bounds.known_bound(self.problem)
         arguments = applicable(self.problem.relaxed.traits)
         _LOG.debug("arguments for bounds: %s", "; ".join(each.text for each in arguments))
         self.incumbent = Incumbent(self.problem, bound, self._announced)
+        self.budget = self._whole(options.deadline)
         has_other_operations = self.problem.traits & BESIDE_COMPUTE
         self.view: View | None = compute_view(self.incumbent) if has_other_operations else None
         """View of compute alone, if there are other operations: most methods work on that."""
@@ -113,16 +113,16 @@ class Search:
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         try:
-            warm_starts.apply_warm_start(incumbent, self.view, self.clock, start)
+            warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
             with interrupts.heard():
                 if problem.operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
-                self._run_turns(self._unrolling(), self.clock)
-                self._run_turns(self._construction(), self._construction_clock)
-                self._run_turns(self._improvement(), self.clock)
+                self._run_turns(self._unrolling(), self.budget)
+                self._run_turns(self._construction(), self._construction_budget)
+                self._run_turns(self._improvement(), self.budget)
                 self._schedule_one_at_a_time()
         except KeyboardInterrupt:
-            self.clock.interrupted = True
+            self.budget.interrupted = True
 
     def _schedule_one_at_a_time(self) -> None:
         """If there is no schedule yet, schedule one microbatch at a time, even if time is up.
@@ -134,31 +134,38 @@ class Search:
             for restriction in self.problem.restrictions:
                 incumbent.submit_orders(list_scheduling.one_at_a_time(restriction.instance))
 
-    @cached_property
-    def _construction_clock(self) -> Clock:
-        grace = self.params.construction.grace
-        return Clock(self.options.deadline.longer(grace), self._stopped)
+    def _whole(self, deadline: Deadline) -> Budget:
+        """Budget of the whole search until a deadline."""
+        options = self.options
+        return Budget(
+            self.incumbent, deadline, options.workers, options.seed, stopped=self._stopped
+        )
 
-    def _run_turns(self, turns: Turns, clock: Clock) -> None:
+    @cached_property
+    def _construction_budget(self) -> Budget:
+        return self._whole(self.options.deadline.longer(self.params.construction.grace))
+
+    def _run_turns(self, turns: Turns, whole: Budget) -> None:
         """Run turns until none remains, the problem is solved, or the time limit is reached.
 
         A search that is over requests no turn, because the methods take long to import.
         """
-        turn = None if clock.over or self.incumbent.closed else next(turns, None)
-        while turn is not None and not (clock.over or self.incumbent.closed):
-            outcome = self._turn(turn, clock)
+        turn = None if whole.search_over else next(turns, None)
+        while turn is not None and not whole.search_over:
+            outcome = self._turn(turn, whole)
             try:
                 turn = turns.send(outcome)
             except StopIteration:
                 return
 
-    def _turn(self, turn: Turn, clock: Clock) -> Outcome:
+    def _turn(self, turn: Turn, whole: Budget) -> Outcome:
         self._phase = turn.method.name
         _LOG.debug("method %s", self._phase)
         self.incumbent.announce(self.incumbent.value, self.incumbent.bound.value)
-        options = self.options
-        budget = Budget(self.incumbent, clock, options.workers, options.seed, turn.seconds)
-        return turn.method.run(self.incumbent, budget)
+        try:
+            return turn.method.run(self.incumbent, whole.turn(turn.seconds))
+        except TimeoutError:
+            return Outcome()
 
     def _unrolling(self) -> Turns:
         """Unroll a shorter run, if the run is long."""
@@ -201,7 +208,7 @@ class Search:
 
     def _improvement(self) -> Turns:
         """Local search, bounds and exact methods, which need CP-SAT; its import takes long."""
-        if _PORTFOLIO not in sys.modules and self.clock.left < _IMPORT_SECONDS:
+        if _PORTFOLIO not in sys.modules and self.budget.search_left < _IMPORT_SECONDS:
             return
         with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
@@ -210,7 +217,7 @@ class Search:
         if paired and too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
-            self.incumbent, self.view, self.parts, self.options, self.clock
+            self.incumbent, self.view, self.parts, self.options, self.budget
         )
 
     def _solve_for(self, problem: Problem, seconds: float) -> Result:
@@ -235,7 +242,7 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
         certificate=(Certificate(Argument.MEMORY) if infeasible else incumbent.bound.certificate),
         provenance=search.options.provenance,
         solve_seconds=search.options.deadline.spent,
-        interrupted=search.clock.interrupted,
+        interrupted=search.budget.interrupted,
         hint=hint,
     )
     if incumbent.best is None:

@@ -12,7 +12,7 @@ from ppopt.solver.bound import min_possible_value
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.bounds.subset_selection import Devices
-from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import applies
@@ -39,9 +39,9 @@ class SubsetBounding:
 
         `seconds` is the time left.
         """
-        incumbent, clock = self._incumbent, Clock(Deadline.after(seconds), stopped)
+        incumbent = self._incumbent
         incumbent.value = min_possible_value(incumbent.problem, value)
-        budget = Budget(incumbent, clock, 1, 0, work)
+        budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).turn(work)
         outcome = self._method.run(incumbent, budget)
         self.exhausted = outcome.exhausted
         return budget.spent

@@ -16,7 +16,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver import child_process, interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
-from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
@@ -62,7 +62,7 @@ class SubsetDPProxy:
         self._local = local
         self._process: subprocess.Popen[bytes] | None = None
         self._link: _Link | None = None
-        self._clock: Clock | None = None
+        self._budget: Budget | None = None
 
     def supports(self, problem: Problem) -> bool:
         """Whether `SubsetDP` supports a problem."""
@@ -74,7 +74,7 @@ class SubsetDPProxy:
             return Outcome()
         outcome = self._local.run(incumbent, budget)
         if not outcome.exhausted and not budget.search_over:
-            self.begin(incumbent, budget.clock)
+            self.begin(incumbent, budget)
         return outcome
 
     @property
@@ -83,31 +83,31 @@ class SubsetDPProxy:
         return self._process is not None and (self._process.poll() or 0) <= 0
 
     @interrupts.deferred()
-    def begin(self, incumbent: Incumbent, clock: Clock) -> None:
+    def begin(self, incumbent: Incumbent, budget: Budget) -> None:
         """Start the process, once, if enough time remains and the system supports it.
 
         The incumbent must have a schedule.
         """
         python = child_process.interpreter()
-        if self._process or python is None or clock.left < MIN_SECONDS:
+        if self._process or python is None or budget.search_left < MIN_SECONDS:
             return
         assert incumbent.value is not None
         try:
             connection, self._process = child_process.start(python, __name__)
         except OSError:
             return
-        self._clock = clock
-        self._link = _Link(connection, incumbent, clock, leads=True)
-        clock.poll = self._link.exchange
+        self._budget = budget
+        self._link = _Link(connection, incumbent, budget, leads=True)
+        budget.poll_by(self._link.exchange)
         self._link.send(
-            SubsetProblem(incumbent.problem, clock.left, incumbent.value, incumbent.bound)
+            SubsetProblem(incumbent.problem, budget.search_left, incumbent.value, incumbent.bound)
         )
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None and self._link is not None and self._clock is not None:
+        if self._process is not None and self._link is not None and self._budget is not None:
             with interrupts.deferred():
-                self._clock.poll = lambda: None
+                self._budget.poll_by(lambda: None)
                 self._process.kill()
                 self._process.wait()
                 self._link.connection.close()
@@ -118,21 +118,21 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         job: SubsetProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
-        clock = Clock(Deadline.after(job.seconds))
-        link = _Link(connection, incumbent, clock, leads=False)
-        clock.poll = link.exchange
+        whole = Budget(incumbent, Deadline.after(job.seconds), BY_CLOCK)
+        link = _Link(connection, incumbent, whole, leads=False)
+        whole.poll_by(link.exchange)
         try:
-            _search(incumbent, clock)
+            _search(incumbent, whole)
         except VerificationError as error:
             link.send(error)
         link.tell()
 
 
-def _search(incumbent: Incumbent, clock: Clock) -> None:
+def _search(incumbent: Incumbent, whole: Budget) -> None:
     """Run rounds, each twice as long as the last."""
     subsets, seconds = SubsetDP(incumbent.problem, SubsetParams()), FIRST_ROUND
-    while subsets.open and not (clock.over or incumbent.closed):
-        subsets.run(incumbent, Budget(incumbent, clock, BY_CLOCK, 0, seconds))
+    while subsets.open and not whole.search_over:
+        subsets.run(incumbent, whole.turn(seconds))
         seconds *= 2
 
 
@@ -143,7 +143,7 @@ class _Link:
         self,
         connection: Connection,
         incumbent: Incumbent,
-        clock: Clock,
+        budget: Budget,
         *,
         leads: bool,
     ) -> None:
@@ -151,7 +151,7 @@ class _Link:
         assert incumbent.value is not None
         self.connection = connection
         self._incumbent = incumbent
-        self._clock = clock
+        self._budget = budget
         self._leads = leads
         self._cut = False
         self._value = incumbent.value
@@ -199,7 +199,7 @@ class _Link:
 
     def _end(self) -> None:
         self._cut = True
-        self._clock.interrupted |= not self._leads
+        self._budget.interrupted |= not self._leads
 
     def _receive(self, news: BestValues) -> None:
         search = self._incumbent

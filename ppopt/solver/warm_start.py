@@ -24,7 +24,7 @@ from ppopt.schedule.orders import Orders, is_of_kind, of_kind, portable
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
-from ppopt.solver.budget import Clock
+from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.verifier import verify
@@ -95,7 +95,7 @@ class WarmStart(NamedTuple):
 
 
 def apply_warm_start(
-    incumbent: Incumbent, view: Incumbent | None, clock: Clock, start: WarmStart
+    incumbent: Incumbent, view: Incumbent | None, budget: Budget, start: WarmStart
 ) -> None:
     """Submit a warm start to the incumbent, even after the time limit.
 
@@ -109,7 +109,7 @@ def apply_warm_start(
     ]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
-            _submit(incumbent, view or incumbent, hint, clock.deadline)
+            _submit(incumbent, view or incumbent, hint, budget.deadline.end)
 
 
 def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:

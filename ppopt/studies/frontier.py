@@ -292,7 +292,7 @@ def _proved(space: FrontierProblem, curve: Curve, limit: int) -> Proved:
     if proved.limit == limit:
         return proved
     larger = with_unit(space.memory(proved.limit), space.problem.pipeline.memory_unit)
-    text = f"{proved.proof} (proved for the limit {larger}, so for every smaller one)"
+    text = f"{proved.proof} (proved for the larger limit {larger}, which covers this one)"
     return proved._replace(proof=text)
 
 
@@ -329,13 +329,17 @@ def _proof(search: ParetoSearch) -> str:
         text = space.infeasible_text("the pipeline's own limits", search.impossible)
         return text + space.backward_kinds
     if not curve.points:
-        return "nothing was found before the time was up"
+        return "no schedule was found within the time limit"
     first, infeasible = curve.points[0], space.infeasible_below
     if infeasible is not None and space.memory(first.limit) == infeasible[0]:
         return infeasible[1]
     if _is_limit_proved(curve, first):
         return space.infeasible_text("the next smaller limit", search.impossible)
-    return f"{infeasible[1]}; between is not decided" if infeasible else "less is not decided"
+    return (
+        f"{infeasible[1]}; limits in between were not proved impossible"
+        if infeasible
+        else "less was not proved impossible"
+    )
 
 
 def _baselines(

@@ -32,14 +32,14 @@ from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice, has_open_choices
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.job import SolveJob, instance_of, version
 from ppopt.studies.records import DamagedError, StoredResult, damage, one_line, packed, unpacked
+from ppopt.studies.solve_job import SolveJob, instance_of, version
 from ppopt.verifier import checked, verify
 
 SCHEMA = 1
 """Version of the document in a stored result."""
 PLAN = "plan"
-"""Key of a document that holds a plan beside its best schedule; see `ppopt.studies.plan_record`."""
+"""Key of a plan in the document of its best schedule; see `ppopt.studies.plan_record`."""
 DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedule")
 _FRACTION = re.compile(r"([0-9]{1,40})(?:/([1-9][0-9]{0,39}))?")
 
@@ -239,13 +239,13 @@ def to_document(result: Result) -> dict[str, Any]:
 def read(record: StoredResult, job: SolveJob) -> Result:
     """Read a stored result of a job and check it; raises DamagedError if it is wrong."""
     with damage("a stored result"):
-        effort = Effort(
+        effort = StoredEffort(
             record.status, record.time_limit or 0.0, record.workers or 1, record.seconds
         )
         return from_document(document(record), job, effort)
 
 
-class Effort(NamedTuple):
+class StoredEffort(NamedTuple):
     """The columns of a stored result that are not in its document."""
 
     status: str
@@ -254,7 +254,7 @@ class Effort(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, result: Result) -> Effort:
+    def of(cls, result: Result) -> StoredEffort:
         """Effort of a result."""
         provenance = result.provenance
         return cls(
@@ -262,7 +262,7 @@ class Effort(NamedTuple):
         )
 
 
-def from_document(document: Mapping[str, Any], job: SolveJob, effort: Effort) -> Result:
+def from_document(document: Mapping[str, Any], job: SolveJob, effort: StoredEffort) -> Result:
     """Result of a job in a document of `to_document`; raises InputError if it is wrong."""
     native, certificate = document["schedule"], document["certificate"]
     schedule = None if native is None else _schedule(native, job)

@@ -24,7 +24,6 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
-from ppopt.studies.job import version
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
@@ -41,6 +40,7 @@ from ppopt.studies.records import (
     seconds,
     section_of,
 )
+from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage, StorageError
 from ppopt.studies.task import Done
 

@@ -17,7 +17,6 @@ from ppopt.errors import InputError
 from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
@@ -83,14 +82,13 @@ def plan(
     (as set per layer). Default: `layers` if any layer sets recompute; else `none`, and with a
     memory limit also `full` and (but for Megatron-LM) `search`.
 
-    With `order="search"` the order of microbatches that differ is chosen, too; it does not go with
-    a search of the partition or of recompute.
+    With `order="search"` the order of microbatches that differ is chosen, too.
 
-    `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
-    with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
-    1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs schedules of one
-    route without slices. Configurations with different batch counts are compared by the time per
-    microbatch.
+    `strategies` are `optimal` (the best schedule of any order; the default) and names of
+    strategies, with their `options`. `runtime` is what is to run the schedule: `megatron`
+    (Megatron-LM) runs 1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs
+    schedules of one route without slices. Configurations with different batch counts are compared
+    by the time per microbatch.
 
     `current` is what the user runs today (`Plan.headline`): a schedule of the same model, devices
     and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
@@ -119,38 +117,64 @@ def plan(
         raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
     if devices is None or batches is None:
         raise InputError(missing("stages" if devices is None else "batches"))
-    if fields.get("routes", 1) == 2 and partition == SEARCH:
-        raise InputError(
-            "routes: partitions are searched for one route alone; a plan of two routes takes a "
-            "partition by rule: --routes 2 --partition balanced (or even, or counts)"
-        )
-    batch_counts = _listed(batches)
-    limit = _limit(model, devices, batch_counts, mem_limit, fields)
-    limited = limit is not None
-    ordered = fields.get("order") == SEARCH_ORDER
-    default = default_recompute(model, runtime, limited=limited, ordered=ordered)
-    space = PlanSpace(
-        model=model,
+    space = _space(
+        model,
+        runtime,
+        fields,
+        mem_limit,
         devices=devices,
-        batches=batch_counts,
+        batches=_listed(batches),
         placements=_listed(placement),
         chunks=_listed(chunks),
-        recompute=default if recompute is None else _listed(recompute),
+        recompute=None if recompute is None else _listed(recompute),
         strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
-        runtime=runtime,
         options=options or Options(),
         partition=partition,
-        fields={**fields, "mem_limit": limit} if limited else fields,
     )
     kind, objective = BackwardKind.read(backward_kind), Objective(objective)
     own_schedule = space.current_schedule(current, objective)
-    share = share_of_search(params.plan, limited=limited, within=slowdown is not None)
+    share = share_of_search(
+        params.plan, limited="mem_limit" in space.fields, within=slowdown is not None
+    )
     search = PlanSearch(space, objective, kind, request, share)
     reports = PlanReports(search)
     reports.start_from_baselines()
     if own_schedule is not None and can_start_from(own_schedule):
         search.start_from([own_schedule])
     return replace(reports.add_to(search.run(), slowdown), current=own_schedule)
+
+
+def _space(
+    model: Model,
+    runtime: str,
+    fields: dict[str, Any],
+    mem_limit: Any,
+    *,
+    devices: int,
+    batches: tuple[int, ...],
+    partition: Any,
+    recompute: tuple[str, ...] | None,
+    **dimensions: Any,
+) -> PlanSpace:
+    """Space of a plan, by default with `default_recompute`; raises InputError if it is invalid."""
+    if fields.get("routes", 1) == 2 and partition == SEARCH:
+        raise InputError(
+            "routes: partitions are searched for one route alone; a plan of two routes takes a "
+            "partition by rule: --routes 2 --partition balanced (or even, or counts)"
+        )
+    limit = _limit(model, devices, batches, mem_limit, fields)
+    if recompute is None:
+        recompute = default_recompute(model, runtime, limited=limit is not None)
+    return PlanSpace(
+        model=model,
+        devices=devices,
+        batches=batches,
+        recompute=recompute,
+        runtime=runtime,
+        partition=partition,
+        fields=fields if limit is None else {**fields, "mem_limit": limit},
+        **dimensions,
+    )
 
 
 def search_plan_space(
@@ -166,7 +190,7 @@ def search_plan_space(
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are the schedules of an
-    earlier search of the space, in place of hand strategies. Raises InputError if nothing can be
+    earlier search of the space, instead of strategies. Raises InputError if nothing can be
     set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)

@@ -19,11 +19,11 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.strategies import resolve
 from ppopt.studies import outcome
-from ppopt.studies.job import SolveJob
-from ppopt.studies.outcome import Effort, fraction
+from ppopt.studies.outcome import StoredEffort, fraction
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace
 from ppopt.studies.records import list_of, one_of, seconds, section_of, whole_number, workers
+from ppopt.studies.solve_job import SolveJob
 
 
 def to_object(plan: Plan) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _row_to_object(row: PlanRow) -> dict[str, Any]:
         "searches": row.searches,
         "ruled_out": row.ruled_out_by_bounds,
         "outcome": outcome.to_document(result),
-        "effort": Effort.of(result)._asdict(),
+        "effort": StoredEffort.of(result)._asdict(),
     }
 
 
@@ -121,11 +121,11 @@ def _configuration(value: object, space: PlanSpace) -> PlanConfiguration:
     raise InputError(f"{abbreviated(value)} is not of the space")
 
 
-def _effort(value: object) -> Effort:
+def _effort(value: object) -> StoredEffort:
     checks = {
         "status": one_of(*Status), "time_limit": seconds, "workers": workers, "seconds": seconds,
     }  # fmt: skip
-    return Effort(**section_of(value, checks))
+    return StoredEffort(**section_of(value, checks))
 
 
 def job_of_configuration(

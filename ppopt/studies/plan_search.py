@@ -383,7 +383,7 @@ class PlanSearch:
             or self.set_up.num_late
         ):
             return ""
-        return f"; the least bound is that of {min(self._possible, key=_by_bound).configuration}"
+        return f"; the minimum bound is that of {min(self._possible, key=_by_bound).configuration}"
 
 
 def _value(candidate: PlanCandidate) -> Fraction:

@@ -324,7 +324,7 @@ _TRIAL: Mapping[str, Check] = {
 TRIAL = tuple(_TRIAL)
 """Columns of a row of a study."""
 _STUDY: Mapping[str, Check] = {
-    "number": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
+    "study_id": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
     "name": utf8,
     "base": utf8,
     "created": utf8,

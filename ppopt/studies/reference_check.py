@@ -20,7 +20,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress
 from ppopt.strategies import OPTIONS, Options, names
 from ppopt.studies.evaluate import evaluate
-from ppopt.verifier.measured import planned
+from ppopt.verifier.measured_steps import planned
 
 FREE = ("order", "times", "proof", "peak memory")
 """Items in which schedules of equal value may differ; not compared if the search had several

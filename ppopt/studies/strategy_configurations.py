@@ -198,10 +198,10 @@ class StrategyConfigurations(Choice):
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all."""
         if not search.closed:
-            return "not every partition was tried or ruled out"
+            return "not every partition was evaluated or excluded"
         return (
-            f"in every partition but {search.searched} that were tried, one device alone takes as "
-            "long, or its memory is over the limit"
+            f"{search.searched} partitions were evaluated; in each of the others, one device "
+            "already needs this long or exceeds its memory"
         )
 
     # Arrays of keys.

@@ -38,7 +38,7 @@ AcceptsPartition = Callable[[Counts], bool]
 """Whether a runtime supports a partition."""
 
 
-class Rank(NamedTuple):
+class ConfigurationRank(NamedTuple):
     """Sort key of a configuration (smaller is better), in ticks of the costs of the space."""
 
     excess: int
@@ -85,7 +85,7 @@ class StrategyEvaluator:
         self.complete = self.exact and not (space.offloaded or (by_rule and space.leaves_out))
         self._order = FixedOrder(base, orders)
         """Order by which ranks are estimated."""
-        self._best: Rank | None = None
+        self._best: ConfigurationRank | None = None
         """Rank of the schedule that has this order; None: the order is that of the base."""
         self._exceeded: Bools = np.zeros(base.num_devices, dtype=bool)
         """Whether every device exceeds its limit in the configuration that was ranked last."""
@@ -105,11 +105,11 @@ class StrategyEvaluator:
             return np.concatenate([self._own_rank(key) for key in keys[:, None]])
         return self.estimates(keys)
 
-    def best_estimate(self, keys: Ints) -> tuple[Rank, Key]:
+    def best_estimate(self, keys: Ints) -> tuple[ConfigurationRank, Key]:
         """Best configuration by the order of the best known one, with its estimated rank."""
         estimates = self.estimates(keys)
         best = int(np.lexsort(estimates.T[::-1])[0])
-        return Rank(*estimates[best].tolist()), tuple(keys[best].tolist())
+        return ConfigurationRank(*estimates[best].tolist()), tuple(keys[best].tolist())
 
     def estimates(self, keys: Ints) -> Ints:
         """Ranks by the order of the best known configuration."""
@@ -131,7 +131,7 @@ class StrategyEvaluator:
         amounts = map(ticks.memory, metrics.peak_memory_ticks)
         peaks = np.array([[int(peak * costs.memory_per_unit)] for peak in amounts])
         ranks = self._ranks_of(keys, np.array([int(value)]), peaks)
-        rank = Rank(*ranks[0].tolist())
+        rank = ConfigurationRank(*ranks[0].tolist())
         if self._own_orders and (self._best is None or rank < self._best):
             self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
         return ranks

@@ -29,12 +29,17 @@ from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_decisions import choice_of
+from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
-from ppopt.studies.strategy_evaluator import REFUSED, AcceptsPartition, Rank, StrategyEvaluator
+from ppopt.studies.strategy_evaluator import (
+    REFUSED,
+    AcceptsPartition,
+    ConfigurationRank,
+    StrategyEvaluator,
+)
 
 MAX_EVALUATED = 20_000
 """Maximum number of configurations that are all evaluated, if the order does not depend on
@@ -49,7 +54,7 @@ REPAIRS = 6
 """Maximum number of evaluations of a configuration that exceeds its limits, each with more
 recompute."""
 
-Ranked = tuple[Rank, Key]
+Ranked = tuple[ConfigurationRank, Key]
 
 
 class StrategySearch(ConfigurationSearch):
@@ -178,13 +183,13 @@ class StrategySearch(ConfigurationSearch):
     def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
         """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
 
-        The bounds hold for every schedule of a partition, also with whole backwards if the
-        strategy splits them.
+        The bounds hold for every schedule of a partition, in any order of the microbatches, also
+        with whole backwards if the strategy splits them.
         """
         try:
             with interrupts.heard():
                 if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
-                    self.choice.bounds = choice_of(self._problem, deadline)
+                    self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
                     self.bound(turn, self.state.value)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -322,9 +327,9 @@ class StrategySearch(ConfigurationSearch):
 
     # Evaluations.
 
-    def _evaluate(self, keys: Ints) -> list[Rank]:
+    def _evaluate(self, keys: Ints) -> list[ConfigurationRank]:
         """Rank configurations; the best of them counts."""
-        ranks = [Rank(*row) for row in self._evaluator.ranks(keys).tolist()]
+        ranks = [ConfigurationRank(*row) for row in self._evaluator.ranks(keys).tolist()]
         self.evaluations += len(ranks)
         best = min(range(len(ranks)), key=ranks.__getitem__)
         if self.best is None or ranks[best] < self.best[0]:
@@ -332,7 +337,7 @@ class StrategySearch(ConfigurationSearch):
         self._begun = True
         return ranks
 
-    def _take_best(self, rank: Rank, key: Key) -> None:
+    def _take_best(self, rank: ConfigurationRank, key: Key) -> None:
         """Set the best configuration. Ctrl-C comes before or after both assignments."""
         configuration = self._at(key)
         self._close(configuration, rank)
@@ -340,7 +345,7 @@ class StrategySearch(ConfigurationSearch):
         self.best, self.state.best = (rank, key), feasible
         self._raise_bound()
 
-    def _close(self, configuration: Configuration, rank: Rank) -> None:
+    def _close(self, configuration: Configuration, rank: ConfigurationRank) -> None:
         """Close a configuration: its value is also its bound, or it is infeasible.
 
         Neither holds if another order of the microbatches may be better.

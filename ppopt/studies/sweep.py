@@ -17,11 +17,11 @@ from ppopt.solver import interrupts
 from ppopt.studies import outcome
 from ppopt.studies.engines.engine import Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.grid import Grid, Overrides, Row, base_of, grid_of
-from ppopt.studies.job import SolveJob
 from ppopt.studies.records import SweepRow, one_line
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
-from ppopt.studies.task import Done, Task
+from ppopt.studies.sweep_grid import Grid, Overrides, Row, base_of, grid_of
+from ppopt.studies.task import Done, SweepTask
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -224,7 +224,7 @@ class _Sweep:
                 return
             self._running.add(job.key)
             self._jobs[row_index] = job
-            self._engine.submit(row_index, Task(job, stored))
+            self._engine.submit(row_index, SweepTask(job, stored))
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """Next row that can run now; None if there is none."""

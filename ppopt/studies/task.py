@@ -10,8 +10,8 @@ from ppopt.formats.figures import ScheduleFigures
 from ppopt.solver.deadline import Callback
 from ppopt.solver.result import Result
 from ppopt.studies import outcome
-from ppopt.studies.job import SolveJob
 from ppopt.studies.records import StoredResult, one_line
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import Storage, StorageError
 
 
@@ -29,7 +29,7 @@ class Done:
     interrupted: bool = False
 
 
-class Work(Protocol):
+class TaskProtocol(Protocol):
     """A unit of work that an engine runs, perhaps in another process."""
 
     @property
@@ -45,7 +45,7 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class Task:
+class SweepTask:
     """A job, and its stored result, if there is one."""
 
     job: SolveJob

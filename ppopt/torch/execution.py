@@ -62,7 +62,7 @@ _loaded: dict[str, Modules] = {}
 """In a process of a world: the modules of the running command, under `modules`."""
 
 
-class Model(Protocol):
+class RunnableModel(Protocol):
     """A model that runs: `UserModel`, or another that loads in every process."""
 
     @property
@@ -128,7 +128,7 @@ def _silent(_: str) -> None:
 def run(
     world: World,
     schedules: Sequence[Schedule],
-    model: Model,
+    model: RunnableModel,
     *,
     steps: int = 1,
     check: bool = True,
@@ -168,7 +168,7 @@ def run(
     ]
 
 
-def _counts(schedule: Schedule, model: Model, modules: int) -> tuple[int, ...]:
+def _counts(schedule: Schedule, model: RunnableModel, modules: int) -> tuple[int, ...]:
     """Modules per stage; raises InputError for what cannot run."""
     torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
     if model.backend is not None and bool((schedule.kind == OpKind.B).any()):
@@ -229,7 +229,7 @@ def predicted_makespan(schedule: Schedule) -> Fraction:
 
 def measure(
     world: World,
-    model: Model,
+    model: RunnableModel,
     schedule: Schedule | None = None,
     *,
     steps: int = 5,
@@ -265,12 +265,12 @@ def measure(
     return profile, [MeasuredLayer(*row) for row in zip(names, sizes, module_roles, strict=True)]
 
 
-def _load_everywhere(world: World, model: Model) -> int:
+def _load_everywhere(world: World, model: RunnableModel) -> int:
     """Load the job in every process; return its number of modules."""
     return int(world.run(_load, [(model, world.device(rank)) for rank in range(world.size)])[0])
 
 
-def _load(_: int, model: Model, device: str) -> int:
+def _load(_: int, model: RunnableModel, device: str) -> int:
     _loaded["modules"] = Modules(model.load(), device)
     return len(_loaded["modules"])
 
@@ -285,7 +285,7 @@ def _only_first(rank: int, job: Callable[[], Any]) -> Any:
 
 
 def _traced(
-    world: World, model: Model, keep: Collection[int], note: Callable[[str], None]
+    world: World, model: RunnableModel, keep: Collection[int], note: Callable[[str], None]
 ) -> Trace:
     """Run the forward of every module once, in one process; it keeps only the modules `keep`."""
     note(f"loaded the model; building its modules on {world.device(0)}, running each forward once")

@@ -27,7 +27,7 @@ from ppopt.profiles.estimate import Profile, Record, StageMemory, profile
 from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.torch.memory import MemoryMeter
+from ppopt.torch.memory_meter import MemoryMeter
 from ppopt.torch.pipeline_runtime import LOSS_METHOD
 
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")

@@ -128,9 +128,9 @@ class RankSimulation:
     def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:
         self._queue = _CollectiveQueue(simulation, rank, stages)
         self._links = (
-            _Streams(simulation, rank, stages)
+            _StreamLinks(simulation, rank, stages)
             if simulation.pipeline.has_links
-            else _Delays(simulation, stages)
+            else _DelayLinks(simulation, stages)
         )
         for stage in stages:
             announce_backwards(stage)
@@ -167,7 +167,7 @@ def _notes_shape(pipeline: Pipeline) -> tuple[int, ...]:
     return max(1, len(links.pairs)), 2, len(links.numbers), 2
 
 
-class _Delays:
+class _DelayLinks:
     """Links that carry any number of transfers, each for its p2p time."""
 
     def __init__(self, simulation: Simulation, stages: Sequence[Any]) -> None:
@@ -216,7 +216,7 @@ class _Delays:
         return delay and int(self._notes[kind, sender, microbatch]) + delay
 
 
-class _Streams(_Delays):
+class _StreamLinks(_DelayLinks):
     """One rank's ends of its links: its posts, and when transfers end."""
 
     def __init__(self, simulation: Simulation, rank: int, stages: Sequence[Any]) -> None:

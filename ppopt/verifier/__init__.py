@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ppopt.errors import VerificationError
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import grid, measure, origin, rules
+from ppopt.verifier import fault_grid, measure, operation_rules, origin_claims
 from ppopt.verifier.measure import Figures
 from ppopt.verifier.rows import read
 from ppopt.verifier.violation import Rule, Violation, in_order
@@ -47,10 +47,10 @@ def verify(
     recomputed = measure.of_rows(rows.sane, trace)
     return in_order(
         chain(
-            rules.of_operations(rows),
+            operation_rules.of_operations(rows),
             measure.over_limit(rows.sane, trace) if enforce_limit else (),
             () if claims is None else measure.wrong_claims(rows, recomputed, claims),
-            origin.wrong_origin(rows, recomputed, schedule.origin),
+            origin_claims.wrong_origin(rows, recomputed, schedule.origin),
         )
     )
 
@@ -71,7 +71,7 @@ def explain(schedule: Timetable, violations: Sequence[Violation]) -> str:
     """
     total = sum(violation.count for violation in violations)
     count = f"{total} violation{'' if total == 1 else 's'}"
-    lines = [count, *map(str, violations), "", grid.grid(read(schedule), violations)]
+    lines = [count, *map(str, violations), "", fault_grid.grid(read(schedule), violations)]
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """The rules of a communication order: which transfers a device posts between which operations.
 
-Times are not checked here; `ppopt.verifier.rules` checks those of the transfers. The verifier of
-the timed schedule checks that the operations are complete.
+Times are not checked here; `ppopt.verifier.operation_rules` checks those of the transfers. The
+verifier of the timed schedule checks that the operations are complete.
 """
 
 from __future__ import annotations

@@ -114,15 +114,15 @@ _HEADLINE_ROW = (
 )
 
 
-def assert_headline(found: dict[str, Any]) -> None:
+def assert_headline(output: dict[str, Any]) -> None:
     """The rows of a headline have their keys, and gains agree with the times."""
     for key in HEADLINE:
-        row = found[key]
+        row = output[key]
         assert_types(row, _HEADLINE_ROW | ({"runtime": TEXT} if key == "runs_today" else {}))
         if key == "given":
             assert (row["gain"], row["changes"]) == (None, [])
         else:
-            times = found["given"]["value_per_microbatch"], row["value_per_microbatch"]
+            times = output["given"]["value_per_microbatch"], row["value_per_microbatch"]
             assert row["gain"] == pytest.approx(times[0] / times[1] - 1)
 
 

@@ -116,7 +116,7 @@ class TestEval:
 
     def test_help_says_how_pairs_of_two_stages_last(self) -> None:
         stdout = " ".join(done("eval --help").out.split())
-        assert "two stages: the sum of both times less the smaller saving" in stdout
+        assert "two different stages: the sum of both times minus the smaller" in stdout
 
     def test_routes(self) -> None:
         """DualPipe has two, 1F1B one: a flag that says so changes nothing, another is refused."""
@@ -304,7 +304,7 @@ class TestPartitionSearch:
         file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
         output = json_of(f"solve --config {file} --workers 1")
         assert output["status"] == "optimal" and sum(output["partition"]) == 6
-        assert "over all 5 partitions of 6 layers into 2 stages" in output["proof"]
+        assert "all 5 partitions of 6 layers into 2 stages" in output["proof"]
         evaluated = json_of(f"eval 1f1b --config {file}")
         chosen = evaluated["partition_search"]
         assert chosen["proved"] and chosen["partitions"] == 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_json import assert_headline
-from tests.cli.cli_run import done, run, shown
+from tests.cli.cli_run import done, json_of, run
 
 COMPARE = "compare --stages 2 --batches 4 --forward-times 2,3 --strategies 1f1b,zb-h1 --workers 1"
 MODEL = """
@@ -45,39 +45,39 @@ def test_a_comparison_opens_with_three_rows() -> None:
     assert rows[0].startswith("yours      1f1b, linear ")
     assert rows[1].startswith("runs today optimal, linear ") and rows[1].endswith(" order")
     assert rows[2].startswith("optimum    optimal, linear ") and rows[2].endswith(" nothing")
-    found = shown(COMPARE)
-    assert_headline(found)
-    assert [found[key]["strategy"] for key in ("given", "optimum")] == ["1f1b", "optimal"]
-    assert found["given"]["value"] == 42 and found["optimum"]["value"] == 38
-    assert found["runs_today"]["changes"] == ["order"] and found["optimum"]["changes"] == []
-    assert found["runs_today"]["runtime"] == "PyTorch"
+    output = json_of(COMPARE)
+    assert_headline(output)
+    assert [output[key]["strategy"] for key in ("given", "optimum")] == ["1f1b", "optimal"]
+    assert output["given"]["value"] == 42 and output["optimum"]["value"] == 38
+    assert output["runs_today"]["changes"] == ["order"] and output["optimum"]["changes"] == []
+    assert output["runs_today"]["runtime"] == "PyTorch"
 
 
 def test_given_names_a_strategy() -> None:
-    found = shown(f"{COMPARE} --given gpipe")
-    assert found["given"]["strategy"] == "gpipe"
+    output = json_of(f"{COMPARE} --given gpipe")
+    assert output["given"]["strategy"] == "gpipe"
     _, rows = first_rows(done(f"{COMPARE} --given gpipe").out)
     assert rows[0].startswith("yours      gpipe, linear ")
 
 
 def test_given_names_a_schedule_file(tmp_path: Path, config: Path) -> None:
-    """Of the very plan that is found: nothing changes and nothing is gained."""
+    """Of the very plan that was printed: nothing changes and nothing is gained."""
     best = tmp_path / "best.json"
-    planned = shown(f"{PLAN} {config} -o {best}")
-    found = shown(f"{PLAN} {config} --given {best}")
-    assert_headline(found)
-    assert found["given"]["value"] == planned["value"] == found["optimum"]["value"]
-    assert found["given"]["partition"] == planned["partition"]
-    assert found["given"]["strategy"] is None
-    assert found["optimum"]["gain"] == 0
+    planned = json_of(f"{PLAN} {config} -o {best}")
+    output = json_of(f"{PLAN} {config} --given {best}")
+    assert_headline(output)
+    assert output["given"]["value"] == planned["value"] == output["optimum"]["value"]
+    assert output["given"]["partition"] == planned["partition"]
+    assert output["given"]["strategy"] is None
+    assert output["optimum"]["gain"] == 0
 
 
 def test_given_names_an_order_of_pytorch(tmp_path: Path) -> None:
     order = tmp_path / "order.csv"
     line = "--stages 2 --batches 4 --forward-times 2,3"
     done(f"eval gpipe {line} -o {order}")
-    found = shown(f"compare {line} --strategies 1f1b --given {order}")
-    assert found["given"]["value"] == shown(f"eval gpipe {line}")["value"]
+    output = json_of(f"compare {line} --strategies 1f1b --given {order}")
+    assert output["given"]["value"] == json_of(f"eval gpipe {line}")["value"]
 
 
 def test_a_plan_opens_with_the_strategy_and_its_partition(config: Path) -> None:

@@ -9,7 +9,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
-from ppopt.solver.budget import Budget, Clock
+from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
@@ -20,20 +20,21 @@ from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 @dataclass
 class Begun:
-    """An incumbent and a clock, as methods of the search get them."""
+    """An incumbent and the budget of its search, as methods of the search get them."""
 
     incumbent: Incumbent
-    clock: Clock
+    whole: Budget
 
     def budget(self, seconds: float = inf, workers: int = 1) -> Budget:
         """A share of the time."""
-        return Budget(self.incumbent, self.clock, workers, 0, seconds)
+        return self.whole.turn(seconds, workers=workers)
 
 
 def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
     """A search that knows the bound of a device, and no schedule."""
     known = bound or device_bounds.device_bound(problem.instance, problem.objective)
-    return Begun(Incumbent(problem, known), Clock(Deadline.after(seconds)))
+    incumbent = Incumbent(problem, known)
+    return Begun(incumbent, Budget(incumbent, Deadline.after(seconds)))
 
 
 def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:

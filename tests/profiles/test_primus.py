@@ -14,7 +14,7 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
 from ppopt.profiles.estimate import Record, profile
-from ppopt.profiles.measured import measured_steps, median_step, predicted
+from ppopt.profiles.measured_runs import measured_steps, median_step, predicted
 from ppopt.profiles.primus import read_run
 from tests.cli.cli_run import done, run
 

@@ -67,6 +67,7 @@ def test_bounds_are_rounded_to_the_side_that_claims_less() -> None:
     assert significant(34.9601, "GiB", ROUND_CEILING) == "34.97 GiB"
     assert (percent(0.0921, ROUND_FLOOR), percent(0.0921, ROUND_CEILING)) == ("9.2 %", "9.3 %")
     assert percent(0.07, ROUND_CEILING) == "7 %"
+    assert percent(1.162 - 1, ROUND_FLOOR) == "16.2 %"
     assert percent(0.00003, ROUND_CEILING) == "0.01 %"
     assert percent(0.00003, ROUND_FLOOR) == "less than 0.01 %"
 

@@ -12,7 +12,6 @@ from rich.table import Table
 
 import ppopt
 from ppopt.formats.figures import LayerRun, ScheduleFigures
-from ppopt.problem.objective import Objective
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import of_evaluation
@@ -32,7 +31,6 @@ from ppopt.report.table import (
     why_table,
 )
 from ppopt.schedule.imbalance import Imbalance
-from ppopt.studies.headline import Headline
 from ppopt.studies.records import SweepRow
 from ppopt.studies.robustness import Jitter
 
@@ -138,12 +136,15 @@ def test_a_search_is_named_by_its_placement_where_there_are_several() -> None:
 
 
 def test_the_best_of_all_is_named_where_its_placement_is_not_searched() -> None:
-    row = replace(ROW, time_unit="ms")
+    row = replace(ROW, time_unit="ms", routes=1)
     optimal = replace(row, strategy="optimal", status="optimal")
     zbv = replace(row, strategy="zbv", placement="v", chunks=2, value=26, ratio_to_optimum=None)
     over = replace(zbv, strategy="zb-2p", fits_limit=False)
-    expected = ["best of all: zbv, v/2, 26 ms; this placement is not searched"]
-    assert describe_best([over, zbv, optimal]) == expected
+    expected = "best of all: zbv, v/2, 26 ms; --placement linear,v searches this placement, too"
+    assert describe_best([over, zbv, optimal]) == [expected]
+    two_routes = replace(zbv, strategy="dualpipe-v", routes=2)
+    expected = "best of all: dualpipe-v, v/2 x2, 26 ms; this placement is not searched"
+    assert describe_best([two_routes, optimal]) == [expected]
     assert describe_best([optimal, zbv]) == []
     assert describe_best([zbv, optimal, replace(optimal, placement="v", chunks=2)]) == []
     assert describe_best([over]) == []
@@ -240,7 +241,6 @@ def spread(mean: float) -> Jitter:
 
 
 SPREAD = spread(34.65)
-NO_ROWS = Headline(Objective.MAKESPAN, "PyTorch", None, None, None)
 
 
 def test_random_times() -> None:
@@ -255,14 +255,14 @@ def test_a_fragile_optimum_is_named() -> None:
     longer = spread(35.5)
     optimal = replace(ROW, strategy="optimal", status="optimal", jitter=longer)
     baseline = replace(ROW, strategy="zb-h2", jitter=SPREAD)
-    comparison = ComparisonReport(NO_ROWS, [optimal, baseline], [optimal], steadiest=baseline)
+    comparison = ComparisonReport([optimal, baseline], [optimal], steadiest=baseline)
     expected = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
     assert describe_robustness(comparison) == [expected]
     assert describe_robustness(comparison._replace(fragile=(optimal, baseline))) == [
         expected,
         "fragile: optimal is best on paper, but takes 35.5 on average, and zb-h2 34.65",
     ]
-    assert describe_robustness(ComparisonReport(NO_ROWS, [optimal, baseline], [optimal])) == []
+    assert describe_robustness(ComparisonReport([optimal, baseline], [optimal])) == []
 
 
 def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
@@ -280,11 +280,11 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
         lines = describe_frontier(frontier._replace(points=[point], hands=baselines))
         return [line for line in lines if line.startswith("faster")]
 
-    expected = "faster in another placement: zbv, v/2, 19 ms in 4 GiB"
+    expected = "faster in another placement: zbv, v/2, 19 ms with 4 GiB"
     assert faster(baseline, replace(two, value=19)) == [expected]
     assert faster(baseline, replace(two, value=18)) == [
         expected,
-        "faster with two routes: dualpipe, linear x2, 18 ms in 4 GiB",
+        "faster with two routes: dualpipe, linear x2, 18 ms with 4 GiB",
     ]
     assert len(faster(replace(two, value=18))) == 1
     assert faster(replace(two, value=18, fits_limit=False)) == []

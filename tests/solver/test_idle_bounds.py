@@ -47,8 +47,8 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
     pipeline = pipeline_of(settings | {"mem_limit": 8 * settings["activation"]})
     result = solve(pipeline, objective="device-span")
     assert result.status is Status.OPTIMAL
-    assert "must idle 135.016 ms before its first backward" in result.proof
-    assert "and 72.709 ms from its last forward" in result.proof
+    assert "idle time of 135.016 ms before its first backward" in result.proof
+    assert "and 72.709 ms after its last forward (the memory limit forces it)" in result.proof
     rechecked = recheck(result)
     assert rechecked.verdict == "confirmed"
     assert "the idle time that its memory forces" in rechecked.reason

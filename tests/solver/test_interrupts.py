@@ -61,6 +61,21 @@ def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_is_not_lost_when_the_block_fails() -> None:
+    """A model that is not built in time, for example."""
+
+    @interrupts.deferred()
+    def work() -> None:
+        press()
+        raise TimeoutError
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    with interrupts.recorded() as pressed, interrupts.heard(), pytest.raises(KeyboardInterrupt):
+        work()
+    assert pressed == []
+
+
 def test_the_innermost_block_hears_of_it() -> None:
     with interrupts.deferred(), interrupts.recorded() as inner:
         press()

@@ -114,7 +114,7 @@ def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
     result = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
     assert optimum is not None
     assert (result.status, result.value) == ("optimal", Fraction(optimum, pipeline.ticks.per_unit))
-    argument = "all orders of the 12 operations and their transfers and found none below; of the"
+    argument = "all orders of the 12 operations and their transfers and found none faster; for"
     assert argument in result.proof and "delays" not in result.proof
     assert recheck(result, workers=1).verdict == "confirmed"
     above = recheck(replace(result, lower_bound=result.value + 1), workers=1)

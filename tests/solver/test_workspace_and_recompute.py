@@ -33,9 +33,11 @@ def test_the_least_limit_is_exact() -> None:
             if amount > case.pipeline.ticks.static[device]:
                 tight = [Fraction(10**4)] * len(minimum)
                 tight[device] = case.pipeline.ticks.memory(amount - 1)
-                less = replace(case.pipeline, mem_limit=tight)
-                assert exhaustive.best(less, fused=case.fused, objective="makespan") is None, case
-                assert infeasibility(Instance.uniform(less, fused=case.fused))
+                tighter = replace(case.pipeline, mem_limit=tight)
+                assert exhaustive.best(tighter, fused=case.fused, objective="makespan") is None, (
+                    case
+                )
+                assert infeasibility(Instance.uniform(tighter, fused=case.fused))
         seen += 1
     assert seen > 60
 
@@ -50,7 +52,7 @@ def test_workspace_of_w_is_at_least_what_it_says() -> None:
     refused = solve(replace(pipe, mem_limit=3.5), backward_kind="split", time_limit=600)
     assert refused.status is Status.INFEASIBLE
     assert "device 0 needs 4" in refused.proof
-    assert "one that works on every device is at least 4" in refused.proof
+    assert "a limit for all devices must be at least 4" in refused.proof
 
 
 def test_a_workspace_no_operation_has_time_for_is_never_held() -> None:

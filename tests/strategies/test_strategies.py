@@ -25,7 +25,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.strategies import names, registry, resolve
 from ppopt.strategies.building_block import Passes
 from ppopt.strategies.one_f_one_b_v import one_f_one_b_v_block
-from ppopt.studies.grid import axis
+from ppopt.studies.sweep_grid import axis
 
 SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7), (8, 24)]
 
@@ -403,9 +403,9 @@ def test_what_is_in_flight_after_all_moves_is_counted_anew_alike(
     passes = Passes(one_f_one_b_v_block(devices), batches)
     counted = np.zeros_like(passes.in_flight)
     for device in range(devices):
-        for number in range(4):
-            for slot in passes.at[number, device].tolist():
-                if number < 2:
+        for index in range(4):
+            for slot in passes.at[index, device].tolist():
+                if index < 2:
                     counted[device, slot:] += 1
                 else:
                     counted[device, slot + 1 :] -= 1

@@ -164,7 +164,7 @@ def test_pairs_are_compared_without_overlap_times() -> None:
         ),
         (
             "--stages 4 --batches 8 --static 1 --p2p-time 1 --mem-limit 7",
-            "other placement dualpipe (placement linear, two routes, weights held twice) is a "
+            "other placement dualpipe (placement linear, two routes, weights allocated twice) is a "
             "better baseline; this schedule has 6.1 % more throughput",
         ),
     ],
@@ -276,9 +276,9 @@ def test_strategies_that_take_too_long_are_named(monkeypatch: pytest.MonkeyPatch
     result = replace(solved(forward=[2, 3]), lower_bound=Fraction(0))
     every = baseline(result)
     monkeypatch.setattr(module, "LONGEST", 1e-3)
-    few = baseline(result)
+    limited = baseline(result)
     assert every.skipped == ()
-    assert few.skipped == ("zb-2p",)
+    assert limited.skipped == ("zb-2p",)
     monkeypatch.setattr(module, "LONGEST", 0.0)
     assert baseline(result) is None
 

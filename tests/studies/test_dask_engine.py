@@ -15,9 +15,9 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.studies.engines import dask
 from ppopt.studies.engines.dask import DaskEngine
-from ppopt.studies.job import SolveJob, version
+from ppopt.studies.solve_job import SolveJob, version
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, Task
+from ppopt.studies.task import Done, SweepTask
 from tests.clock import wait_until
 from tests.packages import needed
 from tests.studies.test_parallel_tasks import check_against_enumeration, planned
@@ -54,12 +54,12 @@ def test_the_same_rows_as_on_this_machine(client: Client, tmp_path: Path) -> Non
         study = ppopt.sweep(PIPELINE, AXES, time_limit=20, **options)
         return [(row.overrides, row.status, row.value, row.failed) for row in study.rows]
 
-    here = f"sqlite:///{tmp_path}/here.db"
-    there = f"sqlite:///{tmp_path}/there.db"
-    wanted = rows(storage=here, jobs=1)
-    assert rows(storage=there, dask=client) == wanted
-    assert rows(storage=there, dask=client) == wanted
-    with Storage(there) as storage:
+    local = f"sqlite:///{tmp_path}/here.db"
+    remote = f"sqlite:///{tmp_path}/there.db"
+    wanted = rows(storage=local, jobs=1)
+    assert rows(storage=remote, dask=client) == wanted
+    assert rows(storage=remote, dask=client) == wanted
+    with Storage(remote) as storage:
         assert storage.results() == 9
 
 
@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_loses_no_row(client: Client, tmp_path: Path) ->
 def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
     engine = DaskEngine(client, retries=0)
     future = client.submit(os._exit, 1, key="dies", pure=False)
-    engine._numbers[future] = 7
+    engine._task_ids[future] = 7
     engine._ended.add(future)
     assert ended(engine) == [(7, Done(failed="its workers died, each time it was tried"))]
 
@@ -97,9 +97,9 @@ def test_a_worker_of_another_version_is_told(
 ) -> None:
     engine = DaskEngine(client, retries=0)
     monkeypatch.setattr(engine, "_version", "9.9.9")
-    engine.submit(3, Task(SolveJob(PIPELINE, "gpipe")))
-    ((number, done),) = ended(engine)
-    assert number == 3
+    engine.submit(3, SweepTask(SolveJob(PIPELINE, "gpipe")))
+    ((task_id, done),) = ended(engine)
+    assert task_id == 3
     assert done.failed == f"its worker has ppopt {version()}, not 9.9.9 as here"
 
 
@@ -112,10 +112,10 @@ def test_combinations_of_a_plan(client: Client) -> None:
 
 def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:
     engine = DaskEngine(client, retries=0)
-    engine.submit(1, Task(SolveJob(PIPELINE, "gpipe", seed=9)))
+    engine.submit(1, SweepTask(SolveJob(PIPELINE, "gpipe", seed=9)))
     engine.stop()
-    ((number, done),) = ended(engine)
-    assert number == 1
+    ((task_id, done),) = ended(engine)
+    assert task_id == 1
     assert done.failed is None
     assert engine.busy == 0
     engine.close()
@@ -135,7 +135,7 @@ def test_where_nobody_answers() -> None:
 
 
 def test_tasks_are_done_alike_wherever_they_are() -> None:
-    task = Task(SolveJob(PIPELINE, "1f1b"))
+    task = SweepTask(SolveJob(PIPELINE, "1f1b"))
     first, second = task.perform(), task.perform()
     assert first.row and second.row
     assert replace(first.row, solve_seconds=0) == replace(second.row, solve_seconds=0)

@@ -16,6 +16,7 @@ from ppopt import (
     Model,
     Objective,
     Options,
+    Origin,
     Pipeline,
     Plan,
     Schedule,
@@ -315,6 +316,18 @@ def test_a_file_with_starts_between_the_ticks_keeps_them() -> None:
     assert not can_start_from(schedule)
 
 
+def test_a_measured_step_keeps_its_own_times() -> None:
+    """Its operations run in the order of the rules, but each takes its own time."""
+    pipeline = Pipeline(stages=1, batches=1, forward=1, backward=2)
+    rows = [(0, 0, 0, 0, 0, 3), (3, 0, 0, 0, 3, 7)]
+    step = Schedule.from_rows(pipeline, rows, Origin(strategy="measured"))
+    schedule = current_schedule(stored(step), pipeline, SPAN)
+    assert schedule is not None and schedule.makespan == 7
+    assert not can_start_from(schedule)
+    with pytest.raises(InputError, match="it is no schedule of this pipeline: duration"):
+        current_schedule(replace(step, origin=Origin(strategy="1f1b")), pipeline, SPAN)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -410,6 +423,21 @@ def test_a_plan_opens_with_its_rows_and_starts_from_the_current_schedule() -> No
     assert second.current is not None and second.current.value == first.value
     assert second.best is not None
     assert second.best.per_microbatch <= second.current.per_microbatch
+
+
+def test_a_plan_without_time_is_no_worse_than_the_current_schedule() -> None:
+    """Baselines with the balanced partition take half as long again within this limit."""
+    pipeline = TOY.pipeline(devices=3, batches=6, partition=(2, 2, 3), mem_limit=21)
+    with work_clock():
+        optimum = solve(pipeline, workers=1, time_limit=60).schedule
+        assert optimum is not None
+        result = plan(
+            TOY, devices=3, batches=6, mem_limit=21, placement="linear", chunks=1,
+            recompute="none", current=optimum, workers=1, time_limit=0.001,
+        ).headline  # fmt: skip
+    assert result.current is not None and result.best is not None
+    assert result.current.value == objective_value(optimum, SPAN)
+    assert result.best.value <= result.current.value
 
 
 def test_a_plan_for_megatron_names_what_it_runs() -> None:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 FILE = Path(__file__).with_name("own_models.py")
 DOCS = Path(__file__).parents[2] / "docs"
 BATCHES = 4
-TRAINING = pipeline_file.Training(RANKS, BATCHES)
+TRAINING = pipeline_file.TrainingSetup(RANKS, BATCHES)
 REFUSED = {
     "number": "own_models.py:number: returns int, not a ppopt.torch.Job",
     "nothing": r"nothing\(4\) raised TypeError: nothing\(\) takes 0 positional arguments",

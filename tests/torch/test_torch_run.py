@@ -169,8 +169,8 @@ class TestMicrobatchesThatDiffer:
 
     def test_an_own_order_of_the_last_stage(self, world: World) -> None:
         """Its forwards number the microbatches for PyTorch, and for the data loader."""
-        alike = evaluate(replace(UNLIKE, microbatch_times=2, order="given"), "1f1b")
-        turned = changed(alike, microbatch=5 - alike.microbatch)
+        uniform = evaluate(replace(UNLIKE, microbatch_times=2, order="given"), "1f1b")
+        turned = changed(uniform, microbatch=5 - uniform.microbatch)
         assert ppopt.torch.loader_order(turned) == (5, 4, 3, 2, 1, 0)
         assert run_sleeping(world, turned).difference <= 1e-12
         with pytest.raises(VerificationError, match="run: a loss differs"):
@@ -527,7 +527,7 @@ class TestWorld:
 def test_the_page_and_the_file_of_a_measured_step(world: World, tmp_path: Path) -> None:
     """Predicted and measured share a page; the file comes back equal."""
     from ppopt.formats import schedule_json  # noqa: PLC0415
-    from ppopt.profiles.measured import measured  # noqa: PLC0415
+    from ppopt.profiles.measured_runs import measured  # noqa: PLC0415
 
     schedule = evaluate(Pipeline(stages=RANKS, batches=4), "1f1b")
     ran = run_sleeping(world, schedule, steps=3, seconds_per_unit=0.004)

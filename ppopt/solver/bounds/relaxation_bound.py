@@ -19,6 +19,7 @@ from ppopt.solver.bounds.subset_selection import (
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.cp_sat.model import CpSatModel
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import CP_SAT, RelaxationParams
@@ -111,7 +112,7 @@ class RelaxationBound(Method):
         focus = focuses[self._turn // 2 % len(focuses)]
         limits = replace(budget.limits(self._params.share, focus), presolve=False)
         bound, outcome = raise_by_subset(
-            incumbent.problem, devices, incumbent.bound, incumbent.value, limits
+            incumbent.problem, devices, incumbent.bound, incumbent.value, limits, budget.deadline
         )
         budget.pay(outcome.work)
         incumbent.raise_bound(bound)
@@ -121,13 +122,15 @@ class RelaxationBound(Method):
         """Bisect the minimum by feasibility models; return whether it is proved."""
         assert incumbent.value is not None
         share = self._params.share
-        portion = budget.part(share)
+        portion = budget.portion(share)
         sequence = TargetSequence(incumbent.bound.value, incumbent.value)
         for target in sequence.targets(lambda: incumbent.bound.value):
             if portion.over:
                 break
             limits = replace(portion.limits(share, CP_SAT.proof_subsolvers), presolve=False)
-            outcome = _solve_relaxed(feasibility_model(incumbent.problem, target, devices), limits)
+            outcome = _solve_relaxed(
+                feasibility_model(incumbent.problem, target, devices, budget.deadline), limits
+            )
             portion.pay(outcome.work)
             if outcome.infeasible:
                 incumbent.raise_bound(subset_bound(devices, target + 1))
@@ -140,14 +143,22 @@ class RelaxationBound(Method):
 
 
 def raise_by_subset(
-    problem: Problem, devices: Devices, known: Bound, value: int, limits: SolverLimits
+    problem: Problem,
+    devices: Devices,
+    known: Bound,
+    value: int,
+    limits: SolverLimits,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[Bound, cpsat.CpSatOutcome]:
     """Raise a known bound by the relaxation to `devices`, at most to the value of a schedule.
 
     If the relaxed model is not solved to optimality, its best bound counts, never its best
-    solution. Raises VerificationError if the relaxed model is infeasible: a bug.
+    solution. Raises VerificationError if the relaxed model is infeasible: a bug. Raises
+    TimeoutError if the model is not built by the deadline.
     """
-    relaxed = model.build_model(problem, horizon=value, bound=known.value, devices=devices)
+    relaxed = model.build_model(
+        problem, horizon=value, bound=known.value, devices=devices, deadline=deadline
+    )
     outcome = _solve_relaxed(relaxed, limits)
     if outcome.infeasible:
         raise VerificationError(

@@ -93,7 +93,7 @@ class SubsetDP:
         while self.open and not budget.over and budget.affords(preparing):
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
-            portion = budget.part(self._params.share)
+            portion = budget.portion(self._params.share)
             closed = self._closed(devices, incumbent, portion)
             raised = incumbent.bound.value > known
             if closed:
@@ -130,7 +130,7 @@ class SubsetDP:
             return self._questioned(devices, asked.classes, incumbent, budget)
         asked.program.below = incumbent.value
         if self._followed(
-            asked.program, budget, self._params.max_remaining_share * budget.clock.seconds
+            asked.program, budget, self._params.max_remaining_share * budget.deadline.seconds
         ):
             self._settle(devices, asked.program, incumbent)
             return True
@@ -146,7 +146,7 @@ class SubsetDP:
         assert incumbent.value is not None
         sequence = TargetSequence(incumbent.bound.value, incumbent.value)
         for target in sequence.targets(lambda: incumbent.bound.value):
-            program, portion = LayeredDP(classes, target + 1), budget.part(self._params.share)
+            program, portion = LayeredDP(classes, target + 1), budget.portion(self._params.share)
             ended = self._followed(program, portion, self._params.max_overrun_factor * portion.left)
             budget.pay(portion.spent)
             if ended and program.best is not None:
@@ -173,9 +173,12 @@ class SubsetDP:
                 or program.entries > self._params.max_entries
             ):
                 return False
-            if budget.over or 2 * seconds > budget.clock.left:
+            if budget.over or 2 * seconds > budget.search_left:
                 return False
-            program.advance()
+            try:
+                program.advance(deadline=budget.deadline)
+            except TimeoutError:
+                return False
             budget.pay(seconds)
         return True
 

@@ -34,6 +34,7 @@ from ppopt.solver.cp_sat.parts import (
     Work,
 )
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset, ObjectiveCut
@@ -58,6 +59,8 @@ class DeviceScope:
     """Devices kept."""
     horizon: int
     """Largest objective, in ticks."""
+    deadline: Deadline = NO_DEADLINE
+    """Deadline of building the model: operations raise TimeoutError after it."""
 
     @property
     def instance(self) -> Instance:
@@ -130,7 +133,7 @@ class DeviceScope:
     @cached_property
     def tasks(self) -> list[Task]:
         """Operations of these classes, as tasks."""
-        return list(chain.from_iterable(map(self._tasks, self.numbers)))
+        return list(self.deadline.each(chain.from_iterable(map(self._tasks, self.numbers))))
 
     def _tasks(self, class_id: int) -> Iterator[Task]:
         op_class = self.instance.classes[class_id]
@@ -212,7 +215,8 @@ class DeviceScope:
     def _candidates(self) -> list[Pair]:
         """Pairs that save time, including backwards that may be absent."""
         instances = (restriction.instance for restriction in self.problem.restrictions)
-        return [pair for instance in instances for pair in candidate_pairs(instance, self.devices)]
+        pairs = (pair for instance in instances for pair in candidate_pairs(instance, self.devices))
+        return list(self.deadline.each(pairs))
 
     @cached_property
     def _possible_codes(self) -> set[int]:

@@ -20,8 +20,8 @@ class Pairs(NamedTuple):
     def build(self, variables: Variables) -> None:
         """Add a literal of every pair, and what it implies; before `Operations`."""
         cp, start = variables.cp, variables.start
-        variables.pairs.update({pair: cp.new_bool_var("") for pair in self.candidates})
-        for pair, chosen in variables.pairs.items():
+        for pair in variables.each(self.candidates):
+            chosen = variables.pairs[pair] = cp.new_bool_var("")
             cp.add(start[pair.forward] == start[pair.backward]).only_enforce_if(chosen)
 
 
@@ -47,10 +47,10 @@ class Operations(NamedTuple):
     def build(self, variables: Variables) -> None:
         """Add ends and intervals."""
         partners: dict[int, list[Partner]] = {}
-        for pair, chosen in variables.pairs.items():
+        for pair, chosen in variables.each(variables.pairs.items()):
             for code, leads in ((pair.forward, True), (pair.backward, False)):
                 partners.setdefault(code, []).append(Partner(chosen, pair.time, leads))
-        for task in self.tasks:
+        for task in variables.each(self.tasks):
             group = variables.intervals.setdefault(task.resource, [])
             beside = [partners.get(mode.code, []) for mode in task.modes]
             if len(task.modes) > 1 or any(beside):

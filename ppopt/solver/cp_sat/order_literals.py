@@ -82,7 +82,7 @@ class _Device:
         self._present = variables.present
         self._first: dict[tuple[int, int], cp_model.LiteralT] = {}
         """Literal that the first of two operations precedes the second, and both are present."""
-        for first, second in combinations(members, 2):
+        for first, second in variables.each(combinations(members, 2)):
             self._add_pair(first.code, second.code)
 
     def _add_pair(self, first: int, second: int) -> None:
@@ -112,7 +112,7 @@ class _Device:
         instants = any(not member.of.duration and member.of.allocates for member in self._members)
         if instants:
             return
-        for member in self._members:
+        for member in self._variables.each(self._members):
             if member.of.allocates:
                 live = sum(
                     earlier.of.change * self._first[earlier.code, member.code]

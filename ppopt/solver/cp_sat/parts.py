@@ -25,7 +25,7 @@ class Precedence(NamedTuple):
         """Add the constraints."""
         cp, start, end = variables.cp, variables.start, variables.end
         absent = variables.absent if self.if_present else {}
-        for before, after, lag in self.rows:
+        for before, after, lag in variables.each(self.rows):
             row = cp.add(start[after] >= end[before] + lag)
             if after in absent:
                 row.only_enforce_if(absent[after].negated())
@@ -59,7 +59,7 @@ class Releases(NamedTuple):
 
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
-        for operation, earliest in self.rows:
+        for operation, earliest in variables.each(self.rows):
             variables.cp.add(variables.start[operation] >= earliest)
 
 
@@ -71,7 +71,7 @@ class ObjectiveCuts(NamedTuple):
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
         cp, objective = variables.cp, variables.objective
-        for first, last, rest in self.cuts:
+        for first, last, rest in variables.each(self.cuts):
             end = variables.end[last] + rest
             cp.add(objective >= (end if first is None else end - variables.start[first]))
 
@@ -135,7 +135,7 @@ class Memory(NamedTuple):
         cp, latest = variables.cp, variables.latest
         groups: dict[int, tuple[list[cp_model.IntervalVar], list[int]]]
         groups = {resource: ([], []) for resource in self.headroom}
-        for resource, first, last, amount, when in self.intervals:
+        for resource, first, last, amount, when in variables.each(self.intervals):
             begin = 0 if first == ABSENT else variables.start[first]
             end = latest if last == ABSENT else variables.end[last]
             size = cp.new_int_var(0, latest, "")

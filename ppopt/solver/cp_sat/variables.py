@@ -7,15 +7,18 @@ data: `ppopt.solver.cp_sat.model`, `ppopt.solver.heuristics.window`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
 from ppopt.problem.instance import ABSENT
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation.pairs import Pair
+
+Item = TypeVar("Item")
 
 
 class TaskMode(NamedTuple):
@@ -71,16 +74,28 @@ class Variables:
     """Literal that two operations run as one."""
     intervals: dict[int, list[cp_model.IntervalVar]] = field(default_factory=dict)
     """Intervals of a resource, which must not overlap."""
+    deadline: Deadline = NO_DEADLINE
+    """Deadline of building the model."""
 
     @classmethod
     def create(
-        cls, tasks: Collection[Task], latest: int, objective: tuple[int, int], name: str = ""
+        cls,
+        tasks: Collection[Task],
+        latest: int,
+        objective: tuple[int, int],
+        name: str = "",
+        deadline: Deadline = NO_DEADLINE,
     ) -> Variables:
-        """Create a model with starts and choices of tasks; `objective`: its minimum and maximum."""
+        """Create a model with starts and choices of tasks; `objective`: its minimum and maximum.
+
+        Raises TimeoutError after the deadline, and so do the parts of the model.
+        """
         cp = cp_model.CpModel()
-        begins = [cp.new_int_var(task.earliest, task.latest, task.name) for task in tasks]
-        variables = cls(cp, latest, cp.new_int_var(*objective, name))
-        for task, begin in zip(tasks, begins, strict=True):
+        begins = [
+            cp.new_int_var(task.earliest, task.latest, task.name) for task in deadline.each(tasks)
+        ]
+        variables = cls(cp, latest, cp.new_int_var(*objective, name), deadline=deadline)
+        for task, begin in deadline.each(zip(tasks, begins, strict=True)):
             variables.start.update(dict.fromkeys(task.names, begin))
             variables.set_end(task, begin + task.modes[0].duration)
             if task.choice is None:
@@ -98,6 +113,10 @@ class Variables:
                 self.absent[task.code] = self.chosen(choice, first=first)
             else:
                 self.present[mode.code] = self.chosen(choice, first=first)
+
+    def each(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items of a part; raises TimeoutError after the deadline."""
+        return self.deadline.each(items)
 
     def set_end(self, task: Task, end: cp_model.LinearExpr) -> None:
         """Record the end of a task."""

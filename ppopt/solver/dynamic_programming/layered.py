@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.states import Indices, Matrix, States
@@ -81,16 +82,17 @@ class LayeredDP:
         """Number of matrix entries of the present layer."""
         return self._states.size
 
-    def advance(self, beam: Beam | None = None) -> None:
+    def advance(self, beam: Beam | None = None, deadline: Deadline = NO_DEADLINE) -> None:
         """Add one operation to every state; keep non-dominated states with a bound below `below`.
 
-        With a beam only the most promising of these are kept, and nothing is proved.
+        With a beam only the most promising of these are kept, and nothing is proved. Raises
+        TimeoutError after the deadline; the present layer is then unchanged.
         """
         space = self._space
-        states, parent, added = space.extend(self._states, self._starts)
-        starts = space.starts(states)
+        states, parent, added = space.extend(self._states, self._starts, deadline)
+        starts = space.starts(states, deadline)
         space.normalise(states, starts)
-        bounds = space.bound(states, starts)
+        bounds = space.bound(states, starts, deadline)
         hopeful = np.flatnonzero(bounds < self.below)
         if hopeful.size < states.shape[1]:
             states = states.take(hopeful, axis=1)

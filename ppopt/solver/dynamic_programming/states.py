@@ -16,18 +16,22 @@ next loses nothing, even with a workspace: the other operations have the same he
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ppopt.problem.arrays import Ints
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
 
 Matrix = npt.NDArray[np.signedinteger]
+Item = TypeVar("Item")
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
+WIDE = 4096
+"""Number of states from which the work for every class checks the deadline."""
 
 
 class Extensions(NamedTuple):
@@ -84,6 +88,14 @@ class States:
             state[self.free + device] = first
         return state
 
+    @staticmethod
+    def _each(items: Iterable[Item], states: Matrix, deadline: Deadline) -> Iterator[Item]:
+        """Yield the items of a loop over columns; raises TimeoutError after the deadline."""
+        for item in items:
+            if states.shape[1] >= WIDE:
+                deadline.check()
+            yield item
+
     def _sum(self, states: Matrix, weights: Ints) -> Matrix:
         """Sum over the classes of count times weight, per state."""
         total = np.zeros(states.shape[1], dtype=np.int64)
@@ -91,12 +103,12 @@ class States:
             total += weights[index] * states[index]
         return total
 
-    def starts(self, states: Matrix) -> Matrix:
+    def starts(self, states: Matrix, deadline: Deadline = NO_DEADLINE) -> Matrix:
         """Earliest start of the next operation of every class; `never` if it is not eligible."""
         classes = self.classes
         starts = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
         used = [self._sum(states, change) for change in self.changes]
-        for index, device in enumerate(classes.device):
+        for index, device in self._each(enumerate(classes.device), states, deadline):
             done = states[index]
             may = done < classes.batches
             for needed in classes.needs[index]:
@@ -137,7 +149,7 @@ class States:
                 states[base + slot] = np.where(under_way > slot, earliest, 0)
                 earliest = earliest + self.duration[precedence.after]
 
-    def bound(self, states: Matrix, starts: Matrix) -> Matrix:
+    def bound(self, states: Matrix, starts: Matrix, deadline: Deadline = NO_DEADLINE) -> Matrix:
         """Lower bound on the end of every schedule that extends a state."""
         bounds: Matrix = states[self.bound_row].astype(np.int64)
         for device, (device_classes, load) in enumerate(
@@ -145,7 +157,7 @@ class States:
         ):
             np.maximum(bounds, load, out=bounds)
             free = states[self.free + device]
-            for index in device_classes:
+            for index in self._each(device_classes, states, deadline):
                 start = np.where(starts[index] < self.never, starts[index], free)
                 start += self.remaining[index][states[index]]
                 np.maximum(bounds, start, out=bounds)
@@ -157,7 +169,9 @@ class States:
             done = self._sum(states, self.on_device[device] * self.duration)
             yield states[self.free + device] + (total - done)
 
-    def extend(self, states: Matrix, starts: Matrix) -> Extensions:
+    def extend(
+        self, states: Matrix, starts: Matrix, deadline: Deadline = NO_DEADLINE
+    ) -> Extensions:
         """All extensions by one operation that are needed to reach a best schedule."""
         parts: list[Extensions] = []
         parent = np.arange(states.shape[1])
@@ -170,7 +184,7 @@ class States:
             first = ends[chosen, every]
             device = self.host[chosen]
             alone = shares[chosen]
-            for index in range(len(self.classes)):
+            for index in self._each(range(len(self.classes)), states, deadline):
                 eligible = (device == self.host[index]) & (starts[index] < self.never)
                 selected = eligible & ((chosen == index) | (~alone & (starts[index] < first)))
                 columns = np.flatnonzero(selected)
@@ -187,7 +201,7 @@ class States:
                 self._flagged(states.take(flagged, axis=1), chosen[flagged]),
                 parent[flagged],
             )
-            starts = self.starts(states)
+            starts = self.starts(states, deadline)
         if not parts:
             empty = np.empty(0, dtype=np.intp)
             return Extensions(states[:, :0], empty, empty.astype(np.int16))

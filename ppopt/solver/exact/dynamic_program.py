@@ -54,7 +54,7 @@ class DynamicProgram:
         for devices in tuple(self._open):
             if budget.over or incumbent.value is None:
                 break
-            part = budget.part(self._params.share if len(self._open) > 1 else 1.0)
+            part = budget.portion(self._params.share if len(self._open) > 1 else 1.0)
             if self._goes_on(devices, incumbent, part):
                 self._note(devices, incumbent)
             budget.pay(part.spent)
@@ -77,11 +77,14 @@ class DynamicProgram:
             if share > 1:
                 self._close(devices)
                 return False
-            if 2 * params.state_seconds * program.width > budget.clock.left:
+            if 2 * params.state_seconds * program.width > budget.search_left:
                 return False
             if budget.over and not (self._whole(devices) and share < reach):
                 return False
-            program.advance()
+            try:
+                program.advance(deadline=budget.deadline)
+            except TimeoutError:
+                return False
             budget.pay(layer_seconds(program, params))
         return program.ended
 
@@ -90,7 +93,9 @@ class DynamicProgram:
         if program.entries > self._params.max_entries:
             return inf
         return (
-            program.remaining_layers * layer_seconds(program, self._params) / budget.clock.seconds
+            program.remaining_layers
+            * layer_seconds(program, self._params)
+            / budget.deadline.seconds
         )
 
     def _note(self, devices: Devices, incumbent: Incumbent) -> None:
@@ -145,7 +150,7 @@ class BeamSearch:
             return Outcome()
         while not program.ended and not budget.search_over:
             width = max(min_width, self._affordable(program, budget))
-            program.advance(Beam(width, bounds_first=self._turn % 2 == 1))
+            program.advance(Beam(width, bounds_first=self._turn % 2 == 1), budget.deadline)
             budget.pay(self._params.layer_overhead_seconds + self._chosen * program.width)
         solved = program.ended and program.best is not None
         if solved:
@@ -177,7 +182,7 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
 
 def _none_below(problem: Problem, value: int) -> Bound:
     proof = (
-        f"all orders of the {problem.operations} operations were followed, dominated partial "
-        "schedules left out, and none ends below"
+        f"dynamic programming over all orders of the {problem.operations} operations, without "
+        "dominated partial schedules, found none faster"
     )
     return Bound(value, proof, Certificate(Argument.SEARCH))

@@ -55,7 +55,7 @@ class FullModel:
         limits = self._with_presolve(limits)
         before = incumbent.value, incumbent.bound.value
         while self._searched(incumbent, budget, limits) and not budget.search_over:
-            limits = replace(limits, seconds=min(limits.seconds, budget.clock.left))
+            limits = replace(limits, seconds=min(limits.seconds, budget.search_left))
         fruitful = (incumbent.value, incumbent.bound.value) != before
         return Outcome(budget.spent, fruitful=fruitful, exhausted=self._exhausted)
 
@@ -78,6 +78,7 @@ class FullModel:
             horizon=_horizon(incumbent),
             bound=incumbent.bound.value,
             step=_step(incumbent, params.steps),
+            deadline=budget.deadline,
         )
         if incumbent.best is not None:
             model.hint(built, incumbent.best)
@@ -96,7 +97,7 @@ class FullModel:
         beyond = incumbent.value is None and outcome.bound >= built.horizon
         if outcome.infeasible or (outcome.schedule is None and beyond):
             _close_infeasible(
-                incumbent, min(params.recheck_seconds, max(1.0, budget.clock.left)), limits
+                incumbent, min(params.recheck_seconds, max(1.0, budget.search_left)), limits
             )
             return True
         if outcome.schedule is not None:
@@ -108,8 +109,8 @@ class FullModel:
         ended = outcome.complete or (
             incumbent.value is not None and outcome.bound >= incumbent.value
         )
-        cut = "CP-SAT proved on the whole model that none is below this bound"
-        proof = f"{searched(problem)} below" if ended else cut
+        cut = "CP-SAT proved this bound on the model of all operations"
+        proof = searched(problem) if ended else cut
         argument = Argument.TRANSFERS if Trait.LINKS in problem.traits else Argument.SEARCH
         incumbent.raise_bound(Bound(outcome.bound, proof, Certificate(argument)))
         return outcome.ended

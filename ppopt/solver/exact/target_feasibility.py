@@ -76,7 +76,9 @@ class TargetFeasibility:
                 return
             at_bound = target == incumbent.bound.value and self._close(incumbent)
             share = 1 if at_bound else self._params.share
-            outcome = _solve_feasibility(feasibility_model(problem, target), budget, share, turn)
+            outcome = _solve_feasibility(
+                feasibility_model(problem, target, deadline=budget.deadline), budget, share, turn
+            )
             if outcome.schedule is not None:
                 incumbent.submit(outcome.schedule)
                 sequence.high = min(target, incumbent.value)
@@ -94,7 +96,7 @@ class TargetFeasibility:
         bound = device_bounds.device_bound(problem.instance, problem.objective)
         if value < bound.value:
             return
-        built = feasibility_model(problem, value)
+        built = feasibility_model(problem, value, deadline=budget.deadline)
         _repeat(built, min_period(problem))
         outcome = _solve_feasibility(built, budget, 1, 2 * turn + 1)
         if outcome.schedule is not None:
@@ -119,7 +121,7 @@ def min_period(problem: Problem) -> int:
 
 
 def _none_within(problem: Problem, target: int) -> Bound:
-    return Bound(target + 1, f"{searched(problem)} below", Certificate(Argument.SEARCH))
+    return Bound(target + 1, searched(problem), Certificate(Argument.SEARCH))
 
 
 def _solve_feasibility(

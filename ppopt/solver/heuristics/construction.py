@@ -56,7 +56,7 @@ class ListScheduling(Method):
         params, seconds_left = self._params, inf
         if incumbent.value is not None:
             submitting = params.submitting * self._pool.problem.operations
-            seconds_left = budget.clock.left - submitting
+            seconds_left = budget.search_left - submitting
         rule = next(self._rules, None)
         if rule is None or seconds_left < self._seconds:
             return Outcome(exhausted=True)
@@ -84,7 +84,7 @@ class Baselines(Method):
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Submit the schedule of the next strategy, repaired if it is over the limits."""
         if self._initial is None:
-            self._initial = initial_schedules(self._pool.problem, budget.clock.deadline)
+            self._initial = initial_schedules(self._pool.problem, budget.deadline.end)
         try:
             initial = next(self._initial)
         except StopIteration:
@@ -98,7 +98,7 @@ class Baselines(Method):
     ) -> None:
         problem = self._pool.problem
         if not schedule.fits_limits:
-            repaired = repair(schedule, problem.instance, budget.clock.deadline)
+            repaired = repair(schedule, problem.instance, budget.deadline.end)
             if repaired is None:
                 return
             orders = repaired
@@ -121,7 +121,7 @@ class MixedBaselines:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Submit the schedules of all such strategies unchanged."""
         pipeline = incumbent.problem.pipeline
-        for initial in _baseline_schedules(incumbent.problem, budget.clock.deadline):
+        for initial in _baseline_schedules(incumbent.problem, budget.deadline.end):
             if initial is not None and not _of_one_kind(pipeline, initial.orders):
                 incumbent.submit(initial.schedule)
         return Outcome(exhausted=True)

@@ -25,6 +25,9 @@ ORDERS = BESIDE_COMPUTE.union(
 )
 """Traits of the orders that the moves change."""
 
+CHECKED_AFTER = 30_000
+"""Operations whose starts are computed between two checks of the time of the search."""
+
 
 class CriticalSwaps:
     """Local search from the best schedule over the orders of devices and links.
@@ -51,11 +54,13 @@ class CriticalSwaps:
         problem, before, steps_left = incumbent.problem, incumbent.value, self._steps
         start = State.of_schedule(problem, incumbent.best)
 
+        stride = max(1, CHECKED_AFTER // start.network.size)
+
         def over(_: int) -> bool:
             nonlocal steps_left
             steps_left -= 1
             budget.pay(self._params.step_seconds * start.network.size)
-            return steps_left < 0 or budget.left <= 0 or (steps_left % 64 == 0 and budget.over)
+            return steps_left < 0 or budget.left <= 0 or (steps_left % stride == 0 and budget.over)
 
         flips = self._params.flips if Trait.MIXED in problem.traits else 0.0
         best = improve(start, flips, self._rng, self._params, incumbent.bound.value, over)

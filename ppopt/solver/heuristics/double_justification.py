@@ -25,7 +25,7 @@ class DoubleJustification(Method):
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Justify a share of the schedules by the budget; if that is empty, `params.first`."""
         pool, params = self._pool, self._params
-        share = min(1.0, budget.seconds / params.seconds_for_all)
+        share = min(1.0, budget.amount / params.seconds_for_all)
         count = ceil(share * pool.to_justify) if share else params.first
         for _ in range(count):
             if not pool.constructed:

@@ -33,6 +33,7 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.delays import Delays
@@ -40,6 +41,8 @@ from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
+PLACED = 4096
+"""Operations that a pass places between two checks of the deadline."""
 BUSY_SHARE = 0.97
 """Minimum work of a busy device, as a share of the largest work of all devices. Windows are drawn
 around the idle gaps of busy devices. Tuned on the core suite."""
@@ -276,16 +279,22 @@ class OperationNetwork:
         busy: list[int] = np.flatnonzero(self._work >= threshold).tolist()
         return busy
 
-    def double_justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
+    def double_justified(
+        self,
+        start: list[int],
+        keys: list[float] | None = None,
+        deadline: Deadline = NO_DEADLINE,
+    ) -> list[int]:
         """Starts after one pass backwards in time and one forwards.
 
-        `keys` replaces the order of the backward pass: larger keys go later in time.
+        `keys` replaces the order of the backward pass: larger keys go later in time. Raises
+        TimeoutError after the deadline.
         """
         links = self.precedence_of(start)
-        late = self._backwards(start, links, keys)
+        late = self._backwards(start, links, keys, deadline)
         if self.tight:
             links = self.precedence_of(late)
-        return self._forwards(late, links)
+        return self._forwards(late, links, deadline)
 
     def earliest_starts(self, order: list[int]) -> list[int]:
         """Earliest starts of all operations, in the given order on every resource.
@@ -304,7 +313,7 @@ class OperationNetwork:
         return sequences
 
     def _backwards(
-        self, start: list[int], links: Precedence, keys: list[float] | None
+        self, start: list[int], links: Precedence, keys: list[float] | None, deadline: Deadline
     ) -> list[int]:
         time = self.time
         if keys is not None or self._instant:
@@ -319,20 +328,20 @@ class OperationNetwork:
             order = sorted(range(self.size), key=keys_of_ops.__getitem__)
         firsts = self._firsts(start)
         latest = max(firsts)
-        mirrored = self._place(order, links.mirrored, [latest - first for first in firsts])
+        mirrored = self._place(
+            order, links.mirrored, [latest - first for first in firsts], deadline
+        )
         length = max(map(add, mirrored, time))
         return [length - begin - duration for begin, duration in zip(mirrored, time, strict=True)]
 
-    def _forwards(
-        self, start: list[int], links: Precedence, keys: list[int] | None = None
-    ) -> list[int]:
-        if keys is not None or self._instant:
-            order = _topological_order(keys or start, links.predecessors, links.mirrored)
+    def _forwards(self, start: list[int], links: Precedence, deadline: Deadline) -> list[int]:
+        if self._instant:
+            order = _topological_order(start, links.predecessors, links.mirrored)
             if len(order) < self.size:
                 return start
         else:
             order = sorted(range(self.size), key=start.__getitem__)
-        return self._place(order, links.predecessors, self._firsts(start))
+        return self._place(order, links.predecessors, self._firsts(start), deadline)
 
     def _firsts(self, start: list[int]) -> list[int]:
         """Origin of time of every device: its first operation; for makespan always 0."""
@@ -343,16 +352,33 @@ class OperationNetwork:
         released: list[int] = (firsts - firsts.min()).tolist()
         return released
 
-    def _place(self, order: list[int], links: Links, release: list[int]) -> list[int]:
+    def _place(
+        self, order: list[int], links: Links, release: list[int], deadline: Deadline
+    ) -> list[int]:
         """Place each operation, in order, into the first gap of its resource that is long enough.
 
         `release` is the first instant of every device; other resources are free from 0 on.
         """
-        start, time, resource = [0] * self.size, self.time, self.resource
+        start = [0] * self.size
         num_links = len(self.instance.resources) - len(release)
         opens = [[first] for first in (*release, *[0] * num_links)]
         shuts = [[NEVER] for _ in opens]
-        for op in order:
+        for low in range(0, len(order), PLACED):
+            deadline.check()
+            self._place_some(order[low : low + PLACED], links, start, opens, shuts)
+        return start
+
+    def _place_some(
+        self,
+        ops: list[int],
+        links: Links,
+        start: list[int],
+        opens: list[list[int]],
+        shuts: list[list[int]],
+    ) -> None:
+        """Place operations into gaps: `opens` and `shuts` are begins and ends, by resource."""
+        time, resource = self.time, self.resource
+        for op in ops:
             ready = 0
             for predecessor, apart in links[op]:
                 reached = start[predecessor] + apart
@@ -379,7 +405,6 @@ class OperationNetwork:
             else:
                 begins.insert(gap + 1, end)
                 ends.insert(gap, begin)
-        return start
 
     def value(self, start: list[int]) -> int:
         """Makespan or largest device span of these starts, in ticks."""

@@ -69,7 +69,7 @@ class Pool:
     def out_of_time(self, budget: Budget) -> bool:
         """Whether the search is over or too little time is left to justify a schedule."""
         seconds = self.params.justifying_seconds * self.problem.operations
-        return budget.search_over or budget.clock.left < seconds
+        return budget.search_over or budget.search_left < seconds
 
     def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
         """Justify while the value improves; submit the result and return its value and starts."""
@@ -78,7 +78,7 @@ class Pool:
         for _ in range(self.params.passes):
             if self.out_of_time(budget):
                 break
-            justified = network.double_justified(start)
+            justified = network.double_justified(start, deadline=budget.deadline)
             reached = network.value(justified)
             if reached > value:
                 break

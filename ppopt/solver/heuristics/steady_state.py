@@ -107,12 +107,12 @@ class ShortRunUnrolling:
         if incumbent.value is None:
             incumbent.submit_orders(one_at_a_time(incumbent.problem.instance))
         share = self._params.share
-        result = self._solve(problem, share * budget.clock.left)
+        result = self._solve(problem, share * budget.search_left)
         if result.interrupted:
             raise KeyboardInterrupt
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
-            portion = Budget(incumbent, budget.clock, 2, 0, share * budget.clock.left)
+            portion = budget.turn(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
         return Outcome(exhausted=True)
 
@@ -127,7 +127,7 @@ def _unroll(incumbent: Incumbent, steady: SteadyStatePattern, budget: Budget) ->
         if schedule.fits_limits:
             incumbent.submit(schedule)
         else:
-            incumbent.submit_orders(repair(schedule, problem.instance, budget.clock.deadline))
+            incumbent.submit_orders(repair(schedule, problem.instance, budget.deadline.end))
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,10 @@ class WindowLNS:
         share = self._share(incumbent.problem) * (0.5 if alternative else 1.0)
         before, spent = incumbent.value, 0.0
         _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
-        pool.add(*self._searched(start, incumbent, portion := budget.part(share)))
+        pool.add(*self._searched(start, incumbent, portion := budget.portion(share)))
         spent += portion.spent
         if alternative and not budget.search_over:
-            self._searched(alternative, incumbent, portion := budget.part(share))
+            self._searched(alternative, incumbent, portion := budget.portion(share))
             spent += portion.spent
         fruitful = incumbent.value != before
         self._in_vain = 0 if fruitful else self._in_vain + 1

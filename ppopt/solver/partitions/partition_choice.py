@@ -98,8 +98,11 @@ class BoundedPartitions(Choice):
     @property
     def _counted(self) -> str:
         """Text on how the bounds count phases and different microbatches."""
-        phases = "; of phases, those on compute are counted"
-        smallest = "; every microbatch is counted as short, and as small, as the smallest"
+        phases = "; the bounds count phases on compute only"
+        smallest = (
+            "; but for the work of all, the bounds count every microbatch as short and as small as "
+            "the smallest"
+        )
         differ = len(set(self._base.factors)) > 1
         return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 
@@ -184,8 +187,8 @@ class PartitionChoice(BoundedPartitions):
         if search.infeasible and self._bounds is not None:
             return no_partition_fits(self._ticks, self._bounds)
         return (
-            f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages: {exclusion_text(search, space)}{self._counted}"
+            f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
+            f"stages need at least this long: {exclusion_text(search, space)}{self._counted}"
         )
 
     def _following(
@@ -198,20 +201,19 @@ class PartitionChoice(BoundedPartitions):
 
 
 def exclusion_text(search: SearchedConfigurations, space: PartitionSpace) -> str:
-    """Text on how all other partitions are excluded."""
+    """Text on why every partition needs as long as the bound."""
     searched, examined = search.searched, search.examined
-    alone = "the head, work, forced idle time and way out of one device together take as long"
+    one_device = "one device already needs this long"
     if space.limits is not None:
-        alone += ", or its memory is over the limit"
+        one_device += " or exceeds its memory"
     if not examined:
-        return f"in every one, {alone}"
-    end = "are proved to need as long" if search.closed else "have bounds as high, not all reached"
-    if examined == searched:
-        return f"in every one but the {searched} searched, {alone}; these {searched} {end}"
-    return (
-        f"in every one but {examined}, {alone}; of these {examined}, {searched} were searched, and "
-        f"subsets of their devices were followed: all {examined} {end}"
-    )
+        return f"in each of them, {one_device}"
+    proofs = f"a search proved it for {searched}"
+    if examined != searched:
+        proofs = f"for {examined}, a search ({searched}) or several devices together prove it"
+    if not search.closed:
+        proofs += ", and may still find a faster one"
+    return f"{proofs}; in each of the others, {one_device}"
 
 
 class PartitionOrder:

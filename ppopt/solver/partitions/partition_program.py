@@ -209,7 +209,7 @@ class PartitionProgram:
                         heappush(heap, (key, 0, (runs,), stage, middle))
                 continue
             if next(pops) % LOOK == 0:
-                self._check_time()
+                self.deadline.check()
             key, depth, path, first, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)
@@ -230,10 +230,6 @@ class PartitionProgram:
                 start = self._evenest_start(stage, ceiling)
                 best = start if best is None or start < best else best
         return None if best is None else self._trace(*best[1:], ceiling)
-
-    def _check_time(self) -> None:
-        if self.deadline.over:
-            raise TimeoutError
 
     # The states: positions after every device.
 
@@ -294,7 +290,7 @@ class PartitionProgram:
 
     def _positions_of(self, level: int) -> RunPositions:
         """Runs that a device may host, by the parts of all devices alone."""
-        self._check_time()
+        self.deadline.check()
         candidates = self._possible
         candidates = candidates.at(self._leaves_layers(level, candidates))
         return candidates.at(self._rest_fits(level, candidates))
@@ -302,13 +298,13 @@ class PartitionProgram:
     @cached_property
     def _possible(self) -> RunPositions:
         """Runs that any device may host, by the parts alone; sorted. Another query resumes."""
-        self._check_time()
+        self.deadline.check()
         for runs in self._remaining_runs:
             self._runs_so_far.append(self._fitting_positions(runs))
             self._num_runs += len(self._runs_so_far[-1].first)
             if self._num_runs > MAX_CHOICES:
                 raise ProgramTooLargeError
-            self._check_time()
+            self.deadline.check()
         return joined(self._runs_so_far)
 
     @cached_property
@@ -409,7 +405,7 @@ class PartitionProgram:
         self._unfinished[level, pace] = positions, bounds
         device = self.space.hosts[level]
         for low in range(len(bounds) * TOGETHER, positions.first.size, TOGETHER):
-            self._check_time()
+            self.deadline.check()
             hosted = self._hosted(level, positions.at(slice(low, low + TOGETHER)))
             bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling, pace))
         del self._unfinished[level, pace]
@@ -469,14 +465,14 @@ class PartitionProgram:
         """[first][second][middle]: minimum bound over all devices after a level."""
         levels = self._suffixes.setdefault(stage, [self._end()])
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
-            self._check_time()
+            self.deadline.check()
             weight = choices.bound.with_tail(stage.tail)
             indices = np.flatnonzero(weight <= self.ceiling)
             candidates = choices.positions.at(indices)
             ends = self._ends(candidates)
             levels.append(
                 min_by_position(
-                    candidates, weight[indices], levels[-1], ends, np.maximum, self._check_time
+                    candidates, weight[indices], levels[-1], ends, np.maximum, self.deadline.check
                 )
             )
         return levels[-1 - level]
@@ -491,7 +487,7 @@ class PartitionProgram:
         lengths, roots = self._first_stages[stage], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
-                self._check_time()
+                self.deadline.check()
             steps = self._steps((), counted, middle)
             roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
         return roots
@@ -546,7 +542,7 @@ class PartitionProgram:
         """Per level, [first][second][middle]: minimum sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
-            self._check_time()
+            self.deadline.check()
             candidates = self._within(level, stage, ceiling)
             squares = self._squares(level, candidates)
             levels.append(
@@ -556,7 +552,7 @@ class PartitionProgram:
                     levels[-1],
                     self._ends(candidates),
                     np.add,
-                    self._check_time,
+                    self.deadline.check,
                 )
             )
         return levels[::-1]

@@ -152,10 +152,10 @@ class PartitionRecomputeChoice(BoundedPartitions):
         space = self._space
         if search.infeasible and self._bounds is not None:
             reason = no_partition_fits(self._ticks, self._bounds)
-            return f"{reason}, whatever recomputes"
+            return f"{reason}, whichever layers recompute"
         return (
-            f"over all {space.size} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages and all choices of layers that recompute: "
+            f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
+            "stages, with any layers that recompute, need at least this long: "
             f"{exclusion_text(search, space)}{self._counted}"
         )
 
@@ -263,11 +263,11 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Time and saved memory of the options of a stage, in ticks."""
         front = self._stage_options.of(low, high)
         whole = activation_of(self._base.model.costed[low:high])
+        shortest, smallest = map(min, zip(*self._base.factors, strict=True))
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
-        times = [int(option.time * per_unit) for option in front]
-        return times, [
-            int((whole - option.stashed) * self._ticks.memory_per_unit) for option in front
-        ]
+        times = [int(option.time * per_unit * shortest) for option in front]
+        memory_per_unit = self._ticks.memory_per_unit * smallest
+        return times, [int((whole - option.stashed) * memory_per_unit) for option in front]
 
     def _stashed(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:
         """Microbatches, and activations of one stage, that fit while a backward runs."""

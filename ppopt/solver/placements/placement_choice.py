@@ -20,6 +20,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 PERTURBATION = 4
@@ -35,10 +36,13 @@ class PlacementChoice(Choice):
     name = "placement"
     argument = Argument.PLACEMENTS
 
-    def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError if placements cannot be searched."""
+    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
+        """Placements are enumerated until the deadline.
+
+        Raises NotApplicableError if they cannot be searched.
+        """
         self._problem = problem
-        self._space = PlacementSpace(problem)
+        self._space = PlacementSpace(problem, deadline)
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline with its stages on these devices."""
@@ -88,19 +92,19 @@ class PlacementChoice(Choice):
             return self._infeasible(search.known)
         if isinstance(self._space.listed, Partial):
             return (
-                f"over all {self._scope}: the work of all devices together, the stages that fit "
-                "on them, the stage of most work, or the way of one microbatch takes that long; "
+                f"all {self._scope} need at least this long, by the work of all devices together, "
+                "the stages that fit on them, the longest stage, or the latency of one microbatch; "
                 f"{search.searched} were searched"
             )
         num_open = sum(map(search.is_open, search.known.values()))
         text = (
-            f"over all {self._scope}: {search.ruled_out} are ruled out by bounds alone (memory for "
-            f"one microbatch, head, work and forced idle time of a device, one microbatch's way"
-            f"{', several devices together' if search.subsets_ruled_out else ''}), "
+            f"all {self._scope} need at least this long: {search.ruled_out} are excluded by their "
+            "bounds (memory for one microbatch, time of one device"
+            f"{' or of several' if search.subsets_ruled_out else ''}, latency of one microbatch), "
             f"{search.searched} were searched"
         )
         if num_open and not search.closed:
-            text += f"; {num_open} may still be better, none of them below the bound"
+            text += f"; {num_open} remain open"
         return text
 
     @property
@@ -108,11 +112,11 @@ class PlacementChoice(Choice):
         """Text on the number of placements."""
         space, listed = self._space, self._space.listed
         text = (
-            f"{space.size} placements of {space.num_stages} stages that use all "
+            f"{space.size:,} placements of {space.num_stages} stages that use all "
             f"{space.num_devices} devices"
         )
         if isinstance(listed, Complete) and len(listed.members) < space.size:
-            text += f", {len(listed.members)} once devices that are alike are exchanged"
+            text += f", {len(listed.members)} without exchanges of equal devices"
         if space.repartition_per_placement:
             text += ", each with its own balanced partition"
         return text
@@ -131,6 +135,6 @@ class PlacementChoice(Choice):
             needs.append((pipeline.ticks.memory(minimum), hosts))
         need, hosts = min(needs)
         return (
-            f"{text}; the least limit for every device that works for any is about "
-            f"{exact.plain(need)}, of placement {','.join(map(str, hosts))}"
+            f"{text}; the minimum feasible limit for all devices is about "
+            f"{exact.plain(need)}, with placement {','.join(map(str, hosts))}"
         )

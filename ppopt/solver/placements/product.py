@@ -40,7 +40,7 @@ class PlacementProduct(ProductChoice):
 
         Raises NotApplicableError if placements or the inner choice cannot be searched.
         """
-        self._space = PlacementSpace(problem)
+        self._space = PlacementSpace(problem, deadline)
         self._stages = self._space.num_stages
         listed = self._space.listed
         if isinstance(listed, Partial) or len(listed.members) > MAX_PLACEMENTS:
@@ -98,19 +98,20 @@ class PlacementProduct(ProductChoice):
         """Text of the argument behind the bound over all placements."""
         scope = (
             f"all {self._space.size} placements of {self._stages} stages that use all "
-            f"{self._space.num_devices} devices, {len(self.inner) + self._num_omitted} once "
-            "devices that are alike are exchanged, each with all its configurations"
+            f"{self._space.num_devices} devices ({len(self.inner) + self._num_omitted} without "
+            "exchanges of equal devices), each with all its configurations"
         )
         if search.infeasible:
             return f"none of {scope} fits the memory limits"
         if self._num_omitted:
             return (
-                f"over {scope}: {self._num_omitted} were not set up in time, and have the bound of "
-                f"all; of the others {search.searched} configurations were searched"
+                f"{scope}, need at least this long: {self._num_omitted} were not set up in time "
+                f"and have the bound of all; {search.searched} configurations were searched"
             )
         return (
-            f"over {scope}: every one but {search.examined} is ruled out by bounds of one device "
-            f"alone; of these {search.examined}, {search.searched} were searched"
+            f"{scope}, need at least this long: all configurations but {search.examined} are "
+            f"excluded by the time of one device; of these {search.examined}, {search.searched} "
+            "were searched"
         )
 
 

@@ -26,6 +26,7 @@ from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.solver.relaxation.delays import Delays
 
@@ -64,8 +65,11 @@ class RecomputeChoice(Choice):
     A key has the number of the option of every device, the fastest option first.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        """Raises NotApplicableError if they cannot be searched."""
+    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
+        """Options have the trivial bound after the deadline.
+
+        Raises NotApplicableError if they cannot be searched.
+        """
         pipeline = problem.pipeline
         fields = ("recompute", "offload")
         chosen = tuple(field for field in fields if getattr(pipeline, field) == "search")
@@ -79,7 +83,7 @@ class RecomputeChoice(Choice):
         for field in chosen:
             SPACES[field].check(problem)
         limited = pipeline.limits is not None
-        self._problem = problem
+        self._problem, self._deadline = problem, deadline
         self._choices = StageOptions(
             pipeline.model,
             limited=limited,
@@ -121,7 +125,9 @@ class RecomputeChoice(Choice):
 
     @cached_property
     def _bare(self) -> Pipeline:
-        return self._base.without_model()
+        """The stages at a factor of 1 on memory: see `without_model`."""
+        factors = self._base.microbatch_memory and 1
+        return replace(self._base, microbatch_memory=factors).without_model()
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
         """Pipeline with these options of some stages, by costs of stages, which is fast."""
@@ -130,6 +136,7 @@ class RecomputeChoice(Choice):
             chosen[stage] = self._fronts[stage][option_id]
         return replace(
             self._bare,
+            microbatch_memory=self._base.microbatch_memory,
             recompute_time=[option.time for option in chosen],
             kept=[option.stashed for option in chosen],
             recompute_memory=[option.peak - option.stashed for option in chosen],
@@ -153,19 +160,31 @@ class RecomputeChoice(Choice):
             )
         options = []
         for numbers in product(*(range(len(front)) for front in fronts)):
-            pipeline = self._of_stages(stages, numbers)
-            problem = replace(self._problem, pipeline=pipeline).reduced
-            if device_infeasible([Delays(problem.instance, 0)], device):
+            bound = self._bound_of(device, numbers)
+            if bound is None:
                 continue
-            routes = [Delays(problem.relaxed.instance, 0)]
-            bound = one_device_bound(routes, device, self._problem.objective).value
             chosen = [front[n] for front, n in zip(fronts, numbers, strict=True)]
             time, moving = (
                 sum(row, Fraction(0))
                 for row in zip(*(option[:2] for option in chosen), strict=True)
             )
-            options.append(DeviceOption(numbers, time, moving, pipeline.ticks.time(bound)))
+            options.append(DeviceOption(numbers, time, moving, bound))
         return sorted(options, key=lambda option: option[1:3])
+
+    def _bound_of(self, device: int, numbers: Sequence[int]) -> Fraction | None:
+        """Lower bound with these options of a device; None if one microbatch does not fit.
+
+        After the deadline, the trivial bound 0.
+        """
+        if self._deadline.over:
+            return Fraction(0)
+        pipeline = self._of_stages(self._base.hosted[0][device], numbers)
+        problem = replace(self._problem, pipeline=pipeline).reduced
+        if device_infeasible([Delays(problem.instance, 0)], device):
+            return None
+        routes = [Delays(problem.relaxed.instance, 0)]
+        bound = one_device_bound(routes, device, self._problem.objective).value
+        return pipeline.ticks.time(bound)
 
     @property
     def size(self) -> int:
@@ -256,21 +275,20 @@ class RecomputeChoice(Choice):
         """Text of the argument behind the bound over all assignments."""
         if self._none:
             return (
-                f"device {self._none[0]} has no memory for one microbatch, however many of its "
-                f"layers {self._does}"
+                f"device {self._none[0]} has no memory for one microbatch, whichever of its layers "
+                f"{self._does}"
             )
         scope = (
-            f"over all {self.size} choices of layers that {self._does} (those that take more "
-            "time and more memory than another left out)"
+            f"all {self.size:,} choices of layers that {self._does} (without those that need more "
+            "time and more memory than another) need at least this long"
         )
         if isinstance(self._listed, Partial):
             return (
-                f"{scope}: the head, work and forced idle time of one device, with its own choice "
-                f"of least bound and no {self._does} elsewhere, take that long; {search.searched} "
-                "were searched"
+                f"{scope}: one device already does, with its own best choice and no {self._does} "
+                f"elsewhere; {search.searched} were searched"
             )
         return (
-            f"{scope}: {search.ruled_out} are ruled out by head, work and forced idle time of a "
-            f"device alone{', or of several together' if search.subsets_ruled_out else ''}, "
+            f"{scope}: {search.ruled_out} are excluded by the time of one device"
+            f"{' or of several together' if search.subsets_ruled_out else ''}, "
             f"{search.searched} were searched"
         )

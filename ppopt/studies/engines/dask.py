@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from ppopt.errors import InputError
 from ppopt.solver.deadline import Deadline
 from ppopt.studies.engines.engine import STOPPED
-from ppopt.studies.job import version
-from ppopt.studies.task import Done, Work
+from ppopt.studies.solve_job import version
+from ppopt.studies.task import Done, TaskProtocol
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -101,7 +101,7 @@ class DaskEngine:
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
         self._next_look = Deadline.after(LOOK)
 
-    def submit(self, task_id: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task, under a key of everything that its result depends on."""
         digest = hashlib.sha256(task.identity.encode()).hexdigest()
         future = self._client.submit(
@@ -158,7 +158,7 @@ class DaskEngine:
         self._task_ids.clear()
 
 
-def _perform(task: Work) -> Done:
+def _perform(task: TaskProtocol) -> Done:
     """Run a task on a worker."""
     return task.perform()
 

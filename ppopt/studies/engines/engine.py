@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ppopt.studies.task import Done, Work
+from ppopt.studies.task import Done, TaskProtocol
 
 STOPPED = Done(interrupted=True)
 """Outcome of a task that was not started, or ended without a result."""
@@ -31,7 +31,7 @@ class Engine(Protocol):
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
 
-    def submit(self, task_id: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task."""
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
@@ -48,7 +48,7 @@ class DirectEngine:
     """Engine that performs a task in this process when `wait` is called."""
 
     def __init__(self) -> None:
-        self._tasks: deque[tuple[int, Work]] = deque()
+        self._tasks: deque[tuple[int, TaskProtocol]] = deque()
         self._stopped = False
 
     @property
@@ -66,7 +66,7 @@ class DirectEngine:
         """Number of tasks that it can accept now."""
         return 0 if self._stopped else 1 - self.busy
 
-    def submit(self, task_id: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task."""
         self._tasks.append((task_id, task))
 

@@ -16,7 +16,7 @@ from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.engines.worker import OUT_OF_MEMORY
-from ppopt.studies.task import Done, Work
+from ppopt.studies.task import Done, TaskProtocol
 
 AHEAD = 2
 """Maximum number of tasks of a process: one that runs and one that waits, so that it never
@@ -29,7 +29,7 @@ class _Assignment(NamedTuple):
     """A task assigned to a process."""
 
     task_id: int
-    task: Work
+    task: TaskProtocol
     tries: int
     """Number of earlier tries."""
 
@@ -91,7 +91,7 @@ class LocalEngine:
         """Number of processes."""
         return self._jobs
 
-    def submit(self, task_id: int, task: Work) -> None:
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Assign a task to the process with the fewest."""
         self._assign(_Assignment(task_id, task, 0))
 

@@ -34,9 +34,9 @@ def serve(descriptor: int) -> None:
 
 
 def _serve(link: Connection, pressed: list[int]) -> None:
-    from ppopt.studies.task import Work  # noqa: PLC0415  within the bound of memory
+    from ppopt.studies.task import TaskProtocol  # noqa: PLC0415  within the bound of memory
 
-    tasks: queue.SimpleQueue[Work] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[TaskProtocol] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, tasks), daemon=True).start()
     while not pressed:
         try:

@@ -22,12 +22,13 @@ from ppopt import (
 )
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.enumeration import Complete
+from ppopt.solver.choices.enumeration import Complete, Partial
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
 from tests.cli.cli_run import done, json_of
-from tests.clock import late, work_clock
+from tests.clock import late, stepping_clock, work_clock
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
 from tests.oracles.rechecked import assert_proved
@@ -189,7 +190,7 @@ def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
     result = solve(pipeline, placement="search")
     assert result.status is Status.INFEASIBLE
     assert "none of the 6 placements" in result.proof
-    assert "3, of placement 0,0,1" in result.proof
+    assert "3, with placement 0,0,1" in result.proof
 
 
 def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
@@ -286,3 +287,25 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
         assert placed.status is Status.OPTIMAL
         assert space.lower_bound <= placed.value
         assert space.configurations([hosts])[0].bound <= placed.value
+
+
+def test_too_many_placements_are_not_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 equal devices, 256 stages: too many placements, even up to exchanges of devices."""
+    pipeline = Pipeline(stages=64, chunks=4, batches=64)
+    space = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
+    monkeypatch.setattr(space, "representatives", lambda: pytest.fail("they were enumerated"))
+    assert space.listed == Partial()
+
+
+@pytest.mark.parametrize("readings", [1, 3, 10])
+def test_placements_are_enumerated_until_the_deadline(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven stages on seven devices that differ: 5040 placements, a reading for each."""
+    pipeline = Pipeline(stages=7, batches=2, device_speed=list(range(1, 8)))
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    clock = stepping_clock(monkeypatch, 1.0, readings)
+    assert PlacementSpace(problem, Deadline.after(1.0)).listed == Partial()
+    assert clock.readings <= readings + 1
+    result = solve(pipeline, placement="search", workers=1, time_limit=1)
+    assert result.schedule is not None and verify(result.schedule) == []

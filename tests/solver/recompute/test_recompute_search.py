@@ -11,10 +11,12 @@ import pytest
 from ppopt import InputError, Model, Objective, Pipeline, Result, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.recompute import recompute_choice
 from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
-from tests.clock import work_clock
+from tests.clock import stepping_clock, work_clock
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
@@ -137,7 +139,7 @@ def test_a_hint_may_recompute_other_layers_that_save_as_much(
         stages=2, batches=4, model=model, partition=partition, recompute="search", mem_limit=11
     )
     chosen = tuple(
-        replace(layer, recompute=place % 3 >= last) for place, layer in enumerate(model.layers)
+        replace(layer, recompute=index % 3 >= last) for index, layer in enumerate(model.layers)
     )
     hint = evaluate(
         replace(pipeline, model=replace(model, layers=chosen), partition=None, recompute=None),
@@ -159,3 +161,32 @@ def test_what_does_not_search_it_says_so() -> None:
     pipeline = Pipeline(**MODEL, recompute="search")
     with pytest.raises(InputError, match="recompute: "):
         evaluate(pipeline, "1f1b")
+
+
+@pytest.mark.parametrize("readings", [1, 2, 4, 7])
+def test_options_are_bounded_until_the_deadline(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every reading of the clock takes a part of the limit; the rest has the trivial bound."""
+    pipeline = Pipeline(**MODEL, recompute="search", mem_limit=24)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    full = RecomputeChoice(problem)
+    bounded = []
+    bound = recompute_choice.one_device_bound
+
+    def counted(*arguments: Any) -> Any:
+        bounded.append(arguments)
+        return bound(*arguments)
+
+    monkeypatch.setattr(recompute_choice, "one_device_bound", counted)
+    stepping_clock(monkeypatch, 1.0, readings)
+    cut = RecomputeChoice(problem, Deadline.after(1.0))
+    assert len(bounded) < readings
+    assert cut.lower_bound <= full.lower_bound
+    for device, options in enumerate(cut.devices):
+        own = {option.numbers: option.bound for option in full.devices[device]}
+        assert own.keys() <= {option.numbers for option in options}
+        assert all(option.bound <= own.get(option.numbers, option.bound) for option in options)
+    result = solve(pipeline, backward_kind="whole", workers=1, time_limit=1)
+    assert result.schedule is not None and verify(result.schedule) == []
+    assert result.schedule.fits_limits

@@ -1,10 +1,11 @@
 """Precedence in every schedule, and the work that a device must do between two operations.
 
 Three rules say that an operation starts after another one ends: the data flow, the order of
-microbatches (see `ppopt.rechecker.model`), and memory, by counting. If an operation waits for X by
-any chain of these rules, and Y waits for it, it runs between X and Y. Operations of one device run
-one after the other: the time from the end of X to the start of Y is at least their sum. Times are
-minimum times, alone or in a pair. This work replaces the device's own rules if they are left out.
+microbatches (see `ppopt.rechecker.feasibility_model`), and memory, by counting. If an operation
+waits for X by any chain of these rules, and Y waits for it, it runs between X and Y. Operations of
+one device run one after the other: the time from the end of X to the start of Y is at least their
+sum. Times are minimum times, alone or in a pair. This work replaces the device's own rules if they
+are left out.
 
 If a pipeline is too large for that, only the operations of a few devices are stated: the delay
 between their stages is the time of all stages between.

@@ -1,8 +1,8 @@
 """The rules of a schedule for CP-SAT: all rules of some devices, fewer of the others.
 
-Every constraint is a rule, or the work between two operations (`ppopt.rechecker.rules`), that every
-schedule below the bound obeys after its microbatches are renamed into order. So if there is no
-solution even without some rules of the other devices, there is no such schedule.
+Every constraint is a rule, or the work between two operations (`ppopt.rechecker.precedence`), that
+every schedule below the bound obeys after its microbatches are renamed into order. So if there is
+no solution even without some rules of the other devices, there is no such schedule.
 
 Microbatches in order. Take the operations of one kind and stage on one route. They have one length
 and do not overlap: rename them so that the k-th belongs to the k-th microbatch. A rule that says
@@ -22,7 +22,7 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
-from ppopt.rechecker.rules import Rules
+from ppopt.rechecker.precedence import Rules
 from ppopt.rechecker.step_operations_model import StepOperations, add_step_operations
 
 Pair = tuple[Op, Op]

@@ -21,7 +21,7 @@ from ppopt.schedule.operations import Operation
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
-from ppopt.verifier.measured import MEASURED, is_measured
+from ppopt.verifier.measured_steps import MEASURED, is_measured
 
 SAME_ORDER = "same order"
 """Strategy of the order of a measured step at the times of its pipeline."""

@@ -18,9 +18,9 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Setting, SettingScope, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
-from ppopt.studies.job import SolveJob, job_of
 from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
+from ppopt.studies.solve_job import SolveJob, job_of
 
 STRATEGY = "strategy"
 """Key of a sweep that is not a setting: `optimal`, or the name of a strategy."""

@@ -1,0 +1,119 @@
+"""Long loops of the search check their deadline: passes over operations, layers of states."""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import pytest
+
+from ppopt import Objective, Pipeline
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.schedule.list_scheduling import ListScheduler, one_at_a_time
+from ppopt.schedule.timing import schedule
+from ppopt.solver.deadline import LOOK, NO_DEADLINE, Deadline
+from ppopt.solver.dynamic_programming import states
+from ppopt.solver.dynamic_programming.classes import Classes
+from ppopt.solver.dynamic_programming.layered import LayeredDP
+from ppopt.solver.heuristics.annealing import anneal
+from ppopt.solver.heuristics.operation_network import PLACED, OperationNetwork
+from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from tests.clock import stepping_clock
+from tests.factories.searches import ended
+
+
+def split(pipeline: Pipeline) -> Problem:
+    return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+
+
+def test_a_loop_reads_the_clock_once_per_so_many_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stepping_clock(monkeypatch, 1.0, 1000)
+    deadline = Deadline.after(1.0)
+    before = clock.readings
+    assert list(deadline.each(range(10 * LOOK))) == list(range(10 * LOOK))
+    assert clock.readings == before + 10
+
+
+@pytest.mark.parametrize("readings", [1, 3])
+def test_a_loop_ends_at_the_deadline(readings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepping_clock(monkeypatch, 1.0, readings)
+    items: list[int] = []
+    with pytest.raises(TimeoutError):
+        items.extend(Deadline.after(1.0).each(range(100 * LOOK)))
+    assert len(items) == readings * LOOK - 1
+    assert list(NO_DEADLINE.each(range(LOOK))) == list(range(LOOK))
+
+
+@pytest.mark.parametrize("readings", [1, 2, 3])
+def test_a_pass_over_operations_ends_at_the_deadline(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two passes over 6144 operations: four readings of the clock."""
+    pipeline = Pipeline(stages=4, batches=512, mem_limit=4)
+    problem = split(pipeline)
+    orders = one_at_a_time(problem.instance)
+    assert orders is not None
+    network = OperationNetwork(problem)
+    assert PLACED < network.size < 2 * PLACED
+    start = network.starts(schedule(pipeline, orders, Objective.MAKESPAN))
+    stepping_clock(monkeypatch, 1.0, readings)
+    with pytest.raises(TimeoutError):
+        network.double_justified(start, deadline=Deadline.after(1.0))
+    monkeypatch.undo()
+    clock = stepping_clock(monkeypatch, 1.0, 100)
+    deadline = Deadline.after(1.0)
+    before = clock.readings
+    justified = network.double_justified(start, deadline=deadline)
+    assert clock.readings == before + 4
+    assert justified == network.double_justified(start)
+
+
+@pytest.mark.parametrize("readings", [1, 5, 20])
+def test_a_layer_that_is_not_ended_in_time_is_computed_later(
+    readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has changed nothing: the program has the same optimum."""
+    problem = split(
+        Pipeline(stages=3, batches=3, forward=(2, 1, 3), backward=4, weight=2, mem_limit=3)
+    )
+    every = frozenset(range(3))
+    subset = DeviceSubset(Delays(problem.instance), every)
+    monkeypatch.setattr(states, "WIDE", 1)
+    program, cut = LayeredDP(Classes(subset), 100), 0
+    while not program.ended:
+        layers, width = program.remaining_layers, program.width
+        stepping_clock(monkeypatch, 1.0, readings)
+        try:
+            program.advance(deadline=Deadline.after(1.0))
+        except TimeoutError:
+            cut += 1
+            assert (program.remaining_layers, program.width) == (layers, width)
+            program.advance()
+    assert cut > 0
+    assert program.lower_bound == ended(problem, tuple(every), 100).lower_bound
+
+
+def test_annealing_builds_no_schedule_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rules are then those it had."""
+    problem = split(Pipeline(stages=8, batches=64, p2p=1, mem_limit=8))
+    scheduler = ListScheduler(problem.instance)
+    rule = next(priority_rules(problem.instance))
+    first = scheduler.build(rule)
+    assert first is not None
+    clock = stepping_clock(monkeypatch, 1.0, 10)
+    value, best = anneal(
+        scheduler,
+        rule,
+        first.makespan,
+        Objective.MAKESPAN,
+        steps=20,
+        rng=Random(5),
+        report=lambda built: pytest.fail(f"{built} was built after the deadline"),
+        stop=lambda: False,
+        until=-inf,
+    )
+    assert (value, best) == (first.makespan, rule)
+    assert clock.readings >= 20
