@@ -211,12 +211,12 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
         ).attention(LLAMA_8B.attention, 4096)
         for on in (True, False)
     )
-    number = 32 * 2048**2 * 2 / 4
-    assert scores.stashed - flash.stashed == activation * number
+    elements = 32 * 2048**2 * 2 / 4
+    assert scores.stashed - flash.stashed == activation * elements
     work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
-    assert work[1] - work[0] == 0.5 * 2 * number * (128 + 128)
+    assert work[1] - work[0] == 0.5 * 2 * elements * (128 + 128)
     passes = [kernel.traffic for kernel in scores.forward if kernel.name.startswith("s")]
-    assert sum(passes) == pytest.approx(traffic * number)
+    assert sum(passes) == pytest.approx(traffic * elements)
 
 
 def test_dropout_keeps_a_byte_of_both_outputs() -> None:

@@ -209,8 +209,8 @@ def test_the_largest_schedules_are_a_small_image() -> None:
     assert len(text) < 300_000
     picture = ElementTree.fromstring(text)
     (image,) = picture.iter(f"{SVG}image")
-    place = {key: float(image.attrib[key]) for key in ("x", "width", "height")}
-    assert place == {"x": LEFT, "width": WIDTH - LEFT - RIGHT, "height": 640}
+    box = {key: float(image.attrib[key]) for key in ("x", "width", "height")}
+    assert box == {"x": LEFT, "width": WIDTH - LEFT - RIGHT, "height": 640}
     assert pixels(base64.b64decode(image.attrib["href"].split(",")[1])).shape == (
         64 * LINES,
         WIDTH - LEFT - RIGHT,

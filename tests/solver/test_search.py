@@ -108,10 +108,10 @@ def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
 
 def retimed(schedule: Schedule, pipeline: Pipeline) -> Schedule:
     """The same operations at the same times, on a pipeline of other ticks."""
-    here, there = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
+    own_scale, target_scale = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
     rows = []
     for row in schedule.rows():
-        times = [Fraction(time * there, here) for time in row[4:6]]
+        times = [Fraction(time * target_scale, own_scale) for time in row[4:6]]
         assert all(time.denominator == 1 for time in times)
         rows.append((*row[:4], *map(int, times)))
     return Schedule.from_rows(pipeline, rows)
@@ -263,7 +263,7 @@ def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
         problem = Problem(
             Pipeline(stages=4, batches=batches), Objective.MAKESPAN, BackwardKind.SPLIT
         )
-        seconds = [round_seconds(problem, number, RoundParams()) for number in range(3)]
+        seconds = [round_seconds(problem, round_index, RoundParams()) for round_index in range(3)]
         assert seconds == pytest.approx([first, 2 * first, 4 * first])
 
 

@@ -276,9 +276,9 @@ def test_strategies_that_take_too_long_are_named(monkeypatch: pytest.MonkeyPatch
     result = replace(solved(forward=[2, 3]), lower_bound=Fraction(0))
     every = baseline(result)
     monkeypatch.setattr(module, "LONGEST", 1e-3)
-    few = baseline(result)
+    limited = baseline(result)
     assert every.skipped == ()
-    assert few.skipped == ("zb-2p",)
+    assert limited.skipped == ("zb-2p",)
     monkeypatch.setattr(module, "LONGEST", 0.0)
     assert baseline(result) is None
 

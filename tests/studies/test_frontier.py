@@ -244,8 +244,8 @@ def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
     assert len(curve.points) > 1
     for point in curve.points:
         assert solve(pipeline, mem_limit=point.limit, time_limit=2400).value == point.result.value
-        less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=2400)
-        assert less.value is None or less.value > (point.result.value or 0)
+        tighter = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=2400)
+        assert tighter.value is None or tighter.value > (point.result.value or 0)
     assert solve(pipeline, time_limit=2400).value == curve.points[-1].result.value
 
 
@@ -255,10 +255,10 @@ def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> li
     search = frontier_search.ParetoSearch._search
 
     def note(
-        self: frontier_search.ParetoSearch, place: int, target: Fraction | None = None
+        self: frontier_search.ParetoSearch, index: int, target: Fraction | None = None
     ) -> None:
-        searched.append(self.curve.limits[place])
-        search(self, place, target)
+        searched.append(self.curve.limits[index])
+        search(self, index, target)
         after(len(searched))
 
     monkeypatch.setattr(frontier_search.ParetoSearch, "_search", note)
@@ -335,7 +335,9 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
     curve = frontier(pipeline, workers=1, backward_kind="split")
     assert (curve.status, curve.points) == (Status.INFEASIBLE, ())
-    assert curve.proof.startswith("all orders were searched, and none is within the")
+    assert curve.proof.startswith(
+        "all orders were searched, and none is within the pipeline's own limits"
+    )
     assert curve.proof.endswith("whose backwards are all split (--backward split)")
     proof = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
     assert "a limit for all devices must be at least 2" in proof
@@ -516,7 +518,7 @@ class TestCommand:
 
     def test_orders_are_refused_before_the_work(self, tmp_path: Path) -> None:
         ran = run(SMALL, "-o", tmp_path / "a.csv")
-        message = "error: -o: a frontier is no single order; write .html or .json\n"
+        message = "error: -o: cannot write a frontier as one order; use .html or .json\n"
         assert (ran.code, ran.out, ran.err) == (2, "", message)
 
     def test_infeasible(self, tmp_path: Path) -> None:

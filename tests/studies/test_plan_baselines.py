@@ -173,7 +173,7 @@ def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
 
 @pytest.mark.parametrize("limit", [None, 14, slow(9)])
 def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
-    layers = [{"forward": 1 + place % 3, "activation": 2, "static": 1} for place in range(7)]
+    layers = [{"forward": 1 + index % 3, "activation": 2, "static": 1} for index in range(7)]
     with work_clock(SHORT):
         plan = ppopt.plan(
             Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=6

@@ -324,15 +324,15 @@ def test_pairs_take_just_the_time_stated(costs: dict[str, Any], times: dict[int,
     rows = [row for row in schedule.rows() if row.pair != ALONE]
     ticks = schedule.pipeline.ticks
     assert {(row.stage, ticks.time(row.end - row.start)) for row in rows} == set(times.items())
-    for number, by in product({row.pair for row in rows}, (-1, 1)):
+    for pair_id, by in product({row.pair for row in rows}, (-1, 1)):
         altered = [
-            (*row[:5], row[5] + (by if row[7] == number else 0), *row[6:])
+            (*row[:5], row[5] + (by if row[7] == pair_id else 0), *row[6:])
             for row in table(schedule)
         ]
         violations = verify(Schedule.from_rows(schedule.pipeline, altered))
         assert {
             violation.ops[0] for violation in violations if violation.rule is Rule.DURATION
-        } == {row.op for row in rows if row.pair == number}
+        } == {row.op for row in rows if row.pair == pair_id}
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def model_of(space: PartitionSpace) -> ppopt.Model:
     rows = space.layers._replace(backward=(None,) * space.num_layers)._asdict()
     return ppopt.Model(
         [
-            ppopt.Layer(**dict(zip(rows, costs, strict=True)), output=3 * number % 5)
-            for number, costs in enumerate(zip(*rows.values(), strict=True))
+            ppopt.Layer(**dict(zip(rows, costs, strict=True)), output=3 * index % 5)
+            for index, costs in enumerate(zip(*rows.values(), strict=True))
         ]
     )
 
