@@ -318,7 +318,7 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
 
 @command()
 def strategies() -> int:
-    """List the baselines: published strategies, each with its rule and source."""
+    """List the published strategies, each with its rule and source."""
     import ppopt
 
     return _print_lines(ppopt.strategies())

@@ -159,7 +159,8 @@ def contradictions(runs: Mapping[str, RunFigures]) -> Iterator[str]:
             share = percent(first.measured_seconds / second.measured_seconds - 1)
             yield (
                 f"measured against predicted: {faster} is predicted faster than {slower}, and "
-                f"every step of it took longer (median {share}); `ppopt profile` reads times of a run"
+                f"every step of it took longer (median {share}); `ppopt profile` reads times of "
+                "a run"
             )
 
 
