@@ -64,8 +64,8 @@ placeholder="- {{name: block, count: 8, forward: 1, backward: 2}}"></textarea>
 <div class="group"><button type="button" id="find">find the best schedule</button>
 <button type="button" id="stop" hidden>stop</button><output id="progress" for="find"></output></div>
 <p id="app-message" class="bad" role="alert"></p>
-<p id="stale" class="bad" role="status" hidden>What is below is of other settings:
-mend the form first.</p>
+<p id="stale" class="bad" role="status" hidden>The charts show earlier settings.
+Fix the fields marked red.</p>
 <script type="application/json" id="examples">{embedded(examples())}</script>
 </form>"""
 

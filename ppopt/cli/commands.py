@@ -46,8 +46,8 @@ def _strategy_names(incomplete: str) -> list[str]:
 @command(
     hint=option(
         "FILE",
-        "Start from this schedule, .json or PyTorch's .csv, and report the improvement. Without "
-        "flags of a pipeline, the pipeline of the file is searched.",
+        "Start from this schedule, .json or PyTorch's .csv, and report the improvement. If no "
+        "pipeline flags are given, the pipeline stored in the file is used.",
         Heading.SEARCH,
     ),
     storage=option(
@@ -68,10 +68,10 @@ def solve(
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
-    It searches the order of operations. With the value `search`, --placement, --partition,
-    --recompute, --offload and --order (of microbatches) are chosen, too. Chunks and routes are as
-    given. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve --stages
-    4 --batches 8 --mem-limit -o best.html`.
+    The order of operations is searched. --placement, --partition, --recompute, --offload and
+    --order (of microbatches) are searched with it if their value is `search`. Chunks and routes
+    are as given; `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve
+    --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
@@ -85,7 +85,7 @@ def solve(
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     output.check_formats(settings, pipeline)
     if storage is not None and (hint or without):
-        raise InputError("storage: keeps searches without --hint and --without; leave them out")
+        raise InputError("storage: no searches with --hint or --without are stored; leave them out")
     interrupts.only_record()
     hand, other, not_stored = None, None, 0
     with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
@@ -100,7 +100,7 @@ def solve(
             )
         else:
             result, not_stored = _stored(settings, pipeline, storage, line.update)
-        line.update("hand strategies")
+        line.update("baselines")
         with suppress(KeyboardInterrupt), interrupts.heard():
             deadline = end_of_evaluation(result)
             hand = baseline(result, pipeline, deadline)
@@ -158,7 +158,7 @@ def _stored(
 def eval_(
     settings: Settings, *, strategy: str, jitter: str | None = None, details: bool = False
 ) -> int:
-    """Evaluate one hand strategy.
+    """Evaluate one baseline: a published strategy.
 
     Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
     A search of partition, recompute or offload prefers what stays within it.
@@ -228,13 +228,13 @@ def eval_(
     ),
     strategies=option(
         "LIST",
-        "Hand strategies to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
+        "Baselines to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
         Heading.STRATEGIES,
     ),
     current=CURRENT,
     details=flag(
-        "Print further tables: causes of idle time, memory of every device, throughput, layers of "
-        "every stage, and why strategies do not apply.",
+        "Print exact figures and further tables: causes of idle time, memory of every device, "
+        "throughput, layers of every stage, and why strategies do not apply.",
         Heading.OUTPUT,
     ),
 )
@@ -248,9 +248,9 @@ def compare(
     jitter: str | None = None,
     details: bool = False,
 ) -> int:
-    """Compare hand strategies with the best schedule found.
+    """Compare baselines with the best schedule found.
 
-    Every strategy has its own placement and number of chunks. The best schedule is searched for the
+    Every baseline has its own placement and number of chunks. The best schedule is searched for the
     placements of --placement, e.g. `linear,v`. Example: `ppopt compare --stages 4 --batches
     8 --mem-limit`.
     """
@@ -289,8 +289,8 @@ def compare(
 def frontier(settings: Settings, *, within: str | None = None, details: bool = False) -> int:
     """Show how much faster a step gets with more memory.
 
-    Finds every memory limit at which the best schedule changes, each with a bound, and compares
-    them with hand strategies. Placement, partition, recompute and offload are as given, or
+    Finds every memory limit at which the best schedule changes, each with a lower bound, and
+    compares them with baselines. Placement, partition, recompute and offload are as given, or
     `search`. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt frontier
     --stages 4 --batches 8 -o frontier.html`.
     """
@@ -318,7 +318,7 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
 
 @command()
 def strategies() -> int:
-    """List the hand strategies, each with its rule and source."""
+    """List the baselines: published strategies, each with its rule and source."""
     import ppopt
 
     return _print_lines(ppopt.strategies())

@@ -87,8 +87,7 @@ SHARED = {
     ),
     "within": option(
         "SHARE",
-        "Also report the least memory at which a step is at most this much slower than the best, "
-        "e.g. 1%.",
+        "Also report the minimum memory for a step within this slowdown, e.g. 1%.",
         Heading.SEARCH,
     ),
     "stages_from": option(

@@ -137,7 +137,7 @@ def check_formats(settings: Settings, pipeline: Pipeline) -> None:
 def refuse_orders(settings: Settings, what: str) -> None:
     """Raise InputError if a file of one order is asked for and there will be several."""
     if any(target.is_order for target in settings.output):
-        raise InputError(f"output: a {what} is no single order; write .html or .json")
+        raise InputError(f"output: cannot write a {what} as one order; use .html or .json")
 
 
 def show_comparison(
@@ -196,9 +196,9 @@ def _describe_comparison(
             report.skipped, "left out" if interrupted else "not applicable"
         )
     if interrupted:
-        yield f"{STOPPED}: strategies or searches may be missing"
+        yield f"{STOPPED}: baselines or searches may be missing"
     if not details:
-        yield "--details adds causes of idle time and the memory of every device"
+        yield "--details adds exact figures, causes of idle time and the memory of every device"
 
 
 def _describe_skipped(skipped: Sequence[tuple[str, str]], text: str) -> Iterator[str]:
@@ -320,17 +320,17 @@ def _violations(schedule: Schedule, found: Sequence[Violation]) -> Iterator[str]
     """What violations mean together."""
     if is_measured(schedule):
         untimed = sum(violation.rule in UNTIMED for violation in found)
-        rest = "no other is broken"
+        rest = "no other rule is violated"
         if untimed:
-            rest = f"{untimed} of the violations are no matter of times"
+            rest = f"{untimed} of the violations do not concern times"
         yield (
-            "a measured step, not a planned schedule: its operations took their own times, which "
-            f"break the rules of times; {rest}"
+            "a measured step, not a planned schedule: its measured times violate the rules on "
+            f"times; {rest}"
         )
     elif all(violation.rule is Rule.MEMORY for violation in found):
         yield (
-            "every other rule and every claimed figure holds; eval and compare report a limit, and "
-            "save schedules over it"
+            "every other rule and every claimed figure holds; eval and compare report a limit, but "
+            "do not enforce it"
         )
 
 
@@ -341,14 +341,14 @@ def _verified(schedule: Schedule, bound: Recheck | None) -> Iterator[str]:
     around = int((table.microbatch == ONCE).sum())
     more = f" and {around} around the microbatches" if around else ""
     more += f" and {moves} to the host and back" if moves else ""
-    yield f"verified, {len(schedule)} operations{more}, every rule and every claimed figure"
+    yield f"verified: {len(schedule)} operations{more}, every rule and every claimed figure"
     figures = ScheduleFigures.of(None, schedule.pipeline)
     yield from filter(None, [describe_partition(figures.partition, figures.layout)])
     stated = origin_json.number(schedule.origin.lower_bound)
     if bound is not None:
-        yield f"bound {stated} {bound.verdict}: {bound.reason}"
+        yield f"lower bound {stated} {bound.verdict}: {bound.reason}"
     elif stated is not None:
-        yield f"its bound {stated} is not proved again here; --bound does"
+        yield f"its lower bound {stated} was not checked; --bound checks it"
 
 
 def _files(

@@ -30,8 +30,8 @@ from ppopt.solver import interrupts
     recompute=option(
         "LIST",
         "Recompute modes to try: none, full (every decoder and mtp layer), search (chosen per "
-        "stage), layers (as the layers say). Default: layers if any layer recomputes; else none, "
-        "and with a memory limit also full and, but for Megatron-LM, search.",
+        "stage), layers (as the layers say). Default: layers if any layer sets recompute. "
+        "Otherwise none; with a memory limit also full and search (no search for Megatron-LM).",
         NAMED["recompute"].heading,
     ),
     strategies=option(

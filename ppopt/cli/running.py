@@ -65,7 +65,7 @@ def run(
 
     targets = writable(output or [])
     if any(target.is_order for target in targets):
-        raise InputError("output: a measured step is no order for PyTorch; write .json or .html")
+        raise InputError("output: cannot write a measured step as an order; use .json or .html")
     schedules = [valid_schedule(file) for file in files]
     for schedule in schedules:
         torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts

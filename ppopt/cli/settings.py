@@ -125,8 +125,8 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
     if slow:
         more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
         note(
-            f"note: overlap_times: {slow[0]}{more}: such a pair loses time; only strategies that "
-            "pair make it"
+            f"note: overlap_times: {slow[0]}{more}: overlapping this pair is slower than running "
+            "it sequentially; only overlap strategies use it"
         )
 
 

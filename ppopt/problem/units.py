@@ -155,7 +155,7 @@ def _carried(measure: str, numbers: Mapping[str, object]) -> Iterator[str]:
                 continue
             if parts[1] not in SCALES[measure]:
                 raise InputError(
-                    f"{name}: {_quoted(number)}: {_quoted(parts[1])} is no unit of {measure}; "
+                    f"{name}: {_quoted(number)}: {_quoted(parts[1])} is not a unit of {measure}; "
                     f"{suggestion(measure, parts[1])}"
                 )
             yield parts[1]

@@ -144,8 +144,8 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
             min_time = trip.in_any_order(factors) if any_order else trip.in_order(factors)
             if min_time >= claim.bound:
                 text = claim.pipeline.time_text(int(min_time))
-                why = f"the way of a microbatch from stage {stage} to the last one and back"
-                return device, f"{why}, or all work, and what device {device} has left take {text}"
+                work = f"the round trip of a microbatch from stage {stage}, or all its work"
+                return device, f"device {device} alone needs {text}: {work}, and its remaining work"
     return None
 
 

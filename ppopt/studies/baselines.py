@@ -12,7 +12,7 @@ but the user may.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -196,7 +196,9 @@ def _begin(
     _LOG.info("strategy %s", evaluation.name)
     try:
         if not has_open_choices(request.pipeline):
-            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
+            ends_itself = request.pipeline.order_is_open
+            with interrupts.recorded(inner=True) if ends_itself else nullcontext():
+                schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
             return evaluation._replace(schedule=schedule, seconds=turn.spent)
         search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
     except NotApplicableError as error:

@@ -22,8 +22,10 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.problem.sequence_lengths import Lengths
 from ppopt.solver import interrupts
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.choices.spaces import traits_of_any
@@ -92,12 +94,17 @@ class PlanArguments:
     runtime: str = "any"
     mem_limit: Any = None
     """Memory limit of every device; None: the memory of the GPU."""
+    order: str = GIVEN_ORDER
+    """Order of microbatches that differ, as `ppopt.Pipeline` reads it."""
     current: str | None = None
     """Strategy that the user runs today, perhaps with its chunks and recompute; None: 1F1B. It has
     the parallelism of the best combination."""
 
-    def space(self, model: DerivedModel) -> PlanSpace:
-        """Plan space of a combination."""
+    def space(self, model: DerivedModel, lengths: Lengths | None = None) -> PlanSpace:
+        """Plan space of a combination.
+
+        `lengths` are those of the documents of every microbatch; None: one sequence each.
+        """
         pipeline = model.pipeline
         layers = pipeline.model
         assert layers is not None
@@ -112,25 +119,43 @@ class PlanArguments:
             recompute=self.recompute or recompute,
             strategies=self.strategies or default_strategies(self.runtime),
             runtime=self.runtime,
-            fields=fields_of(pipeline) | {"mem_limit": limit},
+            fields=fields_of(pipeline) | {"mem_limit": limit} | self._microbatches(model, lengths),
         )
 
+    def _microbatches(self, model: DerivedModel, lengths: Lengths | None) -> dict[str, Any]:
+        """Fields of a pipeline that say how microbatches differ; none if they are equal."""
+        if lengths is None:
+            return {}
+        return {
+            "microbatch_tokens": lengths,
+            "attention_share": model.attention_share,
+            "reference_tokens": model.training.sequence,
+            "order": self.order,
+        }
+
     def spaces(
-        self, models: Mapping[Parallelism, DerivedModel], deadline: Deadline
+        self,
+        models: Mapping[Parallelism, DerivedModel],
+        deadline: Deadline,
+        lengths: Lengths | None = None,
     ) -> tuple[dict[Parallelism, BoundedSpace], dict[Parallelism, str]]:
         """Plan spaces of all combinations that have one, and the reasons of those that have none.
 
         After the deadline no further space is set up, except the first valid one.
         """
-        return set_up_until(deadline, models, lambda each: self._checked_space(models[each]))
 
-    def _checked_space(self, model: DerivedModel) -> BoundedSpace:
+        def checked(combination: Parallelism) -> BoundedSpace:
+            return self._checked_space(models[combination], lengths)
+
+        return set_up_until(deadline, models, checked)
+
+    def _checked_space(self, model: DerivedModel, lengths: Lengths | None) -> BoundedSpace:
         """Plan space of a combination with its quick bound.
 
         Raises NotApplicableError if no configuration is valid.
         """
         try:
-            space = self.space(model)
+            space = self.space(model, lengths)
         except InputError as error:
             if model.training.devices > 1:
                 raise
@@ -145,7 +170,7 @@ class PlanArguments:
                 problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
                 if not LAYER_WORK.applies(traits_of_any(problem)):
                     return BoundedSpace(space, Fraction(0))
-                return BoundedSpace(space, quick_bound(space, pipeline.limits))
+                return BoundedSpace(space, quick_bound(space, pipeline.limits, pipeline.factors))
         assert reason is not None
         raise reason
 
@@ -179,7 +204,7 @@ def plan_parallelism(
     )
     deadline = options.deadline if study is None else NO_DEADLINE
     models, skipped = space.models_until(deadline.share(DERIVING))
-    spaces, refused = choices.spaces(models, deadline)
+    spaces, refused = choices.spaces(models, deadline, space.microbatch_tokens)
     skipped |= refused
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")

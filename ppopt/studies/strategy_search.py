@@ -29,7 +29,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_decisions import choice_of
+from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
@@ -183,13 +183,13 @@ class StrategySearch(ConfigurationSearch):
     def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
         """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
 
-        The bounds hold for every schedule of a partition, also with whole backwards if the
-        strategy splits them.
+        The bounds hold for every schedule of a partition, in any order of the microbatches, also
+        with whole backwards if the strategy splits them.
         """
         try:
             with interrupts.heard():
                 if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
-                    self.choice.bounds = choice_of(self._problem, deadline)
+                    self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
                     self.bound(turn, self.state.value)
         except KeyboardInterrupt:
             self.interrupted = True

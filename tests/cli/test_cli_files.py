@@ -256,7 +256,7 @@ def shift(row: list[Any], ticks: int) -> None:
 class TestVerify:
     def test_verified(self, native: Path) -> None:
         ran = done("verify", native)
-        assert ran.out.startswith(f"{native}: verified, 96 operations")
+        assert ran.out.startswith(f"{native}: verified: 96 operations")
         assert ran.err == ""
         assert done("verify --quiet", native).out == ""
 

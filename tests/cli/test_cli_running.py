@@ -157,7 +157,7 @@ class TestRefused:
             ("run {native} --sleep fast", "'fast' is not a number"),
             ("run {native} --sleep 0", "give seconds per unit"),
             ("run {native} --steps 0", "--steps"),
-            ("run {native} -o a.csv", "a measured step is no order for PyTorch"),
+            ("run {native} -o a.csv", "cannot write a measured step as an order"),
             ("run {native} -o nowhere/a.json", "the folder nowhere does not exist"),
         ],
     )

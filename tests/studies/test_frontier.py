@@ -335,7 +335,9 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
     curve = frontier(pipeline, workers=1, backward_kind="split")
     assert (curve.status, curve.points) == (Status.INFEASIBLE, ())
-    assert curve.proof.startswith("all orders were searched, and none is within the")
+    assert curve.proof.startswith(
+        "all orders were searched, and none is within the pipeline's own limits"
+    )
     assert curve.proof.endswith("whose backwards are all split (--backward split)")
     proof = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
     assert "a limit for all devices must be at least 2" in proof
@@ -516,7 +518,7 @@ class TestCommand:
 
     def test_orders_are_refused_before_the_work(self, tmp_path: Path) -> None:
         ran = run(SMALL, "-o", tmp_path / "a.csv")
-        message = "error: -o: a frontier is no single order; write .html or .json\n"
+        message = "error: -o: cannot write a frontier as one order; use .html or .json\n"
         assert (ran.code, ran.out, ran.err) == (2, "", message)
 
     def test_infeasible(self, tmp_path: Path) -> None:
