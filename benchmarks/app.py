@@ -61,8 +61,8 @@ def redraw() -> None:
                 time.sleep(0.1)
             time.sleep(2)
             took = [
-                driver.execute_async_script(EDITED, str(batches + devices * (number % 2 + 1)))
-                for number in range(TRIES)
+                driver.execute_async_script(EDITED, str(batches + devices * (attempt % 2 + 1)))
+                for attempt in range(TRIES)
             ]
             print(f"| {devices} x {batches} | {statistics.median(took):.0f} | {max(took):.0f} |")
         driver.quit()

@@ -85,14 +85,14 @@ class Attempt(NamedTuple):
 def attempt(side: str, instance: Instance, limits: Limits, *, trace: bool = True) -> Attempt:
     """Run a side on an instance, in a fresh process; raises RuntimeError if the side does."""
     spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe(duplex=False)
-    process = spawn.Process(target=_work, args=(side, instance, limits, there), daemon=True)
+    receiver, sender = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_work, args=(side, instance, limits, sender), daemon=True)
     process.start()
-    there.close()
+    sender.close()
     began = time.monotonic()
     try:
-        alive = here.poll(2 * limits.seconds + PATIENCE)
-        figures = here.recv() if alive else None
+        alive = receiver.poll(2 * limits.seconds + PATIENCE)
+        figures = receiver.recv() if alive else None
     except EOFError:
         figures = None
     if figures is None:
@@ -208,7 +208,7 @@ def describe(heads: Iterable[Row]) -> str:
     """Heads as lines of Markdown."""
     return "\n".join(
         f"- {head['date']}, commit {head['commit']}; Python {head['python']}, "
-        + ", ".join(f"{name} {number}" for name, number in head["versions"].items())
+        + ", ".join(f"{name} {version}" for name, version in head["versions"].items())
         + f"; {head['processor']}, {head['cores']} cores, load at the start "
         + ", ".join(map(str, head["load"]))
         for head in heads

@@ -74,8 +74,8 @@ def solved(tree: Path, instance: suite.Instance, side: str, seconds: float, work
 def run(path: Path, trees: dict[str, Path], seconds: float, workers: int, every: int) -> None:
     """Solve what the record does not hold yet, of every n-th instance."""
     done = {(row.side, row.instance) for row in read(path)}
-    for number, instance in enumerate(list(suite.core())[::every]):
-        for side in sorted(trees, reverse=bool(number % 2)):
+    for index, instance in enumerate(list(suite.core())[::every]):
+        for side in sorted(trees, reverse=bool(index % 2)):
             if (side, instance.name) not in done:
                 row = solved(trees[side], instance, side, seconds, workers)
                 add_line(path, row._asdict())

@@ -257,7 +257,7 @@ def draw(seed: int) -> list[Mutation]:
     chance.shuffle(kinds)
     taken: set[tuple[str, int]] = set()
     drawn = []
-    for number, (package, kind) in enumerate(zip(packages, kinds, strict=True), 1):
+    for mutation_id, (package, kind) in enumerate(zip(packages, kinds, strict=True), 1):
         fresh = [
             candidate
             for candidate in _of_package(package, kind)
@@ -265,7 +265,7 @@ def draw(seed: int) -> list[Mutation]:
         ]
         for mutation in chance.sample(fresh, min(1 + SPARES, len(fresh))):
             taken.add((mutation.file, mutation.line))
-            drawn.append(mutation._replace(number=number))
+            drawn.append(mutation._replace(number=mutation_id))
     return drawn
 
 
@@ -277,8 +277,8 @@ def chosen(drawn: Sequence[Mutation]) -> Iterator[tuple[int, Mutation]]:
 
     Lines that are no longer in the checkout are passed over, and numbers of which none is left.
     """
-    for number in sorted({mutation.number for mutation in drawn}):
-        same = [mutation for mutation in drawn if mutation.number == number]
+    for mutation_id in sorted({mutation.number for mutation in drawn}):
+        same = [mutation for mutation in drawn if mutation.number == mutation_id]
         left = (
             (spare, mutation)
             for spare, mutation in enumerate(same)
@@ -440,7 +440,9 @@ def main() -> None:
         return
     drawn = [Mutation(**line) for line in read_lines(arguments.drawn)]
     if arguments.command == "run":
-        only = frozenset(int(number) for number in arguments.only.split(",") if number)
+        only = frozenset(
+            int(mutation_id) for mutation_id in arguments.only.split(",") if mutation_id
+        )
         run(drawn, arguments.output, arguments.tier, only)
         return
     print(heading("Mutation check of the tests"), "", sep="\n")

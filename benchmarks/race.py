@@ -33,8 +33,8 @@ Rows = dict[str, dict[str, Attempt]]
 
 def run(instances: Iterable[Instance], limits: Limits, record: Record) -> Iterator[Attempt]:
     """Both sides on every instance, the other one first each time."""
-    for place, instance in enumerate(instances):
-        for side in SIDES[:: -1 if place % 2 else 1]:
+    for index, instance in enumerate(instances):
+        for side in SIDES[:: -1 if index % 2 else 1]:
             if (side, instance.name, *limits) not in record.done:
                 yield _sized(attempt(side, instance, limits), instance)
 

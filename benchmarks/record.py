@@ -42,7 +42,7 @@ def head(*libraries: str) -> Row:
 def heading(title: str, *libraries: str) -> str:
     """Title, date, commit, versions and machine, as Markdown."""
     facts = head(*libraries)
-    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     load = ", ".join(f"{value:.1f}" for value in facts["load"])
     return "\n".join(
         (

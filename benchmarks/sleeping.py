@@ -163,9 +163,9 @@ def solved(pipeline: Pipeline, limit: object) -> Schedule:
 
 def measured(world: World, pipeline: Pipeline) -> Pipeline:
     """Measure a pipeline by a probing run: times of operations and of links."""
-    few = probe(4, pipeline.hosts[0])
+    probed = probe(4, pipeline.hosts[0])
     slept = replace(as_run(pipeline), batches=4, mem_limit=None)
-    schedule = timing.schedule(slept, few.orders)
+    schedule = timing.schedule(slept, probed.orders)
     (ran,) = execution.run(world, [schedule], SleepingModel(schedule, SECONDS), steps=3)
     costs = profile(ran.records).costs(round(SECONDS * 1e9))
     hosts = pipeline.hosts[0]

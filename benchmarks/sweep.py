@@ -58,7 +58,7 @@ def grid_of(rows: int) -> dict[str, list[Any]]:
         "mem_limit": limits,
     }
     batches = max(1, rows // 80 + bool(rows % 80))
-    return {"batches": [8 + number for number in range(batches)]} | axes
+    return {"batches": [8 + index for index in range(batches)]} | axes
 
 
 def rate(arguments: argparse.Namespace) -> None:
@@ -136,13 +136,15 @@ def overhead(arguments: argparse.Namespace) -> None:
         for name, options in engines.items():
             url = f"sqlite:///{folder}/{name}"
             _timed(2, f"{url}-warm.db", options)
-            less, more = (_timed(rows, f"{url}-{rows}.db", options) for rows in (short, long))
-            seconds, work = more[0] - less[0], more[1] - less[1]
+            shorter, longer = (_timed(rows, f"{url}-{rows}.db", options) for rows in (short, long))
+            seconds, work = longer[0] - shorter[0], longer[1] - shorter[1]
             own, spare = (
                 1000 * seconds_per_solve / (long - short)
                 for seconds_per_solve in (work, seconds - work / 2)
             )
-            print(f"| {name} | {long} | {more[0]:.2f}, {less[0]:.2f} | {own:.2f} | {spare:.2f} |")
+            print(
+                f"| {name} | {long} | {longer[0]:.2f}, {shorter[0]:.2f} | {own:.2f} | {spare:.2f} |"
+            )
 
 
 def _timed(rows: int, url: str, options: dict[str, Any]) -> tuple[float, float]:

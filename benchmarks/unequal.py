@@ -187,7 +187,7 @@ def example_text(example: Example, seconds: float) -> str:
         for layout, result in searched.items()
     ]
     rows += [f"| `{baseline.name}` | {_number(baseline.value)} | |" for baseline in fitting]
-    less = 1 - best.value / fitting[0].value
+    saving = 1 - best.value / fitting[0].value
     return "\n".join(
         (
             f"## {example.title}\n",
@@ -195,7 +195,7 @@ def example_text(example: Example, seconds: float) -> str:
             f"{_costs(example.pipeline)}\n",
             "| schedule | makespan | lower bound |\n|---|---|---|",
             *rows,
-            f"\nThe best schedule found takes {float(100 * less):.1f} % less time than "
+            f"\nThe best schedule found takes {float(100 * saving):.1f} % less time than "
             f"`{fitting[0].name}`, the best strategy within the limit.\n",
             f"![{fitting[0].name}](pictures/{example.picture('hand').name})\n",
             f"![best found](pictures/{example.picture('best').name})\n",
@@ -208,7 +208,7 @@ def short_text() -> Iterator[str]:
     for example in EXAMPLES:
         best, baseline = read_schedule(example.file)[0], baselines(example.pipeline)[0]
         value = best.pipeline.ticks.time(best.metrics.makespan_ticks)
-        less = float(100 * (1 - value / baseline.value))
+        saving = float(100 * (1 - value / baseline.value))
         (layout,) = (
             name
             for name, settings in LAYOUTS.items()
@@ -216,7 +216,7 @@ def short_text() -> Iterator[str]:
         )
         yield (
             f"| {example.title} | {_number(baseline.value)}, `{baseline.name}` "
-            f"| {_number(value)}, {layout} | {less:.1f} % |"
+            f"| {_number(value)}, {layout} | {saving:.1f} % |"
         )
 
 

@@ -130,7 +130,11 @@ def every() -> list[tuple[str, set[str], str]]:
 
 def places(errors: set[str], how: str) -> set[str]:
     """Where some of these exceptions are caught so, by file and function."""
-    return {place for place, caught_errors, way in every() if way == how and caught_errors & errors}
+    return {
+        location
+        for location, caught_errors, way in every()
+        if way == how and caught_errors & errors
+    }
 
 
 INPUT_ERRORS = subclasses("InputError")
@@ -191,9 +195,9 @@ def test_faults_are_a_conflict_only_if_all_are(
     kinds: tuple[type[InputError], ...], expected: type[InputError]
 ) -> None:
     faults = Faults()
-    for number, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         with faults.collected():
-            raise kind(str(number))
+            raise kind(str(index))
     with pytest.raises(InputError) as raised:
         faults.check()
     assert type(raised.value) is expected

@@ -20,7 +20,7 @@ def slow(*values: Any) -> Any:
 
 def first(fast: int, cases: Iterable[Any]) -> list[Any]:
     """Cases of one value each, of which all but the first few are slow."""
-    return [case if place < fast else slow(case) for place, case in enumerate(cases)]
+    return [case if index < fast else slow(case) for index, case in enumerate(cases)]
 
 
 def examples(count: int) -> settings:

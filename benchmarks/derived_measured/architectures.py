@@ -25,8 +25,10 @@ def _layers(name: str, hidden: int, vocabulary: int, decoder: Decoder, count: in
     return Architecture(name, hidden, vocabulary, (arch.Run("block", decoder, count),))
 
 
-def _experts(attention: GroupedQueryAttention, width: int, number: int, chosen: int) -> Decoder:
-    return Decoder(attention, Experts(width, number, chosen))
+def _experts(
+    attention: GroupedQueryAttention, width: int, num_experts: int, chosen: int
+) -> Decoder:
+    return Decoder(attention, Experts(width, num_experts, chosen))
 
 
 LLAMA_405B = _layers("Llama 3.1 405B", 16384, 128256, llama(16384, 128, 8, 53248), 126)

@@ -14,9 +14,9 @@ from benchmarks.derived_models import LLAMA_8B
 from benchmarks.record import table
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.gpus import gpu_named
-from ppopt.derivation.kernels import Bound, Kernel
+from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.layer_costs import ADAM, Costing
-from ppopt.derivation.layer_parts import Part
+from ppopt.derivation.layer_parts import LayerPart
 from ppopt.derivation.training import Training
 
 MODELS = {"llama-3.1-8b": LLAMA_8B, "qwen3-0.6b": QWEN3_06B, "qwen3-30b-a3b": QWEN3_30B}
@@ -93,7 +93,7 @@ def _training(row: Mapping[str, Any], architecture: Architecture) -> Training:
     )
 
 
-def _part(name: str, architecture: Architecture, costing: Costing) -> Part:
+def _part(name: str, architecture: Architecture, costing: Costing) -> LayerPart:
     """A part of a layer of an architecture on a rank."""
     rank, hidden, decoder = costing.rank, architecture.hidden, architecture.last
     match name:
@@ -110,7 +110,7 @@ def _part(name: str, architecture: Architecture, costing: Costing) -> Part:
 def optimizer_time(parameters: int) -> float:
     """Derived ms of Adam in FP32, without the norm of the gradients, which was not measured."""
     costing = Costing.of(Training(framework="torch"), gpu_named("h200"))
-    adam = Kernel("Adam", Bound.MEMORY, traffic=ADAM * parameters)
+    adam = Kernel("Adam", KernelBound.MEMORY, traffic=ADAM * parameters)
     return 1000 * costing.computed([adam])
 
 

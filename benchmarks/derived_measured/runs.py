@@ -164,7 +164,7 @@ def read_runs(*paths: Path) -> list[Run]:
     rows = [row for path in paths for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
     named = {str(row["ref"]).rpartition(" ")[2] for row in rows if "ref" in row}
     whole = (_whole(row) for row in rows if row.get("case") not in named)
-    return [_corrected(Run(number, row)) for number, row in enumerate(whole)]
+    return [_corrected(Run(index, row)) for index, row in enumerate(whole)]
 
 
 def _whole(row: Row) -> Row:

@@ -170,9 +170,11 @@ def _write_app_shots(driver: Any) -> None:
 def _small(shot: bytes) -> bytes:
     from PIL import Image  # noqa: PLC0415
 
-    few = Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, method=Image.Quantize.MEDIANCUT)
+    palette = (
+        Image.open(io.BytesIO(shot)).convert("RGB").quantize(200, method=Image.Quantize.MEDIANCUT)
+    )
     buffer = io.BytesIO()
-    few.save(buffer, "PNG", optimize=True)
+    palette.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 

@@ -64,8 +64,8 @@ placeholder="- {{name: block, count: 8, forward: 1, backward: 2}}"></textarea>
 <div class="group"><button type="button" id="find">find the best schedule</button>
 <button type="button" id="stop" hidden>stop</button><output id="progress" for="find"></output></div>
 <p id="app-message" class="bad" role="alert"></p>
-<p id="stale" class="bad" role="status" hidden>What is below is of other settings:
-mend the form first.</p>
+<p id="stale" class="bad" role="status" hidden>The charts show earlier settings.
+Fix the fields marked red.</p>
 <script type="application/json" id="examples">{embedded(examples())}</script>
 </form>"""
 
@@ -83,7 +83,7 @@ def _groups(settings: Iterable[Setting]) -> Iterator[str]:
 def _field(setting: Setting) -> str:
     """The field of a setting, with its meaning and a place for what is wrong with it."""
     name = setting.name
-    words = _LABELS.get(name, name.replace("_", " "))
+    text = _LABELS.get(name, name.replace("_", " "))
     about = f'id="field-{name}" name="{name}" aria-describedby="error-{name}"'
     if setting.choices and setting.shape is not Shape.PLACEMENT:
         choices = [str(choice) for choice in setting.choices]
@@ -94,7 +94,7 @@ def _field(setting: Setting) -> str:
         names = f' list="names-{name}"><datalist id="names-{name}">{_options(known)}</datalist'
         control = f"<input {about}{hint}{names if known else ''}>"
     title = escape(setting.described)
-    label = f'<label for="field-{name}" title="{title}">{escape(words)}</label>'
+    label = f'<label for="field-{name}" title="{title}">{escape(text)}</label>'
     return f"<div>{label}{control}{_error(name)}</div>"
 
 
@@ -109,16 +109,16 @@ def _model() -> str:
 def _cards() -> Iterator[str]:
     """A card of every hand strategy."""
     for name, strategy in registry().items():
-        words = escape(strategy.summary)
+        text = escape(strategy.summary)
         yield (
-            f'<label class="card" title="{words}"><input type="checkbox" value="{name}">'
-            f'<b>{name}</b> <span class="quiet">{words}</span><span class="reason"></span></label>'
+            f'<label class="card" title="{text}"><input type="checkbox" value="{name}">'
+            f'<b>{name}</b> <span class="quiet">{text}</span><span class="reason"></span></label>'
         )
 
 
 def _downloads() -> str:
     forms = {"html": "page", "json": "JSON", "csv": "CSV"}
-    return "".join(f'<a data-file="{form}" href="">{words}</a>' for form, words in forms.items())
+    return "".join(f'<a data-file="{form}" href="">{text}</a>' for form, text in forms.items())
 
 
 def _options(names: Iterable[str]) -> str:

@@ -46,8 +46,8 @@ def _strategy_names(incomplete: str) -> list[str]:
 @command(
     hint=option(
         "FILE",
-        "Start from this schedule, .json or PyTorch's .csv, and report the improvement. Without "
-        "flags of a pipeline, the pipeline of the file is searched.",
+        "Start from this schedule, .json or PyTorch's .csv, and report the improvement. If no "
+        "pipeline flags are given, the pipeline stored in the file is used.",
         Heading.SEARCH,
     ),
     storage=option(
@@ -68,10 +68,10 @@ def solve(
 ) -> int:
     """Find the best schedule, with a lower bound and a proof.
 
-    It searches the order of operations. With the value `search`, --placement, --partition,
-    --recompute, --offload and --order (of microbatches) are chosen, too. Chunks and routes are as
-    given. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve --stages
-    4 --batches 8 --mem-limit -o best.html`.
+    The order of operations is searched. --placement, --partition, --recompute, --offload and
+    --order (of microbatches) are searched with it if their value is `search`. Chunks and routes
+    are as given; `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve
+    --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.report.objects import of_result
@@ -85,10 +85,10 @@ def solve(
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
     output.check_formats(settings, pipeline)
     if storage is not None and (hint or without):
-        raise InputError("storage: keeps searches without --hint and --without; leave them out")
+        raise InputError("storage: no searches with --hint or --without are stored; leave them out")
     interrupts.only_record()
-    hand, other, not_stored = None, None, 0
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
+    best_baseline, elsewhere, not_stored = None, None, 0
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         if storage is None:
             result = search(
                 pipeline,
@@ -100,12 +100,12 @@ def solve(
             )
         else:
             result, not_stored = _stored(settings, pipeline, storage, line.update)
-        line.update("hand strategies")
+        line.update("baselines")
         with suppress(KeyboardInterrupt), interrupts.heard():
             deadline = end_of_evaluation(result)
-            hand = baseline(result, pipeline, deadline)
-            other = best_other_placement(pipeline, result, hand, deadline)
-    report = report_result(result, hand, other, stopped_early=result.interrupted)
+            best_baseline = baseline(result, pipeline, deadline)
+            elsewhere = best_other_placement(pipeline, result, best_baseline, deadline)
+    report = report_result(result, best_baseline, elsewhere, stopped_early=result.interrupted)
     code = output.show_result(
         settings, report, of_result, details=details, last=describe_next_step(report, pipeline)
     )
@@ -124,14 +124,14 @@ def _stored(
 
     options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
-        found = solve_stored(job_of(pipeline, options), storage, update, settings.began)
-    for reason in found.damaged:
+        stored = solve_stored(job_of(pipeline, options), storage, update, settings.began)
+    for reason in stored.damaged:
         note(f"note: {reason}; it was solved again")
-    if found.not_stored is not None:
-        note(f"error: {found.not_stored}")
-    elif found.cached and not (settings.quiet or settings.json):
+    if stored.not_stored is not None:
+        note(f"error: {stored.not_stored}")
+    elif stored.cached and not (settings.quiet or settings.json):
         note(f"note: the result was in {storage.path}, and is verified again")
-    return found.result, EXIT_INCOMPLETE if found.not_stored else 0
+    return stored.result, EXIT_INCOMPLETE if stored.not_stored else 0
 
 
 @command(
@@ -158,7 +158,7 @@ def _stored(
 def eval_(
     settings: Settings, *, strategy: str, jitter: str | None = None, details: bool = False
 ) -> int:
-    """Evaluate one hand strategy.
+    """Evaluate one baseline: a published strategy.
 
     Example: `ppopt eval zb-1p --stages 4 --batches 8`. A memory limit is reported, not enforced.
     A search of partition, recompute or offload prefers what stays within it.
@@ -188,7 +188,7 @@ def eval_(
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     pipeline, deviation = settings.pipeline(), _deviation(jitter)
-    with progress.shown(quiet=settings.quiet) as line:
+    with progress.live_line(quiet=settings.quiet) as line:
         line.update(f"strategy {strategy}")
         interrupts.only_record()
         choice = best_choice(
@@ -211,9 +211,9 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    found = choice if pipeline.partition == SEARCH else None
+    partition_choice = choice if pipeline.partition == SEARCH else None
     report = report_evaluation(
-        schedule, seconds, jitter=spread, choice=found, lowering=cheap_loss(schedule)
+        schedule, seconds, jitter=spread, choice=partition_choice, lowering=cheap_loss(schedule)
     )
     last = "\n".join([*note_overlaps([schedule]), unsearched_of_layers(pipeline)]).strip()
     return output.show_result(settings, report, of_evaluation, details=details, last=last)
@@ -228,13 +228,13 @@ def eval_(
     ),
     strategies=option(
         "LIST",
-        "Hand strategies to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
+        "Baselines to evaluate, e.g. 1f1b,zb-1p (default: all that apply).",
         Heading.STRATEGIES,
     ),
     current=CURRENT,
     details=flag(
-        "Print further tables: causes of idle time, memory of every device, throughput, layers of "
-        "every stage, and why strategies do not apply.",
+        "Print exact figures and further tables: causes of idle time, memory of every device, "
+        "throughput, layers of every stage, and why strategies do not apply.",
         Heading.OUTPUT,
     ),
 )
@@ -248,9 +248,9 @@ def compare(
     jitter: str | None = None,
     details: bool = False,
 ) -> int:
-    """Compare hand strategies with the best schedule found.
+    """Compare baselines with the best schedule found.
 
-    Every strategy has its own placement and number of chunks. The best schedule is searched for the
+    Every baseline has its own placement and number of chunks. The best schedule is searched for the
     placements of --placement, e.g. `linear,v`. Example: `ppopt compare --stages 4 --batches
     8 --mem-limit`.
     """
@@ -260,15 +260,15 @@ def compare(
     from ppopt.studies.compare import compare as compare_all
 
     output.refuse_orders(settings, "comparison")
-    pipeline, *others = settings.pipelines(placement)
+    pipeline, *other_pipelines = settings.pipelines(placement)
     chosen = _strategies(strategies)
     options, deviation = strategy_options(settings), _deviation(jitter)
     own_schedule = read_current(settings, current)
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         comparison = compare_all(
             pipeline,
-            also=others,
+            also=other_pipelines,
             strategies=chosen,
             current=own_schedule,
             options=options,
@@ -289,8 +289,8 @@ def compare(
 def frontier(settings: Settings, *, within: str | None = None, details: bool = False) -> int:
     """Show how much faster a step gets with more memory.
 
-    Finds every memory limit at which the best schedule changes, each with a bound, and compares
-    them with hand strategies. Placement, partition, recompute and offload are as given, or
+    Finds every memory limit at which the best schedule changes, each with a lower bound, and
+    compares them with baselines. Placement, partition, recompute and offload are as given, or
     `search`. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt frontier
     --stages 4 --batches 8 -o frontier.html`.
     """
@@ -304,21 +304,21 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     pipeline = settings.pipeline()
     options = strategy_options(settings)
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
-        found = explore(
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+        curve = explore(
             pipeline,
             options=options,
             **search_options(settings),
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_frontier(settings, report_frontier(found, near), details=details)
-    return code or exit_code(found.status)
+    code = output.show_frontier(settings, report_frontier(curve, near), details=details)
+    return code or exit_code(curve.status)
 
 
 @command()
 def strategies() -> int:
-    """List the hand strategies, each with its rule and source."""
+    """List the published strategies, each with its rule and source."""
     import ppopt
 
     return _print_lines(ppopt.strategies())
@@ -369,9 +369,9 @@ def schema(of: SchemaOf = SchemaOf.CONFIG) -> int:
     return 0
 
 
-def _print_lines(words: Mapping[str, str]) -> int:
-    width = max(map(len, words))
-    for name, line in words.items():
+def _print_lines(descriptions: Mapping[str, str]) -> int:
+    width = max(map(len, descriptions))
+    for name, line in descriptions.items():
         print(f"{name:<{width}}  {line}")
     return 0
 
@@ -400,18 +400,18 @@ def search_options(settings: Settings) -> dict[str, Any]:
 
     names = ("objective", "time_limit", "workers", "seed")
     kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
-    given = {name: settings.get(name) for name in names} | {"backward_kind": kind}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {name: settings.get(name) for name in names} | {"backward_kind": kind}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _strategies(words: str | None) -> list[str] | None:
+def _strategies(text: str | None) -> list[str] | None:
     """The hand strategies that are named; raises InputError on an unknown one."""
     from ppopt.strategies import resolve
 
-    if words is None:
+    if text is None:
         return None
     try:
-        return [resolve(name).name for name in names(words) or () if name != "optimal"]
+        return [resolve(name).name for name in names(text) or () if name != "optimal"]
     except InputError as error:
         raise InputError(f"strategies{str(error).removeprefix('strategy')}") from None
 

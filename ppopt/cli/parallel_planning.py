@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ppopt.studies.parallel_space import ParallelSpace
 
 NEEDED = ("gpu", "gpus", "global_batch")
-TAKEN = ("mem_limit", "link")
+TAKEN = ("mem_limit", "link", "order")
 """Settings of a pipeline that such a plan takes; all others are derived."""
 LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 """Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
@@ -40,6 +40,7 @@ def plan_over_parallelism(
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
     from ppopt.derivation.training import Training
+    from ppopt.problem.microbatches import GIVEN_ORDER
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
     from ppopt.studies.parallel_task import StudyOptions
@@ -74,10 +75,14 @@ def plan_over_parallelism(
         own = processes == [None] * len(processes)
         engine = None if own else stack.enter_context(engine_of(*processes))
         interrupts.only_record()
-        line = stack.enter_context(progress.shown(quiet=settings.quiet, limit=settings.seconds))
-        found = plan_parallelism(
+        line = stack.enter_context(progress.live_line(quiet=settings.quiet, limit=settings.seconds))
+        parallel_plan = plan_parallelism(
             space,
-            PlanArguments(mem_limit=settings.get("mem_limit"), **chosen),
+            PlanArguments(
+                mem_limit=settings.get("mem_limit"),
+                order=settings.get("order", GIVEN_ORDER),
+                **chosen,
+            ),
             time_limit=settings.seconds,
             workers=settings.get("workers", None if own else 1),
             seed=settings.get("seed", 0),
@@ -88,8 +93,8 @@ def plan_over_parallelism(
             if storage or study
             else None,
         )
-    code = output.show_parallel_plan(settings, found)
-    return code or _incomplete(found) or exit_code(found.status)
+    code = output.show_parallel_plan(settings, parallel_plan)
+    return code or _incomplete(parallel_plan) or exit_code(parallel_plan.status)
 
 
 def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
@@ -107,10 +112,10 @@ def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
     return dataclasses.replace(space, scale=fitted.scale)
 
 
-def _incomplete(found: ParallelPlan) -> int:
+def _incomplete(parallel_plan: ParallelPlan) -> int:
     """Note what is missing, and return the exit code for it; 0: nothing is."""
-    storage = found.storage
-    failed = any(row.failed is not None for row in found.rows)
+    storage = parallel_plan.storage
+    failed = any(row.failed is not None for row in parallel_plan.rows)
     if storage is not None:
         for reason in storage.damaged:
             note(f"note: searched again: {reason}")
@@ -122,14 +127,14 @@ def _incomplete(found: ParallelPlan) -> int:
 
 def _check(settings: Settings, derivation: Derivation) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
-    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Part
+    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, SettingScope
 
     for name in NEEDED:
         if name not in derivation:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
     for setting in SETTINGS:
-        derived = setting.part is Part.PIPELINE and setting.field not in TAKEN
+        derived = setting.scope is SettingScope.PIPELINE and setting.field not in TAKEN
         if derived and settings.get(setting.field) is not None:
             raise InputError(f"{setting.name}: --from config.json derives it; leave it out")
     for name in LEFT_OUT:

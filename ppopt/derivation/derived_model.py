@@ -13,7 +13,7 @@ from typing import Any
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.config_json import architecture_of, config_file, read_architecture
 from ppopt.derivation.gpus import Gpu, Precision, gpu_named
-from ppopt.derivation.layer_costs import AS_DERIVED, Costing, LayerCosts, Scale
+from ppopt.derivation.layer_costs import AS_DERIVED, Costing, DerivedLayer, Scale
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
@@ -74,7 +74,7 @@ class DerivedModel:
         return self.architecture.parameters
 
     @cached_property
-    def layers(self) -> tuple[LayerCosts, ...]:
+    def layers(self) -> tuple[DerivedLayer, ...]:
         """Costs of the layers in forward order, equal ones once."""
         return tuple(self.costing.layers(self.architecture))
 

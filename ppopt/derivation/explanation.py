@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ppopt.derivation.collectives import Collective
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.kernels import Kernel
-from ppopt.derivation.layer_costs import Costing, LayerCosts
-from ppopt.derivation.layer_parts import Part
+from ppopt.derivation.layer_costs import Costing, DerivedLayer
+from ppopt.derivation.layer_parts import LayerPart
 
 FLOPS, BYTES, MILLISECONDS = 1e-9, 1e-6, 1e3
 
@@ -45,7 +45,7 @@ def explain(model: DerivedModel) -> list[Item]:
     return [item for layer in model.layers for item in _layer(model.costing, layer)]
 
 
-def _layer(costing: Costing, layer: LayerCosts) -> Iterator[Item]:
+def _layer(costing: Costing, layer: DerivedLayer) -> Iterator[Item]:
     total = layer.forward + layer.backward
     for part in layer.parts:
         for kind, kernels, collectives in _kinds(costing, part):
@@ -64,7 +64,7 @@ _Row = tuple[str, str, float, float, float]
 
 
 def _kinds(
-    costing: Costing, part: Part
+    costing: Costing, part: LayerPart
 ) -> Iterator[tuple[str, tuple[Kernel, ...], tuple[Collective, ...]]]:
     exchange = part.collectives
     weight = part.weight + costing.accumulation(part)

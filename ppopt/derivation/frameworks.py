@@ -17,7 +17,7 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated
 
 
-class Passes(NamedTuple):
+class PassTraffic(NamedTuple):
     """Memory traffic of a memory-bound function, in elements or bytes per element of its unit."""
 
     forward: float
@@ -37,18 +37,18 @@ class Framework(NamedTuple):
     """Seconds in which the CPU launches a kernel."""
     split: float
     """Time of the kernels of B and of W as separate operations, relative to those of BW."""
-    norm: Passes
+    norm: PassTraffic
     """Per element of the vectors of tokens."""
-    residual: Passes
-    rotary: Passes
+    residual: PassTraffic
+    rotary: PassTraffic
     """Per element of queries and keys."""
-    gated: Passes
+    gated: PassTraffic
     """The activation function and its product with the other half, per element of the product."""
-    plain: Passes
+    plain: PassTraffic
     """The activation function of a network without a gate."""
-    merge: Passes
+    merge: PassTraffic
     """Copies between the layouts of tokens and of heads, per element of attention's output."""
-    loss: Passes
+    loss: PassTraffic
     """The loss, per logit, in bytes; `stashed` in bytes, too."""
     accumulated: float
     """Memory traffic per parameter to add its gradient to earlier microbatches, in bytes."""
@@ -62,13 +62,13 @@ class Framework(NamedTuple):
 FUSED = Framework(
     launch=6e-6,
     split=1.05,
-    norm=Passes(2, 4, 1, 2, stashed=1),
-    residual=Passes(3, 1, stashed=1),
-    rotary=Passes(2, 2),
-    gated=Passes(3, 5, stashed=1),
-    plain=Passes(2, 3, stashed=1),
-    merge=Passes(0, 0, 0, 0),
-    loss=Passes(24, 14, 6, 3, stashed=2),
+    norm=PassTraffic(2, 4, 1, 2, stashed=1),
+    residual=PassTraffic(3, 1, stashed=1),
+    rotary=PassTraffic(2, 2),
+    gated=PassTraffic(3, 5, stashed=1),
+    plain=PassTraffic(2, 3, stashed=1),
+    merge=PassTraffic(0, 0, 0, 0),
+    loss=PassTraffic(24, 14, 6, 3, stashed=2),
     accumulated=8,
     parameter=2,
     gradient=4,
@@ -77,13 +77,13 @@ FUSED = Framework(
 EAGER = Framework(
     launch=18e-6,
     split=1.04,
-    norm=Passes(2, 4, 1.25, 5, stashed=1, weight=2),
-    residual=Passes(3, 3, stashed=1),
-    rotary=Passes(9, 10, 7, 8, stashed=1),
-    gated=Passes(5, 13, 2, 6, stashed=2),
-    plain=Passes(2, 3, stashed=1),
-    merge=Passes(2, 5, 1, 4, stashed=1),
-    loss=Passes(18, 18, 3, 3, stashed=4),
+    norm=PassTraffic(2, 4, 1.25, 5, stashed=1, weight=2),
+    residual=PassTraffic(3, 3, stashed=1),
+    rotary=PassTraffic(9, 10, 7, 8, stashed=1),
+    gated=PassTraffic(5, 13, 2, 6, stashed=2),
+    plain=PassTraffic(2, 3, stashed=1),
+    merge=PassTraffic(2, 5, 1, 4, stashed=1),
+    loss=PassTraffic(18, 18, 3, 3, stashed=4),
     accumulated=6,
     parameter=4,
     gradient=4,
@@ -95,7 +95,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torch-compile": FUSED._replace(
         launch=10e-6,
         split=1.04,
-        loss=Passes(12, 10, 3, 2, stashed=2),
+        loss=PassTraffic(12, 10, 3, 2, stashed=2),
         accumulated=6,
         parameter=4,
         gradient=4,

@@ -133,7 +133,7 @@ class Basis(StrEnum):
     """The user's own file."""
 
 
-class Origin(NamedTuple):
+class ValueSource(NamedTuple):
     """The origin of a value."""
 
     basis: Basis
@@ -150,7 +150,7 @@ class Gpu:
     """
 
     name: str
-    origins: Mapping[str, Origin] = field(hash=False, repr=False)
+    origins: Mapping[str, ValueSource] = field(hash=False, repr=False)
     """Origin of every value that is not None, by the name of its field."""
 
     bf16: FlopsPerSecond
@@ -209,7 +209,7 @@ class _Sourced(NamedTuple):
     """A value and its origin."""
 
     value: Any
-    origin: Origin
+    origin: ValueSource
 
 
 Record: TypeAlias = Mapping[str, Any]
@@ -333,7 +333,7 @@ def _values(records: Sequence[Record]) -> dict[str, _Sourced]:
             values = {key: value for key, value in values.items() if key not in PEAKS}
         for key, measure in _measures().items():
             if key in record:
-                origin = Origin(Basis(record["basis"]), record["source"])
+                origin = ValueSource(Basis(record["basis"]), record["source"])
                 values[key] = _Sourced(measure.read(record[key], key), origin)
     return values
 
@@ -343,4 +343,4 @@ def _inherited(value: _Sourced, base: str) -> _Sourced:
     basis, source = value.origin
     if basis is Basis.ASSUMED:
         return value
-    return _Sourced(value.value, Origin(Basis.ASSUMED, f"as {base}: {source}"))
+    return _Sourced(value.value, ValueSource(Basis.ASSUMED, f"as {base}: {source}"))

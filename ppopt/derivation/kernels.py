@@ -17,7 +17,7 @@ BLOCK = 128
 """Queries that one thread block of FlashAttention computes (arXiv 2307.08691)."""
 
 
-class Bound(StrEnum):
+class KernelBound(StrEnum):
     """What limits the speed of a kernel."""
 
     PRODUCT = "product"
@@ -34,7 +34,7 @@ class Kernel(NamedTuple):
     """A kernel, or several in a row that are equal in everything that costs time."""
 
     name: str
-    bound: Bound
+    bound: KernelBound
     flops: float = 0.0
     traffic: float = 0.0
     """Bytes read and written."""
@@ -48,18 +48,18 @@ class Kernel(NamedTuple):
     def seconds(self, gpu: Gpu, precision: Precision) -> float:
         """Time on a GPU, in seconds."""
         moving = self.traffic / (gpu.memory_speed * gpu.memory_efficiency)
-        if self.bound is Bound.MEMORY:
+        if self.bound is KernelBound.MEMORY:
             return self.launches * gpu.kernel_time + moving
         return max(self.launches * gpu.kernel_time, moving, self._computing(gpu, precision))
 
     def _computing(self, gpu: Gpu, precision: Precision) -> float:
-        if self.bound in (Bound.PRODUCT, Bound.GROUPED):
-            grouped = self.bound is Bound.GROUPED
+        if self.bound in (KernelBound.PRODUCT, KernelBound.GROUPED):
+            grouped = self.bound is KernelBound.GROUPED
             share = gpu.grouped_efficiency if grouped else gpu.matrix_efficiency
             work = self.flops + self.launches * gpu.matrix_overhead
             peak = gpu.bf16 if self.in_bf16 else gpu.peak(precision)
             return work / (peak * share)
-        forward = self.bound is Bound.ATTENTION
+        forward = self.bound is KernelBound.ATTENTION
         share = gpu.attention_efficiency if forward else gpu.attention_backward_efficiency
         return self.flops * (1 + gpu.attention_blocks / self.blocks) / (gpu.bf16 * share)
 

@@ -33,9 +33,9 @@ from ppopt.derivation.architecture import (
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.kernels import Bound, Kernel
+from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.kernels import seconds as kernel_seconds
-from ppopt.derivation.layer_parts import ELEMENT, LOGIT, Part, Rank
+from ppopt.derivation.layer_parts import ELEMENT, LOGIT, LayerPart, Rank
 from ppopt.derivation.training import Frozen, Training
 from ppopt.problem.layer_settings import DECODER
 
@@ -79,7 +79,7 @@ NO_STEP_COSTS = StepCosts()
 
 
 @dataclass(frozen=True)
-class LayerCosts:
+class DerivedLayer:
     """A layer of a model file: times in ms, memory in MiB."""
 
     name: str
@@ -106,7 +106,7 @@ class LayerCosts:
     frozen: bool = False
     flops: float = 0
     """FLOPs of F and BW of a microbatch, of all ranks; not in the file, their sum is."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LayerPart, ...] = ()
 
 
 class Scale(NamedTuple):
@@ -146,7 +146,7 @@ class Costing:
         """GPUs of a node."""
         return self.rank.node
 
-    def layers(self, architecture: Architecture) -> list[LayerCosts]:
+    def layers(self, architecture: Architecture) -> list[DerivedLayer]:
         """Costs of an architecture's encoder, embedding, decoder layers, predictions and head."""
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
@@ -156,7 +156,7 @@ class Costing:
         embedding = self.embedding(hidden, vocabulary)
         return [*encoder, embedding, *runs, self.head(hidden, vocabulary, tied=architecture.tied)]
 
-    def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> LayerCosts:
+    def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> DerivedLayer:
         """Equal layers of a part of the model."""
         frozen, rank = part in self.training.freeze, self.rank
         return self.layer(
@@ -169,7 +169,7 @@ class Costing:
             frozen=frozen,
         )
 
-    def prediction(self, architecture: Architecture) -> LayerCosts:
+    def prediction(self, architecture: Architecture) -> DerivedLayer:
         """Modules that predict further tokens."""
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
@@ -188,7 +188,7 @@ class Costing:
             frozen=frozen,
         )
 
-    def head(self, hidden: int, vocabulary: int, *, tied: bool = False) -> LayerCosts:
+    def head(self, hidden: int, vocabulary: int, *, tied: bool = False) -> DerivedLayer:
         """The output matrix with its loss.
 
         The matrix that is `tied` to the embedding is stored once on a single stage. The first and
@@ -219,14 +219,14 @@ class Costing:
         """FLOPs per token and parameter of a matrix in F and BW: a frozen one has none for W."""
         return 4 if frozen or self.training.lora else 6
 
-    def embedding(self, hidden: int, vocabulary: int) -> LayerCosts:
+    def embedding(self, hidden: int, vocabulary: int) -> DerivedLayer:
         """The table of word vectors; its inputs are numbers, so it has no B."""
         training = self.training
         frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
         part = self.rank.embedding(hidden, vocabulary, frozen=frozen)
         return self.layer("embedding", [part], role="embedding", hidden=hidden, frozen=frozen)
 
-    def encoder(self, encoder: Encoder, hidden: int) -> list[LayerCosts]:
+    def encoder(self, encoder: Encoder, hidden: int) -> list[DerivedLayer]:
         """Layers of an encoder of images, each image a sequence of its own, and its projections.
 
         Every layer passes on data that the embedding after it does not read, so that its output
@@ -259,7 +259,7 @@ class Costing:
         attention = 3 * decoder.attention.scores(self.rank.sequence)
         return self.matrix_flops(frozen) * passed + attention
 
-    def projections(self, encoder: Encoder, hidden: int) -> LayerCosts:
+    def projections(self, encoder: Encoder, hidden: int) -> DerivedLayer:
         """The matrices behind an encoder, over the tokens of its images."""
         frozen = Frozen.ENCODER in self.training.freeze
         rank = replace(self.rank, sequence=encoder.tokens)
@@ -276,7 +276,7 @@ class Costing:
     def layer(
         self,
         name: str,
-        parts: Sequence[Part],
+        parts: Sequence[LayerPart],
         count: int = 1,
         *,
         role: str = DECODER,
@@ -285,7 +285,7 @@ class Costing:
         logits: int = 0,
         flops: float = 0,
         frozen: bool = False,
-    ) -> LayerCosts:
+    ) -> DerivedLayer:
         """Costs of a layer with some parts.
 
         `gradients` are elements per token alive at once in the backward, `logits` those of the loss
@@ -298,7 +298,7 @@ class Costing:
         activation = _mib(sum(part.stashed for part in parts))
         communication = self.communication(parts)
         times = self.computing(parts) + communication
-        return LayerCosts(
+        return DerivedLayer(
             *(name, role, count),
             **Times(*map(_rounded, times))._asdict(),
             communication=Times(*(round(time, 3) for time in communication)),
@@ -325,17 +325,17 @@ class Costing:
             seconds = gpu.network_latency + size * MIB / bandwidth
         return _rounded(1000 * self.scale.communication * seconds)
 
-    def computing(self, parts: Iterable[Part]) -> Times:
+    def computing(self, parts: Iterable[LayerPart]) -> Times:
         """Time of kernels."""
         return sum(map(self._computing, parts), Times())
 
-    def communication(self, parts: Iterable[Part]) -> Times:
+    def communication(self, parts: Iterable[LayerPart]) -> Times:
         """Exposed time of collectives."""
         collectives = (part.collectives for part in parts)
         times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
         return sum(times, Times())
 
-    def _computing(self, part: Part) -> Times:
+    def _computing(self, part: LayerPart) -> Times:
         accumulate = self.accumulation(part)
         both = part.input + part.weight
         kinds = (part.forward, part.input, part.weight + accumulate, both + accumulate)
@@ -344,7 +344,7 @@ class Costing:
         split = self.split(part)
         return times._replace(input=split * times.input, weight=split * times.weight)
 
-    def split(self, part: Part) -> float:
+    def split(self, part: LayerPart) -> float:
         """Factor on the time of the kernels of B and of W as separate operations."""
         return self.training.style.split if part.input and part.weight else 1.0
 
@@ -353,7 +353,7 @@ class Costing:
         launch = self.training.style.launch
         return kernel_seconds(kernels, self.gpu, self.training.precision, launch)
 
-    def accumulation(self, part: Part) -> tuple[Kernel, ...]:
+    def accumulation(self, part: LayerPart) -> tuple[Kernel, ...]:
         """Addition of the gradients to those of earlier microbatches."""
         trained = part.adapters
         if part.trained:
@@ -361,14 +361,14 @@ class Costing:
         if not part.weight or not trained:
             return ()
         traffic = self.training.style.accumulated * trained
-        return (Kernel("gradient accumulation", Bound.MEMORY, traffic=traffic),)
+        return (Kernel("gradient accumulation", KernelBound.MEMORY, traffic=traffic),)
 
     def exposed(self, collectives: Iterable[Collective]) -> float:
         """Exposed seconds of collectives."""
         factors = self.scale._asdict()
         return sum(each.exposed(self.gpu, self.node, **factors) for each in collectives)
 
-    def _static_bytes(self, part: Part) -> float:
+    def _static_bytes(self, part: LayerPart) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
         data, experts = self.training.data_group, self.training.expert_data_group
         return (
@@ -385,7 +385,7 @@ class Costing:
             return parameters * style.parameter / shards[0]
         return parameters * sum(size / shard for size, shard in zip(sizes, shards, strict=True))
 
-    def step(self, parts: Sequence[Part]) -> StepCosts:
+    def step(self, parts: Sequence[LayerPart]) -> StepCosts:
         """Costs of a layer's trained parameters once in a step."""
         gradient, zero = self.training.style.gradient, self.training.zero
         trained = self._sharded(parts, frozen=False)
@@ -403,7 +403,7 @@ class Costing:
             optimizer=_optional(self.scale.compute * seconds),
         )
 
-    def _sharded(self, parts: Sequence[Part], *, frozen: bool) -> list[tuple[float, Group]]:
+    def _sharded(self, parts: Sequence[LayerPart], *, frozen: bool) -> list[tuple[float, Group]]:
         """Parameters on a rank, those that are not trained included or not, by their group."""
         counted = [part for part in parts if frozen or part.trained]
         dense = sum(part.parameters for part in counted) + sum(part.adapters for part in parts)
@@ -424,7 +424,7 @@ class Costing:
             return 0.0
         shard = parameters / (group.ranks if self.training.zero else 1)
         traffic = (ADAM + NORM) * shard + self.training.style.gradient * parameters
-        return self.computed([Kernel("optimizer", Bound.MEMORY, traffic=traffic)])
+        return self.computed([Kernel("optimizer", KernelBound.MEMORY, traffic=traffic)])
 
 
 def _gradients(decoder: Decoder, hidden: int) -> float:

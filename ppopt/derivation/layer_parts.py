@@ -36,9 +36,9 @@ from ppopt.derivation.architecture import (
     parameters_of,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
-from ppopt.derivation.frameworks import Framework, Passes
+from ppopt.derivation.frameworks import Framework, PassTraffic
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.kernels import BLOCK, Bound, Kernel
+from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
 from ppopt.derivation.training import ContextType, Dispatcher, Training
 
 ELEMENT = 2
@@ -97,7 +97,7 @@ NO_COLLECTIVES = PerKind()
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerPart:
     """A part of a layer: an attention, a feed-forward network, a norm."""
 
     name: str
@@ -120,7 +120,7 @@ class Part:
     shared: float = 0.0
     """Parameters of another layer to whose gradient it adds."""
 
-    def __add__(self, addend: Part) -> Part:
+    def __add__(self, addend: LayerPart) -> LayerPart:
         """Both as one part, by the name of the first."""
         own = {"name", "trained"}
         summed = (entry.name for entry in fields(self) if entry.name not in own)
@@ -161,7 +161,7 @@ class Rank:
         ranks = self.training.tensor if self.training.sequence_parallel else 1
         return self.tokens / ranks
 
-    def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[Part]:
+    def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[LayerPart]:
         """Parts of a decoder layer."""
         return [
             self.norm(hidden, decoder.norms, frozen=frozen),
@@ -170,12 +170,12 @@ class Rank:
             self.residual(hidden),
         ]
 
-    def norm(self, hidden: int, count: int = 1, *, frozen: bool = False) -> Part:
+    def norm(self, hidden: int, count: int = 1, *, frozen: bool = False) -> LayerPart:
         """Norms of the vectors of a rank's tokens; their output is the input of matrices."""
         size = self.local_tokens * hidden
         return self._pointwise("norm", self._input(self.style.norm, frozen), size, count)
 
-    def _input(self, passes: Passes, frozen: bool) -> Passes:
+    def _input(self, passes: PassTraffic, frozen: bool) -> PassTraffic:
         """The passes before matrices: their output is not stashed for frozen ones.
 
         Matrices with adapters stash it, and have no gradient of weights.
@@ -184,17 +184,17 @@ class Rank:
             return passes._replace(stashed=passes.stashed - 1, weight=0)
         return passes._replace(weight=0) if self.training.lora else passes
 
-    def residual(self, hidden: int) -> Part:
+    def residual(self, hidden: int) -> LayerPart:
         """The additions behind attention and feed-forward, and dropout in front of them."""
         size = self.local_tokens * hidden
         added = self._pointwise("residual", self.style.residual, size, 2)
         if not self.training.dropout:
             return added
         masks = 2 * MASK * size
-        mask = Kernel("mask", Bound.MEMORY, 0, masks, launches=0)
-        return added + Part("", (mask,), (mask,), stashed=masks)
+        mask = Kernel("mask", KernelBound.MEMORY, 0, masks, launches=0)
+        return added + LayerPart("", (mask,), (mask,), stashed=masks)
 
-    def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> Part:
+    def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> LayerPart:
         """Projections and attention; a rank has its share of the heads."""
         tokens, ranks = self.tokens, self.training.tensor
         products = self._products(attention.matrices(hidden), frozen=frozen)
@@ -203,10 +203,10 @@ class Rank:
         own = self._attention(attention)
         stashed = ELEMENT * tokens * attention.stashed / ranks
         positions = self._positions(attention, frozen=frozen)
-        parts = [*products, *positions, merge, own, Part("", stashed=stashed)]
+        parts = [*products, *positions, merge, own, LayerPart("", stashed=stashed)]
         return _sum("attention", parts)
 
-    def _positions(self, attention: Attention, *, frozen: bool) -> list[Part]:
+    def _positions(self, attention: Attention, *, frozen: bool) -> list[LayerPart]:
         """Rotary embedding of queries and keys, and their norms."""
         if isinstance(attention, LinearAttention):
             return []
@@ -222,20 +222,20 @@ class Rank:
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
         return parts
 
-    def _attention(self, attention: Attention) -> Part:
+    def _attention(self, attention: Attention) -> LayerPart:
         if not (self.training.flash_attention or isinstance(attention, LinearAttention)):
             return self._scores_in_memory(attention)
         tokens, ranks = self.tokens, self.training.tensor
         flops = attention.scores(self.sequence) * tokens / ranks
         blocks = attention.heads * tokens / ranks / BLOCK
-        forward = Kernel("attention", Bound.ATTENTION, flops, blocks=blocks)
+        forward = Kernel("attention", KernelBound.ATTENTION, flops, blocks=blocks)
         back = Kernel(
-            "attention", Bound.ATTENTION_BACKWARD, ATTENTION_BACKWARD * flops, 0, 3, blocks
+            "attention", KernelBound.ATTENTION_BACKWARD, ATTENTION_BACKWARD * flops, 0, 3, blocks
         )
         collectives = self._context(attention, forward, back)
-        return Part("attention", (forward,), (back,), collectives=collectives)
+        return LayerPart("attention", (forward,), (back,), collectives=collectives)
 
-    def _scores_in_memory(self, attention: Attention) -> Part:
+    def _scores_in_memory(self, attention: Attention) -> LayerPart:
         """Attention with its scores in memory, without regard to the mask.
 
         With dropout 5 bytes a score are stashed: scores after the softmax and after dropout, and
@@ -250,19 +250,21 @@ class Rank:
         forward = (
             Kernel(
                 "scores and values",
-                Bound.PRODUCT,
+                KernelBound.PRODUCT,
                 flops,
                 bytes_per_score.products * scores,
                 2,
                 in_bf16=True,
             ),
-            Kernel("softmax and dropout", Bound.MEMORY, 0, bytes_per_score.pointwise * scores, 2),
+            Kernel(
+                "softmax and dropout", KernelBound.MEMORY, 0, bytes_per_score.pointwise * scores, 2
+            ),
         )
         backward = (
             Kernel(
                 *(
                     "scores and values",
-                    Bound.PRODUCT,
+                    KernelBound.PRODUCT,
                     2 * flops,
                     bytes_per_score.products_back * scores,
                     4,
@@ -270,10 +272,14 @@ class Rank:
                 in_bf16=True,
             ),
             Kernel(
-                "softmax and dropout", Bound.MEMORY, 0, bytes_per_score.pointwise_back * scores, 2
+                "softmax and dropout",
+                KernelBound.MEMORY,
+                0,
+                bytes_per_score.pointwise_back * scores,
+                2,
             ),
         )
-        return Part("attention", forward, backward, stashed=bytes_per_score.stashed * scores)
+        return LayerPart("attention", forward, backward, stashed=bytes_per_score.stashed * scores)
 
     def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
         """Exchange of context-parallel ranks."""
@@ -306,7 +312,7 @@ class Rank:
 
     def feed_forward(
         self, feed_forward: FeedForward | Experts, hidden: int, *, frozen: bool = False
-    ) -> list[Part]:
+    ) -> list[LayerPart]:
         """A feed-forward network, or a router with its experts."""
         if isinstance(feed_forward, Experts):
             return self._experts(feed_forward, hidden, frozen=frozen)
@@ -315,21 +321,21 @@ class Rank:
 
     def _network(
         self, name: str, matrices: Sequence[Matrix], width: int, gated: bool, frozen: bool
-    ) -> Part:
+    ) -> LayerPart:
         """A network with its activation function, over all tokens."""
         size = self.tokens * width / self.training.tensor
         passes = self._input(self.style.gated if gated else self.style.plain, frozen)
         stashed = ELEMENT * size * (2 if gated else 1)
         activation = self._pointwise("activation function", passes, size)
         products = self._products(matrices, frozen=frozen)
-        return _sum(name, [*products, activation, Part("", stashed=stashed)])
+        return _sum(name, [*products, activation, LayerPart("", stashed=stashed)])
 
-    def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[Part]:
+    def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[LayerPart]:
         training = self.training
         copies = self.local_tokens * experts.chosen
         ranks, of_expert = training.expert, training.of_expert
         rows, width = copies * of_expert, experts.width / of_expert
-        passes = Passes(4, 4, 2, 2) if ranks == 1 else Passes(8, 8, 4, 4)
+        passes = PassTraffic(4, 4, 2, 2) if ranks == 1 else PassTraffic(8, 8, 4, 4)
         router = self._product([experts.router(hidden)], frozen=frozen, adapted=False)
         permutation = self._pointwise("permutation", passes, copies * hidden)
         local = experts.number / ranks
@@ -340,10 +346,10 @@ class Rank:
         gated = self._input(self.style.gated, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
         stashed = ELEMENT * (rows * hidden + rows * 2 * width)
-        exchange = Part("exchange", collectives=self._exchange(experts, hidden))
+        exchange = LayerPart("exchange", collectives=self._exchange(experts, hidden))
         parts = [
             _sum("router", [router, permutation, exchange]),
-            _sum("experts", [*products, activation, Part("", stashed=stashed)]),
+            _sum("experts", [*products, activation, LayerPart("", stashed=stashed)]),
         ]
         if experts.shared:
             shared = experts.shared_matrices(hidden)
@@ -365,18 +371,18 @@ class Rank:
         both = tuple(each for each in (exchange, gather, scatter) if each.group.ranks > 1)
         return PerKind(both, both, (), both)
 
-    def embedding(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> Part:
+    def embedding(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> LayerPart:
         """The table of word vectors: F reads and writes each token's once, W as much."""
         training = self.training
         size = ELEMENT * self.tokens * hidden / training.tensor
-        lookup = Kernel("lookup", Bound.MEMORY, traffic=2 * size)
+        lookup = Kernel("lookup", KernelBound.MEMORY, traffic=2 * size)
         add = () if frozen else (lookup._replace(name="gradient"),)
         parameters = hidden * vocabulary / training.tensor
         whole = size * training.tensor
         scatter, gather = self._row_collectives(whole)
         weight = () if frozen else gather
         collectives = PerKind(scatter, (), weight, weight)
-        part = Part("embedding", (lookup,), (), add, collectives, parameters=parameters)
+        part = LayerPart("embedding", (lookup,), (), add, collectives, parameters=parameters)
         return replace(part, trained=not frozen)
 
     def _row_collectives(
@@ -394,7 +400,7 @@ class Rank:
 
     def head(
         self, hidden: int, vocabulary: int, *, frozen: bool = False, shared: bool = False
-    ) -> list[Part]:
+    ) -> list[LayerPart]:
         """The norm, the output matrix in BF16, and the loss.
 
         `shared`: another layer of the same device holds the matrix.
@@ -411,23 +417,27 @@ class Rank:
         norm = self.norm(hidden, frozen=frozen)
         return [norm, _sum("head", [product, self.loss(vocabulary)])]
 
-    def loss(self, vocabulary: int) -> Part:
+    def loss(self, vocabulary: int) -> LayerPart:
         """The loss over a rank's part of the vocabulary."""
         training, passes = self.training, self.style.loss
         logits = self.tokens * vocabulary / training.tensor
-        forward = Kernel("loss", Bound.MEMORY, 0, passes.forward * logits, passes.forward_launches)
-        back = Kernel("loss", Bound.MEMORY, 0, passes.backward * logits, passes.backward_launches)
+        forward = Kernel(
+            "loss", KernelBound.MEMORY, 0, passes.forward * logits, passes.forward_launches
+        )
+        back = Kernel(
+            "loss", KernelBound.MEMORY, 0, passes.backward * logits, passes.backward_launches
+        )
         reduce = Collective(
             "loss", Pattern.ALL_REDUCE, LOGIT * self.tokens, training.tensor_group,
             LOSS_REDUCTIONS,
         )  # fmt: skip
         collectives = PerKind((reduce,)) if training.tensor > 1 else NO_COLLECTIVES
         stashed = passes.stashed * logits
-        return Part("loss", (forward,), (back,), collectives=collectives, stashed=stashed)
+        return LayerPart("loss", (forward,), (back,), collectives=collectives, stashed=stashed)
 
     def prediction(
         self, decoder: Decoder, hidden: int, vocabulary: int, *, frozen: bool = False
-    ) -> list[Part]:
+    ) -> list[LayerPart]:
         """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
         A copy of the embedding, norms and a projection of two vectors, a decoder layer, and the
@@ -441,17 +451,19 @@ class Rank:
         embedding = self.embedding(hidden, vocabulary, frozen=fixed)
         return [embedding, self.norm(hidden, 3, frozen=frozen), projection, *layer, *head]
 
-    def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> Part:
+    def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> LayerPart:
         """Matrices between an encoder and the layers of words."""
         inputs = sum(group[0].inputs for group in _runs(matrices))
-        stashed = Part("", stashed=ELEMENT * self.tokens * inputs)
+        stashed = LayerPart("", stashed=ELEMENT * self.tokens * inputs)
         return _sum("projection", [*self._products(matrices, frozen=frozen), stashed])
 
-    def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[Part]:
+    def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[LayerPart]:
         """Products in order of execution; those of the same inputs run as one."""
         return [self._product(group, frozen=frozen) for group in _runs(matrices)]
 
-    def _product(self, matrices: Sequence[Matrix], *, frozen: bool, adapted: bool = True) -> Part:
+    def _product(
+        self, matrices: Sequence[Matrix], *, frozen: bool, adapted: bool = True
+    ) -> LayerPart:
         """The product of tokens with matrices of the same inputs, that may have adapters."""
         training, first = self.training, matrices[0]
         whole = first.shard is Shard.NONE
@@ -459,11 +471,11 @@ class Rank:
         many = self.local_tokens if whole else self.tokens
         parameters = parameters_of(matrices) / ranks
         name = " + ".join(matrix.name for matrix in matrices)
-        kernel = Kernel(name, Bound.PRODUCT, 2 * many * parameters)
+        kernel = Kernel(name, KernelBound.PRODUCT, 2 * many * parameters)
         fixed = frozen or bool(training.lora)
         weight = () if fixed else (kernel,)
         collectives = self._tensor_collectives(matrices, many, trained=not fixed)
-        part = Part(
+        part = LayerPart(
             name, (kernel,), (kernel,), weight, collectives,
             parameters=parameters, trained=not fixed,
         )  # fmt: skip
@@ -471,7 +483,7 @@ class Rank:
             part += self._adapters(matrices, many)
         return part
 
-    def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> Part:
+    def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> LayerPart:
         """Two narrow matrices beside each (arXiv 2106.09685, section 4.1)."""
         rank, tensor = self.training.lora, self.training.tensor
         size = 0.0
@@ -479,9 +491,13 @@ class Rank:
             inputs = matrix.inputs / (tensor if matrix.shard is Shard.ROWS else 1)
             outputs = matrix.outputs / (tensor if matrix.shard is Shard.COLUMNS else 1)
             size += rank * (inputs + outputs)
-        kernel = Kernel("adapters", Bound.PRODUCT, 2 * tokens * size, launches=2 * len(matrices))
+        kernel = Kernel(
+            "adapters", KernelBound.PRODUCT, 2 * tokens * size, launches=2 * len(matrices)
+        )
         stashed = ELEMENT * tokens * rank * len(matrices)
-        return Part("adapters", (kernel,), (kernel,), (kernel,), stashed=stashed, adapters=size)
+        return LayerPart(
+            "adapters", (kernel,), (kernel,), (kernel,), stashed=stashed, adapters=size
+        )
 
     def _tensor_collectives(
         self, matrices: Sequence[Matrix], tokens: float, *, trained: bool
@@ -505,32 +521,38 @@ class Rank:
 
     def _grouped(
         self, matrices: Sequence[Matrix], rows: float, experts: float, ranks: int, frozen: bool
-    ) -> Part:
+    ) -> LayerPart:
         """The product of rows, each with the matrices of its expert, and of `experts` in all."""
         each = parameters_of(matrices) / ranks
         name = " + ".join(matrix.name for matrix in matrices)
         traffic = ELEMENT * (experts * each + rows * each * (1 / matrices[0].inputs))
-        kernel = Kernel(name, Bound.GROUPED, 2 * rows * each, traffic)
+        kernel = Kernel(name, KernelBound.GROUPED, 2 * rows * each, traffic)
         fixed = frozen or bool(self.training.lora)
         weight = () if fixed else (kernel,)
-        return Part(name, (kernel,), (kernel,), weight, routed=experts * each, trained=not fixed)
+        return LayerPart(
+            name, (kernel,), (kernel,), weight, routed=experts * each, trained=not fixed
+        )
 
-    def _pointwise(self, name: str, passes: Passes, size: float, count: int = 1) -> Part:
+    def _pointwise(self, name: str, passes: PassTraffic, size: float, count: int = 1) -> LayerPart:
         """`count` memory-bound functions of `size` elements."""
         traffic, launches = ELEMENT * count * size, count
         kernels = [
-            Kernel(name, Bound.MEMORY, 0, traffic * passed, launches * number)
+            Kernel(name, KernelBound.MEMORY, 0, traffic * passed, launches * number)
             for passed, number in (
                 (passes.forward, passes.forward_launches),
                 (passes.backward, passes.backward_launches),
             )
         ]
         if not passes.forward:
-            return Part(name)
+            return LayerPart(name)
         weight = (
-            (Kernel(name, Bound.MEMORY, 0, traffic * passes.weight, 0),) if passes.weight else ()
+            (Kernel(name, KernelBound.MEMORY, 0, traffic * passes.weight, 0),)
+            if passes.weight
+            else ()
         )
-        return Part(name, (kernels[0],), (kernels[1],), weight, stashed=traffic * passes.stashed)
+        return LayerPart(
+            name, (kernels[0],), (kernels[1],), weight, stashed=traffic * passes.stashed
+        )
 
 
 def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
@@ -540,7 +562,7 @@ def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
     ]
 
 
-def _sum(name: str, parts: Iterable[Part]) -> Part:
+def _sum(name: str, parts: Iterable[LayerPart]) -> LayerPart:
     """Several parts as one."""
     first, *rest = parts
     return reduce(add, rest, replace(first, name=name))

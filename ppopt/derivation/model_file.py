@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_costs import LayerCosts
+from ppopt.derivation.layer_costs import DerivedLayer
 from ppopt.derivation.training import Training
 from ppopt.problem.training_sizes import TrainingSizes
 
@@ -18,7 +18,7 @@ class ModelFile(NamedTuple):
     source: str
     training: Training
     gpu: Gpu
-    layers: Sequence[LayerCosts]
+    layers: Sequence[DerivedLayer]
     transfer: str
     """The line of the transfer between devices, as YAML."""
     comments: Sequence[str] = ()
@@ -54,7 +54,7 @@ class ModelFile(NamedTuple):
         )
 
 
-def layer_text(layer: LayerCosts) -> str:
+def layer_text(layer: DerivedLayer) -> str:
     """Write a layer as an entry of the list, in YAML."""
     fields = [f"name: {layer.name}", f"role: {layer.role}", f"count: {layer.count}"]
     fields = [field for field in fields if field not in ("role: decoder", "count: 1")]

@@ -18,7 +18,15 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer_settings import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Part, Setting, Shape, same_setting
+from ppopt.problem.settings import (
+    LIMIT_1F1B,
+    NAMED,
+    SETTINGS,
+    Setting,
+    SettingScope,
+    Shape,
+    same_setting,
+)
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.problem.units import Unit, attached
 
@@ -96,7 +104,7 @@ def canonical(document: Mapping[str, object]) -> dict[str, Any]:
                 raise same_setting(keys[setting.field], key)
             keys[setting.field] = key
             if value is not None:
-                target = about if setting.part is Part.ABOUT else settings
+                target = about if setting.scope is SettingScope.ABOUT else settings
                 target[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
     faults.check()
     return settings | ({"about": about} if about else {})
@@ -160,7 +168,7 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline:
     fields = {
         setting.field: settings[setting.field]
         for setting in SETTINGS
-        if setting.part is Part.PIPELINE and settings.get(setting.field) is not None
+        if setting.scope is SettingScope.PIPELINE and settings.get(setting.field) is not None
     }
     where = fields.get("placement")
     if isinstance(where, list | tuple):

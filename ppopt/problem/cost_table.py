@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 """One number per stage; of pairs, also one row per stage."""
 
 
-class Per(Enum):
+class Occurrence(Enum):
     """How often a cost arises."""
 
     MICROBATCH = auto()
@@ -122,7 +122,7 @@ class Cost:
     """Setting of a layer whose mapping may give it, too, and its key there."""
     counted_if: str = ""
     """Flag of a layer without which `default` counts; empty: the cost always counts."""
-    per: Per = Per.MICROBATCH
+    per: Occurrence = Occurrence.MICROBATCH
     factor: Factor = Factor.OWN
     runs: int = 1
     """Of a time: operations of this length, per microbatch or step."""
@@ -154,7 +154,7 @@ class Cost:
     @property
     def per_microbatch(self) -> bool:
         """Whether every microbatch has it, so that slices of microbatches cut it."""
-        return self.per is Per.MICROBATCH
+        return self.per is Occurrence.MICROBATCH
 
     @property
     def multiplied_with(self) -> Unit | None:
@@ -253,7 +253,7 @@ MEMORY = (
         "memory that is always allocated: weights, optimizer state",
         "memory always allocated: weights, gradients, optimizer state",
         default=Default(0),
-        per=Per.ALWAYS,
+        per=Occurrence.ALWAYS,
         optional=False,
     ),
     _memory(
@@ -369,7 +369,7 @@ STEP = (
         "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
         "queue of its device",
         "the all-gather of its weights before F (FSDP), once per step",
-        per=Per.STEP,
+        per=Occurrence.STEP,
         on_compute=False,
     ),
     _memory(
@@ -377,14 +377,14 @@ STEP = (
         "memory of a stage's gathered weights, from the start of unshard to the end of "
         "gradient_sync",
         "memory of its gathered weights",
-        per=Per.STEP,
+        per=Occurrence.STEP,
     ),
     _time(
         "gradient_sync",
         "time of the reduction of a stage's gradients after its last W or BW, on the collective "
         "queue of its device",
         "the reduction of its gradients, once per step",
-        per=Per.STEP,
+        per=Occurrence.STEP,
         on_compute=False,
         needs=Needs.WEIGHT_GRADIENT,
     ),
@@ -393,7 +393,7 @@ STEP = (
         "time of a stage's optimizer step; a device runs one operation for all its stages, after "
         "their gradient_sync",
         "its optimizer step",
-        per=Per.STEP,
+        per=Occurrence.STEP,
         needs=Needs.WEIGHT_GRADIENT,
     ),
 )
@@ -419,7 +419,7 @@ OTHER_TIMES = tuple(
     if cost.unit is Unit.TIME and cost not in (*TIMES, *RECOMPUTE, *PAIRS)
 )
 """Times of operations other than F, B, W and BW."""
-STEP_FIELDS = tuple(cost.field for cost in STAGE_COSTS if cost.per is Per.STEP)
+STEP_FIELDS = tuple(cost.field for cost in STAGE_COSTS if cost.per is Occurrence.STEP)
 """Costs that arise once in a step, around the microbatches."""
 LAYER_COSTS = of_layers((*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD[::-1], *STEP))
 """Costs of layers, in the order of their files. A cost stands behind those from which its default
@@ -460,4 +460,4 @@ if TYPE_CHECKING:
 else:
 
     class CostFields:
-        """A class with a field per cost, which `ppopt.problem.settings.with_fields` adds."""
+        """A class with a field per cost, which `ppopt.problem.setting_fields.with_fields` adds."""

@@ -66,8 +66,8 @@ class KindRecord(NamedTuple):
 _R = ResourceKind
 RECORDS: tuple[KindRecord, ...] = (
     KindRecord(OpKind.F, "F", "forward", "#0072B2", _R.COMPUTE),
-    KindRecord(OpKind.B, "B", "backward for the input", "#E69F00", _R.COMPUTE),
-    KindRecord(OpKind.W, "W", "backward for the weights", "#009E73", _R.COMPUTE),
+    KindRecord(OpKind.B, "B", "input gradient", "#E69F00", _R.COMPUTE),
+    KindRecord(OpKind.W, "W", "weight gradient", "#009E73", _R.COMPUTE),
     KindRecord(OpKind.BW, "BW", "full backward", "#D55E00", _R.COMPUTE),
     KindRecord(TransferKind.SEND_F, "SEND_F", "activation", "#0072B2", _R.LINK, carries=OpKind.F),
     KindRecord(TransferKind.SEND_B, "SEND_B", "gradient", "#E69F00", _R.LINK, carries=OpKind.B),

@@ -20,7 +20,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.frozen import costs_of_frozen
 from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
 from ppopt.problem.phases import Phases
-from ppopt.problem.settings import accepts_every_name, with_fields
+from ppopt.problem.setting_fields import accepts_every_name, with_fields
 from ppopt.problem.units import Unit
 
 MAX_LAYERS = 4096
@@ -230,11 +230,11 @@ class Layer(CostFields):
             self._set(f"{measure}_unit", resolved.unit)
             self._set("rounded", tuple(dict.fromkeys((*self.rounded, *resolved.rounded))))
 
-    def quantities(self, measure: Unit) -> list[Fraction | units.Quantity]:
+    def quantities(self, measure: Unit) -> list[Fraction | units.NumberWithUnit]:
         """Its times, or its amounts of memory, each with its unit if that is known."""
         unit = getattr(self, f"{measure}_unit")
         values = [getattr(self, field) for field in COST_FIELDS[measure]]
-        return values if unit is None else [units.Quantity(value, unit) for value in values]
+        return values if unit is None else [units.NumberWithUnit(value, unit) for value in values]
 
     def _number(self, value: object, name: str, field: str, minimum: int | None = 0) -> Fraction:
         """Read a number of a field; `name` is its name in files."""

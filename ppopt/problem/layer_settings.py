@@ -8,7 +8,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.problem import cost_table
 from ppopt.problem.cost_table import LAYER_COSTS, Cost, of_layers
-from ppopt.problem.settings import Part, Setting, Shape
+from ppopt.problem.settings import Setting, SettingScope, Shape
 
 LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
 """Role of a layer -> its letter in Megatron-LM's layouts (docs/user-guide/features/
@@ -17,7 +17,9 @@ DECODER = "decoder"
 
 
 def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
-    return Setting(field, shape, meaning, default, part=Part.LAYER, has_flag=False, **fields)
+    return Setting(
+        field, shape, meaning, default, scope=SettingScope.LAYER, has_flag=False, **fields
+    )
 
 
 def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:

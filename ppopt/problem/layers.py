@@ -177,7 +177,7 @@ class Layers:
         """Fields of layers whose input was finer than 10^-6 of the unit and was rounded to it."""
         return tuple(dict.fromkeys(field for layer in self.distinct for field in layer.rounded))
 
-    def sample(self, measure: Unit) -> Fraction | units.Quantity:
+    def sample(self, measure: Unit) -> Fraction | units.NumberWithUnit:
         """A time, or an amount of memory, other than 0 if there is one."""
         every = (quantity for layer in self.distinct for quantity in layer.quantities(measure))
         return next((value for value in every if value != 0), Fraction(0))

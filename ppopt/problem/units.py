@@ -51,7 +51,7 @@ _WITH_UNIT = re.compile(
 
 
 @dataclass(frozen=True)
-class Quantity:
+class NumberWithUnit:
     """A number with its unit, already exact: `"3.2ms"` as a value."""
 
     value: Fraction
@@ -140,7 +140,7 @@ def _quoted(value: object) -> str:
 
 def _parts(number: object) -> tuple[object, str] | None:
     """Split a quantity, or text, into its number and its unit; None if it is not both."""
-    if isinstance(number, Quantity):
+    if isinstance(number, NumberWithUnit):
         return number.value, number.unit
     match = _WITH_UNIT.fullmatch(number) if isinstance(number, str) else None
     return None if match is None else (match[1], match[2])
@@ -155,7 +155,7 @@ def _carried(measure: str, numbers: Mapping[str, object]) -> Iterator[str]:
                 continue
             if parts[1] not in SCALES[measure]:
                 raise InputError(
-                    f"{name}: {_quoted(number)}: {_quoted(parts[1])} is no unit of {measure}; "
+                    f"{name}: {_quoted(number)}: {_quoted(parts[1])} is not a unit of {measure}; "
                     f"{suggestion(measure, parts[1])}"
                 )
             yield parts[1]

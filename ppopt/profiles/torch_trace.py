@@ -144,7 +144,9 @@ def _records(trace: object, rank: int) -> RankTrace:
         op, start, length = _operation(event)
         begin = base + start
         if (op, begin) in records:
-            raise InputError(f"{event['name']} at {event['ts']} is there twice; keep one of both")
+            raise InputError(
+                f"{event['name']} at {event['ts']} occurs twice; remove one of the two"
+            )
         records[op, begin] = Record(*op[:3], rank, begin, begin + length, times[op])
         times[op] += 1
     if not records:

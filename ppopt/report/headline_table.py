@@ -21,7 +21,6 @@ from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.summary import describe_memory_limit
-from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
@@ -31,7 +30,7 @@ KEYS = (
     "offload",
 )
 """Keys of the figures of a row in JSON."""
-MOST_COUNTS = 16
+MAX_COUNTS = 16
 """Most stages whose layers are all listed."""
 _STYLES = {OPTIMUM: "bold green", BEST: "bold"}
 
@@ -48,15 +47,14 @@ def _entries(headline: Headline) -> list[_Entry]:
 
 
 def _report(row: HeadlineRow) -> ScheduleReport:
-    """Figures of a row; what the file of a current schedule claims is left out."""
+    """Figures of a row."""
     schedule, bound = row.schedule, row.lower_bound
-    strategy = schedule.origin.strategy
     gap = None if bound is None or not row.value else (row.value - bound) / row.value
     return ScheduleReport(
         **measured(schedule),
         **placed(schedule.pipeline),
         routes=schedule.pipeline.routes,
-        strategy=None if row.label == CURRENT and strategy == SEARCHED else strategy,
+        strategy=schedule.origin.strategy,
         status="optimal" if row.proved else "feasible",
         lower_bound=plain_or_none(bound),
         gap=plain_or_none(gap),
@@ -78,12 +76,12 @@ def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
 
 
 def headline_section(headline: Headline) -> str:
-    """Title and rows as HTML; empty without rows."""
+    """Title and rows as HTML, without the name of the model, which heads the page."""
     entries = _entries(headline)
     if not entries:
         return ""
     table = html_table(_columns(headline, entries), ("", entries))
-    heading = f"<h2>{escape(headline_title(headline))}</h2>"
+    heading = f"<h2>{escape(_describe_step(headline))}</h2>"
     return f'<section class="headline">\n{heading}\n{table}\n</section>'
 
 
@@ -132,9 +130,15 @@ def _gain(entry: _Entry) -> str:
 
 
 def headline_title(headline: Headline) -> str:
-    """Model, devices, parallelism, microbatches and limit of the best row, and the runtime."""
+    """The model, and what `_describe_step` says; empty without rows."""
     if not headline.rows:
         return ""
+    name = headline.rows[-1].schedule.pipeline.name
+    return f"{name}: {_describe_step(headline)}" if name else _describe_step(headline)
+
+
+def _describe_step(headline: Headline) -> str:
+    """Devices, parallelism, microbatches and memory limit of the best row, and the runtime."""
     pipeline = headline.rows[-1].schedule.pipeline
     plural = "" if pipeline.batches == 1 else "es"
     parts = (
@@ -143,8 +147,7 @@ def headline_title(headline: Headline) -> str:
         describe_memory_limit(pipeline),
         f"runtime {headline.runtime}",
     )
-    text = ", ".join(filter(None, parts))
-    return f"{pipeline.name}: {text}" if pipeline.name else text
+    return ", ".join(filter(None, parts))
 
 
 def _describe_devices(pipeline: Pipeline) -> str:
@@ -202,7 +205,7 @@ def _describe_counts(counts: Sequence[int]) -> str:
     """Layers of every stage; of many stages the first and the last; `none` if there are none."""
     if not any(counts):
         return "none"
-    return " ".join(map(str, counts)) if len(counts) <= MOST_COUNTS else spread(counts)
+    return " ".join(map(str, counts)) if len(counts) <= MAX_COUNTS else spread(counts)
 
 
 # JSON.

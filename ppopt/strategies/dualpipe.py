@@ -50,7 +50,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     orders = []
     for device in range(devices):
         phases = [
-            Phase(stage, route * share + np.arange(share))
+            MicrobatchStream(stage, route * share + np.arange(share))
             for route, stage in enumerate((device, devices - 1 - device))
         ]
         own, opposite = phases if device < devices // 2 else phases[::-1]
@@ -85,7 +85,10 @@ def build_v(pipeline: Pipeline, _: Options) -> Orders:
     return [
         order(
             pipeline,
-            (Phase(device, microbatch), Phase(2 * devices - 1 - device, microbatch)),
+            (
+                MicrobatchStream(device, microbatch),
+                MicrobatchStream(2 * devices - 1 - device, microbatch),
+            ),
             device,
             devices,
         )
@@ -93,14 +96,16 @@ def build_v(pipeline: Pipeline, _: Options) -> Orders:
     ]
 
 
-class Phase(NamedTuple):
+class MicrobatchStream(NamedTuple):
     """One stream of microbatches through a device: their stage there, the microbatches in order."""
 
     stage: int
     microbatch: Ints
 
 
-def order(pipeline: Pipeline, phases: tuple[Phase, Phase], rank: int, ranks: int) -> Ints:
+def order(
+    pipeline: Pipeline, phases: tuple[MicrobatchStream, MicrobatchStream], rank: int, ranks: int
+) -> Ints:
     """Order of a device at position `rank` of `ranks`; the phases meet at the last one.
 
     Each phase has at least 2 `ranks` microbatches.
@@ -154,7 +159,9 @@ def _drain(run: _OrderWriter, rank: int, ahead: int) -> None:
 class _OrderWriter:
     """Writes the order of one device."""
 
-    def __init__(self, pipeline: Pipeline, phases: tuple[Phase, Phase]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, phases: tuple[MicrobatchStream, MicrobatchStream]
+    ) -> None:
         self.order: list[int] = []
         self._pipeline, self._phases = pipeline, phases
         self._done = {kind: [0, 0] for kind in (OpKind.F, OpKind.BW)}

@@ -99,15 +99,23 @@ class Comparison(NotebookView):
     def status(self) -> Status:
         """Status of the search of the pipeline's own placement.
 
-        Feasible if that search found nothing, but a hand strategy of any placement is within the
-        limit.
+        Feasible if that search found nothing, but a strategy of any placement is within the limit.
         """
         any_fits = any(row.fits_limit for row in self.rows)
         unknown = self.optimum.status is Status.UNKNOWN
         return Status.FEASIBLE if unknown and any_fits else self.optimum.status
 
+    @property
+    def drawn_schedules(self) -> list[Schedule]:
+        """Schedules of all rows, and the current one if it is in no row."""
+        schedules = [row.schedule for row in self.rows]
+        current = self.current
+        if current is not None and all(schedule != current for schedule in schedules):
+            schedules.append(current)
+        return schedules
+
     def search(self, row: ComparisonRow) -> Result | None:
-        """Search that found the schedule of a row; None for a hand strategy."""
+        """Search that found the schedule of a row; None for a strategy."""
         return next((optimum for optimum in self.optima if optimum.schedule is row.schedule), None)
 
     @cached_property
@@ -133,7 +141,7 @@ class Comparison(NotebookView):
 
     @property
     def baselines(self) -> list[ComparisonRow]:
-        """Rows of hand strategies."""
+        """Rows of strategies."""
         return [row for row in self.rows if self.search(row) is None]
 
     def to_frame(self) -> DataFrame:
@@ -300,10 +308,10 @@ def _optima(
 ) -> dict[Layout, Result]:
     """Search every problem, each for an equal part of the time left until the deadline.
 
-    If partition or recompute is open, a search starts from the best strategy of its placement, for
-    which they were searched, too, so that no such row is better than the optimum found. After
-    Ctrl-C, which ends a search at once, every search starts from the best strategy. The search of
-    its placement also starts from `current`, unless that is over the limits.
+    If partition, recompute or order is open, a search starts from the best strategy of its
+    placement, for which they were searched, too, so that no such row is better than the optimum
+    found. After Ctrl-C, which ends a search at once, every search starts from the best strategy.
+    The search of its placement also starts from `current`, unless that is over the limits.
     """
     results: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
@@ -337,7 +345,8 @@ def _start(
     objective: Objective,
 ) -> Schedule | None:
     """Best schedule within the limits and with the placement of a search, from which it starts."""
-    if not has_open_choices(problem) and not interrupts.pressed():
+    open_ = has_open_choices(problem) or problem.order_is_open
+    if not (open_ or interrupts.pressed()):
         schedules = []
     if current is not None and can_start_from(current):
         schedules = [*schedules, current]

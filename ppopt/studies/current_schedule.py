@@ -23,11 +23,11 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, nearest
-from ppopt.schedule.origin import Origin
+from ppopt.schedule.origin import SEARCHED, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
-from ppopt.verifier.measured_steps import MEASURED, faults, is_measured
+from ppopt.verifier.measured_steps import faults, is_measured
 
 DEFAULT = "1f1b"
 """Strategy of users who name none."""
@@ -159,7 +159,8 @@ def can_start_from(schedule: Schedule) -> bool:
 def schedule_on(schedule: Schedule, pipeline: Pipeline, objective: Objective) -> Schedule:
     """A schedule with the costs and limits of a pipeline, and its own placement and partition.
 
-    A measured step keeps its times. Raises InputError if it is of another pipeline.
+    A measured step keeps its times. What a search claimed of the schedule is dropped, its name,
+    too. Raises InputError if it is of another pipeline.
     """
     own = schedule.pipeline
     _check_sizes(own, pipeline)
@@ -172,11 +173,13 @@ def schedule_on(schedule: Schedule, pipeline: Pipeline, objective: Objective) ->
         divisor = placed.tick_divisor * (finer // placed.ticks.per_unit)
         placed = replace(placed, tick_divisor=divisor)
     scale = placed.ticks.per_unit // unit
-    table = schedule.operations
+    table, strategy = schedule.operations, schedule.origin.strategy
+    if strategy == SEARCHED:
+        strategy = None
     retimed = Schedule(
         placed,
         replace(table, pipeline=placed, start=table.start * scale, end=table.end * scale),
-        Origin(strategy=_strategy_of(schedule), objective=objective, status="feasible"),
+        Origin(strategy=strategy, objective=objective, status="feasible"),
     )
     violations = faults(retimed)
     if violations:
@@ -184,11 +187,6 @@ def schedule_on(schedule: Schedule, pipeline: Pipeline, objective: Objective) ->
             f"it is no schedule of this pipeline: {violations[0]}; give one with the same costs"
         )
     return retimed
-
-
-def _strategy_of(schedule: Schedule) -> str | None:
-    """Name of the strategy that made a schedule; None if no strategy did."""
-    return MEASURED if is_measured(schedule) else schedule.origin.strategy
 
 
 def _check_sizes(own: Pipeline, pipeline: Pipeline) -> None:

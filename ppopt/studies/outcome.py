@@ -39,7 +39,7 @@ from ppopt.verifier import checked, verify
 SCHEMA = 1
 """Version of the document in a stored result."""
 PLAN = "plan"
-"""Key of a document that holds a plan beside its best schedule; see `ppopt.studies.plan_record`."""
+"""Key of a plan in the document of its best schedule; see `ppopt.studies.plan_record`."""
 DOCUMENT = ("schema", "lower_bound", "proof", "certificate", "versions", "schedule")
 _FRACTION = re.compile(r"([0-9]{1,40})(?:/([1-9][0-9]{0,39}))?")
 

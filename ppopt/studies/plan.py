@@ -17,7 +17,6 @@ from ppopt.errors import InputError
 from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
@@ -83,14 +82,13 @@ def plan(
     (as set per layer). Default: `layers` if any layer sets recompute; else `none`, and with a
     memory limit also `full` and (but for Megatron-LM) `search`.
 
-    With `order="search"` the order of microbatches that differ is chosen, too; it does not go with
-    a search of the partition or of recompute.
+    With `order="search"` the order of microbatches that differ is chosen, too.
 
-    `strategies` are `optimal` (the best schedule of any order; the default) and hand strategies,
-    with their `options`. `runtime` is what is to run the schedule: `megatron` (Megatron-LM) runs
-    1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs schedules of one
-    route without slices. Configurations with different batch counts are compared by the time per
-    microbatch.
+    `strategies` are `optimal` (the best schedule of any order; the default) and names of
+    strategies, with their `options`. `runtime` is what is to run the schedule: `megatron`
+    (Megatron-LM) runs 1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs
+    schedules of one route without slices. Configurations with different batch counts are compared
+    by the time per microbatch.
 
     `current` is what the user runs today (`Plan.headline`): a schedule of the same model, devices
     and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
@@ -166,8 +164,7 @@ def _space(
         )
     limit = _limit(model, devices, batches, mem_limit, fields)
     if recompute is None:
-        limited, ordered = limit is not None, fields.get("order") == SEARCH_ORDER
-        recompute = default_recompute(model, runtime, limited=limited, ordered=ordered)
+        recompute = default_recompute(model, runtime, limited=limit is not None)
     return PlanSpace(
         model=model,
         devices=devices,
@@ -193,7 +190,7 @@ def search_plan_space(
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are the schedules of an
-    earlier search of the space, in place of hand strategies. Raises InputError if nothing can be
+    earlier search of the space, instead of strategies. Raises InputError if nothing can be
     set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)

@@ -58,7 +58,7 @@ class PlanRow:
     status: RowStatus
     result: Result
     """Result of the best schedule found; its bound covers all partitions, if these are searched.
-    The result of a hand strategy has no bound: other orders may be better."""
+    The result of a strategy has no bound: other orders may be better."""
     lower_bound: Fraction | None
     """Lower bound of the schedules; None: there is no schedule."""
     searches: int
@@ -241,10 +241,10 @@ class Plan(NotebookView):
     more_memory: MoreMemory | None = None
     """Effect of 10 % more memory, by a short search; None without a limit or a schedule."""
     baselines: tuple[PlanBaseline, ...] = ()
-    """Hand strategies within the memory limit, each with the best partition and recompute found for
+    """Strategies within the memory limit, each with the best partition and recompute found for
     it, the best first; also those with placements and chunks outside the space."""
     late_baselines: tuple[str, ...] = ()
-    """Hand strategies that were not evaluated for lack of time."""
+    """Strategies that were not evaluated for lack of time."""
     current: Schedule | None = None
     """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
 

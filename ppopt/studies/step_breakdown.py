@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.derivation.layer_costs import KINDS, LayerCosts
+from ppopt.derivation.layer_costs import KINDS, DerivedLayer
 from ppopt.problem.kinds import Per
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.operations import of_per
@@ -35,7 +35,7 @@ class StepBreakdown(NamedTuple):
     """Exposed time of the optimizer."""
 
 
-def step_breakdown(schedule: Schedule, layers: Sequence[LayerCosts]) -> StepBreakdown:
+def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBreakdown:
     """Break down the makespan of a schedule on the pipeline of derived layers."""
     pipeline = schedule.pipeline
     time, devices = pipeline.ticks.time, pipeline.num_devices
@@ -54,7 +54,7 @@ def step_breakdown(schedule: Schedule, layers: Sequence[LayerCosts]) -> StepBrea
     )
 
 
-def _communication(schedule: Schedule, layers: Sequence[LayerCosts]) -> Fraction:
+def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fraction:
     """Communication of all operations together, in ms.
 
     A layer that recomputes repeats the communication of F in B and BW.

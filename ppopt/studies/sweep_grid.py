@@ -15,7 +15,7 @@ from ppopt.formats.config import canonical, merged, pipeline_of
 from ppopt.formats.fields import unknown_key
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, Part, Setting, same_setting
+from ppopt.problem.settings import NAMED, SETTINGS, Setting, SettingScope, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import resolve
 from ppopt.studies.overrides import Value
@@ -128,7 +128,7 @@ class Base:
             pipeline = pipeline_of(settings)
         else:
             fields = {
-                setting.field for setting in SETTINGS if setting.part is Part.PIPELINE
+                setting.field for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
             } & changes.keys()
             pipeline = replace(self.pipeline, **{name: changes[name] for name in fields})
         return job_of(pipeline, settings, changes.get(STRATEGY, SEARCHED))

@@ -182,7 +182,7 @@ def over_limit(sane: Rows, trace: MemoryTrace) -> Iterator[Violation]:
 
 
 def _above(sane: Rows, device: int, live: int, limit: int) -> str:
-    return f"device {device} holds {sane.amount(live)}, above its limit {sane.amount(limit)}"
+    return f"device {device}: live memory {sane.amount(live)} above its limit {sane.amount(limit)}"
 
 
 def wrong_claims(rows: Rows, figures: Figures, claims: Mapping[str, object]) -> Iterator[Violation]:

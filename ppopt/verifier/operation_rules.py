@@ -71,7 +71,9 @@ def _unknown(rows: Rows) -> Iterator[Violation]:
             message = f"{subject} at {rows.clock(start)} on device {device}: {_strange(rows, row)}"
         else:
             fields = ", ".join(f"{field} {getattr(rows, field)[row]}" for field in FIELDS[1:])
-            message = f"{NAMES[kind]} of {fields} at {rows.clock(start)} is none of this pipeline"
+            message = (
+                f"{NAMES[kind]} of {fields} at {rows.clock(start)} does not exist in this pipeline"
+            )
         yield Violation(rule, ops, device, start, message)
 
 
@@ -101,7 +103,7 @@ def _repeated(known: Rows) -> Iterator[Violation]:
     first = known.first[known.cell]
     for row in _where(first != np.arange(len(known))):
         rule = _of_kind(known.kind[row], Rule.DUPLICATE, Rule.TRANSFER, Rule.AUXILIARY)
-        message = f"{known.span(row)} is there twice"
+        message = f"{known.span(row)} runs twice"
         if rule is Rule.DUPLICATE:
             starts = f"{known.start_text(first[row])} and again {known.start_text(row)}"
             message = f"{known.op(row)} runs {starts}"
@@ -114,8 +116,8 @@ def _two_backwards(known: Rows) -> Iterator[Violation]:
         both = (whole != ABSENT) & (half != ABSENT)
         for row, full in zip(half[both].tolist(), whole[both].tolist(), strict=True):
             message = (
-                f"{known.op(row)} runs {known.start_text(row)} beside {known.op(full)} "
-                f"{known.start_text(full)}; BW is B and W in one"
+                f"{known.op(row)} runs {known.start_text(row)}, and {known.op(full)} "
+                f"{known.start_text(full)}; BW is B and W in one operation"
             )
             yield _at(known, Rule.DUPLICATE, row, message, known.op(full))
 
@@ -298,4 +300,4 @@ def _overlap(sane: Rows, row: int, running: int) -> Violation:
         return _at(sane, Rule.OVERLAP, row, message, *running_ops)
     auxiliary = Rule.COLLECTIVE if kind in COLLECTIVES else Rule.HOST
     rule = _of_kind(kind, Rule.OVERLAP, Rule.LINK, auxiliary)
-    return _at(sane, rule, row, f"{sane.span(row)} runs beside {sane.span(running)}", *running_ops)
+    return _at(sane, rule, row, f"{sane.span(row)} overlaps {sane.span(running)}", *running_ops)

@@ -32,7 +32,7 @@ def questions() -> list[Question]:
     chosen = list(islice(timed, 16))
     split = Pipeline(stages=2, batches=2, activation=2, memory_b=1, mem_limit=4)
     return [
-        (pipeline, tuple(Objective)[place % 2]) for place, pipeline in enumerate([*chosen, split])
+        (pipeline, tuple(Objective)[index % 2]) for index, pipeline in enumerate([*chosen, split])
     ]
 
 

@@ -41,8 +41,10 @@ def test_the_best_schedule_beats_every_hand_strategy(example: Example) -> None:
     best = schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
     fitting = baselines(example.pipeline)
     assert best < fitting[0].value
-    less = 1 - best / fitting[0].value
-    assert f"takes {float(100 * less):.1f} % less time than `{fitting[0].name}`" in section(example)
+    saving = 1 - best / fitting[0].value
+    assert f"takes {float(100 * saving):.1f} % less time than `{fitting[0].name}`" in section(
+        example
+    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)

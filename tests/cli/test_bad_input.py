@@ -248,9 +248,9 @@ def test_configs(case: str, folder: Path) -> None:
         refused(folder, f"{command} --config {path.name}", message)
 
 
-@pytest.mark.parametrize("place", first(20, range(len(BAD_VALUES))))
-def test_schedule_files(place: int, folder: Path) -> None:
-    path, value, message = BAD_VALUES[place]
+@pytest.mark.parametrize("index", first(20, range(len(BAD_VALUES))))
+def test_schedule_files(index: int, folder: Path) -> None:
+    path, value, message = BAD_VALUES[index]
     (folder / "bad.json").write_text(json.dumps(changed(path, value)))
     for line in (
         "verify bad.json",
@@ -338,7 +338,7 @@ class TestSeveralFaults:
         assert run(f"eval 1f1b --config {tmp_path / 'mended.yaml'}").code == 0
 
     def test_the_first_five_are_named(self, tmp_path: Path) -> None:
-        error = self.refused(tmp_path, "".join(f"zz{number}: 1\n" for number in range(8)))
+        error = self.refused(tmp_path, "".join(f"zz{index}: 1\n" for index in range(8)))
         assert error.count("unknown key") == 5
         assert error.endswith("; also 3 more")
 
@@ -347,5 +347,5 @@ class TestSeveralFaults:
         asked = []
         monkeypatch.setattr(fields, "nearest", lambda key, _: asked.append(key) or "stages")
         with pytest.raises(InputError, match=r"; also 95 more$"):
-            canonical({f"zz{number}": 1 for number in range(100)})
-        assert asked == [f"zz{number}" for number in range(5)]
+            canonical({f"zz{index}": 1 for index in range(100)})
+        assert asked == [f"zz{index}" for index in range(5)]

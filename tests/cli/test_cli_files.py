@@ -234,8 +234,8 @@ def op(file: dict[str, Any], kind: str, stage: int, microbatch: int) -> list[Any
 
 def once(file: dict[str, Any], kind: str, stage: int = 0) -> list[Any]:
     """Work of a stage, or of device 0, around the microbatches."""
-    place = None if kind == "OPTIMIZER" else stage
-    return next(row for row in file["ops"] if row[:3] == [kind, place, None])
+    stage_or_none = None if kind == "OPTIMIZER" else stage
+    return next(row for row in file["ops"] if row[:3] == [kind, stage_or_none, None])
 
 
 def meet(file: dict[str, Any], kind: str) -> None:
@@ -256,7 +256,7 @@ def shift(row: list[Any], ticks: int) -> None:
 class TestVerify:
     def test_verified(self, native: Path) -> None:
         ran = done("verify", native)
-        assert ran.out.startswith(f"{native}: verified, 96 operations")
+        assert ran.out.startswith(f"{native}: verified: 96 operations")
         assert ran.err == ""
         assert done("verify --quiet", native).out == ""
 

@@ -318,14 +318,14 @@ class TestInitFromAConfiguration:
         line = f"init mine.yaml --from {llama_json} --gpu h100 --data 8 --sequence 8192"
         stderr = done(line).err
         assert "8,030,261,248 parameters; 32 GPUs" in stderr
-        there, derived = (
+        installed, derived = (
             json_of(f"eval 1f1b {source}")
             for source in ("--model llama-3.1-8b", "--config mine.yaml")
         )
         # Its transfers wait, and it has what happens once in a step
-        assert derived["exposed"] > 0 and there["exposed"] is None
+        assert derived["exposed"] > 0 and installed["exposed"] is None
         without = derived["makespan"] - derived["exposed"]
-        assert there["makespan"] < without < 1.01 * there["makespan"]
+        assert installed["makespan"] < without < 1.01 * installed["makespan"]
         assert derived["mem_limit"] == [75366] * 4  # 0.92 x 80 GiB
 
     def test_a_measured_step_sets_the_efficiency(self, llama_json: Path) -> None:

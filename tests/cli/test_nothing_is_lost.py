@@ -146,11 +146,11 @@ PRESS = "press = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
 
 
 class TestSignals:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGHUP)])
-    def test_a_request_to_end_is_as_ctrl_c(self, number: int, folder: Path) -> None:
+    @pytest.mark.parametrize("signal_number", [signal.SIGTERM, slow(signal.SIGHUP)])
+    def test_a_request_to_end_is_as_ctrl_c(self, signal_number: int, folder: Path) -> None:
         search, terminal = on_terminal(f"solve {HARD} --json --time-limit 600 -o a.json")
         read_until(terminal, r"best [\d.]+, gap \d")
-        search.send_signal(number)
+        search.send_signal(signal_number)
         read_until(terminal, None)
         out, _ = search.communicate(timeout=300)
         assert search.returncode == 0
@@ -253,7 +253,7 @@ class TestSignals:
         assert (folder / "a.json").exists()
 
     @pytest.mark.parametrize(
-        ("number", "module"),
+        ("signal_number", "module"),
         [
             *((signal.SIGINT, name) for name in ("ppopt.solver", "ppopt.solver.interrupts")),
             *((signal.SIGINT, name) for name in ("threading", "ppopt.cli.program", "json")),
@@ -263,7 +263,7 @@ class TestSignals:
         ],
     )
     def test_while_modules_are_loaded_it_is_one_line(
-        self, number: signal.Signals, module: str
+        self, signal_number: signal.Signals, module: str
     ) -> None:
         """From the first line of `main` on."""
         code = (
@@ -273,7 +273,7 @@ class TestSignals:
             "    def find_spec(name, *_):\n"
             "        if name in left:\n"
             "            left.clear()\n"
-            f"            os.kill(os.getpid(), {int(number)})\n"
+            f"            os.kill(os.getpid(), {int(signal_number)})\n"
             "sys.meta_path.insert(0, Finder)\n"
             "from ppopt.cli import main\n"
             f"main({['solve', *shlex.split(SMALL), '--json']})\n"
@@ -361,8 +361,8 @@ class TestTemporaryFiles:
 
 def closing(*numbers: int) -> Callable[[], None]:
     def close() -> None:
-        for number in numbers:
-            os.close(number)
+        for descriptor in numbers:
+            os.close(descriptor)
 
     return close
 

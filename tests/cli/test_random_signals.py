@@ -60,12 +60,12 @@ def test_what_is_known_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         assert known(output) == (code == 0), (after, output)
 
 
-def ended_by(number: int, after: float, line: str) -> tuple[int, dict[str, Any]]:
+def ended_by(signal_number: int, after: float, line: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON of a command that a signal ends so many seconds after it has begun."""
     ran = process(line)
     wait_until(lambda: hears(ran.pid))
     time.sleep(after)
-    ran.send_signal(number)
+    ran.send_signal(signal_number)
     out, errors = ran.communicate(timeout=HANGS)
     assert out, (ran.returncode, after, errors)
     return ran.returncode, json.loads(out)

@@ -178,9 +178,9 @@ class TestSolve:
 
 def test_shards_are_merged() -> None:
     rows = "batches=range(2,7) strategy=1f1b --study-name mine"
-    for number in (1, 2):
-        storage = f"--storage sqlite:///{number}.db"
-        assert json_of(f"{SMALL} {rows} --shard {number}/2 {storage}")["done"] == 4 - number
+    for shard in (1, 2):
+        storage = f"--storage sqlite:///{shard}.db"
+        assert json_of(f"{SMALL} {rows} --shard {shard}/2 {storage}")["done"] == 4 - shard
     merged = json_of("studies merge sqlite:///1.db sqlite:///2.db --storage sqlite:///all.db")
     (study,) = merged["studies"]
     assert (study["study"], study["done"], merged["results"]) == ("mine", 5, 5)
@@ -191,9 +191,9 @@ def test_shards_are_merged() -> None:
 
 def test_shards_are_named_by_a_pattern() -> None:
     """The shell cannot expand it behind `sqlite:///`."""
-    for number in (1, 2):
-        rows = f"{SMALL} batches=range(2,7) strategy=1f1b --shard {number}/2"
-        json_of(f"{rows} --storage sqlite:///shard-{number}.db")
+    for shard in (1, 2):
+        rows = f"{SMALL} batches=range(2,7) strategy=1f1b --shard {shard}/2"
+        json_of(f"{rows} --storage sqlite:///shard-{shard}.db")
     merged = json_of("studies merge sqlite:///shard-*.db --storage sqlite:///all.db")
     assert merged["results"] == 5
 
@@ -226,13 +226,13 @@ def test_bad_usage_of_studies(line: str, message: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, number: int) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_number: int) -> None:
     line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,optimal"
     ran = process(f"{line} --time-limit 600 --jobs 1 --json")
     wait_until(rows_stored)
     time.sleep(2)
-    ran.send_signal(number)
+    ran.send_signal(signal_number)
     out, err = ran.communicate(timeout=300)
     assert ran.returncode == 0, err
     output = json.loads(out)

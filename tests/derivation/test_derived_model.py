@@ -31,13 +31,13 @@ def test_the_layers_are_those_of_the_models_that_come_along(
     config: Config, training: dict[str, int], name: str
 ) -> None:
     """They are derived from the same dimensions, published elsewhere."""
-    derived, there = derive_model(config, gpu="h100", **training), ppopt.read_pipeline(name)
-    assert there.model is not None
-    for layer, shipped in zip(derived.model.layers, there.model.layers, strict=True):
+    derived, stored_model = derive_model(config, gpu="h100", **training), ppopt.read_pipeline(name)
+    assert stored_model.model is not None
+    for layer, shipped in zip(derived.model.layers, stored_model.model.layers, strict=True):
         once = dict.fromkeys(STEP_FIELDS, 0)
         assert replace(layer, **once) == replace(shipped, **once)
     for figure in ("tokens_per_microbatch", "flops_per_microbatch", "peak_flops"):
-        assert getattr(derived.pipeline, figure) == getattr(there, figure)
+        assert getattr(derived.pipeline, figure) == getattr(stored_model, figure)
 
 
 def test_a_file_says_what_it_is_and_reads_back() -> None:

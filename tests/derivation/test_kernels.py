@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ppopt.derivation.gpus import Precision, gpu_named
-from ppopt.derivation.kernels import Bound, Kernel, seconds
+from ppopt.derivation.kernels import Kernel, KernelBound, seconds
 
 GPU = replace(
     gpu_named("h100"),
@@ -28,18 +28,18 @@ GPU = replace(
 @pytest.mark.parametrize(
     ("kernel", "time"),
     [
-        (Kernel("x", Bound.PRODUCT, 2e12), 2.04e12 / 800e12),
-        (Kernel("x", Bound.PRODUCT, 2e12, launches=3), 2.12e12 / 800e12),
-        (Kernel("x", Bound.PRODUCT, 1e9), 41e9 / 800e12),
+        (Kernel("x", KernelBound.PRODUCT, 2e12), 2.04e12 / 800e12),
+        (Kernel("x", KernelBound.PRODUCT, 2e12, launches=3), 2.12e12 / 800e12),
+        (Kernel("x", KernelBound.PRODUCT, 1e9), 41e9 / 800e12),
         # Bound by its matrices: 40 GB at 2 TB/s
-        (Kernel("x", Bound.GROUPED, 1e12, traffic=40e9), 20e-3),
-        (Kernel("x", Bound.GROUPED, 1e12, traffic=1e6), 1.04e12 / 500e12),
-        (Kernel("x", Bound.ATTENTION, 6e12), 10e-3),
+        (Kernel("x", KernelBound.GROUPED, 1e12, traffic=40e9), 20e-3),
+        (Kernel("x", KernelBound.GROUPED, 1e12, traffic=1e6), 1.04e12 / 500e12),
+        (Kernel("x", KernelBound.ATTENTION, 6e12), 10e-3),
         # As many blocks as lose half
-        (Kernel("x", Bound.ATTENTION, 6e12, blocks=100), 20e-3),
-        (Kernel("x", Bound.ATTENTION_BACKWARD, 6e12, blocks=300), 15e-3 * 4 / 3),
-        (Kernel("x", Bound.ATTENTION, 1e6), 5e-6),
-        (Kernel("x", Bound.MEMORY, traffic=2e9, launches=2), 1e-3 + 10e-6),
+        (Kernel("x", KernelBound.ATTENTION, 6e12, blocks=100), 20e-3),
+        (Kernel("x", KernelBound.ATTENTION_BACKWARD, 6e12, blocks=300), 15e-3 * 4 / 3),
+        (Kernel("x", KernelBound.ATTENTION, 1e6), 5e-6),
+        (Kernel("x", KernelBound.MEMORY, traffic=2e9, launches=2), 1e-3 + 10e-6),
     ],
 )
 def test_time(kernel: Kernel, time: float) -> None:
@@ -47,7 +47,11 @@ def test_time(kernel: Kernel, time: float) -> None:
 
 
 def test_fp8_is_of_products_alone() -> None:
-    for bound, faster in ((Bound.PRODUCT, 2), (Bound.GROUPED, 2), (Bound.ATTENTION, 1)):
+    for bound, faster in (
+        (KernelBound.PRODUCT, 2),
+        (KernelBound.GROUPED, 2),
+        (KernelBound.ATTENTION, 1),
+    ):
         kernel = Kernel("x", bound, 5e12)
         bf16, fp8 = (kernel.seconds(GPU, precision) for precision in Precision)
         assert bf16 == pytest.approx(faster * fp8)
@@ -55,6 +59,9 @@ def test_fp8_is_of_products_alone() -> None:
 
 def test_short_kernels_wait_for_the_processor() -> None:
     """Ten kernels of 5 us, started every 8 us; while a long one runs they do not wait."""
-    short, long = Kernel("x", Bound.ATTENTION, 0.0, launches=10), Kernel("x", Bound.PRODUCT, 2e12)
+    short, long = (
+        Kernel("x", KernelBound.ATTENTION, 0.0, launches=10),
+        Kernel("x", KernelBound.PRODUCT, 2e12),
+    )
     assert seconds([short], GPU, Precision.BF16, 8e-6) == pytest.approx(80e-6)
     assert seconds([short, long], GPU, Precision.BF16, 8e-6) == pytest.approx(50e-6 + 2.55e-3)

@@ -16,7 +16,7 @@ from ppopt.derivation.architecture import (
 from ppopt.derivation.collectives import Collective
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
-from ppopt.derivation.layer_parts import ELEMENT, Part, PerKind, Rank
+from ppopt.derivation.layer_parts import ELEMENT, LayerPart, PerKind, Rank
 from ppopt.derivation.training import ContextType, Training
 from ppopt.errors import ConflictError
 
@@ -31,12 +31,12 @@ def rank_of(gpu: str = "h200", **fields: Any) -> Rank:
     return Rank(training, gpu_named(gpu), training.sequence, training.microbatch)
 
 
-def times(rank: Rank, *parts: Part) -> Times:
+def times(rank: Rank, *parts: LayerPart) -> Times:
     """Of kernels, in ms."""
     return Costing(rank).computing(parts)
 
 
-def exchanged(parts: list[Part]) -> PerKind:
+def exchanged(parts: list[LayerPart]) -> PerKind:
     total = PerKind()
     for part in parts:
         total += part.collectives
@@ -211,12 +211,12 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
         ).attention(LLAMA_8B.attention, 4096)
         for on in (True, False)
     )
-    number = 32 * 2048**2 * 2 / 4
-    assert scores.stashed - flash.stashed == activation * number
+    elements = 32 * 2048**2 * 2 / 4
+    assert scores.stashed - flash.stashed == activation * elements
     work = [sum(kernel.flops for kernel in part.forward) for part in (flash, scores)]
-    assert work[1] - work[0] == 0.5 * 2 * number * (128 + 128)
+    assert work[1] - work[0] == 0.5 * 2 * elements * (128 + 128)
     passes = [kernel.traffic for kernel in scores.forward if kernel.name.startswith("s")]
-    assert sum(passes) == pytest.approx(traffic * number)
+    assert sum(passes) == pytest.approx(traffic * elements)
 
 
 def test_dropout_keeps_a_byte_of_both_outputs() -> None:

@@ -190,35 +190,37 @@ class Simulation:
             if waiting and self.link_free.get(link, 0) <= now:
                 first = min(waiting)
                 waiting.remove(first)
-                kind, stage, microbatch, part = first[2]
+                kind, stage, microbatch, slice_index = first[2]
                 ends = (F, stage, stage + 1) if kind == F else (BW, stage, stage - 1)
-                ops = (Op(ends[0], place, microbatch, part) for place in ends[1:])
+                ops = (
+                    Op(ends[0], stage_index, microbatch, slice_index) for stage_index in ends[1:]
+                )
                 end = self.link_free[link] = now + lag_of(self.pipeline, *ops)
                 self.carried[first[2]] = now, end
                 self.under_way.append((end, first[2]))
 
     def _ready(self, op: Op) -> bool:
         """Whether everything that an operation waits for is there."""
-        kind, stage, microbatch, part = op
+        kind, stage, microbatch, slice_index = op
         if kind is W:
             return op._replace(kind=B) in self.done
         step = -1 if kind is F else 1
         if kind is not F and op._replace(kind=F) not in self.done:
             return False
-        if 0 <= part + step < self.pipeline.num_slices and not self._has_result(
-            op, stage, part + step
+        if 0 <= slice_index + step < self.pipeline.num_slices and not self._has_result(
+            op, stage, slice_index + step
         ):
             return False
         neighbour = stage + step
         if not 0 <= neighbour < self.pipeline.num_stages:
             return True
         if self.pipeline.device(neighbour, microbatch) == self.pipeline.device(stage, microbatch):
-            return self._has_result(op, neighbour, part)
-        return (F if kind is F else B, neighbour, microbatch, part) in self.brought
+            return self._has_result(op, neighbour, slice_index)
+        return (F if kind is F else B, neighbour, microbatch, slice_index) in self.brought
 
-    def _has_result(self, op: Op, stage: int, part: int) -> bool:
+    def _has_result(self, op: Op, stage: int, slice_index: int) -> bool:
         kinds = (F,) if op.kind is F else (B, BW)
-        return any(Op(kind, stage, op.microbatch, part) in self.done for kind in kinds)
+        return any(Op(kind, stage, op.microbatch, slice_index) in self.done for kind in kinds)
 
 
 def _groups(rows: Iterator) -> Iterator[list]:

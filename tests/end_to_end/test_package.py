@@ -76,8 +76,8 @@ def test_the_wheel_installed_alone_runs(built: tuple[Path, Path], tmp_path: Path
     environment = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "80"}
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     ran = subprocess.run([sys.executable, "-c", code], check=True, **options)
-    place, models = ran.stdout.splitlines()
-    assert Path(place).is_relative_to(installed)
+    location, models = ran.stdout.splitlines()
+    assert Path(location).is_relative_to(installed)
     assert "llama-3.1-8b" in models.split()
     program = installed / "bin" / "ppopt"
     asked = [sys.executable, program, "eval", "1f1b", "--stages", "2", "--batches", "2"]

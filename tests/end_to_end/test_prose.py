@@ -7,14 +7,14 @@ import pytest
 from tests.end_to_end.documents import load
 
 prose = load("prose")
-FEW = 10
+MAX_LONG = 10
 
 
 def test_long_sentences_are_few_and_odd_words_none() -> None:
     places = list(prose.hard(prose.documents()))
     odd = [str(place) for place in places if not place.reason.endswith(" words")]
     assert odd == []
-    assert len(places) <= FEW, "\n".join(map(str, places))
+    assert len(places) <= MAX_LONG, "\n".join(map(str, places))
 
 
 @pytest.mark.slow

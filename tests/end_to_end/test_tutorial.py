@@ -59,17 +59,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _tools(folder: Path) -> Path:
     """Commands of this environment, whether or not it is activated."""
-    place = folder / "bin"
-    place.mkdir()
+    tools = folder / "bin"
+    tools.mkdir()
     code = {
         "python": "",
         "ppopt": " -c 'from ppopt.cli import main; main()'",
         "torchrun": " -m torch.distributed.run",
     }
     for name, rest in code.items():
-        (place / name).write_text(f'#!/bin/sh\nexec {sys.executable}{rest} "$@"\n')
-        (place / name).chmod(0o755)
-    return place
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable}{rest} "$@"\n')
+        (tools / name).chmod(0o755)
+    return tools
 
 
 def losses(output: str) -> list[float]:

@@ -97,7 +97,7 @@ def _window(pipeline: Any, options: Fields) -> list[str]:
     current = window.SemiActiveSchedule.of(network, start)
     with recorded_models() as models:
         for first, after in WINDOWS:
-            ends = (place * network.size // 4 for place in (first, after))
+            ends = (index * network.size // 4 for index in (first, after))
             window.Window(window.TopologicalOrder(current), *ends).reoptimise(_short())
     return models
 

@@ -49,15 +49,15 @@ def _surrounded(schedule: Schedule, pipeline: Pipeline, random: Random) -> Sched
     free = [0] * pipeline.num_devices
     added: list[AuxiliaryRow] = []
 
-    def add(kind: int, place: tuple[int, int, int], earliest: int, time: int) -> int:
-        route, stage, device = place
+    def add(kind: int, slot: tuple[int, int, int], earliest: int, time: int) -> int:
+        route, stage, device = slot
         start = max(free[device], earliest)
         free[device] = start + time
         added.append((kind, stage, device, start, free[device], route))
         return free[device]
 
-    for place in places:
-        add(UNSHARD, place, 0, ticks.costs.unshard[place[1]])
+    for slot in places:
+        add(UNSHARD, slot, 0, ticks.costs.unshard[slot[1]])
     begin = max(free)
     rows = [
         (*row[:4], begin + finer * row[4], begin + finer * row[5], *row[6:])
@@ -69,15 +69,14 @@ def _surrounded(schedule: Schedule, pipeline: Pipeline, random: Random) -> Sched
             key = pipeline.route(row[2]), row[1]
             last[key] = max(last.get(key, 0), row[5])
     ends = {
-        place: add(SYNC, place, last[place[:2]], ticks.costs.gradient_sync[place[1]])
-        for place in places
+        slot: add(SYNC, slot, last[slot[:2]], ticks.costs.gradient_sync[slot[1]]) for slot in places
     }
     for device in range(pipeline.num_devices):
-        own_places = [place for place in places if place[2] == device]
+        own_places = [slot for slot in places if slot[2] == device]
         waits = places if pipeline.optimizer_barrier else own_places
-        time = sum(ticks.costs.optimizer[place[1]] for place in own_places)
+        time = sum(ticks.costs.optimizer[slot[1]] for slot in own_places)
         free[device] = 0
-        add(OPTIMIZER, min(own_places), max(ends[place] for place in waits), time)
+        add(OPTIMIZER, min(own_places), max(ends[slot] for slot in waits), time)
     return joined(pipeline, rows, auxiliary=added)
 
 
@@ -114,12 +113,12 @@ def _with_transfers(schedule: Schedule, pipeline: Pipeline) -> Schedule:
         for row in table(schedule)
     ]
     moves = []
-    for kind, stage, microbatch, device, start, end, part, _ in rows:
+    for kind, stage, microbatch, device, start, end, slice_index, _ in rows:
         if kind != W:
             time = ticks.costs.offload_time[stage]
             move, begin = (OFFLOAD, end) if kind == F else (RELOAD, start - time)
-            place = (pipeline.route(microbatch), microbatch, part)
-            moves.append((move, stage, device, begin, begin + time, *place))
+            slot = (pipeline.route(microbatch), microbatch, slice_index)
+            moves.append((move, stage, device, begin, begin + time, *slot))
     backs = [move[2:4] for move in moves if move[0] == RELOAD]
     assume(len(backs) == len(set(backs)))
     return joined(pipeline, rows, auxiliary=moves)

@@ -108,8 +108,8 @@ def _p2p(rng: Random, devices: int) -> Any:
     if rng.random() < 0.7:
         return rng.choice((0, 0, 1, 2, 3))
     return [
-        [0 if here == there else rng.randint(0, 3) for there in range(devices)]
-        for here in range(devices)
+        [0 if source == target else rng.randint(0, 3) for target in range(devices)]
+        for source in range(devices)
     ]
 
 
@@ -172,7 +172,7 @@ def mixed_cases(seed: int, count: int, *, ops: int = 15, **fixed: Any) -> Iterat
             drawn,
             backward_input=inputs,
             weight=weights,
-            backward=[max(0, b + w - less) for b, w, less in both],
+            backward=[max(0, b + w - saving) for b, w, saving in both],
         )
 
 

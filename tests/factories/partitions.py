@@ -51,7 +51,7 @@ def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> CutDelays:
         time = rng.choice((0, 0, 1, 3))
         times = tuple(rng.randint(0, 3) if by_size else time for _ in range(count + 1))
         none = (0,) * (count + 1)
-        rows.append(tuple(times if here != after else none for here, after in pairwise(hosts)))
+        rows.append(tuple(times if before != after else none for before, after in pairwise(hosts)))
     return CutDelays(*rows)
 
 

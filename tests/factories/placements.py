@@ -73,7 +73,7 @@ def clusters(seed: int, count: int, *, equal: bool = False) -> Iterator[Cluster]
         apart = [
             [0 if i == j else rng.randint(0, 3) for j in range(devices)] for i in range(devices)
         ]
-        alike = [[0 if i == j else link for j in range(devices)] for i in range(devices)]
+        equal_links = [[0 if i == j else link for j in range(devices)] for i in range(devices)]
         total = sum(taken) * 3
         limits = [rng.randint(total // 4, total) for _ in range(devices)]
         choices = (Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3, 2))
@@ -88,7 +88,7 @@ def clusters(seed: int, count: int, *, equal: bool = False) -> Iterator[Cluster]
             },
             batches=rng.randint(1, 3 if stages < 4 else 2),
             speeds=(Fraction(1),) * devices if equal else tuple(rng.choices(choices, k=devices)),
-            p2p=alike if equal or rng.random() < 0.5 else apart,
+            p2p=equal_links if equal or rng.random() < 0.5 else apart,
             limits=None if rng.random() < 0.4 else [max(limits)] * devices if equal else limits,
             fused=rng.random() < 0.3,
         )

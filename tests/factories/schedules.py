@@ -25,7 +25,7 @@ F, B, W, BW = OpKind
 TableRow = tuple[int, int, int, int, int, int, int, int]
 """kind, stage, microbatch, device, start, end, slice, pair."""
 ALONE = -1
-Place = tuple[int, int, int]
+Slot = tuple[int, int, int]
 """stage, microbatch, slice."""
 BACKWARDS = ("split", "fused", "mixed")
 """Whether the backwards of a schedule are B and W, BW, or chosen one by one."""
@@ -210,8 +210,8 @@ def _p2p(draw: st.DrawFn, devices: int) -> Any:
 def by_boundary(draw: st.DrawFn) -> Pipeline:
     """Draw a pipeline whose delays are given per boundary between stages, each way its own."""
     pipeline = draw(_ON_TWO_DEVICES)
-    there = _one_or_all(_DELAYS, pipeline.num_stages - 1)
-    return replace(pipeline, p2p=draw(there), backward_p2p=draw(st.none() | there))
+    delays = _one_or_all(_DELAYS, pipeline.num_stages - 1)
+    return replace(pipeline, p2p=draw(delays), backward_p2p=draw(st.none() | delays))
 
 
 _ON_TWO_DEVICES = pipelines(min_devices=2)
@@ -254,13 +254,13 @@ def build(
 ) -> Schedule:
     """Append ready operations in random order, or the one that can start first, with idle time."""
     split = {
-        (stage, microbatch, part): backward == "split"
+        (stage, microbatch, slice_index): backward == "split"
         or (backward == "mixed" and random.random() < 0.5)
         for stage in range(pipeline.num_stages)
         for microbatch in range(pipeline.batches)
-        for part in range(pipeline.slices or 1)
+        for slice_index in range(pipeline.slices or 1)
     }
-    waiting = [op for place in split for op in operations(pipeline, place, split[place])]
+    waiting = [op for slot in split for op in operations(pipeline, slot, split[slot])]
     before = {op: _predecessors(pipeline, op, split) for op in waiting}
     eager, idle = random.random() < 0.5, random.choice((0, 0, 0.3))
     pairs = random.choice((0, 0.5, 1)) if paired else 0
@@ -289,13 +289,13 @@ def build(
             group += [op for op in ready[1:] if may_pair(pipeline, ready[0], op)][:1]
         pause = random.randrange(1, 6) if random.random() < idle else 0
         start = max(map(earliest, group)) + pause
-        number = len(rows) if len(group) > 1 else ALONE
+        pair_id = len(rows) if len(group) > 1 else ALONE
         end = start + duration_of(pipeline, group)
         for op in group:
             waiting.remove(op)
             device = device_of[op]
             free[device] = max(free[device], end)
-            rows[op] = (*op[:3], device, start, end, op.slice, number)
+            rows[op] = (*op[:3], device, start, end, op.slice, pair_id)
     return Schedule.from_rows(pipeline, rows.values())
 
 
@@ -370,24 +370,24 @@ def speed_of(pipeline: Pipeline, op: Op) -> Fraction:
     return speed
 
 
-def operations(pipeline: Pipeline, place: Place, split: bool) -> list[Op]:
+def operations(pipeline: Pipeline, slot: Slot, split: bool) -> list[Op]:
     """The operations of a stage, microbatch and slice."""
     kinds = (F, B, W) if split else (F, BW)
-    return [Op(kind, *place) for kind in kinds if exists(pipeline, kind, place[0])]
+    return [Op(kind, *slot) for kind in kinds if exists(pipeline, kind, slot[0])]
 
 
-def _predecessors(pipeline: Pipeline, op: Op, split: dict[Place, bool]) -> list[Op]:
+def _predecessors(pipeline: Pipeline, op: Op, split: dict[Slot, bool]) -> list[Op]:
     """What must be done before an operation: the rules of the semantics."""
-    kind, stage, microbatch, part = op
+    kind, stage, microbatch, slice_index = op
     if kind is F:
-        before = [Op(F, stage - 1, microbatch, part)] if stage else []
-        return before + ([Op(F, stage, microbatch, part - 1)] if part else [])
+        before = [Op(F, stage - 1, microbatch, slice_index)] if stage else []
+        return before + ([Op(F, stage, microbatch, slice_index - 1)] if slice_index else [])
     if kind is W:
-        return [Op(B, stage, microbatch, part)]
-    before = [Op(F, stage, microbatch, part)]
-    for place in ((stage + 1, microbatch, part), (stage, microbatch, part + 1)):
-        if place in split:
-            before.append(Op(B if split[place] else BW, *place))
+        return [Op(B, stage, microbatch, slice_index)]
+    before = [Op(F, stage, microbatch, slice_index)]
+    for slot in ((stage + 1, microbatch, slice_index), (stage, microbatch, slice_index + 1)):
+        if slot in split:
+            before.append(Op(B if split[slot] else BW, *slot))
     return before
 
 
@@ -400,15 +400,15 @@ def exists(pipeline: Pipeline, kind: OpKind, stage: int) -> bool:
 
 def lag_of(pipeline: Pipeline, before: Op, op: Op) -> int:
     """Delay in ticks from an operation to one that waits for it."""
-    here, there = (pipeline.device(end.stage, end.microbatch) for end in (before, op))
-    if here == there:
+    source, target = (pipeline.device(end.stage, end.microbatch) for end in (before, op))
+    if source == target:
         return 0
     time = pipeline.p2p
     if op.kind is not F and pipeline.backward_p2p is not None:
         time = pipeline.backward_p2p
     if isinstance(time, tuple):
         boundary = min(before.stage, op.stage)
-        time = time[here][there] if isinstance(time[0], tuple) else time[boundary]
+        time = time[source][target] if isinstance(time[0], tuple) else time[boundary]
     return int(time * pipeline.ticks.per_unit)
 
 

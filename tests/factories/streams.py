@@ -83,9 +83,9 @@ class Built:
             if isinstance(job[0], str):
                 kind, stage, microbatch, _ = job
                 neighbour = stage + (1 if kind == "F" else -1)
-                for name, here in (("SEND", stage), ("RECV", neighbour)):
-                    post = Action(ActionKind(f"{name}_{kind}"), here, microbatch)
-                    rows[pipeline.device(here, 0)].append((post,))
+                for name, end in (("SEND", stage), ("RECV", neighbour)):
+                    post = Action(ActionKind(f"{name}_{kind}"), end, microbatch)
+                    rows[pipeline.device(end, 0)].append((post,))
             else:
                 pair = sorted(job, key=lambda op: op.kind)
                 cell = tuple(
@@ -107,7 +107,7 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
     """Append ready operations and transfers in random order."""
     chance = {"split": 1.0, "whole": 0.0, "mixed": 0.5}[backward]
     pairing, link_first = random.choice((0, 0, 0.5)), random.choice((0, 0.5, 0.9))
-    split = {place: random.random() < chance for place in places(pipeline)}
+    split = {slot: random.random() < chance for slot in places(pipeline)}
     left = jobs(pipeline, split)
     ends: dict[Any, int] = {}
     free: dict[Any, int] = {}
@@ -139,11 +139,11 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
             transfers.append(_row(pipeline, job, begin, end))
             ends[job] = end
             continue
-        number = len(rows) if len(job) > 1 else ALONE
+        pair_id = len(rows) if len(job) > 1 else ALONE
         for op in job:
             ends[op] = end
             device = pipeline.device(op.stage, op.microbatch)
-            rows.append((*op[:3], device, begin, end, op.slice, number))
+            rows.append((*op[:3], device, begin, end, op.slice, pair_id))
     schedule = joined(pipeline, rows, transfers=transfers)
     return Built(schedule, tuple(sequence))
 
@@ -158,13 +158,13 @@ def places(pipeline: Pipeline) -> list[tuple[int, int, int]]:
 def jobs(pipeline: Pipeline, split: Split) -> list[Job]:
     """All operations, then all transfers."""
     work: list[Job] = [
-        (op,) for place, halves in split.items() for op in operations(pipeline, place, halves)
+        (op,) for slot, halves in split.items() for op in operations(pipeline, slot, halves)
     ]
     return work + [
-        (kind, stage, microbatch, part)
-        for stage, microbatch, part in split
+        (kind, stage, microbatch, slice_index)
+        for stage, microbatch, slice_index in split
         for kind, sender in (("F", stage + 1), ("B", stage - 1))
-        if (sender, microbatch, part) in split
+        if (sender, microbatch, slice_index) in split
         and pipeline.device(sender, microbatch) != pipeline.device(stage, microbatch)
         and (kind == "F" or exists(pipeline, B, sender))
     ]
@@ -197,34 +197,34 @@ def _length(pipeline: Pipeline, job: Job) -> int:
 
 
 def _row(pipeline: Pipeline, job: Any, begin: int, end: int) -> tuple[int, ...]:
-    kind, stage, microbatch, part = job
+    kind, stage, microbatch, slice_index = job
     devices = _ends(pipeline, job)
-    return (F if kind == "F" else B, stage, microbatch, *devices, begin, end, part)
+    return (F if kind == "F" else B, stage, microbatch, *devices, begin, end, slice_index)
 
 
 def _needs(pipeline: Pipeline, split: Split, job: Job) -> list[Any]:
     """What must have ended before a job: operations, and transfers."""
 
-    def backward(stage: int, microbatch: int, part: int) -> Op:
-        place = stage, microbatch, part
-        return Op(B if split[place] else BW, *place)
+    def backward(stage: int, microbatch: int, slice_index: int) -> Op:
+        slot = stage, microbatch, slice_index
+        return Op(B if split[slot] else BW, *slot)
 
     if isinstance(job[0], str):
-        kind, *place = job
-        return [Op(F, *place) if kind == "F" else backward(*place)]
+        kind, *slot = job
+        return [Op(F, *slot) if kind == "F" else backward(*slot)]
     (op,) = job
     if op.kind is W:
         return [op._replace(kind=B)]
-    _, stage, microbatch, part = op
+    _, stage, microbatch, slice_index = op
     forward = op.kind is F
-    make = (lambda *place: Op(F, *place)) if forward else backward
+    make = (lambda *slot: Op(F, *slot)) if forward else backward
     own = [] if forward else [op._replace(kind=F)]
-    earlier = part - 1 if forward else part + 1
+    earlier = slice_index - 1 if forward else slice_index + 1
     if 0 <= earlier < pipeline.num_slices:
         own.append(make(stage, microbatch, earlier))
     neighbour = stage - 1 if forward else stage + 1
     if not 0 <= neighbour < pipeline.num_stages:
         return own
     if pipeline.device(neighbour, microbatch) == pipeline.device(stage, microbatch):
-        return [*own, make(neighbour, microbatch, part)]
-    return [*own, ("F" if forward else "B", neighbour, microbatch, part)]
+        return [*own, make(neighbour, microbatch, slice_index)]
+    return [*own, ("F" if forward else "B", neighbour, microbatch, slice_index)]

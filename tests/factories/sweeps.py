@@ -30,13 +30,13 @@ class InThisProcess(DirectEngine):
         self.searched: list[SolveJob] = []
         self.hindered: Callable[[], None] = lambda: None
 
-    def submit(self, number: int, task: Any) -> None:
-        self._jobs[number] = task.job
-        super().submit(number, task)
+    def submit(self, task_id: int, task: Any) -> None:
+        self._jobs[task_id] = task.job
+        super().submit(task_id, task)
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
         ended = super().wait(seconds)
-        self.searched += [self._jobs[number] for number, done in ended if done.result is not None]
+        self.searched += [self._jobs[task_id] for task_id, done in ended if done.result is not None]
         self.hindered()
         return ended
 
@@ -135,10 +135,12 @@ def flipped(rng: Random, content: bytes) -> bytes:
     changed, page = bytearray(content), 4096
     for _ in range(rng.choice((1, 1, 2, 5, 20))):
         pages = page * rng.randrange(len(content) // page)
-        place = rng.choice(
+        position = rng.choice(
             (rng.randrange(len(content)), rng.randrange(200), pages + rng.randrange(40))
         )
-        changed[place] = rng.choice((changed[place] ^ 1 << rng.randrange(8), rng.randrange(256), 0))
+        changed[position] = rng.choice(
+            (changed[position] ^ 1 << rng.randrange(8), rng.randrange(256), 0)
+        )
     return bytes(changed)
 
 

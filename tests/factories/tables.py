@@ -52,16 +52,16 @@ def joined(
     both: list[tuple[int, ...]] = []
     for kind, stage, microbatch, device, start, end, *more in rows:
         route = pipeline.route(microbatch)
-        place = (kind, stage, microbatch, device)
-        both.append((*place, start, end, *(more or (0, ALONE)), route, device))
+        prefix = (kind, stage, microbatch, device)
+        both.append((*prefix, start, end, *(more or (0, ALONE)), route, device))
     for kind, stage, microbatch, device, target, start, end, *more in transfers:
         route, sent = pipeline.route(microbatch), _SENT.get(kind, len(RECORDS))
-        place = (sent, stage, microbatch, device)
-        both.append((*place, start, end, *(more or (0,)), ALONE, route, target))
+        prefix = (sent, stage, microbatch, device)
+        both.append((*prefix, start, end, *(more or (0,)), ALONE, route, target))
     for kind, stage, device, start, end, *more in auxiliary:
-        route, microbatch, part = (*more, *(0, ONCE, 0)[len(more) :])
-        place = (kind, stage, microbatch, device)
-        both.append((*place, start, end, part, ALONE, route, device))
+        route, microbatch, slice_index = (*more, *(0, ONCE, 0)[len(more) :])
+        prefix = (kind, stage, microbatch, device)
+        both.append((*prefix, start, end, slice_index, ALONE, route, device))
     return Schedule.from_rows(pipeline, both)
 
 

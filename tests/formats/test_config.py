@@ -18,7 +18,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import parse_config, pipeline_of, read_config
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, Part
+from ppopt.problem.settings import NAMED, SETTINGS, SettingScope
 from ppopt.solver.solve import solve
 from tests.formats.config_text import as_text, refuse, write
 
@@ -139,13 +139,15 @@ def dashed_too(spelling: str) -> set[str]:
 class TestSettings:
     def test_table_is_complete(self) -> None:
         assert set(SPELLINGS) == {
-            setting.field for setting in SETTINGS if setting.part is not Part.ABOUT
+            setting.field for setting in SETTINGS if setting.scope is not SettingScope.ABOUT
         }
         for name, spellings in SPELLINGS.items():
             assert set(NAMED[name].names) == set(spellings)
 
     def test_pipeline_fields_and_their_defaults_are_those_of_pipeline(self) -> None:
-        declared = {setting.field: setting for setting in SETTINGS if setting.part is Part.PIPELINE}
+        declared = {
+            setting.field: setting for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
+        }
         defaults = {field.name: field.default for field in fields(Pipeline)}
         assert set(declared) == set(defaults) - {"rounded", "tick_divisor"}
         for name, setting in declared.items():
@@ -373,7 +375,7 @@ values = st.recursive(
 @given(
     st.dictionaries(
         st.sampled_from(
-            sorted(setting.field for setting in SETTINGS if setting.part is not Part.ABOUT)
+            sorted(setting.field for setting in SETTINGS if setting.scope is not SettingScope.ABOUT)
         ),
         values,
         max_size=5,

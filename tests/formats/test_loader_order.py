@@ -37,11 +37,11 @@ def test_as_listed() -> None:
 
 def test_forwards_of_the_last_stage_number_the_microbatches() -> None:
     """A schedule that runs microbatches 3, 2, 1, 0 on every stage is written with 0, 1, 2, 3."""
-    alike = evaluate(replace(LISTED, microbatch_times=None), "1f1b")
-    turned = changed(alike, microbatch=3 - alike.microbatch)
+    uniform = evaluate(replace(LISTED, microbatch_times=None), "1f1b")
+    turned = changed(uniform, microbatch=3 - uniform.microbatch)
     assert loader_order(turned) == (0, 1, 2, 3), "any order of equal ones will do"
-    alike = evaluate(replace(LISTED, microbatch_times=2), "1f1b")
-    turned = changed(alike, microbatch=3 - alike.microbatch)
+    uniform = evaluate(replace(LISTED, microbatch_times=2), "1f1b")
+    turned = changed(uniform, microbatch=3 - uniform.microbatch)
     assert verify(turned) == []
     assert loader_order(turned) == (3, 2, 1, 0)
     reordered = replace(turned, pipeline=turned.pipeline.reordered([2, 0, 3, 1]))

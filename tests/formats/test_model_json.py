@@ -93,10 +93,10 @@ def test_broken_models_are_refused(document: dict[str, Any], case: str) -> None:
     broken = copy.deepcopy(document)
     for path, value in changes.items():
         *way, last = ["origin", "model", *path.split(".")] if path else ["origin", "model"]
-        place: Any = broken
+        parent: Any = broken
         for key in way:
-            place = place[int(key) if key.isdigit() else key]
-        place[last] = value
+            parent = parent[int(key) if key.isdigit() else key]
+        parent[last] = value
     with pytest.raises(InputError) as error:
         schedule_json.schedule_from_object(broken)
     assert str(error.value).startswith("origin: model: ")

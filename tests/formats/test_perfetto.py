@@ -248,12 +248,12 @@ def test_a_measured_step() -> None:
     ran = []
     for microbatch, delay in enumerate((1, 2, 3, 9)):
         begin = 100 * microbatch
-        there = begin + 10 + delay
+        start = begin + 10 + delay
         ran += [
             Record(OpKind.F, 0, microbatch, 0, begin, begin + 10),
-            Record(OpKind.F, 1, microbatch, 1, there, there + 10),
-            Record(OpKind.BW, 1, microbatch, 1, there + 10, there + 30),
-            Record(OpKind.BW, 0, microbatch, 0, there + 30 + delay, there + 50 + delay),
+            Record(OpKind.F, 1, microbatch, 1, start, start + 10),
+            Record(OpKind.BW, 1, microbatch, 1, start + 10, start + 30),
+            Record(OpKind.BW, 0, microbatch, 0, start + 30 + delay, start + 50 + delay),
         ]
     step = measured(ran, Pipeline(stages=2, batches=4), 1)
     assert step.pipeline.costs.forward == (10, 10)

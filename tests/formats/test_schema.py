@@ -49,7 +49,7 @@ def test_every_name_is_in_it_and_described() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_samples_and_defaults_are_valid(setting: Any) -> None:
-    value = SAMPLES.get(setting.field, "a" if setting.part == "about" else 2)
+    value = SAMPLES.get(setting.field, "a" if setting.scope == "about" else 2)
     for name in setting.names:
         assert VALIDATOR.is_valid({name: value})
     assert VALIDATOR.is_valid({setting.name: None})

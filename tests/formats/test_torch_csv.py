@@ -138,7 +138,7 @@ class TestCommandLine:
 
     def test_a_comparison_is_no_order(self, tmp_path: Path) -> None:
         ran = run(f"compare {SIZE} -o", tmp_path / "a.json", "-o", tmp_path / "a.csv")
-        error = "error: -o: a comparison is no single order; write .html or .json\n"
+        error = "error: -o: cannot write a comparison as one order; use .html or .json\n"
         assert (ran.code, ran.out, ran.err) == (2, "", error)
         assert list(tmp_path.iterdir()) == []
 

@@ -205,8 +205,8 @@ class TestRefused:
         cells = [line.split(",") for line in SPLIT.splitlines()]
         for _ in range(random.randint(1, 3)):
             row = random.choice(cells)
-            place = random.randrange(len(row))
-            row[place] = random.choice((*cells[0], *cells[1], "", "1F2", "0B0"))
+            column = random.randrange(len(row))
+            row[column] = random.choice((*cells[0], *cells[1], "", "1F2", "0B0"))
         assert outcome("\n".join(map(",".join, cells))) in ("order", "refused")
 
 

@@ -89,8 +89,8 @@ def test_recompute_of_all_transformer_layers_or_none_is_written_and_any_other_re
     for write in writers:
         with pytest.raises(NotApplicableError, match="1 of 3 transformer layers recompute"):
             write(recomputing(2))
-        for place, role in ((0, "embedding"), (4, "head")):
-            for places in ((place,), (place, 1, 2, 3)):
+        for index, role in ((0, "embedding"), (4, "head")):
+            for places in ((index,), (index, 1, 2, 3)):
                 with pytest.raises(NotApplicableError, match=f"the {role} recomputes") as error:
                     write(recomputing(*places))
                 assert "\n" not in str(error.value)

@@ -33,7 +33,7 @@ def main() -> int:
     options = parser.parse_args()
     print(heading("The adversary", "ortools"), flush=True)
     names, seconds = options.only or list(CATEGORIES), 60 * options.minutes
-    seeds = [f"{options.seed}.{number}" for number in range(options.workers)]
+    seeds = [f"{options.seed}.{worker}" for worker in range(options.workers)]
     spawn = multiprocessing.get_context("spawn")
     tallies = {name: Tally() for name in names}
     with ProcessPoolExecutor(options.workers, mp_context=spawn) as pool:

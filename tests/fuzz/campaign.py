@@ -111,10 +111,10 @@ def shrunk(category: Category, record: Record, kind: str) -> Case:
     return case
 
 
-def attack(category: Category, seed: str, number: int, tally: Tally) -> None:
+def attack(category: Category, seed: str, index: int, tally: Tally) -> None:
     """Draw and check the case of a number, and note what is found."""
     began = monotonic()
-    draws = Draws(f"{seed} {category.name} {number}")
+    draws = Draws(f"{seed} {category.name} {index}")
     case = category.draw(draws)
     tally.cases += 1
     try:
@@ -153,12 +153,12 @@ def table(tallies: Mapping[str, Tally]) -> str:
 def listed(tallies: Mapping[str, Tally]) -> Iterator[str]:
     """Every kind of finding in a line, with its number and an example."""
     for name, tally in tallies.items():
-        for kind, number in sorted(tally.kinds.items()):
-            yield _line(name, kind, number, *tally.examples[kind])
+        for kind, count in sorted(tally.kinds.items()):
+            yield _line(name, kind, count, *tally.examples[kind])
 
 
-def _line(name: str, kind: str, number: int, description: str, case: Case) -> str:
-    return f"- {name}, {kind}, {number} times: {description}\n  {_short(case)}"
+def _line(name: str, kind: str, count: int, description: str, case: Case) -> str:
+    return f"- {name}, {kind}, {count} times: {description}\n  {_short(case)}"
 
 
 def _short(case: Case) -> str:

@@ -36,14 +36,14 @@ def answer(command: Sequence[str], fields: dict[str, Any]) -> Any:
     return json.loads(out) | {"code": code}
 
 
-def exact(number: float) -> Fraction:
+def exact(value: float) -> Fraction:
     """A number of JSON: the fraction of few digits that it stands for."""
-    return Fraction(number).limit_denominator(10**6)
+    return Fraction(value).limit_denominator(10**6)
 
 
-def stated(number: float | None) -> Fraction | None:
+def stated(value: float | None) -> Fraction | None:
     """The same of a number that may not be known."""
-    return None if number is None else exact(number)
+    return None if value is None else exact(value)
 
 
 def chosen(fields: dict[str, Any], recompute: str) -> list[layers.Chosen]:

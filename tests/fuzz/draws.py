@@ -26,15 +26,15 @@ class Draws(Random):
 
     def getrandbits(self, k: int, /) -> int:
         """Draw k bits, or take them from the record."""
-        place = len(self.record)
+        index = len(self.record)
         if self._repeated is None:
-            number = super().getrandbits(k)
-        elif place == MAX_DRAWS:
+            bits = super().getrandbits(k)
+        elif index == MAX_DRAWS:
             raise SkippedError("no case is drawn from this record")
         else:
-            number = self._repeated[place] % 2**k if place < len(self._repeated) else 0
-        self.record.append(number)
-        return number
+            bits = self._repeated[index] % 2**k if index < len(self._repeated) else 0
+        self.record.append(bits)
+        return bits
 
     def random(self) -> float:
         """Draw a number below 1; 0 in a record leaves out what has a chance to be there."""
@@ -46,6 +46,6 @@ def simpler(record: Record) -> Iterator[Record]:
     for size in BLOCKS:
         for start in range(0, len(record), size):
             yield record[:start] + record[start + size :]
-    for place, number in enumerate(record):
-        for less in dict.fromkeys((0, number // 2, number - 1)) if number else ():
-            yield [*record[:place], less, *record[place + 1 :]]
+    for index, bits in enumerate(record):
+        for smaller in dict.fromkeys((0, bits // 2, bits - 1)) if bits else ():
+            yield [*record[:index], smaller, *record[index + 1 :]]

@@ -87,8 +87,8 @@ def _own(devices: int, chunks: int, batches: int, group: int, device: int) -> Or
     backward = [["BW", (last - chunk) * devices + device, mb] for mb, chunk in table]
     warm_up = min(len(table), 2 * (devices - device - 1) + last * group)
     order = forward[:warm_up]
-    for number in range(len(table) - warm_up):
-        order += [forward[warm_up + number], backward[number]]
+    for index in range(len(table) - warm_up):
+        order += [forward[warm_up + index], backward[index]]
     return order + backward[len(table) - warm_up :]
 
 

@@ -24,7 +24,7 @@ COSTS = {
 """Least and largest cost of a layer."""
 ONE_CHUNK = ("1f1b", "zb-1p")
 STRATEGIES = (*ONE_CHUNK, "interleaved", "zbv")
-FEW = (0, strategy_search.MAX_EVALUATED)
+EVALUATION_LIMITS = (0, strategy_search.MAX_EVALUATED)
 """Most points that a strategy tries one after the other: none, so that bounds prove, or all."""
 ALL_CALLS, MOST_SIGNALS = 1_000_000, 20
 """Calls of all runs of a case, about, and most runs that a signal ends."""
@@ -161,7 +161,7 @@ class Interrupted(Category):
         return {
             "study": study,
             "strategy": rng.choice(STRATEGIES),
-            "few": rng.choice(FEW),
+            "few": rng.choice(EVALUATION_LIMITS),
             "pipeline": pipeline,
             "seed": rng.randrange(10**6),
         }
@@ -172,8 +172,8 @@ class Interrupted(Category):
             whole, calls = _run(case, None)
         except ppopt.NotApplicableError:
             raise SkippedError("the strategy does not apply") from None
-        number, sent = min(max(ALL_CALLS // calls, 2), MOST_SIGNALS), 0
-        for at in Random(case["seed"]).sample(range(1, calls + 1), min(number, calls)):
+        count, sent = min(max(ALL_CALLS // calls, 2), MOST_SIGNALS), 0
+        for at in Random(case["seed"]).sample(range(1, calls + 1), min(count, calls)):
             try:
                 cut, reached = _run(case, at)
             except KeyboardInterrupt:

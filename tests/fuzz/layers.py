@@ -212,10 +212,10 @@ def _links(rng: Random, stages: int, devices: int) -> dict[str, Any]:
 
 def _link_by_size(rng: Random) -> dict[str, Any]:
     """A link whose delays depend on what layers hand on, perhaps another one on the way back."""
-    there: dict[str, Any] = {"latency": rng.randint(0, 2), "bandwidth": rng.choice((1, 2))}
+    link: dict[str, Any] = {"latency": rng.randint(0, 2), "bandwidth": rng.choice((1, 2))}
     if rng.random() < 0.3:
-        there["backward"] = {rng.choice(("latency", "bandwidth")): rng.randint(1, 3)}
-    return there
+        link["backward"] = {rng.choice(("latency", "bandwidth")): rng.randint(1, 3)}
+    return link
 
 
 def _partition(rng: Random, name: str, model: list[dict[str, Any]], stages: int) -> Any:
@@ -328,7 +328,7 @@ def _pairs(model: list[dict[str, Any]], counts: Counts) -> dict[str, Any]:
     if not any("phases" in layer for layer in model):
         return {}
     first = [*(layer.get("frozen", False) for layer in model), False].index(False)
-    model = [layer | {"no_backward": place < first} for place, layer in enumerate(model)]
+    model = [layer | {"no_backward": index < first} for index, layer in enumerate(model)]
     stages = [model[start:end] for start, end in _cuts(counts)]
     forwards = [_chain(phase for layer in stage for phase in _ahead(layer)) for stage in stages]
 
@@ -371,8 +371,8 @@ def _chain(phases: Iterable[dict[str, Any]]) -> Chain:
 def _in_whole_backward(layers: list[dict[str, Fraction]]) -> Fraction:
     """Memory that BW of a stage allocates: its layers recompute and run one at a time."""
     largest = Fraction(0)
-    for number, layer in enumerate(layers):
-        freed = sum((later["kept"] for later in layers[number + 1 :]), Fraction(0))
+    for index, layer in enumerate(layers):
+        freed = sum((later["kept"] for later in layers[index + 1 :]), Fraction(0))
         missing = layer["activation"] - layer["kept"]
         largest = max(largest, missing + layer["backward_workspace"] - freed)
     return largest
@@ -391,11 +391,11 @@ def _all_in_weight(columns: dict[str, list[Fraction]]) -> None:
 def _delays(fields: dict[str, Any], counts: Counts) -> dict[str, Any]:
     """Delays after every stage but the last, both ways: latency + output / bandwidth."""
     outputs = [fields["model"][end - 1]["output"] for end in accumulate(counts[:-1])]
-    there = {key: value for key, value in fields["link"].items() if key != "backward"}
-    back = there | fields["link"].get("backward", {})
+    down = {key: value for key, value in fields["link"].items() if key != "backward"}
+    back = down | fields["link"].get("backward", {})
     p2p, backward_p2p = (
         [link["latency"] + Fraction(size, link["bandwidth"]) for size in outputs]
-        for link in (there, back)
+        for link in (down, back)
     )
     return {"p2p": p2p, "backward_p2p": backward_p2p}
 

@@ -71,7 +71,7 @@ def draw(
 def draw_frozen(rng: Random, size: int) -> list[bool]:
     """Draw which of so many stages or layers are frozen, mostly the first ones."""
     first = rng.randint(0, size)
-    return [place < first or rng.random() < 0.2 for place in range(size)]
+    return [index < first or rng.random() < 0.2 for index in range(size)]
 
 
 def _placement(rng: Random, devices: int) -> tuple[int, dict[str, Any]]:

@@ -51,8 +51,8 @@ SLICE = {
 @pytest.mark.parametrize("name", SLICE)
 def test_a_short_slice_finds_nothing(name: str) -> None:
     tally = Tally()
-    for number in range(SLICE[name]):
-        campaign.attack(CATEGORIES[name], "slice", number, tally)
+    for index in range(SLICE[name]):
+        campaign.attack(CATEGORIES[name], "slice", index, tally)
     assert tally.examples == {}
     assert tally.cases - tally.skipped > 0
 
@@ -60,17 +60,17 @@ def test_a_short_slice_finds_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", CATEGORIES)
 def test_cases_are_literals_and_repeat(name: str) -> None:
     category = CATEGORIES[name]
-    for number in range(20):
-        case = category.draw(Random(number))
+    for seed in range(20):
+        case = category.draw(Random(seed))
         assert eval(repr(case), {"__builtins__": {}}) == case
-        assert category.draw(Random(number)) == case
+        assert category.draw(Random(seed)) == case
 
 
 def test_pipelines_have_every_dimension() -> None:
     rng = Random(1)
     drawn = [
-        Pipeline(**pipelines.draw(rng, ops=24, fused=False, slices=(1, 2), overlap=number % 2 == 0))
-        for number in range(400)
+        Pipeline(**pipelines.draw(rng, ops=24, fused=False, slices=(1, 2), overlap=seed % 2 == 0))
+        for seed in range(400)
     ]
     several = [pipe for pipe in drawn if pipe.num_stages > 1]
     assert {pipe.placement for pipe in drawn} > {None, "linear", "v", "interleaved"}
@@ -172,8 +172,8 @@ class TestFaults:
     def finds(self, name: str, kinds: set[str], count: int = 30) -> bool:
         """Whether a category finds all of some kinds of faults within so many cases."""
         tally = Tally()
-        for number in range(count):
-            campaign.attack(CATEGORIES[name], "fault", number, tally)
+        for index in range(count):
+            campaign.attack(CATEGORIES[name], "fault", index, tally)
             if kinds <= set(tally.kinds):
                 return True
         return False
@@ -270,8 +270,8 @@ def test_an_oracle_that_does_not_end_is_no_finding(monkeypatch: pytest.MonkeyPat
 
 def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) -> None:
     tally = Tally()
-    for number in range(12):
-        campaign.attack(Large(), "1", number, tally)
+    for index in range(12):
+        campaign.attack(Large(), "1", index, tally)
     assert tally.examples["large"][1] == {"number": 11}
     assert 0 < tally.kinds["large"] <= tally.cases == 12
     both = Tally()
@@ -304,8 +304,8 @@ class Limited(Tiny):
 
 
 def test_the_smallest_case_has_what_is_wrong_and_little_else() -> None:
-    for number in range(4):
-        draws = Draws(str(number))
+    for seed in range(4):
+        draws = Draws(str(seed))
         drawn = Limited().draw(draws)
         if drawn["pipeline"].get("mem_limit") is None:
             continue

@@ -56,9 +56,9 @@ class Sample(NamedTuple):
 def cases(seed: int, count: int) -> Iterator[Case]:
     """Small pipelines of every kind, most of up to 3 devices, some of 4 to 9."""
     rng = Random(seed)
-    for number in range(count):
+    for index in range(count):
         fixed = {"routes": 2} if rng.random() < 0.2 else {}
-        if number % 5 == 4:
+        if index % 5 == 4:
             devices = rng.choice((4, 4, 5, 5, 6, 9))
             yield draw(rng, devices=devices, batches=4, ops=36, **fixed)
         else:

@@ -95,13 +95,13 @@ def _makespan(case: Different, orders: Sequence[Order]) -> Fraction | None:
         "X": case.backward,
     }
     ends: dict[tuple[str, int, int], Fraction] = {}
-    place, free = [0] * len(orders), [Fraction(0)] * len(orders)
+    position, free = [0] * len(orders), [Fraction(0)] * len(orders)
     progress = True
     while progress:
         progress = False
         for stage, order in enumerate(orders):
-            while place[stage] < len(order):
-                kind, microbatch = order[place[stage]]
+            while position[stage] < len(order):
+                kind, microbatch = order[position[stage]]
                 waits = _inputs(kind, stage, microbatch, last)
                 if any(key not in ends for key in waits):
                     break
@@ -111,9 +111,9 @@ def _makespan(case: Different, orders: Sequence[Order]) -> Fraction | None:
                 ends[kind, stage, microbatch] = free[stage] = end
                 if kind in ("B", "X"):
                     ends["up", stage, microbatch] = end
-                place[stage] += 1
+                position[stage] += 1
                 progress = True
-    done = all(place[stage] == len(order) for stage, order in enumerate(orders))
+    done = all(position[stage] == len(order) for stage, order in enumerate(orders))
     return max(free) if done else None
 
 

@@ -182,8 +182,8 @@ def problem_of_groups(pipeline: Pipeline, groups: list[Group]) -> Problem:
     arrive = tuple(tuple(arrive for arrive, _ in rows) for rows in reach)
     leave = tuple(tuple(leave for _, leave in rows) for rows in reach)
     tails = tuple(
-        tuple(min(_tail(chains[r], leave[r][there], here) for r in routes) for there in devices)
-        for here in devices
+        tuple(min(_tail(chains[r], leave[r][target], source) for r in routes) for target in devices)
+        for source in devices
     )
     batches = tuple(group.batches for group in groups)
     return Problem(chains, weights, batches, headroom, arrive, leave, tails)
@@ -204,8 +204,8 @@ def _chain(pipeline: Pipeline, group: Group) -> tuple[Step, ...]:
     lags = [*ticks.down[group.route], 0, *reversed(ticks.up[group.route][first:])]
     lags = [*lags[: len(kinds) - 1], 0]
     return tuple(
-        Step(place, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
-        for (kind, stage), place, lag in zip(kinds, places, lags, strict=True)
+        Step(device, ticks.durations[kind][stage], *_memory(pipeline, kind, stage), lag)
+        for (kind, stage), device, lag in zip(kinds, places, lags, strict=True)
     )
 
 
@@ -217,10 +217,10 @@ def _forward_only(pipeline: Pipeline) -> int:
 
 def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     return tuple(
-        Step(place, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
+        Step(device, pipeline.ticks.durations[OpKind.W][s], *_memory(pipeline, OpKind.W, s), 0)
         if group.split[s] and not pipeline.frozen_stages[s]
         else None
-        for s, place in enumerate(pipeline.hosts[group.route])
+        for s, device in enumerate(pipeline.hosts[group.route])
     )
 
 
@@ -290,15 +290,15 @@ class Search:
         ]
         """Per group and next step: devices that a microbatch still comes to, with both times."""
         self.tails = [
-            [(there, tail) for there, tail in enumerate(tails) if tail >= 0]
+            [(device, tail) for device, tail in enumerate(tails) if tail >= 0]
             for tails in problem.tails
         ]
         """Per device: the tails that there are."""
 
     def run(self) -> int | None:
         """Expand the node of least bound until one is complete; None: no value below `cutoff`."""
-        number = count()
-        heap: list[tuple[int, int, int, Node, Ints]] = [(0, 0, next(number), self._root(), ())]
+        counter = count()
+        heap: list[tuple[int, int, int, Node, Ints]] = [(0, 0, next(counter), self._root(), ())]
         while heap:
             bound, _, _, node, figures = heappop(heap)
             if not any(node.left):
@@ -308,7 +308,7 @@ class Search:
             for child in self._children(node):
                 bound = self._bound(child)
                 if bound < self.cutoff and (figures := self._keep(child)):
-                    heappush(heap, (bound, sum(child.left), next(number), child, figures))
+                    heappush(heap, (bound, sum(child.left), next(counter), child, figures))
         return None
 
     def _one_by_one(self) -> int:
@@ -472,21 +472,21 @@ class Search:
         spans = list(node.work)
         arrivals: list[int | None] = [None] * len(ends)
         for route, step, _, ready in node.batches:
-            for here, first, last in self.coming[route][step]:
-                arrival = arrivals[here]
+            for device, first, last in self.coming[route][step]:
+                arrival = arrivals[device]
                 if arrival is None or ready + first < arrival:
-                    arrivals[here] = ready + first
-                if ready + last > ends[here]:  # noqa: PLR1730  faster than max
-                    ends[here] = ready + last
-                if last - first > spans[here]:  # noqa: PLR1730  faster than max
-                    spans[here] = last - first
-        for here, arrival in enumerate(arrivals):
+                    arrivals[device] = ready + first
+                if ready + last > ends[device]:  # noqa: PLR1730  faster than max
+                    ends[device] = ready + last
+                if last - first > spans[device]:  # noqa: PLR1730  faster than max
+                    spans[device] = last - first
+        for device, arrival in enumerate(arrivals):
             if arrival is None:
                 continue
-            done = max(arrival, node.free[here]) + node.chain_work[here]
-            for there, tail in self.tails[here]:
-                if done + tail > ends[there]:  # noqa: PLR1730  faster than max
-                    ends[there] = done + tail
+            done = max(arrival, node.free[device]) + node.chain_work[device]
+            for target, tail in self.tails[device]:
+                if done + tail > ends[target]:  # noqa: PLR1730  faster than max
+                    ends[target] = done + tail
         return max(
             span if first < 0 else end - first
             for span, end, first in zip(spans, ends, node.first, strict=True)

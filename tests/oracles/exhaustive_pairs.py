@@ -74,8 +74,8 @@ def _slot(pipeline: Pipeline, first: Op, rest: list[Op]) -> list[int]:
 def orders(pipeline: Pipeline, device: int, fused: bool | None) -> Iterator[tuple[Slot, ...]]:
     """Every order of a device that its own data flow and memory allow, with every pairing."""
     places = [
-        (stage, microbatch, part)
-        for stage, microbatch, part in product(
+        (stage, microbatch, slice_index)
+        for stage, microbatch, slice_index in product(
             range(pipeline.num_stages), range(pipeline.batches), range(pipeline.slices or 1)
         )
         if pipeline.device(stage, microbatch) == device
@@ -83,7 +83,7 @@ def orders(pipeline: Pipeline, device: int, fused: bool | None) -> Iterator[tupl
     ways = {True: [False], False: [True], None: [False, True]}[fused]
     for chosen in product(ways, repeat=len(places)):
         both = zip(places, chosen, strict=True)
-        ops = frozenset(op for place, split in both for op in operations(pipeline, place, split))
+        ops = frozenset(op for slot, split in both for op in operations(pipeline, slot, split))
         yield from _orders(pipeline, device, ops, pipeline.ticks.static[device])
 
 
@@ -109,11 +109,11 @@ def _orders(
 @cache
 def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
     """What an operation waits for, where it is there: of the next backward, either kind."""
-    kind, stage, _, part = op
+    kind, stage, _, slice_index = op
     if kind is W:
         return frozenset({op._replace(kind=B)})
     step = -1 if kind is F else 1
-    neighbours = {op._replace(stage=stage + step), op._replace(slice=part + step)}
+    neighbours = {op._replace(stage=stage + step), op._replace(slice=slice_index + step)}
     inputs = {
         source
         for source in neighbours
@@ -128,7 +128,7 @@ def waits_for(pipeline: Pipeline, op: Op) -> frozenset[Op]:
 def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int | None:
     """End of the last slot at earliest starts; None: a deadlock."""
     left = [list(order) for order in chosen]
-    there = {op for order in chosen for slot in order for op in slot}
+    members = {op for order in chosen for slot in order for op in slot}
     done: dict[Op, int] = {}
     free = [0] * len(left)
     progressed = True
@@ -137,7 +137,9 @@ def makespan(pipeline: Pipeline, chosen: Orders, times: dict[Slot, int]) -> int 
         for device, order in enumerate(left):
             while order:
                 slot = order[0]
-                waits = [(source, op) for op in slot for source in waits_for(pipeline, op) & there]
+                waits = [
+                    (source, op) for op in slot for source in waits_for(pipeline, op) & members
+                ]
                 if not all(cause in done for cause, _ in waits):
                     break
                 arrivals = [done[cause] + lag_of(pipeline, cause, op) for cause, op in waits]

@@ -38,11 +38,11 @@ def least_frozen_value(
     whole backward takes as long as both its parts.
     """
     jobs = _jobs(pipeline, stages, delay, whole=whole)
-    number = {key: place for place, key in enumerate(jobs)}
+    index_of = {key: index for index, key in enumerate(jobs)}
     return least_of_jobs(
         pipeline,
         [
-            job._replace(after=frozenset(number[key] for key in waits if key in number))
+            job._replace(after=frozenset(index_of[key] for key in waits if key in index_of))
             for job, waits in jobs.values()
         ],
         span=span,
@@ -62,8 +62,8 @@ def _jobs(
 
     def sent(key: Key, source: int, target: int) -> Key:
         """The key to wait for where a job's result is needed on another stage."""
-        here, there = stages[source].device, stages[target].device
-        if here == there or not delay:
+        source_device, target_device = stages[source].device, stages[target].device
+        if source_device == target_device or not delay:
             return key
         jobs["sent", *key] = Job(nowhere, ("sent", hash(key)), delay, frozenset(), 0, 0), [key]
         return ("sent", *key)

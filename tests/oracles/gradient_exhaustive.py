@@ -53,12 +53,12 @@ def jobs_of(pipeline: Pipeline, *, whole: bool) -> list[Job]:
     Operations of one kind and stage run in the order of microbatches, which are alike.
     """
     jobs = {**_compute(pipeline, whole=whole), **_around(pipeline), **_moves(pipeline)}
-    number = {key: place for place, key in enumerate(jobs)}
-    after = _Waits(pipeline, number, whole=whole)
+    index_of = {key: index for index, key in enumerate(jobs)}
+    after = _Waits(pipeline, index_of, whole=whole)
     return [
         job._replace(
             after=frozenset(
-                number[predecessor] for predecessor in after(*key) if predecessor in number
+                index_of[predecessor] for predecessor in after(*key) if predecessor in index_of
             )
         )
         for key, job in jobs.items()
@@ -137,15 +137,15 @@ class _Waits:
         self.pipeline, self.known = pipeline, known
         self.closing = OpKind.BW if whole else OpKind.W
 
-    def __call__(self, kind: object, place: int, j: int | None = None) -> list[Key]:
+    def __call__(self, kind: object, stage: int, j: int | None = None) -> list[Key]:
         assert j is not None or kind not in (*OpKind, "out", "back")
         if isinstance(kind, OpKind):
-            return [(kind, place, j - 1), *self._flow(kind, place, j)]
+            return [(kind, stage, j - 1), *self._flow(kind, stage, j)]
         if kind in ("out", "back"):
-            return [(kind, place, j - 1), (OpKind.F if kind == "out" else "out", place, j)]
+            return [(kind, stage, j - 1), (OpKind.F if kind == "out" else "out", stage, j)]
         if kind == "sync":
-            return self._closing(place)
-        return [] if kind == "unshard" else self._gradients(place)
+            return self._closing(stage)
+        return [] if kind == "unshard" else self._gradients(stage)
 
     def _flow(self, kind: OpKind, stage: int, j: int) -> list[Key]:
         if kind is OpKind.F:
@@ -203,7 +203,7 @@ class _Search:
         self.jobs, self.headroom, self.devices = jobs, headroom, devices
         self.all = 2 ** len(jobs) - 1
         self.last = [
-            sum(1 << number for number, job in enumerate(jobs) if job.device == device)
+            sum(1 << index for index, job in enumerate(jobs) if job.device == device)
             for device in range(devices)
         ]
 
@@ -211,19 +211,19 @@ class _Search:
         """All states of the same tick after any number of starts."""
         seen, todo = {state}, [state]
         while todo:
-            here = todo.pop()
-            yield here
-            for following in self._after_one(here):
+            current = todo.pop()
+            yield current
+            for following in self._after_one(current):
                 if following not in seen:
                     seen.add(following)
                     todo.append(following)
 
     def _after_one(self, state: State) -> Iterator[State]:
-        busy = {self.jobs[number].resource for number, _ in state.running}
-        begun = state.done | sum(1 << number for number, _ in state.running)
-        for number, job in enumerate(self.jobs):
+        busy = {self.jobs[index].resource for index, _ in state.running}
+        begun = state.done | sum(1 << index for index, _ in state.running)
+        for index, job in enumerate(self.jobs):
             ready = all(state.done >> predecessor & 1 for predecessor in job.after)
-            if begun >> number & 1 or job.resource in busy or not ready:
+            if begun >> index & 1 or job.resource in busy or not ready:
                 continue
             live, elapsed = list(state.live), list(state.elapsed)
             live[job.device] += job.allocates
@@ -231,22 +231,22 @@ class _Search:
                 continue
             if job.device < self.devices:
                 elapsed[job.device] = max(0, elapsed[job.device])
-            running = tuple(sorted((*state.running, (number, job.time))))
+            running = tuple(sorted((*state.running, (index, job.time))))
             yield self._ended(State(state.done, running, tuple(live), tuple(elapsed)))
 
     def _ended(self, state: State) -> State:
         """The state once all operations with no time left have ended."""
         live, done = list(state.live), state.done
-        for number, left in state.running:
+        for index, left in state.running:
             if not left:
-                done |= 1 << number
-                live[self.jobs[number].device] -= self.jobs[number].frees
+                done |= 1 << index
+                live[self.jobs[index].device] -= self.jobs[index].frees
         running = tuple(entry for entry in state.running if entry[1])
         return replace(state, done=done, running=running, live=tuple(live))
 
     def stepped(self, state: State) -> State:
         """The state a tick later."""
-        running = tuple((number, left - 1) for number, left in state.running)
+        running = tuple((index, left - 1) for index, left in state.running)
         elapsed = tuple(
             time if time < 0 or state.done & last == last else time + 1
             for time, last in zip(state.elapsed, [*self.last, 0], strict=True)

@@ -26,9 +26,9 @@ def broken_rules(schedule: Schedule) -> set[Rule]:
     if len(rows) < len(transfers) or len(set(names)) < len(names) or set(names) != wanted:
         rules.add(Rule.TRANSFER)
     ends: dict[Row, Row] = {(*row[:3], row[6]): row[4:6] for row in table(schedule)}
-    for number, row in enumerate(rows):
-        rules |= set(_alone(pipeline, ends, row, first=_name(row) not in names[:number]))
-        if any(_at_once(pipeline, row, earlier) for earlier in rows[:number]):
+    for index, row in enumerate(rows):
+        rules |= set(_alone(pipeline, ends, row, first=_name(row) not in names[:index]))
+        if any(_at_once(pipeline, row, earlier) for earlier in rows[:index]):
             rules.add(Rule.LINK)
     return rules
 
@@ -40,7 +40,7 @@ def _name(row: Row) -> Row:
 
 def _wanted(pipeline: Pipeline) -> Iterator[Row]:
     """Names of all transfers between two devices."""
-    for stage, j, part in places(pipeline):
+    for stage, j, slice_index in places(pipeline):
         for kind, neighbour in ((F, stage + 1), (B, stage - 1)):
             if not 0 <= neighbour < pipeline.num_stages:
                 continue
@@ -48,18 +48,21 @@ def _wanted(pipeline: Pipeline) -> Iterator[Row]:
                 continue
             devices = pipeline.device(stage, j), pipeline.device(neighbour, j)
             if devices[0] != devices[1]:
-                yield (kind, stage, j, *devices, part)
+                yield (kind, stage, j, *devices, slice_index)
 
 
 def _alone(pipeline: Pipeline, ends: dict[Row, Row], row: Row, *, first: bool) -> Iterator[Rule]:
     """Rules that a transfer breaks by its own times; the first of equal ones carries the result."""
-    kind, stage, microbatch, _, _, start, end, part = row
+    kind, stage, microbatch, _, _, start, end, slice_index = row
     neighbour, op = (stage + 1, F) if kind == F else (stage - 1, BW)
 
-    def operation(place: int) -> Row:
+    def operation(stage: int) -> Row:
         if kind == F:
-            return ends[F, place, microbatch, part]
-        return ends.get((B, place, microbatch, part)) or ends[BW, place, microbatch, part]
+            return ends[F, stage, microbatch, slice_index]
+        return (
+            ends.get((B, stage, microbatch, slice_index))
+            or ends[BW, stage, microbatch, slice_index]
+        )
 
     length = lag_of(pipeline, Op(op, stage, microbatch), Op(op, neighbour, microbatch))
     if end - start != length or start < 0:

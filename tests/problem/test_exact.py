@@ -18,7 +18,7 @@ from ppopt.problem.operation import Op, OpKind, parse
 
 
 @pytest.mark.parametrize(
-    ("number", "value"),
+    ("text", "value"),
     [
         (1, Fraction(1)),
         (0.1, Fraction(1, 10)),
@@ -29,20 +29,20 @@ from ppopt.problem.operation import Op, OpKind, parse
         (Fraction(10**13), Fraction(10**13)),
     ],
 )
-def test_decimals_are_read_exactly(number: Any, value: Fraction) -> None:
-    assert exact.read(number, "x") == (value, False)
+def test_decimals_are_read_exactly(text: Any, value: Fraction) -> None:
+    assert exact.read(text, "x") == (value, False)
 
 
 @pytest.mark.parametrize(
-    ("number", "value"),
+    ("text", "value"),
     [("0.1234567", Fraction(123457, 10**6)), (1 / 3, Fraction(333333, 10**6)), ("1e-9", 0)],
 )
-def test_finer_than_a_millionth_is_rounded_and_said(number: Any, value: Fraction) -> None:
-    assert exact.read(number, "x") == (value, True)
+def test_finer_than_a_millionth_is_rounded_and_said(text: Any, value: Fraction) -> None:
+    assert exact.read(text, "x") == (value, True)
 
 
 @pytest.mark.parametrize(
-    "number",
+    "text",
     [
         True,
         None,
@@ -64,9 +64,9 @@ def test_finer_than_a_millionth_is_rounded_and_said(number: Any, value: Fraction
         "1 0",
     ],
 )
-def test_anything_else_is_refused_by_name(number: Any) -> None:
+def test_anything_else_is_refused_by_name(text: Any) -> None:
     with pytest.raises(InputError, match=r"^forward: ") as raised:
-        exact.read(number, "forward")
+        exact.read(text, "forward")
     assert len(str(raised.value)) < 100
 
 
@@ -123,10 +123,12 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 @given(st.sampled_from(OpKind), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
-def test_slices_are_written_behind(kind: OpKind, stage: int, microbatch: int, part: int) -> None:
-    op = Op(kind, stage, microbatch, part)
+def test_slices_are_written_behind(
+    kind: OpKind, stage: int, microbatch: int, slice_index: int
+) -> None:
+    op = Op(kind, stage, microbatch, slice_index)
     assert parse(str(op)) == op
-    assert str(op) == f"{stage}{kind.name}{microbatch}" + (f"s{part}" if part else "")
+    assert str(op) == f"{stage}{kind.name}{microbatch}" + (f"s{slice_index}" if slice_index else "")
 
 
 # Values of equal objects are computed once, and sums are those of all.

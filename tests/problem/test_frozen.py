@@ -153,7 +153,7 @@ def test_a_stage_without_backward_runs_its_f_one_after_the_other(strategy: str) 
 @pytest.mark.parametrize("frozen", [1, 6, 16])
 @pytest.mark.parametrize("strategy", names())
 def test_every_strategy_runs_a_frozen_encoder(strategy: str, frozen: int) -> None:
-    layers = [Layer(forward=2, activation=1, frozen=place < frozen) for place in range(16)]
+    layers = [Layer(forward=2, activation=1, frozen=index < frozen) for index in range(16)]
     schedule = evaluate(Model(layers).pipeline(devices=4, batches=8, p2p=1), strategy)
     assert verify(schedule) == []
 
@@ -185,8 +185,8 @@ def test_a_schedule_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_files_keep_it(tmp_path: Path) -> None:
     by_hand = Pipeline(stages=3, batches=2, frozen=[True, False, True], workspace=1)
     layered = MODEL.pipeline(devices=3, batches=2)
-    for number, pipeline in enumerate((by_hand, layered)):
-        path = tmp_path / f"{number}.json"
+    for index, pipeline in enumerate((by_hand, layered)):
+        path = tmp_path / f"{index}.json"
         schedule = evaluate(pipeline, "1f1b")
         schedule.to_json(path)
         read, _ = read_schedule(path)
@@ -236,9 +236,9 @@ def models(draw: st.DrawFn) -> Model:
                 workspace=draw(st.integers(0, 2)),
                 output=draw(st.integers(0, 2)),
                 recompute=draw(st.booleans()),
-                frozen=place < first or is_frozen,
+                frozen=index < first or is_frozen,
             )
-            for place, is_frozen in enumerate(frozen)
+            for index, is_frozen in enumerate(frozen)
         ]
     )
 

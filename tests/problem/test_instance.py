@@ -46,15 +46,15 @@ def test_data_flow_of_two_stages() -> None:
 
 def test_a_backward_of_two_modes_is_split_or_whole() -> None:
     instance = Instance(TWO, BackwardKind.MIXED)
-    backward, weight = (instance.classes[number] for number in instance.class_ids(1)[1:])
+    backward, weight = (instance.classes[class_id] for class_id in instance.class_ids(1)[1:])
     assert [mode and (mode.kind, mode.duration) for mode in backward.modes] == [
         (OpKind.B, 3),
         (OpKind.BW, 5),
     ]
     assert [mode and (mode.kind, mode.duration) for mode in weight.modes] == [(OpKind.W, 2), None]
-    number = instance.class_id(OpKind.W, 1)
-    assert [str(TWO.op(code)) for code in instance.codes_in(number, SPLIT_MODE)] == ["1W0", "1W1"]
-    assert set(instance.codes_in(number, WHOLE_MODE).tolist()) == {ABSENT}
+    class_id = instance.class_id(OpKind.W, 1)
+    assert [str(TWO.op(code)) for code in instance.codes_in(class_id, SPLIT_MODE)] == ["1W0", "1W1"]
+    assert set(instance.codes_in(class_id, WHOLE_MODE).tolist()) == {ABSENT}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -84,7 +84,7 @@ def test_transfers_of_streams_are_operations_of_links() -> None:
         ResourceKind.LINK,
     ]
     assert instance.resources[2].devices == (0, 1)
-    carried = [instance.classes[number] for number in instance.hosted[2]]
+    carried = [instance.classes[class_id] for class_id in instance.hosted[2]]
     assert [(transfer.kind, transfer.stage, transfer.duration) for transfer in carried] == [
         (TransferKind.SEND_F, 0, 3),
         (TransferKind.SEND_B, 1, 4),
@@ -120,9 +120,9 @@ def test_one_operation_joins_those_of_all_microbatches(monkeypatch: pytest.Monke
     instance = Instance(TWO, BackwardKind.SPLIT)
     end = int(instance.codes[-1][0])
     flow = instance.operation_flow
-    here = flow.after == end
-    assert [str(TWO.op(code)) for code in flow.before[here]] == ["1W0", "1W1"]
-    assert flow.lag[here].tolist() == [7, 7]
+    into_end = flow.after == end
+    assert [str(TWO.op(code)) for code in flow.before[into_end]] == ["1W0", "1W1"]
+    assert flow.lag[into_end].tolist() == [7, 7]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -139,12 +139,12 @@ def test_amounts_by_number_are_those_of_the_classes(seed: int, kind: BackwardKin
     arrays = (instance.durations, instance.allocations, instance.frees)
     listed = [np.zeros(instance.num_codes, dtype=np.int64) for _ in arrays]
     for option in (SPLIT_MODE, WHOLE_MODE):
-        for number, op_class in enumerate(instance.classes):
-            rows = (query(number, option) for query in (instance.times, instance.allocated))
-            for array, row in zip(listed, (*rows, instance.freed(number, option)), strict=True):
+        for class_id, op_class in enumerate(instance.classes):
+            rows = (query(class_id, option) for query in (instance.times, instance.allocated))
+            for array, row in zip(listed, (*rows, instance.freed(class_id, option)), strict=True):
                 mode = op_class.modes_by_option[option]
                 assert len(row) == (0 if mode is None else op_class.size)
-                codes = instance.codes_in(number, option)
+                codes = instance.codes_in(class_id, option)
                 array[codes[codes != ABSENT]] = row
     assert all(map(np.array_equal, arrays, listed))
 
@@ -187,9 +187,9 @@ def test_lags_are_the_longest_paths_through_removed_classes_in_any_order_of_remo
         numbers = range(len(instance.classes))
         removed = rng.sample(numbers, rng.randint(1, len(numbers) - 1))
         graph = ClassGraph(instance, numbers)
-        for number in removed:
-            graph.remove(number)
-        left = [number for number in numbers if number not in removed]
+        for class_id in removed:
+            graph.remove(class_id)
+        left = [class_id for class_id in numbers if class_id not in removed]
         expected = {
             (before, after, lag)
             for before in left
@@ -255,8 +255,8 @@ def test_resources_run_what_their_kind_says(
     instance = Instance.of(pipeline, BackwardKind.SPLIT, all_resources=True)
     for resource, numbers in zip(instance.resources, instance.hosted, strict=True):
         assert numbers
-        for number in numbers:
-            op_class = instance.classes[number]
+        for class_id in numbers:
+            op_class = instance.classes[class_id]
             assert op_class.kind is not None
             record, hosts = RECORDS[op_class.kind], pipeline.hosts[op_class.route]
             step = {None: 0, OpKind.F: 1, OpKind.B: -1}[record.carries]

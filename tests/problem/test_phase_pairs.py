@@ -200,10 +200,10 @@ def one_order(forward: Chain, backward: Chain) -> int:
         for on, queue in queues.items():
             if not queue:
                 continue
-            kind, number = queue[0]
-            before = ("B", number) if kind == "W" else (kind, number - 1)
+            kind, index = queue[0]
+            before = ("B", index) if kind == "W" else (kind, index - 1)
             if before in ends:
-                clock[on] = ends[queue.pop(0)] = max(clock[on], ends[before]) + times[kind][number]
+                clock[on] = ends[queue.pop(0)] = max(clock[on], ends[before]) + times[kind][index]
     return max(ends.values())
 
 
@@ -222,9 +222,9 @@ def test_the_trace_of_dualpipe() -> None:
 def test_the_trace_as_layers() -> None:
     """The four layers as a stage: F in their order, the backward in the reverse."""
     layers = []
-    for number in range(4):
-        f, b = TRACE_F[4 * number :][:4], TRACE_B[4 * (3 - number) :][:4]
-        mlp, attention = TRACE_W[3 - number]
+    for index in range(4):
+        f, b = TRACE_F[4 * index :][:4], TRACE_B[4 * (3 - index) :][:4]
+        mlp, attention = TRACE_W[3 - index]
         layers.append(
             Layer(
                 phases={

@@ -11,7 +11,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Part, Setting, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Setting, SettingScope, Shape
 from tests.cli.cli_run import json_of, run
 
 SIZE = {"stages": 2, "batches": 4}
@@ -55,7 +55,7 @@ NEEDS: dict[str, dict[str, object]] = {
 ALIASED = [
     (setting, name)
     for setting in SETTINGS
-    if setting.part is Part.PIPELINE
+    if setting.scope is SettingScope.PIPELINE
     for name in setting.names
 ]
 

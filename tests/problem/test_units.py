@@ -104,12 +104,12 @@ def test_plain_numbers_count_in_the_declared_unit() -> None:
         ({"time_unit": "min"}, "time_unit: 'min' is unknown; use ns, us, ms or s"),
         ({"memory_unit": "bytes"}, "memory_unit: 'bytes' is unknown; use B, KB, MB, GB, KiB, MiB"),
         ({"memory_unit": "gib"}, "memory_unit: 'gib' is unknown; did you mean GiB?"),
-        ({"mem_limit": "80G"}, "'80G': 'G' is no unit of memory; did you mean GB or GiB?"),
-        ({"mem_limit": "80gb"}, "'80gb': 'gb' is no unit of memory; did you mean GB?"),
-        ({"forward": "3m"}, "forward: '3m': 'm' is no unit of time; did you mean ms?"),
+        ({"mem_limit": "80G"}, "'80G': 'G' is not a unit of memory; did you mean GB or GiB?"),
+        ({"mem_limit": "80gb"}, "'80gb': 'gb' is not a unit of memory; did you mean GB?"),
+        ({"forward": "3m"}, "forward: '3m': 'm' is not a unit of time; did you mean ms?"),
         ({"time_unit": 3}, "time_unit: 3 is unknown"),
-        ({"forward": "3GiB"}, "forward: '3GiB': 'GiB' is no unit of time; use ns, us, ms or s"),
-        ({"mem_limit": ["3MiB", "4TiB"]}, "mem_limit: '4TiB': 'TiB' is no unit of memory"),
+        ({"forward": "3GiB"}, "forward: '3GiB': 'GiB' is not a unit of time; use ns, us, ms or s"),
+        ({"mem_limit": ["3MiB", "4TiB"]}, "mem_limit: '4TiB': 'TiB' is not a unit of memory"),
         ({"forward": "ms"}, "forward: 'ms' is not a number"),
         ({"forward": "3ms4"}, "forward: '3ms4' is not a number"),
         (
@@ -181,7 +181,11 @@ def test_layers_are_held_in_one_unit() -> None:
         ([{"forward": "3ms"}, {"forward": 2}], {}, "layers: layer 1: 2 has no unit, but other"),
         ([{"forward": 3, "count": 2}], {"p2p": "3us"}, "layers: 3 has no unit, but other numbers"),
         ([{"forward": "3ms", "count": 2}], {"p2p": 3}, "p2p: 3 has no unit, but other numbers of"),
-        ([{"forward": "3MiB", "count": 2}], {}, "layer 0: forward: '3MiB': 'MiB' is no unit of t"),
+        (
+            [{"forward": "3MiB", "count": 2}],
+            {},
+            "layer 0: forward: '3MiB': 'MiB' is not a unit",
+        ),
     ],
 )
 def test_layers_and_links_say_units_or_none(

@@ -113,12 +113,12 @@ def two_device_run(delays: list[int], unit: int) -> list[Record]:
     """One microbatch a step: F to F over one delay, BW to BW over the same one."""
     ran = []
     for step, delay in enumerate(delays):
-        begin, there = 1000 * unit * step, 1000 * unit * step + 100 * unit + delay
-        back = there + 300 * unit + delay
+        begin, start = 1000 * unit * step, 1000 * unit * step + 100 * unit + delay
+        back = start + 300 * unit + delay
         ran += [
             Record(OpKind.F, 0, 0, 0, begin, begin + 100 * unit, step),
-            Record(OpKind.F, 1, 0, 1, there, there + 100 * unit, step),
-            Record(OpKind.BW, 1, 0, 1, there + 100 * unit, there + 300 * unit, step),
+            Record(OpKind.F, 1, 0, 1, start, start + 100 * unit, step),
+            Record(OpKind.BW, 1, 0, 1, start + 100 * unit, start + 300 * unit, step),
             Record(OpKind.BW, 0, 0, 0, back, back + 200 * unit, step),
         ]
     return ran
@@ -132,8 +132,8 @@ def test_the_error_of_the_median_decides() -> None:
     assert (p2p.delays, p2p.median) == (50, round(2.1 * MS))
     assert 1.4 * MS < p2p.deviation < 1.5 * MS
     assert p2p.time == p2p.median
-    few = profile(two_device_run(delays[::12], MS)).p2p
-    assert (few.delays, few.median, few.time) == (6, round(2.1 * MS), 0)
+    sparse = profile(two_device_run(delays[::12], MS)).p2p
+    assert (sparse.delays, sparse.median, sparse.time) == (6, round(2.1 * MS), 0)
 
 
 def test_a_whole_below_its_parts_stands_as_measured() -> None:
@@ -158,9 +158,9 @@ def test_no_link_where_nobody_waits_for_one() -> None:
 
 def whole_step(step: int) -> list[Record]:
     return [
-        Record(kind, 0, m, 0, 2 * m + place, 2 * m + place + 1, step)
+        Record(kind, 0, m, 0, 2 * m + index, 2 * m + index + 1, step)
         for m in range(2)
-        for place, kind in enumerate((OpKind.F, OpKind.BW))
+        for index, kind in enumerate((OpKind.F, OpKind.BW))
     ]
 
 

@@ -114,7 +114,7 @@ class TestTraces:
         ranges = [event("PP:0UNSHARD", 10, 20), event("PP:0REDUCE_GRAD", 300, 20)]
         empty = event("PP:1UNSHARD", 40, 20)
         launches, kernels = [], []
-        for number, (launch, start, name) in enumerate(
+        for correlation, (launch, start, name) in enumerate(
             [
                 (12, 50, "ncclDevKernel_AllGather_RING_LL"),
                 (15, 70, "ncclDevKernel_AllGather_RING_LL"),
@@ -122,7 +122,7 @@ class TestTraces:
                 (80, 95, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
             ]
         ):
-            shared = {"args": {"correlation": number}}
+            shared = {"args": {"correlation": correlation}}
             launches.append(event("cudaLaunchKernel", launch, 1, cat="cuda_runtime", **shared))
             kernels.append(event(name, start, 10, cat="kernel", **shared, tid=99))
         gloo = [event("gloo:all_reduce", 305, 40, tid=9), event("gloo:all_reduce", 400, 40, tid=9)]
@@ -147,7 +147,7 @@ class TestTraces:
             event("PP:0B0", 2100, 4000 if ranges == "right" else 80, **gpu),
         ]
         launches, kernels = [], []
-        for number, (launch, start, length, name) in enumerate(
+        for correlation, (launch, start, length, name) in enumerate(
             [
                 (10, 50, 1000, "gemm"),
                 (20, 1050, 1000, "gemm"),
@@ -157,7 +157,7 @@ class TestTraces:
                 (220, 2200, 3900, "gemm"),
             ]
         ):
-            shared = {"args": {"correlation": number}}
+            shared = {"args": {"correlation": correlation}}
             thread = 8 if launch > 200 else 7
             launches.append(
                 event("cudaLaunchKernel", launch, 5, cat="cuda_runtime", **shared, tid=thread)
@@ -233,7 +233,7 @@ class TestTraces:
         "base": ({"traceEvents": [], "baseTimeNanoseconds": 0.5}, "baseTimeNanoseconds: 0.5 is"),
         "an event twice": (
             {"traceEvents": [event("PP:0F0", 7, 1), event("PP:0F0", 7, 1)]},
-            "PP:0F0 at 7 is there twice",
+            "PP:0F0 at 7 occurs twice",
         ),
         "overlap": (
             {"traceEvents": [event("PP:(1F0;2B1)OVERLAP_F_B", 0, 1)]},

@@ -17,7 +17,7 @@ from tests.cli.cli_run import done, run
 from tests.factories.tables import besides_of
 from tests.packages import needed
 
-FIELDS = straggler.Operation._fields
+FIELDS = straggler.TimelineRow._fields
 TIMES = {"forward": [3, 5], "backward": [8, 9]}
 SCHEDULE = evaluate(
     Pipeline(
@@ -42,13 +42,13 @@ def operations(schedule: Schedule, dp_rank: int, wait: int = 0) -> Iterator[tupl
         begin, end = entry.start / per_unit, entry.end / per_unit
         late = 0 if entry.kind.name == "UNSHARD" else wait
         waits = wait if entry.kind.name == "GRADIENT_SYNC" else 0
-        place = (dp_rank, entry.device, 7)
+        labels = (dp_rank, entry.device, 7)
         length = end - begin
         if entry.kind.name == "OPTIMIZER":  # the clip of gradients, half a second, comes first
-            yield (*place, "optimizer-clip-main-grad", begin + late, 0.5, 0, -1, -1)
+            yield (*labels, "optimizer-clip-main-grad", begin + late, 0.5, 0, -1, -1)
             begin, length = begin + 0.5, length - 0.5
         optype = AROUND.get(entry.kind.name, "optimizer")
-        yield (*place, optype, begin + late - waits, length + waits, 0, -1, -1)
+        yield (*labels, optype, begin + late - waits, length + waits, 0, -1, -1)
     yield (dp_rank, 0, 7, "forward-send", 3, 1, 0, -1, -1)
 
 
@@ -66,7 +66,7 @@ def written(folder: Path, table: Sequence[Sequence[Any]], fields: Sequence[str] 
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(["", *fields])
-        out.writerows([number, *row] for number, row in enumerate(table))
+        out.writerows([index, *row] for index, row in enumerate(table))
     return path
 
 
@@ -147,11 +147,11 @@ def test_parquet_that_cannot_be_read(
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def changed(number: int, **values: Any) -> list[tuple[Any, ...]]:
+def changed(index: int, **values: Any) -> list[tuple[Any, ...]]:
     """The rows with other values in one of them."""
     table = [*operations(SCHEDULE, 0)]
-    row = dict(zip(FIELDS, table[number], strict=True)) | values
-    return [*table[:number], tuple(row.values()), *table[number + 1 :]]
+    row = dict(zip(FIELDS, table[index], strict=True)) | values
+    return [*table[:index], tuple(row.values()), *table[index + 1 :]]
 
 
 @pytest.mark.parametrize(

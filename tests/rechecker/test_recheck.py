@@ -224,13 +224,13 @@ def test_it_shares_no_code_with_what_makes_schedules() -> None:
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(backwards=("split", "fused")), st.sampled_from(Objective), st.integers(0, 3))
 def test_no_claim_above_a_schedule_is_confirmed(
-    schedule: Schedule, objective: Objective, place: int
+    schedule: Schedule, objective: Objective, index: int
 ) -> None:
     """Any schedule, of pairs and slices too, refutes the bound above it."""
     pipeline, fused = schedule.pipeline, OpKind.BW in schedule.kind
     value = schedule.metrics.value_ticks(objective)
     case = Case(pipeline, fused)
-    claim = claimed(case, objective, value + 1, place % pipeline.num_devices)
+    claim = claimed(case, objective, value + 1, index % pipeline.num_devices)
     assert checked(claim, seconds=1).verdict is not Verdict.CONFIRMED
 
 
@@ -311,8 +311,8 @@ def test_following_partial_schedules_refutes_what_is_below_the_optimum_and_nothi
         assert partial_schedules.refuted(claim._replace(bound=best + 1), never, print) is None, case
         confirmed[case.pipeline.num_stages > len(every)] += 1
         for device in every:
-            few = claim._replace(bound=best + 1, devices=(device,))
-            assert partial_schedules.refuted(few, never, print) is None, (case, device)
+            by_device = claim._replace(bound=best + 1, devices=(device,))
+            assert partial_schedules.refuted(by_device, never, print) is None, (case, device)
     assert min(confirmed.values()) > 8
 
 

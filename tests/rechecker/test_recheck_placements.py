@@ -39,14 +39,14 @@ def test_a_file_says_that_its_bound_is_of_all_placements() -> None:
 
 def test_placements_are_enumerated_but_for_devices_that_are_alike() -> None:
     """Two stages on each of two devices that are alike: 7 of 14, device 0 hosts stage 0."""
-    alike = Claim(
+    claim = Claim(
         Pipeline(stages=4, placement=[0, 0, 1, 1], batches=1), False, BackwardKind.SPLIT, 1
     )
-    assert list(placements.every(alike)) == [
+    assert list(placements.every(claim)) == [
         (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1), (0, 1, 0, 0), (0, 1, 0, 1), (0, 1, 1, 0),
         (0, 1, 1, 1),
     ]  # fmt: skip
-    differ = alike._replace(pipeline=replace(alike.pipeline, device_speed=[1, 2]))
+    differ = claim._replace(pipeline=replace(claim.pipeline, device_speed=[1, 2]))
     assert len(list(placements.every(differ))) == 14
 
 

@@ -33,7 +33,9 @@ def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None
     result.schedule.to_json(file)
     schedule, _ = ppopt.read_schedule(file)
     argument = confirmed(schedule)
-    assert argument is not None and argument.startswith("whatever recomputes one device alone")
+    assert argument is not None and argument.startswith(
+        "all choices of recompute are excluded: in each, one device"
+    )
     assert ppopt.recheck(schedule, workers=1).verdict is Verdict.CONFIRMED
     bare = replace(schedule, pipeline=schedule.pipeline.without_model())
     with pytest.raises(InputError, match="of all choices of recompute, but the file has no layers"):
@@ -45,11 +47,11 @@ def test_too_many_choices_are_left_undecided() -> None:
     """Times and savings of layers that all differ: every device has hundreds of choices."""
     layers = [
         {
-            "forward": 10 + number,
-            "activation": 50 + 7 * number % 13,
-            "recompute": {"time": 3 + 5 * number % 11, "activation": number % 3},
+            "forward": 10 + index,
+            "activation": 50 + 7 * index % 13,
+            "recompute": {"time": 3 + 5 * index % 11, "activation": index % 3},
         }
-        for number in range(24)
+        for index in range(24)
     ]
     pipeline = Model(layers).pipeline(  # type: ignore[arg-type]
         devices=3, batches=12, partition=[8, 8, 8], recompute="search", mem_limit=900

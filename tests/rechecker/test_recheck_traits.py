@@ -21,7 +21,7 @@ from ppopt.rechecker.partitions import open_partitions
 from ppopt.rechecker.refute import refute
 from tests.factories.traits import novel_trait
 
-LAYERS = [{"name": str(number), "forward": 1, "activation": 1} for number in range(3)]
+LAYERS = [{"name": str(index), "forward": 1, "activation": 1} for index in range(3)]
 
 
 def claim(kind: BackwardKind = BackwardKind.SPLIT, bound: int | None = 1, **fields: Any) -> Claim:

@@ -106,8 +106,8 @@ def test_the_table_tells_how_many_stages_lie_where() -> None:
 def test_rows_have_the_units_of_data_sheets() -> None:
     *figures, measured = (str(column.cell(gpus()["b200"])) for column in GPU_COLUMNS)
     assert figures == ["b200", "2250", "4500", "9000", "180", "8", "8", "900", "50"]
-    number, total = map(int, measured.split(" of "))
-    assert 0 < number < total
+    count, total = map(int, measured.split(" of "))
+    assert 0 < count < total
 
 
 def test_every_gpu_has_a_row() -> None:

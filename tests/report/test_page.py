@@ -445,7 +445,7 @@ def test_the_picture_is_saved_with_a_legend(view: View) -> None:
         view.wait(lambda saved=saved: saved.stat().st_size, saved.name)
         assert saved.read_bytes().startswith(beginning)
     picture = Path(view.folder / "schedule.svg").read_text("utf-8")
-    assert "W backward for the weights" in picture
+    assert "W weight gradient" in picture
     assert "idle: waiting for an input" in picture
     assert "input waiting" not in picture
     assert "memory limit" in picture

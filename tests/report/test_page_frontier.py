@@ -65,10 +65,10 @@ def test_a_click_on_any_point_shows_its_schedule(page: View, width: int) -> None
         )
         assert page.run(PANELS) == [KNEE, KNEE]
         assert len(page.run(SPOTS)) == 4
-        for place in (2, 3, 0, KNEE):
-            x, y = page.run(SPOTS)[place]
+        for index in (2, 3, 0, KNEE):
+            x, y = page.run(SPOTS)[index]
             page.drag((x, y), (x, y))
-            page.wait(lambda place=place: page.run(PANELS) == [place] * 2, f"schedule {place}")
+            page.wait(lambda index=index: page.run(PANELS) == [index] * 2, f"schedule {index}")
             page.settle()
         assert page.run("return location.hash") == ""
     finally:

@@ -72,7 +72,7 @@ def test_the_whole_space_is_in_words_and_in_data() -> None:
     assert '<dt>gap</dt><dd class="value">0 %</dd><dd class="note">over the whole space' in page
     assert "proved best of the whole space" in page and "limit of a device: 40 each" in page
     assert "Over all 2 configurations: 1 is ruled out by bounds alone, 1 was searched" in page
-    assert "10\N{NO-BREAK SPACE}% more memory (44 each)" in page
+    assert "10\N{NO-BREAK SPACE}% more memory (up to 44 per device)" in page
     plan_data = data(page)
     assert [row["section"] for row in plan_data["rows"]] == ["schedule-1", "schedule-2"]
     assert "solve_seconds" not in plan_data
@@ -92,7 +92,7 @@ def test_several_batches_compare_per_microbatch() -> None:
 def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned((2, 4))
     assert sum(row.schedule is not None for row in plan.rows) == 4
-    monkeypatch.setattr(html, "MOST_OPERATIONS", 1)
+    monkeypatch.setattr(html, "MAX_OPERATIONS", 1)
     plan_data = data(page_of(plan))
     assert [row["section"] for row in plan_data["rows"]][:2] == ["schedule-1", None]
 

@@ -49,9 +49,9 @@ def drawn(rows: Sequence[SweepRow] | None = None, only: int | None = None) -> st
     study, schedules = swept()
 
     def schedule_of(row: SweepRow) -> Schedule | None:
-        (place,) = [place for place, known in enumerate(study.rows) if known.key == row.key
+        (index,) = [index for index, known in enumerate(study.rows) if known.key == row.key
                     and known.overrides.items() <= row.overrides.items()]  # fmt: skip
-        return schedules[place]
+        return schedules[index]
 
     return study_page(
         study.name,
@@ -82,7 +82,7 @@ def page(view: View) -> View:
 CELLS = """const plot = document.getElementById("heat");
 const { traces } = { traces: plot.data };
 return traces?.[0].z;"""
-PLACE = """const [name, trace, number] = arguments;
+POINT = """const [name, trace, number] = arguments;
 const plot = document.getElementById(name);
 plot.scrollIntoView({ block: "center" });
 const { x, y } = plot.data[trace];
@@ -106,7 +106,7 @@ select.value = [...select.options].find(({ text }) => text === words).value;
 select.dispatchEvent(new Event("change"));"""
 
 
-def leads(page: View, to: set[int], place: str, *arguments: Any) -> None:
+def leads(page: View, to: set[int], point: str, *arguments: Any) -> None:
     """Click a place of a chart until one of these schedules is shown.
 
     A click sooner than 0.3 s after another is its second one, which on a busy machine takes longer.
@@ -114,7 +114,7 @@ def leads(page: View, to: set[int], place: str, *arguments: Any) -> None:
 
     def clicked() -> bool:
         time.sleep(0.4)
-        x, y = page.run(place, *arguments)
+        x, y = page.run(point, *arguments)
         page.mouse("mouseMoved", x - 3, y)
         page.drag((x, y), (x, y))
         return page.run(ONLY) in to
@@ -132,8 +132,8 @@ def section(**settings: Any) -> int:
     raise AssertionError(settings)
 
 
-def shows(page: View, number: int) -> Callable[[], bool]:
-    return lambda: bool(page.run(ONLY) == number)
+def shows(page: View, section: int) -> Callable[[], bool]:
+    return lambda: bool(page.run(ONLY) == section)
 
 
 def test_a_cell_holds_the_best_row_and_leads_to_its_schedule(page: View) -> None:
@@ -151,18 +151,18 @@ def test_a_point_of_the_front_leads_to_its_schedule(page: View) -> None:
     rows = data(text())["rows"]
     front = page.run("return document.getElementById('front').data.at(-2).customdata")
     assert len(front) >= 2
-    for place, number in enumerate(front):
-        spot = rows[number]["figures"][:3]
-        there = {row["section"] for row in rows if row["figures"][:3] == spot}
-        leads(page, there, PLACE, "front", 2, place)
+    for index, row in enumerate(front):
+        spot = rows[row]["figures"][:3]
+        sections = {row["section"] for row in rows if row["figures"][:3] == spot}
+        leads(page, sections, POINT, "front", 2, index)
 
 
 def test_a_line_of_the_parallel_coordinates_leads_to_its_schedule(page: View) -> None:
     rows = data(text())["rows"]
     lines = page.run("return document.getElementById('parallel').data.at(-1).customdata")
     trace = page.run("return document.getElementById('parallel').data.length") - 1
-    there = {rows[row]["section"] for row in lines if row is not None}
-    leads(page, there, PLACE, "parallel", trace, 3)
+    sections = {rows[row]["section"] for row in lines if row is not None}
+    leads(page, sections, POINT, "parallel", trace, 3)
 
 
 def test_the_table_is_sorted_by_any_column_and_its_rows_lead_to_schedules(page: View) -> None:
@@ -234,7 +234,7 @@ def test_it_fits_the_window_in_both_themes(page: View, width: int) -> None:
 
 def test_axe_finds_nothing_serious(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one schedule: the time that axe takes grows with the elements of the page."""
-    monkeypatch.setattr(studies, "MOST_SCHEDULES", 1)
+    monkeypatch.setattr(studies, "MAX_SCHEDULES", 1)
     page = drawn()
     assert page is not None
     view.open(page, fresh=True)
@@ -245,7 +245,7 @@ def test_axe_finds_nothing_serious(view: View, monkeypatch: pytest.MonkeyPatch) 
 class TestWithoutABrowser:
     def test_the_best_rows_come_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of two schedules one is that of least time; the page says that others are left out."""
-        monkeypatch.setattr(studies, "MOST_SCHEDULES", 2)
+        monkeypatch.setattr(studies, "MAX_SCHEDULES", 2)
         page = drawn()
         assert page is not None
         assert "The schedules of the best 2 rows are on this page." in page

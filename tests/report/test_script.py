@@ -33,9 +33,9 @@ def test_deno_is_content(command: str, tmp_path: Path) -> None:
 
 def test_every_module_is_joined_after_those_it_imports() -> None:
     assert sorted(MODULES) == sorted(path.stem for path in FOLDER.glob("*.js"))
-    for place, name in enumerate(MODULES):
+    for index, name in enumerate(MODULES):
         imported = set(re.findall(r'^(?:import|\}) .*from "\./(\w+)\.js"', module(name), re.M))
-        assert imported <= set(MODULES[:place])
+        assert imported <= set(MODULES[:index])
 
 
 def test_names_differ_between_modules() -> None:

@@ -67,6 +67,7 @@ def test_bounds_are_rounded_to_the_side_that_claims_less() -> None:
     assert significant(34.9601, "GiB", ROUND_CEILING) == "34.97 GiB"
     assert (percent(0.0921, ROUND_FLOOR), percent(0.0921, ROUND_CEILING)) == ("9.2 %", "9.3 %")
     assert percent(0.07, ROUND_CEILING) == "7 %"
+    assert percent(1.162 - 1, ROUND_FLOOR) == "16.2 %"
     assert percent(0.00003, ROUND_CEILING) == "0.01 %"
     assert percent(0.00003, ROUND_FLOOR) == "less than 0.01 %"
 
@@ -203,7 +204,7 @@ def test_the_title_names_model_size_and_limit() -> None:
         stages=2, batches=1, placement=(1, 0), mem_limit=(2, 3), training={"tensor": 4}
     )
     assert describe_size(unequal) == (
-        "2 devices of 4 GPUs (tensor 4), 1 microbatch, explicit placement, memory limits 2 to 3"
+        "2 devices of 4 GPUs (tensor 4), 1 microbatch, placement 1,0, memory limits 2 to 3"
     )
 
 

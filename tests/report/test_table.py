@@ -136,12 +136,15 @@ def test_a_search_is_named_by_its_placement_where_there_are_several() -> None:
 
 
 def test_the_best_of_all_is_named_where_its_placement_is_not_searched() -> None:
-    row = replace(ROW, time_unit="ms")
+    row = replace(ROW, time_unit="ms", routes=1)
     optimal = replace(row, strategy="optimal", status="optimal")
     zbv = replace(row, strategy="zbv", placement="v", chunks=2, value=26, ratio_to_optimum=None)
     over = replace(zbv, strategy="zb-2p", fits_limit=False)
-    expected = ["best of all: zbv, v/2, 26 ms; this placement is not searched"]
-    assert describe_best([over, zbv, optimal]) == expected
+    expected = "best of all: zbv, v/2, 26 ms; --placement linear,v searches this placement, too"
+    assert describe_best([over, zbv, optimal]) == [expected]
+    two_routes = replace(zbv, strategy="dualpipe-v", routes=2)
+    expected = "best of all: dualpipe-v, v/2 x2, 26 ms; this placement is not searched"
+    assert describe_best([two_routes, optimal]) == [expected]
     assert describe_best([optimal, zbv]) == []
     assert describe_best([zbv, optimal, replace(optimal, placement="v", chunks=2)]) == []
     assert describe_best([over]) == []
@@ -274,14 +277,14 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
     two = replace(baseline, strategy="dualpipe", placement="linear", chunks=1, routes=2)
 
     def faster(*baselines: ScheduleReport) -> list[str]:
-        lines = describe_frontier(frontier._replace(points=[point], hands=baselines))
+        lines = describe_frontier(frontier._replace(points=[point], baselines=baselines))
         return [line for line in lines if line.startswith("faster")]
 
-    expected = "faster in another placement: zbv, v/2, 19 ms in 4 GiB"
+    expected = "faster in another placement: zbv, v/2, 19 ms with 4 GiB"
     assert faster(baseline, replace(two, value=19)) == [expected]
     assert faster(baseline, replace(two, value=18)) == [
         expected,
-        "faster with two routes: dualpipe, linear x2, 18 ms in 4 GiB",
+        "faster with two routes: dualpipe, linear x2, 18 ms with 4 GiB",
     ]
     assert len(faster(replace(two, value=18))) == 1
     assert faster(replace(two, value=18, fits_limit=False)) == []

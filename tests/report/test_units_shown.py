@@ -106,7 +106,7 @@ def test_tables() -> None:
     assert "memory peak 4 GiB on device 0" in text
     table = " ".join(done(f"frontier {LINE} --time-limit 5").out.split())
     assert "memory makespan (GiB) (ms)" in table
-    assert "least memory that works: 2 GiB; device 0 needs 2 GiB even" in table
+    assert "minimum memory: 2 GiB (proved); device 0 needs 2 GiB even" in table
     assert json_of(f"frontier {LINE} --time-limit 5")["memory_unit"] == "GiB"
 
 

@@ -40,8 +40,10 @@ def drawn(seed: int, link_mode: LinkMode) -> tuple[Pipeline, Orders]:
     run = EventSimulation(Instance(pipeline, BackwardKind.SPLIT))
     while not run.complete:
         classes = range(len(run.instance.classes))
-        number = rng.choice([class_id for class_id in classes if run.arrival(class_id) is not None])
-        run.append(number, 0)
+        class_id = rng.choice(
+            [class_id for class_id in classes if run.arrival(class_id) is not None]
+        )
+        run.append(class_id, 0)
     return pipeline, run.orders()
 
 
@@ -51,11 +53,11 @@ def needs(links: LinkQueues, orders: Orders) -> dict[int, int]:
     columns = (timed.kind, timed.stage, timed.microbatch, timed.start)
     begins = {tuple(row): start for *row, start in np.stack(columns, axis=1).tolist()}
     arrivals = {}
-    for number in links.numbers.tolist():
-        kind, stage, microbatch, *_ = links.transfer(number)
+    for class_id in links.numbers.tolist():
+        kind, stage, microbatch, *_ = links.transfer(class_id)
         carried = RECORDS[kind].carries
         assert carried is not None
-        arrivals[number] = begins[carried, receiving_stage(carried, stage), microbatch]
+        arrivals[class_id] = begins[carried, receiving_stage(carried, stage), microbatch]
     return arrivals
 
 
@@ -75,17 +77,17 @@ def generated(links: LinkQueues, orders: Orders, rule: DispatchRule) -> list[lis
             arrival = run.arrival(left[0]) if left else None
             return left[0] if arrival is not None and arrival <= now else None
         waiting = []
-        for number in instance.hosted[resource]:
-            arrival = run.arrival(number)
+        for class_id in instance.hosted[resource]:
+            arrival = run.arrival(class_id)
             if arrival is not None and arrival <= now:
-                microbatch = run.done[number]
-                code = int(instance.codes[number][microbatch])
+                microbatch = run.done[class_id]
+                code = int(instance.codes[class_id][microbatch])
                 by = {
                     Criterion.ARRIVAL: arrival,
                     Criterion.NEED: need[code],
                     Criterion.MICROBATCH: microbatch,
                 }
-                waiting.append(([*(by[criterion] for criterion in rule), code], number))
+                waiting.append(([*(by[criterion] for criterion in rule), code], class_id))
         return min(waiting)[1] if waiting else None
 
     run.run(choose, [(0, device) for device in range(len(devices))])
@@ -148,11 +150,11 @@ def test_events_run_every_operation_at_its_time(placement: str) -> None:
     run = EventSimulation(instance)
 
     def choose(device: int, now: int) -> int | None:
-        for number in reversed(instance.hosted[device]):
-            arrival = run.arrival(number)
-            left = run.done[number] < instance.batches
+        for class_id in reversed(instance.hosted[device]):
+            arrival = run.arrival(class_id)
+            left = run.done[class_id] < instance.batches
             if left and arrival is not None and arrival <= now:
-                return number
+                return class_id
         return None
 
     run.run(choose, [(0, device) for device in range(3)])

@@ -187,8 +187,8 @@ def test_searches_find_what_an_exhaustive_search_finds(seed: int) -> None:
 
 def shifted(schedule: ppopt.Schedule, stage: int, ticks: int) -> ppopt.Schedule:
     """The schedule with F of microbatch 0 of a stage moved."""
-    here = (schedule.stage == stage) & (schedule.kind == OpKind.F) & (schedule.microbatch == 0)
-    shift = ticks * here
+    selected = (schedule.stage == stage) & (schedule.kind == OpKind.F) & (schedule.microbatch == 0)
+    shift = ticks * selected
     return changed(schedule, start=schedule.start + shift, end=schedule.end + shift)
 
 

@@ -31,13 +31,13 @@ def drawn(rng: Random, count: int) -> Model:
                 activation=(full := rng.randint(0, 5)),
                 memory_b=rng.randint(-full, 3),
                 kept=rng.randint(0, full),
-                recompute=place % 2 == 0,
+                recompute=index % 2 == 0,
                 recompute_time=rng.randint(0, 3),
                 static=rng.randint(0, 4),
                 output=rng.randint(0, 5),
                 workspace={"F": rng.randint(0, 3), "B": rng.randint(0, 3), "W": 1, "BW": 2},
             )
-            for place in range(count)
+            for index in range(count)
         ]
     )
 
@@ -45,19 +45,19 @@ def drawn(rng: Random, count: int) -> Model:
 def links(rng: Random) -> dict[str, Any]:
     """Delays of a kind: by size, or fixed, the same both ways or not."""
     by_size = {"latency": rng.randint(0, 2), "bandwidth": rng.randint(1, 3)}
-    there, back = rng.randint(0, 3), rng.randint(0, 3)
+    down, back = rng.randint(0, 3), rng.randint(0, 3)
     return rng.choice(
         [
             {"link": by_size},
             {"link": by_size | {"backward": {"latency": back, "bandwidth": 2}}},
-            {"p2p": there},
-            {"p2p": there, "backward_p2p": back},
+            {"p2p": down},
+            {"p2p": down, "backward_p2p": back},
         ]
     )
 
 
-def partitions(rng: Random, layers: int, stages: int, number: int) -> list[tuple[int, ...]]:
-    cuts = [sorted(rng.sample(range(1, layers), stages - 1)) for _ in range(number)]
+def partitions(rng: Random, layers: int, stages: int, count: int) -> list[tuple[int, ...]]:
+    cuts = [sorted(rng.sample(range(1, layers), stages - 1)) for _ in range(count)]
     return [tuple(np.diff([0, *cut, layers]).tolist()) for cut in cuts]
 
 
@@ -78,11 +78,11 @@ def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) 
     counts = partitions(rng, len(base.model), base.num_stages, 4)
     table = costs.table(np.array(counts))
     values, peaks = order.values(table, Objective.MAKESPAN), order.peaks(table)
-    for number, partition in enumerate(counts):
+    for index, partition in enumerate(counts):
         schedule = ppopt.evaluate(replace(base, partition=partition), strategy)
         ticks, figures = schedule.pipeline.ticks, schedule.metrics
-        assert values[number] == ticks.time(figures.makespan_ticks) * costs.per_unit
-        assert peaks[:, number].tolist() == [
+        assert values[index] == ticks.time(figures.makespan_ticks) * costs.per_unit
+        assert peaks[:, index].tolist() == [
             ticks.memory(peak) * costs.memory_per_unit for peak in figures.peak_memory_ticks
         ]
 

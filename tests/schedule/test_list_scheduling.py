@@ -31,7 +31,7 @@ def draw(rng: Random, **fixed: object) -> Pipeline:
     size = rng.randint(1, 5)
     if fixed.get("frozen"):
         first = rng.randint(0, size)
-        fixed["frozen"] = [place < first or rng.random() < 0.3 for place in range(size)]
+        fixed["frozen"] = [index < first or rng.random() < 0.3 for index in range(size)]
     costs = {
         "forward": [rng.randint(1, 5) for _ in range(size)],
         "backward_input": [rng.randint(0, 5) for _ in range(size)],
@@ -64,13 +64,13 @@ def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
 def test_the_short_loop_is_the_long_one() -> None:
     """`plain` leaves out what plain pipelines do not need, and nothing else."""
     rng, plain = Random(1), 0
-    for number in range(800):
-        pipeline = draw(rng, frozen=number % 2 == 1)
+    for index in range(800):
+        pipeline = draw(rng, frozen=index % 2 == 1)
         scheduler = ListScheduler(Instance.uniform(pipeline, fused=rng.random() < 0.3))
         rule = draw_rule(rng, pipeline)
-        assert scheduler.plain or number % 2
+        assert scheduler.plain or index % 2
         if scheduler.plain:
-            plain += number % 2
+            plain += index % 2
             assert scheduler.build(rule) == _RuleSimulation(scheduler, rule).result()
     assert plain > 50
 

@@ -176,7 +176,7 @@ def test_a_dispatch_rule_says_which_transfer_goes_first(
     ]
     monkeypatch.setattr(Instance, "dispatch_rules", (rule,))
     (queues,) = timing.own_queues(pipeline, orders)
-    names = [str(queues.links.transfer(number)) for number in queues.carried]
+    names = [str(queues.links.transfer(class_id)) for class_id in queues.carried]
     assert " ".join(names[2:4]) == carried
 
 

@@ -153,8 +153,8 @@ def test_shuffled_orders_run_or_name_a_cycle() -> None:
         orders = [order.copy() for order in build(pipe, rng, paired=False).orders]
         for _ in range(rng.randint(1, 6)):
             order = rng.choice(orders)
-            here = rng.randrange(len(order) - 1)
-            order[[here, here + 1]] = order[[here + 1, here]]
+            position = rng.randrange(len(order) - 1)
+            order[[position, position + 1]] = order[[position + 1, position]]
         try:
             assert verify(timing.schedule(pipe, orders)) == []
         except DeadlockError as error:

@@ -61,12 +61,12 @@ def test_no_bound_is_above_the_optimum(cases: list[Case], objective: Objective) 
 
 def head_too_long(patch: Patch) -> None:
     right = Delays.head
-    patch.setattr(Delays, "head", lambda *place: right(*place) + 2)
+    patch.setattr(Delays, "head", lambda *arguments: right(*arguments) + 2)
 
 
 def tail_too_long(patch: Patch) -> None:
     right = Delays.tail
-    patch.setattr(Delays, "tail", lambda *place: right(*place) + 2)
+    patch.setattr(Delays, "tail", lambda *arguments: right(*arguments) + 2)
 
 
 def memory_window_too_tight(patch: Patch) -> None:
@@ -90,7 +90,7 @@ def cut_too_large(patch: Patch) -> None:
 
 def work_counted_twice(patch: Patch) -> None:
     right = device_relaxation._work_after_b
-    patch.setattr(device_relaxation, "_work_after_b", lambda *place: 2 * right(*place))
+    patch.setattr(device_relaxation, "_work_after_b", lambda *arguments: 2 * right(*arguments))
 
 
 def ends_too_idle(patch: Patch) -> None:

@@ -244,8 +244,8 @@ def test_a_device_of_several_stages_alone_proves_what_the_whole_needs() -> None:
     """No schedule of the last device, which has the middle of the V, ends before 595."""
     assert solve(V, time_limit=600, workers=2).value == 595
     search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))
-    few = subsets(search)
-    few.run(search.incumbent, search.budget(20.0, 1))
+    subset_dp = subsets(search)
+    subset_dp.run(search.incumbent, search.budget(20.0, 1))
     assert search.incumbent.bound.value == 595
     assert search.incumbent.bound.certificate.devices == (3,)
 
@@ -256,14 +256,14 @@ def test_bounds_of_few_devices_are_never_above_the_optimum_and_often_equal_to_it
     for problem in fitting(CASES):
         best = exhaustive.best(problem.pipeline, fused=problem.fused, objective=Objective.MAKESPAN)
         search = begun(problem)
-        few = subsets(search)
-        several = bool(few.open)
+        subset_dp = subsets(search)
+        several = bool(subset_dp.open)
         asked += several
         before += several and search.incumbent.bound.value == best
         for _ in range(20):
             if not search.budget().search_over:
-                few.run(search.incumbent, search.budget(1.0, 1))
-        assert search.budget().search_over or not few.open
+                subset_dp.run(search.incumbent, search.budget(1.0, 1))
+        assert search.budget().search_over or not subset_dp.open
         assert search.incumbent.bound.value <= best, problem
         tight += several and search.incumbent.bound.value == best
     assert asked > 20
@@ -294,16 +294,16 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much() -> None:
     """With no hope of following all that is better than the best schedule."""
     search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))
-    few = SubsetDP(search.incumbent.problem, SubsetParams(max_remaining_share=0))
+    subset_dp = SubsetDP(search.incumbent.problem, SubsetParams(max_remaining_share=0))
     before = search.incumbent.bound.value
-    few.run(search.incumbent, search.budget(60.0, 1))
+    subset_dp.run(search.incumbent, search.budget(60.0, 1))
     assert before < search.incumbent.bound.value <= 595
 
 
 def test_devices_of_one_stage_are_asked_where_memory_is_limited() -> None:
     """Without a limit they are left to others."""
-    few = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)))
-    assert {*few.open} == {(device,) for device in range(TIGHT.num_devices)}
+    subset_dp = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)))
+    assert {*subset_dp.open} == {(device,) for device in range(TIGHT.num_devices)}
     free = replace(TIGHT, mem_limit=None)
     assert not subsets(begun(Problem(free, Objective.MAKESPAN, BackwardKind.SPLIT))).open
 

@@ -136,7 +136,7 @@ def checked_with(mistakes: tuple[Mistake, ...], folder: Path) -> tuple[set[str],
         ]
     )
     errors = re.findall(rf"^.*?ppopt/(solver|studies)(\S+:\d+): error: .*\[({CODES})\]$", out, re.M)
-    return {package + place for package, place, _ in errors}, lines
+    return {package + location for package, location, _ in errors}, lines
 
 
 def test_a_partial_list_in_a_proof_does_not_type_check(tmp_path: Path) -> None:

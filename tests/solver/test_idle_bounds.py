@@ -49,9 +49,9 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
     assert result.status is Status.OPTIMAL
     assert "idle time of 135.016 ms before its first backward" in result.proof
     assert "and 72.709 ms after its last forward (the memory limit forces it)" in result.proof
-    again = recheck(result)
-    assert again.verdict == "confirmed"
-    assert "the idle time that its memory forces" in again.reason
+    rechecked = recheck(result)
+    assert rechecked.verdict == "confirmed"
+    assert "the idle time that its memory forces" in rechecked.reason
 
 
 def forced_idle(pipeline: Pipeline, device: int) -> ForcedIdle:

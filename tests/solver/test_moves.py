@@ -31,24 +31,24 @@ def state_of(schedule: Schedule) -> State:
 def schedules(seed: int, count: int) -> Iterator[Schedule]:
     """Random mixed schedules of tiny pipelines within their limits, some with pairs or streams."""
     rng = Random(seed)
-    for number, drawn in enumerate(mixed_cases(seed, count, ops=20)):
-        schedule = build(drawn, rng, "mixed", paired=bool(number % 2))
+    for index, drawn in enumerate(mixed_cases(seed, count, ops=20)):
+        schedule = build(drawn, rng, "mixed", paired=bool(index % 2))
         if schedule.fits_limits:
             yield schedule
-    for number in range(count // 4):
+    for index in range(count // 4):
         fields: dict[str, Any] = {"stages": 3, "batches": 3, "p2p": 2, "backward_input": 2}
         streams = Pipeline(**fields, weight=3, backward=4, link_mode="streams")
-        yield evaluate(streams, ("1f1b", "zb-h1", "gpipe")[number % 3])
+        yield evaluate(streams, ("1f1b", "zb-h1", "gpipe")[index % 3])
 
 
 def kinds(schedule: Schedule) -> dict[tuple[int, int, int], set[int]]:
     """Kinds of backward operations of every stage, microbatch and slice."""
     kinds_of_backwards: dict[tuple[int, int, int], set[int]] = {}
     columns = (schedule.stage, schedule.microbatch, schedule.slice, schedule.kind)
-    for *place, kind in zip(*(column.tolist() for column in columns), strict=True):
-        stage, microbatch, part = place
+    for *slot, kind in zip(*(column.tolist() for column in columns), strict=True):
+        stage, microbatch, slice_index = slot
         if kind != OpKind.F:
-            kinds_of_backwards.setdefault((stage, microbatch, part), set()).add(kind)
+            kinds_of_backwards.setdefault((stage, microbatch, slice_index), set()).add(kind)
     return kinds_of_backwards
 
 
@@ -67,7 +67,7 @@ def test_a_move_gives_a_valid_schedule_within_limits(move: Move, flips: int) -> 
         assert changed.fits_limits
         assert changed.metrics.makespan_ticks == proposal.value
         before, after = kinds(start.schedule), kinds(changed)
-        assert sum(before[place] != after[place] for place in before) == flips
+        assert sum(before[slot] != after[slot] for slot in before) == flips
     assert moves > 40
 
 
@@ -157,9 +157,9 @@ def test_parts_of_what_is_justified_make_up_the_whole(monkeypatch: pytest.Monkey
     for parts in ((1.0, 1.0), (0.0, *[0.25] * 5)):
         pool, search = constructed(PoolParams())
         method = DoubleJustification(pool, PARAMS)
-        for number, part in enumerate(parts):
+        for index, part in enumerate(parts):
             method.run(search.incumbent, search.budget(part * PARAMS.seconds_for_all))
-            if number == 0 and part == 0:
+            if index == 0 and part == 0:
                 assert justified == batches_of_schedules[0][: PARAMS.first]
         batches_of_schedules.append(justified[:])
         justified.clear()

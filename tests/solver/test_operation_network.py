@@ -46,10 +46,10 @@ def test_a_class_of_one_operation_waits_for_all_and_takes_memory_of_its_device(
             return draft
         vars(draft)["resources"] = (*draft.resources, Resource(ResourceKind.LINK, (0,)))
         modes = (Mode(TransferKind.SEND_F, 5, allocates, allocates),)
-        number = len(draft.classes)
+        class_id = len(draft.classes)
         weight = next(n for n, entry in enumerate(draft.classes) if entry.kind is OpKind.W)
         draft.classes.append(OperationClass(1, 0, 0, len(draft.resources) - 1, modes, 1))
-        draft.precedence.append(Precedence(weight, number, 0))
+        draft.precedence.append(Precedence(weight, class_id, 0))
         return draft
 
     monkeypatch.setattr(features, "draft_of", with_one)

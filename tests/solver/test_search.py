@@ -108,10 +108,10 @@ def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
 
 def retimed(schedule: Schedule, pipeline: Pipeline) -> Schedule:
     """The same operations at the same times, on a pipeline of other ticks."""
-    here, there = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
+    own_scale, target_scale = schedule.pipeline.ticks.per_unit, pipeline.ticks.per_unit
     rows = []
     for row in schedule.rows():
-        times = [Fraction(time * there, here) for time in row[4:6]]
+        times = [Fraction(time * target_scale, own_scale) for time in row[4:6]]
         assert all(time.denominator == 1 for time in times)
         rows.append((*row[:4], *map(int, times)))
     return Schedule.from_rows(pipeline, rows)
@@ -164,8 +164,8 @@ def test_infeasible_limit_says_the_least_that_works() -> None:
         assert result.status is Status.INFEASIBLE
         assert f"device 1 needs {minimum}" in result.proof
         assert f"minimum feasible limit for all devices is {minimum}" in result.proof
-        again = solve(pipe, mem_limit=minimum, backward_kind=kind)
-        assert again.status is Status.OPTIMAL
+        repeated = solve(pipe, mem_limit=minimum, backward_kind=kind)
+        assert repeated.status is Status.OPTIMAL
 
 
 def test_time_limit_returns_the_best_so_far_with_its_gap() -> None:
@@ -252,9 +252,9 @@ def test_one_worker_writes_the_same_file_however_busy_the_machine() -> None:
 def test_a_proof_that_ends_at_the_value_says_that_all_was_searched() -> None:
     """One microbatch at a time through three devices and back, links included: 4 x 11."""
     pipeline = Pipeline(stages=3, batches=4, p2p=1, mem_limit=1)
-    found = solve(pipeline, workers=1, backward_kind="split", params=MODEL_ALONE)
-    assert (found.status, found.value) == ("optimal", 44)
-    assert found.proof == "CP-SAT searched all orders of the 36 operations and found none faster"
+    result = solve(pipeline, workers=1, backward_kind="split", params=MODEL_ALONE)
+    assert (result.status, result.value) == ("optimal", 44)
+    assert result.proof == "CP-SAT searched all orders of the 36 operations and found none faster"
 
 
 def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
@@ -263,7 +263,7 @@ def test_rounds_begin_as_short_as_a_pipeline_is_small() -> None:
         problem = Problem(
             Pipeline(stages=4, batches=batches), Objective.MAKESPAN, BackwardKind.SPLIT
         )
-        seconds = [round_seconds(problem, number, RoundParams()) for number in range(3)]
+        seconds = [round_seconds(problem, round_index, RoundParams()) for round_index in range(3)]
         assert seconds == pytest.approx([first, 2 * first, 4 * first])
 
 

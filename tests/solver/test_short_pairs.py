@@ -120,13 +120,13 @@ def test_nothing_is_relaxed_where_no_pair_is_shorter_than_a_part() -> None:
 
 def test_bound_by_hand() -> None:
     """F = 3, BW = 6, as one 5: F, two pairs, BW. No F and no BW need be longer than 5."""
-    given = Pipeline(stages=1, batches=3, forward=3, backward=6, overlap=5)
-    found = solve(given, backward_kind=WHOLE)
-    assert (found.status, found.value) == (Status.OPTIMAL, 3 + 5 + 5 + 6)
-    assert found.schedule is not None
-    assert (found.schedule.pair != ALONE).sum() == 4
-    bound = known_bound(Problem(given, Objective.MAKESPAN, WHOLE))
-    assert given.ticks.time(bound.value) == 3 + 5 * 3
+    pipeline = Pipeline(stages=1, batches=3, forward=3, backward=6, overlap=5)
+    result = solve(pipeline, backward_kind=WHOLE)
+    assert (result.status, result.value) == (Status.OPTIMAL, 3 + 5 + 5 + 6)
+    assert result.schedule is not None
+    assert (result.schedule.pair != ALONE).sum() == 4
+    bound = known_bound(Problem(pipeline, Objective.MAKESPAN, WHOLE))
+    assert pipeline.ticks.time(bound.value) == 3 + 5 * 3
     assert "as short as its shortest overlapped pair" in bound.proof
 
 

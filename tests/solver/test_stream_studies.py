@@ -172,13 +172,13 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     computed = run.row[: run.net.computed]
     drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
     lengths = {
-        built.schedule.pipeline.op(code): drawn[run.row[place], 0]
-        for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
-        if place < run.net.computed
+        built.schedule.pipeline.op(code): drawn[run.row[position], 0]
+        for code, position in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
+        if position < run.net.computed
     }
     carried = {
-        ("F" if kind == 0 else "B", stage, microbatch, part): end - start
-        for kind, stage, microbatch, _, _, start, end, part in transfer_table(built.schedule)
+        ("F" if kind == 0 else "B", stage, microbatch, slice_index): end - start
+        for kind, stage, microbatch, _, _, start, end, slice_index in transfer_table(built.schedule)
     }
     times = {
         job: carried[job] if isinstance(job[0], str) else lengths[min(job)]

@@ -76,11 +76,11 @@ def beside(search: Begun) -> Iterator[SubsetDPProxy]:
 
 def serving() -> tuple[Connection, threading.Thread]:
     """The pipe to a process that waits for its job, in a thread of this process."""
-    here, there = Pipe()
-    thread = threading.Thread(target=serve, args=(os.dup(there.fileno()),), daemon=True)
-    there.close()
+    client, server_end = Pipe()
+    thread = threading.Thread(target=serve, args=(os.dup(server_end.fileno()),), daemon=True)
+    server_end.close()
     thread.start()
-    return here, thread
+    return client, thread
 
 
 @pytest.fixture
@@ -178,11 +178,11 @@ def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
 
 def test_both_sides_know_of_the_better_one() -> None:
     """Values go to the process, bounds both ways; nothing is sent twice."""
-    here, there = Pipe()
-    with here, there:
+    client, server_end = Pipe()
+    with client, server_end:
         search, remote = begun(PROBLEM), begun(PROBLEM)
         assert search.incumbent.value is not None
-        ours, theirs = link(here, search, leads=True), link(there, remote, leads=False)
+        ours, theirs = link(client, search, leads=True), link(server_end, remote, leads=False)
         search.incumbent.value -= 100
         ours.exchange()
         theirs.exchange()
@@ -190,24 +190,24 @@ def test_both_sides_know_of_the_better_one() -> None:
         remote.incumbent.raise_bound(dp_subset_bound((3,), 590))
         theirs.tell()
         ours.tell()
-        assert here.poll(1)
-        assert not there.poll(0)
+        assert client.poll(1)
+        assert not server_end.poll(0)
         time.sleep(2 * PAUSE)
         ours.exchange()
         assert search.incumbent.bound.value == 590
-        assert not there.poll(0)
+        assert not server_end.poll(0)
 
 
 def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
     """A bound above a schedule is a bug, whichever process finds it."""
-    here, server = serving()
-    with here:
+    client, server = serving()
+    with client:
         search = begun(PROBLEM)
         wrong = Bound(search.incumbent.value + 1, "", Certificate(Argument.SEARCH))
-        ours = link(here, search, leads=True)
+        ours = link(client, search, leads=True)
         ours.send(SubsetProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
         ours.send(BestValues(search.incumbent.value, wrong))
-        assert here.poll(60)
+        assert client.poll(60)
         with pytest.raises(VerificationError, match="lies above a schedule"):
             ours.exchange()
         server.join(HANGS)
@@ -215,13 +215,13 @@ def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
 
 def test_the_process_receives_values_and_sends_bounds() -> None:
     """Told that there is a schedule of 595 they have nothing left to ask, and end."""
-    here, server = serving()
-    with here:
+    client, server = serving()
+    with client:
         low = dp_subset_bound((0,), 594)
-        here.send(SubsetProblem(PROBLEM, 600.0, 700, low))
-        here.send(BestValues(595, low))
-        assert here.poll(60)
-        news: BestValues = here.recv()
+        client.send(SubsetProblem(PROBLEM, 600.0, 700, low))
+        client.send(BestValues(595, low))
+        assert client.poll(60)
+        news: BestValues = client.recv()
         assert (news.value, news.bound.value) == (595, 595)
         assert news.bound.certificate.devices == (3,)
         server.join(HANGS)
@@ -229,27 +229,29 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
 
 
 def test_a_bound_found_by_the_search_needs_no_process() -> None:
-    here, server = serving()
-    with here:
-        here.send(SubsetProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,)))))
-        here.send(BestValues(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
+    client, server = serving()
+    with client:
+        client.send(
+            SubsetProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,))))
+        )
+        client.send(BestValues(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
         server.join(HANGS)
     assert not server.is_alive()
 
 
 def test_the_process_ends_with_the_search() -> None:
     """However it ends: the pipe is closed then."""
-    here, server = serving()
+    client, server = serving()
     search = begun(LONG)
     assert search.incumbent.value is not None
-    here.send(
+    client.send(
         SubsetProblem(
             search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound
         )
     )
     time.sleep(2)
     assert server.is_alive()
-    here.close()
+    client.close()
     server.join(HANGS)
     assert not server.is_alive()
 

@@ -111,7 +111,7 @@ def test_a_method_on_a_view_handles_what_the_view_removes() -> None:
     assert run_on_view(view, method).handles == method.handles | {Trait.STEP_WORK}
 
 
-LAYERS = [{"name": str(number), "forward": 1, "activation": 1} for number in range(4)]
+LAYERS = [{"name": str(index), "forward": 1, "activation": 1} for index in range(4)]
 RECOMPUTED = [{**layer, "recompute": {"time": 1, "activation": 0}} for layer in LAYERS]
 OFFLOADED = [{**layer, "offload": {"memory": 1, "time": 1}} for layer in LAYERS]
 

@@ -115,9 +115,9 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
         without_gain += cut.cannot_improve
         for inside in permutations(cut.inside):
             order[first : first + size] = inside
-            place = {op: at for at, op in enumerate(order)}
+            position_of = {op: at for at, op in enumerate(order)}
             if all(
-                place[x] < place[op]
+                position_of[x] < position_of[op]
                 for op in inside
                 for x, _ in network.precedence.predecessors[op]
             ):

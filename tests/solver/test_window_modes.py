@@ -78,9 +78,9 @@ def test_a_network_keeps_the_schedule() -> None:
         both += {OpKind.B, OpKind.BW} <= set(kinds[0])
         orders = timing.schedule(retimed.pipeline, retimed.orders, Objective.MAKESPAN)
         assert orders == retimed
-        there = current.network.without_absent(current.start)
+        present = current.network.without_absent(current.start)
         network = OperationNetwork(mixed(retimed.pipeline))
-        assert SemiActiveSchedule.of(network, there).start == current.start
+        assert SemiActiveSchedule.of(network, present).start == current.start
         flipped = current.changed(current.order, range(current.network.choices))
         assert flipped.changed(flipped.order, range(current.network.choices)).value == current.value
     assert both > 20

@@ -33,9 +33,11 @@ def test_the_least_limit_is_exact() -> None:
             if amount > case.pipeline.ticks.static[device]:
                 tight = [Fraction(10**4)] * len(minimum)
                 tight[device] = case.pipeline.ticks.memory(amount - 1)
-                less = replace(case.pipeline, mem_limit=tight)
-                assert exhaustive.best(less, fused=case.fused, objective="makespan") is None, case
-                assert infeasibility(Instance.uniform(less, fused=case.fused))
+                tighter = replace(case.pipeline, mem_limit=tight)
+                assert exhaustive.best(tighter, fused=case.fused, objective="makespan") is None, (
+                    case
+                )
+                assert infeasibility(Instance.uniform(tighter, fused=case.fused))
         seen += 1
     assert seen > 60
 

@@ -75,7 +75,7 @@ class TestDualPipe:
         """Device d holds stages d and p - 1 - d."""
         schedule = evaluate(pipe(4, 8, static=[1, 2, 4, 8]), "dualpipe")
         alone = evaluate(pipe(4, 8), "dualpipe")
-        both = [peak - less for peak, less in zip(peaks(schedule), peaks(alone), strict=True)]
+        both = [peak - single for peak, single in zip(peaks(schedule), peaks(alone), strict=True)]
         assert both == [9, 6, 6, 9]
 
     def test_order_by_hand(self) -> None:

@@ -403,9 +403,9 @@ def test_what_is_in_flight_after_all_moves_is_counted_anew_alike(
     passes = Passes(one_f_one_b_v_block(devices), batches)
     counted = np.zeros_like(passes.in_flight)
     for device in range(devices):
-        for number in range(4):
-            for slot in passes.at[number, device].tolist():
-                if number < 2:
+        for index in range(4):
+            for slot in passes.at[index, device].tolist():
+                if index < 2:
                     counted[device, slot:] += 1
                 else:
                     counted[device, slot + 1 :] -= 1

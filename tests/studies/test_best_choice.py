@@ -153,9 +153,9 @@ def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
     assert choice.lower_bound < choice.value
 
 
-@pytest.mark.parametrize("few", [0, strategy_search.MAX_EVALUATED])
+@pytest.mark.parametrize("max_evaluated", [0, strategy_search.MAX_EVALUATED])
 def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
-    few: int, monkeypatch: pytest.MonkeyPatch
+    max_evaluated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it comes, there is a result, and its bound holds; later moments are a sample."""
     evaluator = StrategyEvaluator
@@ -168,7 +168,7 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
             signal.raise_signal(signal.SIGINT)
         return estimates(self, keys)
 
-    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", few)
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED", max_evaluated)
     monkeypatch.setattr(FixedOrder, "together", 2)
     monkeypatch.setattr(evaluator, "_estimates", interrupted)
     pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
@@ -402,7 +402,7 @@ def test_halves_of_memory_count_where_f_holds_frozen_activations() -> None:
 
 def test_the_first_point_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is up at once: one partition of 45 was ranked, and says so."""
-    model = Model([{"forward": 1 + number % 2} for number in range(11)])
+    model = Model([{"forward": 1 + index % 2} for index in range(11)])
     pipeline = model.pipeline(devices=3, batches=2, partition="search")
     monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
     search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)

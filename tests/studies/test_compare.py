@@ -129,7 +129,7 @@ def test_a_strategy_without_recompute_is_where_a_search_starts_if_recompute_is_f
 
 def test_partitions_of_strategies_are_chosen_within_the_time_limit() -> None:
     """All together: alone, each of them would take five seconds."""
-    model = Model([{"forward": 5 + number % 3, "activation": 1} for number in range(34)])
+    model = Model([{"forward": 5 + index % 3, "activation": 1} for index in range(34)])
     pipeline = model.pipeline(devices=8, batches=32, p2p="0.2", partition="search")
     with work_clock() as clock:
         comparison = compare.compare(pipeline, time_limit=1, workers=1)

@@ -33,7 +33,7 @@ def test_no_strategy_is_begun_after_the_deadline(
         return evaluation
 
     monkeypatch.setattr(baselines, "_begin", watched)
-    layers = [{"forward": 5 + number % 3, "activation": 1} for number in range(18)]
+    layers = [{"forward": 5 + index % 3, "activation": 1} for index in range(18)]
     pipeline = Model(layers).pipeline(devices=4, batches=8, partition=partition)
     result = compare.compare(pipeline, time_limit=1.0, workers=1)
     assert begun and begun[-1] <= 1.0
@@ -52,7 +52,7 @@ def test_the_first_point_of_a_strategy_needs_no_neighbours(monkeypatch: pytest.M
     def refuse(*_: object) -> None:
         raise AssertionError("no time is left for neighbours")
 
-    monkeypatch.setattr(StrategyConfigurations, "moved", refuse)
+    monkeypatch.setattr(StrategyConfigurations, "after_layer_move", refuse)
     search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
     search.descend(0)
     assert search.fits

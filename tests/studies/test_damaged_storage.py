@@ -98,9 +98,9 @@ def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path
     """A result that is damaged is made again; a study is refused in one line, or is as it was."""
     table, column = name.split(".")
     wrong = {}
-    for number, value in enumerate(bad_values(column)):
+    for index, value in enumerate(bad_values(column)):
         shutil.copy(sound, damaged)
-        damage = Damage(table, column, number % 2, value)
+        damage = Damage(table, column, index % 2, value)
         if inflict(damaged, damage):
             faults = list(complaints(damaged, made_again=table == "results"))
             wrong |= {damage: faults} if faults else {}
@@ -110,10 +110,10 @@ def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path
 @pytest.mark.parametrize("seed", first(1, range(4)))
 def test_any_bytes_of_the_file(seed: int, sound: Path, damaged: Path) -> None:
     content, wrong = sound.read_bytes(), {}
-    for number in range(10):
-        damaged.write_bytes(flipped(Random(f"{seed} {number}"), content))
+    for index in range(10):
+        damaged.write_bytes(flipped(Random(f"{seed} {index}"), content))
         faults = list(complaints(damaged, made_again=False))
-        wrong |= {number: faults} if faults else {}
+        wrong |= {index: faults} if faults else {}
     assert wrong == {}
 
 
@@ -126,24 +126,24 @@ JOB = SolveJob(
 """Of all readers of its document: a schedule, a certificate, layers with a choice of recompute."""
 
 
-def members(value: Any, deepest: int, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def members(value: Any, deepest: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where the values of a document stand; of a list, the first and the last."""
-    if place:
-        yield place
+    if path:
+        yield path
     keys = value if isinstance(value, dict) else ()
     if isinstance(value, list):
         keys = dict.fromkeys((0, len(value) - 1)) if value else ()
-    if len(place) < deepest:
+    if len(path) < deepest:
         for key in keys:
-            yield from members(value[key], deepest, (*place, key))
+            yield from members(value[key], deepest, (*path, key))
 
 
-def with_member(document: Any, place: tuple[Any, ...], value: Any) -> Any:
+def with_member(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     """The document with another value in one place."""
     changed = value_at = deepcopy(document)
-    for key in place[:-1]:
+    for key in path[:-1]:
         value_at = value_at[key]
-    value_at[place[-1]] = value
+    value_at[path[-1]] = value
     return changed
 
 
@@ -154,17 +154,17 @@ def test_any_value_of_a_stored_document() -> None:
     sound = outcome.stored(JOB, result)
     document = unpacked(sound.record)
     refused = taken = 0
-    for place in members(document, 3):
+    for path in members(document, 3):
         for value in (None, "x", -1, {}):
-            changed = sound._replace(record=packed(with_member(document, place, value)))
+            changed = sound._replace(record=packed(with_member(document, path, value)))
             try:
                 restored = outcome.read(changed, JOB)
             except DamagedError:
                 refused += 1
                 continue
             taken += 1
-            assert (restored.status, restored.value) == (result.status, result.value), place
-            assert restored.lower_bound == result.lower_bound, place
+            assert (restored.status, restored.value) == (result.status, result.value), path
+            assert restored.lower_bound == result.lower_bound, path
     assert refused > taken > 0
 
 

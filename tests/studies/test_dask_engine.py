@@ -54,12 +54,12 @@ def test_the_same_rows_as_on_this_machine(client: Client, tmp_path: Path) -> Non
         study = ppopt.sweep(PIPELINE, AXES, time_limit=20, **options)
         return [(row.overrides, row.status, row.value, row.failed) for row in study.rows]
 
-    here = f"sqlite:///{tmp_path}/here.db"
-    there = f"sqlite:///{tmp_path}/there.db"
-    wanted = rows(storage=here, jobs=1)
-    assert rows(storage=there, dask=client) == wanted
-    assert rows(storage=there, dask=client) == wanted
-    with Storage(there) as storage:
+    local = f"sqlite:///{tmp_path}/here.db"
+    remote = f"sqlite:///{tmp_path}/there.db"
+    wanted = rows(storage=local, jobs=1)
+    assert rows(storage=remote, dask=client) == wanted
+    assert rows(storage=remote, dask=client) == wanted
+    with Storage(remote) as storage:
         assert storage.results() == 9
 
 
@@ -98,8 +98,8 @@ def test_a_worker_of_another_version_is_told(
     engine = DaskEngine(client, retries=0)
     monkeypatch.setattr(engine, "_version", "9.9.9")
     engine.submit(3, SweepTask(SolveJob(PIPELINE, "gpipe")))
-    ((number, done),) = ended(engine)
-    assert number == 3
+    ((task_id, done),) = ended(engine)
+    assert task_id == 3
     assert done.failed == f"its worker has ppopt {version()}, not 9.9.9 as here"
 
 
@@ -114,8 +114,8 @@ def test_what_is_stopped_comes_back_as_stopped(client: Client) -> None:
     engine = DaskEngine(client, retries=0)
     engine.submit(1, SweepTask(SolveJob(PIPELINE, "gpipe", seed=9)))
     engine.stop()
-    ((number, done),) = ended(engine)
-    assert number == 1
+    ((task_id, done),) = ended(engine)
+    assert task_id == 1
     assert done.failed is None
     assert engine.busy == 0
     engine.close()

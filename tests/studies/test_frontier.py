@@ -244,8 +244,8 @@ def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
     assert len(curve.points) > 1
     for point in curve.points:
         assert solve(pipeline, mem_limit=point.limit, time_limit=2400).value == point.result.value
-        less = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=2400)
-        assert less.value is None or less.value > (point.result.value or 0)
+        tighter = solve(pipeline, mem_limit=point.limit - Fraction(1, 2), time_limit=2400)
+        assert tighter.value is None or tighter.value > (point.result.value or 0)
     assert solve(pipeline, time_limit=2400).value == curve.points[-1].result.value
 
 
@@ -255,10 +255,10 @@ def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> li
     search = frontier_search.ParetoSearch._search
 
     def note(
-        self: frontier_search.ParetoSearch, place: int, target: Fraction | None = None
+        self: frontier_search.ParetoSearch, index: int, target: Fraction | None = None
     ) -> None:
-        searched.append(self.curve.limits[place])
-        search(self, place, target)
+        searched.append(self.curve.limits[index])
+        search(self, index, target)
         after(len(searched))
 
     monkeypatch.setattr(frontier_search.ParetoSearch, "_search", note)
@@ -333,14 +333,14 @@ def test_infeasible_is_said_where_only_a_search_proves_it() -> None:
     """
     times = {"forward": 1, "backward": 2, "weight": 2, "activation": 2, "memory_b": 2}
     pipeline = Pipeline(stages=1, chunks=2, placement="v", batches=2, mem_limit=2, **times)
-    found = frontier(pipeline, workers=1, backward_kind="split")
-    assert (found.status, found.points) == (Status.INFEASIBLE, ())
-    assert found.proof.startswith(
+    curve = frontier(pipeline, workers=1, backward_kind="split")
+    assert (curve.status, curve.points) == (Status.INFEASIBLE, ())
+    assert curve.proof.startswith(
         "all orders were searched, and none is within the pipeline's own limits"
     )
-    assert found.proof.endswith("whose backwards are all split (--backward split)")
-    told = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
-    assert "a limit for all devices must be at least 2" in told
+    assert curve.proof.endswith("whose backwards are all split (--backward split)")
+    proof = solve(replace(pipeline, mem_limit=1), backward_kind="split").proof
+    assert "a limit for all devices must be at least 2" in proof
 
 
 def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
@@ -483,22 +483,16 @@ class TestCommand:
         lines = done(SMALL).out.splitlines()
         assert re.search(r"^ +1 +15 .*optimal, proved", "\n".join(lines), re.MULTILINE)
         assert any("1f1b, linear" in line for line in lines)
-        assert (
-            "least memory that works: 1; device 0 needs 1 even for one microbatch at a time"
-            in lines
-        )
-        assert any(
-            re.match(
-                r"most memory worth having in placement linear: \d, proved; .* stays 10$", line
-            )
-            for line in lines
-        )
+        minimum = "minimum memory: 1 (proved); device 0 needs 1 even for one microbatch at a time"
+        assert minimum in lines
+        useful = r"maximum useful memory in placement linear: \d \(proved\); .* makespan at 10$"
+        assert any(re.match(useful, line) for line in lines)
 
     def test_more_than_the_pipeline_s_own_limits_is_not_promised_to_be_of_no_use(self) -> None:
         """Without them 10, see above."""
         last = (
-            "most memory worth having in placement linear: 1, proved; with any more the makespan "
-            "stays 15 within the "
+            "maximum useful memory in placement linear: 1 (proved); more memory leaves the "
+            "makespan at 15 within the "
         )
         assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
         assert json_of(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]
@@ -524,7 +518,7 @@ class TestCommand:
 
     def test_orders_are_refused_before_the_work(self, tmp_path: Path) -> None:
         ran = run(SMALL, "-o", tmp_path / "a.csv")
-        message = "error: -o: a frontier is no single order; write .html or .json\n"
+        message = "error: -o: cannot write a frontier as one order; use .html or .json\n"
         assert (ran.code, ran.out, ran.err) == (2, "", message)
 
     def test_infeasible(self, tmp_path: Path) -> None:
@@ -578,7 +572,7 @@ def test_it_is_told_on_the_command_line() -> None:
     line = "frontier --stages 4 --batches 8 --workers 1 --within"
     output = json_of(f"{line} 5%")["within"]
     assert output == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
-    assert "within 5 % of the best: 27 in 4; not in 3, proved" in done(f"{line} 0.05").out
+    assert "within 5 % of the best: 27 with 4; 3 is not enough (proved)" in done(f"{line} 0.05").out
     assert run(f"{line} fast").code == 2
 
 

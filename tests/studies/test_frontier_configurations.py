@@ -105,7 +105,7 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
 
 def test_the_placement_of_the_last_point_is_not_named_where_all_are_searched() -> None:
     line = "frontier --stages 2 --batches 2 --placement search --chunks 2 --time-limit 600"
-    assert "most memory worth having: " in done(line).out
+    assert "maximum useful memory: " in done(line).out
 
 
 FILE = """
@@ -209,7 +209,7 @@ def test_strategies_without_a_share_are_evaluated_after_the_search(
 
 def test_a_strategy_that_time_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer by its estimate than the whole time limit."""
-    monkeypatch.setattr("ppopt.studies.baselines.EVALUATING", 1e6)
+    monkeypatch.setattr("ppopt.studies.baselines.SECONDS_PER_OPERATION", 1e6)
     curve = with_share(monkeypatch, 0.25)
     assert curve.baselines == ()
     assert ("1f1b", "time limit reached") in curve.skipped

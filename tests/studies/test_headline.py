@@ -425,6 +425,21 @@ def test_a_plan_opens_with_its_rows_and_starts_from_the_current_schedule() -> No
     assert second.best.per_microbatch <= second.current.per_microbatch
 
 
+def test_a_plan_without_time_is_no_worse_than_the_current_schedule() -> None:
+    """Baselines with the balanced partition take half as long again within this limit."""
+    pipeline = TOY.pipeline(devices=3, batches=6, partition=(2, 2, 3), mem_limit=21)
+    with work_clock():
+        optimum = solve(pipeline, workers=1, time_limit=60).schedule
+        assert optimum is not None
+        result = plan(
+            TOY, devices=3, batches=6, mem_limit=21, placement="linear", chunks=1,
+            recompute="none", current=optimum, workers=1, time_limit=0.001,
+        ).headline  # fmt: skip
+    assert result.current is not None and result.best is not None
+    assert result.current.value == objective_value(optimum, SPAN)
+    assert result.best.value <= result.current.value
+
+
 def test_a_plan_for_megatron_names_what_it_runs() -> None:
     result = planned(batches=2, runtime="megatron").headline
     assert result.runtime == "Megatron-LM"

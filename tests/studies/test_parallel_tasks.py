@@ -137,8 +137,8 @@ def test_a_lost_search_keeps_its_bound() -> None:
     """The searches of the best combination are lost: its work over its devices is its bound."""
     best = uninterrupted().best
     assert best is not None
-    number = [*space().models()[0]].index(best.parallelism)
-    plan = planned(engine=LateEngine(lambda each: each == number))
+    index = [*space().models()[0]].index(best.parallelism)
+    plan = planned(engine=LateEngine(lambda each: each == index))
     (row,) = (row for row in plan.rows if row.parallelism == best.parallelism)
     assert row.failed == "its process was killed by SIGKILL"
     assert row.value is None and row.lower_bound is not None
@@ -159,9 +159,9 @@ def test_a_worker_of_another_version_is_told() -> None:
     class OtherVersion(DirectEngine):
         """Engine whose worker has another version."""
 
-        def submit(self, number: int, task: TaskProtocol) -> None:
+        def submit(self, uniform: int, task: TaskProtocol) -> None:
             assert isinstance(task, CombinationTask)
-            super().submit(number, replace(task, version="9.9.9"))
+            super().submit(uniform, replace(task, version="9.9.9"))
 
     plan = planned(engine=OtherVersion())
     assert plan.value is not None
@@ -214,8 +214,8 @@ def test_a_stored_plan_is_not_searched_again(study: StudyOptions) -> None:
     class NoEngine(DirectEngine):
         """Engine that must not be used."""
 
-        def submit(self, number: int, task: TaskProtocol) -> None:
-            raise AssertionError(number, task)
+        def submit(self, task_id: int, task: TaskProtocol) -> None:
+            raise AssertionError(task_id, task)
 
     repeated = planned(study=study, engine=NoEngine())
     assert rows_of(repeated) == rows_of(uninterrupted())

@@ -145,8 +145,8 @@ def accepts(pipeline: Pipeline) -> bool:
 
 def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None:
     """Every partition of small models against what is said before any search."""
-    rng, refused, number = Random(5), 0, 0
-    while number < 60:
+    rng, refused, count = Random(5), 0, 0
+    while count < 60:
         roles = ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
         roles += ["head"] * rng.randint(0, 2)
         if rng.random() < 0.1:
@@ -154,7 +154,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
         devices, chunks = rng.choice(((1, 1), (2, 1), (3, 1), (1, 2), (2, 2)))
         if len(roles) < devices * chunks:
             continue
-        number += 1
+        count += 1
         pipeline = Model([{"forward": 1, "role": role} for role in roles]).pipeline(
             devices=devices, batches=2, chunks=chunks, partition="search"
         )
@@ -614,9 +614,9 @@ def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyP
     rounds: list[int] = []
     search = PlanSearch._round
 
-    def counted(self: PlanSearch, number: int) -> None:
-        rounds.append(number)
-        search(self, number)
+    def counted(self: PlanSearch, round_index: int) -> None:
+        rounds.append(round_index)
+        search(self, round_index)
 
     monkeypatch.setattr(PlanSearch, "_round", counted)
     model = ppopt.Model(
@@ -751,18 +751,32 @@ def test_partition_of_microbatches_that_differ_is_searched() -> None:
     assert plan.value == min(rows)
 
 
+def test_partition_and_order_are_searched_together() -> None:
+    """It is the best of every partition by itself, in its best order."""
+    layers = [{"forward": time, "activation": 1} for time in (3, 1, 1, 2)]
+    searched = {"order": "search", "placement": "linear", "chunks": 1, "batches": 3}
+    fields = MICROBATCHES | searched | {"microbatch_times": [1, 4, 2]}
+    plan = ppopt.plan(ppopt.Model(layers), time_limit=600, **fields | {"partition": "search"})
+    values = [
+        ppopt.plan(ppopt.Model(layers), time_limit=600, **fields | {"partition": counts}).value
+        for counts in ((1, 3), (2, 2), (3, 1))
+    ]
+    assert (plan.status, plan.value) == (Status.OPTIMAL, min(values))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"partition": "search", "recompute": "search"}, "recompute: search knows no microbatches"),
-        ({"partition": "search", "order": "search"}, "order: search does not go with a search of"),
-        ({"recompute": "search", "order": "search"}, "recompute: search does not go with"),
+        (
+            {"recompute": "search", "microbatch_memory": 2},
+            "recompute: search knows no microbatches that differ in memory if a layer needs",
+        ),
         ({"batches": [4, 8]}, "microbatch_times: has 4 entries for 8 microbatches"),
     ],
 )
 def test_what_a_plan_of_microbatches_that_differ_refuses(
     fields: dict[str, Any], message: str
 ) -> None:
-    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1, workspace=1)])
     with pytest.raises(ppopt.InputError, match=message):
         ppopt.plan(model, **MICROBATCHES | {"mem_limit": 20, "time_limit": 5} | fields)

@@ -122,9 +122,7 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
     assert late[:2] == ("1f1b", "interleaved")
     assert plan.late_baselines == () and of_plan(plan)["late_hands"] == []
     assert describe_late([]) == ""
-    assert describe_late(["zbv", "v-min"]) == (
-        "no time was left to compare zbv, v-min: raise --time-limit"
-    )
+    assert describe_late(["zbv", "v-min"]) == ("skipped zbv, v-min: time limit reached")
     assert "a, b, c, d, e and 2 more:" in describe_late(list("abcdefg"))
 
 
@@ -175,7 +173,7 @@ def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
 
 @pytest.mark.parametrize("limit", [None, 14, slow(9)])
 def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
-    layers = [{"forward": 1 + place % 3, "activation": 2, "static": 1} for place in range(7)]
+    layers = [{"forward": 1 + index % 3, "activation": 2, "static": 1} for index in range(7)]
     with work_clock(SHORT):
         plan = ppopt.plan(
             Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=6
@@ -255,11 +253,10 @@ def test_a_better_strategy_outside_of_the_space_is_told() -> None:
 def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
     proved = LeastMemory(Fraction("49.5"), Fraction("49.5"))
     assert describe_least_memory(proved, "GiB") == (
-        "as fast with 49.5 GiB each, slower with less: proved for this configuration"
+        "minimum memory at this speed: 49.5 GiB per device (proved for this configuration)"
     )
     assert describe_least_memory(proved._replace(lower_bound=Fraction(30)), "GiB") == (
-        "as fast with 49.5 GiB each, perhaps with less; slower below 30 GiB: proved for this "
-        "configuration"
+        "minimum memory at this speed: 30 to 49.5 GiB per device (proved for this configuration)"
     )
     assert describe_least_memory(None, "GiB") == ""
 
@@ -268,15 +265,18 @@ def test_the_least_memory_within_a_share_in_words() -> None:
     """102 of 10 microbatches is 2 % above 100 of 10."""
     configuration = PlanConfiguration(10, "v", 2, "full")
     share = WithinShare(configuration, Fraction(102), Fraction(7), Fraction(7))
-    text = "least memory: 7 GiB each, 2 % slower (102 ms, v/2, recompute full); "
+    text = (
+        "minimum memory within the slowdown: 7 GiB per device, 2 % slower (102 ms, v/2, recompute "
+        "full); "
+    )
 
     def within(share: WithinShare | None) -> str:
         return describe_within(replace(plan_with_baselines(), within=share))
 
     assert within(share) == f"{text}proved"
     below = within(share._replace(lower_bound=Fraction(5)))
-    assert below == f"{text}not with less than 5 GiB, proved"
-    assert within(share._replace(lower_bound=None)) == f"{text}perhaps less memory is enough"
+    assert below == f"{text}below 5 GiB it is proved impossible"
+    assert within(share._replace(lower_bound=None)) == f"{text}less memory may be enough"
     assert within(None) == ""
 
 
@@ -294,9 +294,9 @@ def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None
         )
         return describe_space(replace(plan, space=space, rows=rows))
 
-    fixed = "Fixed: one route; placement linear; chunks 1"
+    fixed = "fixed: one route; placement linear; chunks 1"
     assert searched(space) == (
-        f"Searched: partition; recompute none, full. {fixed}; microbatches 10; p2p time 0.1 ms"
+        f"searched: partition; recompute none, full; {fixed}; microbatches 10; p2p time 0.1 ms"
     )
     narrow = replace(space, partition=(1, 1), strategies=("1f1b",))
     assert searched(narrow, strategy="1f1b") == (
@@ -304,7 +304,7 @@ def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None
     )
     chosen = replace(space, recompute=("search",))
     assert searched(chosen, recompute="search") == (
-        f"Searched: partition; recompute search. {fixed}; microbatches 10; p2p time 0.1 ms"
+        f"searched: partition; recompute search; {fixed}; microbatches 10; p2p time 0.1 ms"
     )
 
 
@@ -313,7 +313,7 @@ def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
     plan = replace(plan_with_baselines(), more_memory=more)
     assert "at most 20 % faster" in describe_more_memory(plan)
     of_strategies = with_strategies(plan, "1f1b")
-    assert describe_more_memory(of_strategies).endswith("nothing better found")
+    assert describe_more_memory(of_strategies).endswith("no faster schedule found")
 
 
 def test_a_row_that_was_given_up_says_between_what_it_is() -> None:
@@ -330,6 +330,6 @@ def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
 
 
 def test_the_limit_that_nothing_keeps_is_said() -> None:
-    text = "memory limit: 9 GiB each; `ppopt frontier` finds the least that works"
+    text = "memory limit: 9 GiB each; `ppopt frontier` finds the minimum feasible limit"
     assert describe_limit(replace(plan_with_baselines(), status=Status.INFEASIBLE)) == text
     assert describe_limit(plan_with_baselines()) == ""

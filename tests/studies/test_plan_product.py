@@ -61,7 +61,7 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
     assert list(known.values()) == sorted(known.values())
     layers = len(space.model)
     stages = [configuration.chunks * 2 for configuration in space]
-    assert len(known) == sum(len(list(partitions(layers, number))) for number in stages)
+    assert len(known) == sum(len(list(partitions(layers, count))) for count in stages)
     for key, bound in known.items():
         (configuration,), pipeline = product.configurations([key]), product.pipeline(key)
         best = exhaustive.best(pipeline, fused=True, objective="makespan")

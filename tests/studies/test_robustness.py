@@ -94,8 +94,8 @@ def test_any_times_agree_with_plain_python(schedule: Schedule, seed: int) -> Non
     values = run.values(drawn.copy(), MAKESPAN)
     for sample in range(3):
         duration = {
-            schedule.pipeline.op(code): drawn[run.row[place], sample]
-            for code, place in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
+            schedule.pipeline.op(code): drawn[run.row[position], sample]
+            for code, position in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
         }
         assert values[sample] == max(slowly(schedule, duration, schedule.metrics.first_ticks))
 

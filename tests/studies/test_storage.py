@@ -27,13 +27,13 @@ def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
     return StoredResult(key, "optimal", "feasible", False, 10.0, 1, 0.5, "0.1.0", record)
 
 
-def trial(number: int = 1, key: str | None = "k") -> SweepRow:
-    figures = ScheduleFigures(status="optimal", value=number)
-    return SweepRow({"batches": number}, figures, None, cached=True, key=key)
+def trial(batches: int = 1, key: str | None = "k") -> SweepRow:
+    figures = ScheduleFigures(status="optimal", value=batches)
+    return SweepRow({"batches": batches}, figures, None, cached=True, key=key)
 
 
-def failed(number: int) -> SweepRow:
-    return SweepRow({"batches": number}, None, "why", cached=True)
+def failed(batches: int) -> SweepRow:
+    return SweepRow({"batches": batches}, None, "why", cached=True)
 
 
 @pytest.fixture
@@ -153,11 +153,11 @@ def test_rows_that_were_asked_for_and_have_not_ended_are_open(url: str, tmp_path
     """Also those of an earlier sweep, and in a storage that takes them over."""
     rows = [{"batches": 2}, {"batches": 3}]
     with Storage(url) as storage:
-        number = storage.study("mine", "base")
-        storage.request_rows(number, rows, "ppopt sweep batches=2,3")
-        storage.request_rows(number, rows[:1], "ppopt sweep batches=2")
+        study_id = storage.study("mine", "base")
+        storage.request_rows(study_id, rows, "ppopt sweep batches=2,3")
+        storage.request_rows(study_id, rows[:1], "ppopt sweep batches=2")
         assert storage.open_rows("mine") == rows
-        storage.finish(number, replace(trial(), overrides=rows[0]), result())
+        storage.finish(study_id, replace(trial(), overrides=rows[0]), result())
         (study,) = storage.studies()
         assert (study.open, study.command) == (1, "ppopt sweep batches=2")
         with Storage(f"sqlite:///{tmp_path}/other.db") as second:
@@ -208,8 +208,8 @@ class TestRefused:
 
     def test_a_damaged_file(self, url: str) -> None:
         with Storage(url) as storage:
-            for number in range(50):
-                storage.put(result(str(number), os.urandom(2000)))
+            for index in range(50):
+                storage.put(result(str(index), os.urandom(2000)))
         content = bytearray(path_of(url).read_bytes())
         content[4096:] = os.urandom(len(content) - 4096)
         path_of(url).write_bytes(content)
@@ -255,7 +255,7 @@ def test_a_full_disk_loses_nothing_that_was_written(url: str) -> None:
     with Storage(url) as storage:
         storage.put(result("a"))
         with largest_file(200_000), pytest.raises(StorageError, match="disk"):
-            deque(storage.put(result(f"b{number}", os.urandom(20_000))) for number in range(100))
+            deque(storage.put(result(f"b{index}", os.urandom(20_000))) for index in range(100))
         stored = storage.results()
         storage.put(result("c"))
     with Storage(url) as reopened:

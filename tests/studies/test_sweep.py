@@ -74,7 +74,7 @@ class TestGrid:
     @pytest.mark.parametrize("shards", [1, 2, 3, 7])
     def test_shards_are_a_partition(self, shards: int) -> None:
         whole = grid({"batches": list(range(1, 6))})
-        parts = [replace(whole, shard=(number, shards)) for number in range(1, shards + 1)]
+        parts = [replace(whole, shard=(shard, shards)) for shard in range(1, shards + 1)]
         together = [row.overrides["batches"] for part in parts for row in part.rows()]
         assert sorted(together) == [1, 2, 3, 4, 5]
         assert {part.study_name for part in parts} == {whole.study_name}
@@ -120,10 +120,10 @@ class TestKey:
             jobs.search_version.cache_clear()
             return jobs.search_version()
 
-        here = Path(ppopt.__file__).parent
+        package = Path(ppopt.__file__).parent
         folders = ("problem", "schedule", "solver", "strategies", "studies", "formats", "report")
         for name in folders:
-            shutil.copytree(here / name, tmp_path / name)
+            shutil.copytree(package / name, tmp_path / name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jobs, "files", lambda _: tmp_path)
             first = version()
@@ -131,8 +131,8 @@ class TestKey:
             (tmp_path / "solver" / "notes.txt").write_text("no source")
             assert version() == first
             versions = {first}
-            for place in ("solver/bounds/idle_bounds.py", "studies/evaluate.py", "solver/new.py"):
-                with (tmp_path / place).open("a") as file:
+            for path in ("solver/bounds/idle_bounds.py", "studies/evaluate.py", "solver/new.py"):
+                with (tmp_path / path).open("a") as file:
                     file.write("# another")
                 versions.add(version())
             assert len(versions) == 4

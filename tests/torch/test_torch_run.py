@@ -169,8 +169,8 @@ class TestMicrobatchesThatDiffer:
 
     def test_an_own_order_of_the_last_stage(self, world: World) -> None:
         """Its forwards number the microbatches for PyTorch, and for the data loader."""
-        alike = evaluate(replace(UNLIKE, microbatch_times=2, order="given"), "1f1b")
-        turned = changed(alike, microbatch=5 - alike.microbatch)
+        uniform = evaluate(replace(UNLIKE, microbatch_times=2, order="given"), "1f1b")
+        turned = changed(uniform, microbatch=5 - uniform.microbatch)
         assert ppopt.torch.loader_order(turned) == (5, 4, 3, 2, 1, 0)
         assert run_sleeping(world, turned).difference <= 1e-12
         with pytest.raises(VerificationError, match="run: a loss differs"):

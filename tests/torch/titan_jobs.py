@@ -94,7 +94,7 @@ def _difference(
         for name, weight in module.named_parameters():
             head, _, rest = name.partition(".")
             if head == "layers":
-                place, _, rest = rest.partition(".")
-                name = f"layers.{numbers[int(place)]}.{rest}"  # noqa: PLW2901  as in the whole
+                index, _, rest = rest.partition(".")
+                name = f"layers.{numbers[int(index)]}.{rest}"  # noqa: PLW2901  as in the whole
             differences.append((weight.grad - wanted[name]).abs().max().item())
     return max(differences)

@@ -324,15 +324,15 @@ def test_pairs_take_just_the_time_stated(costs: dict[str, Any], times: dict[int,
     rows = [row for row in schedule.rows() if row.pair != ALONE]
     ticks = schedule.pipeline.ticks
     assert {(row.stage, ticks.time(row.end - row.start)) for row in rows} == set(times.items())
-    for number, by in product({row.pair for row in rows}, (-1, 1)):
+    for pair_id, by in product({row.pair for row in rows}, (-1, 1)):
         altered = [
-            (*row[:5], row[5] + (by if row[7] == number else 0), *row[6:])
+            (*row[:5], row[5] + (by if row[7] == pair_id else 0), *row[6:])
             for row in table(schedule)
         ]
         violations = verify(Schedule.from_rows(schedule.pipeline, altered))
         assert {
             violation.ops[0] for violation in violations if violation.rule is Rule.DURATION
-        } == {row.op for row in rows if row.pair == number}
+        } == {row.op for row in rows if row.pair == pair_id}
 
 
 @pytest.mark.parametrize(
@@ -391,16 +391,16 @@ def test_the_limit_may_be_reached_but_not_passed(schedule: Schedule) -> None:
 def test_each_time_the_limit_is_passed_is_reported() -> None:
     violations = verify(limited(one_f_one_b(), [1, 0]))
     assert [str(violation) for violation in violations] == [
-        "memory-limit: device 0 holds 2, above its limit 1, from 1 on, when 0F1 starts",
-        "memory-limit: device 1 holds 1, above its limit 0, from 1 on, when 1F0 starts",
-        "memory-limit: device 1 holds 1, above its limit 0, from 4 on, when 1F1 starts",
+        "memory-limit: device 0: live memory 2 above its limit 1, from 1 on, when 0F1 starts",
+        "memory-limit: device 1: live memory 1 above its limit 0, from 1 on, when 1F0 starts",
+        "memory-limit: device 1: live memory 1 above its limit 0, from 4 on, when 1F1 starts",
     ]
 
 
 def test_static_memory_above_the_limit_is_reported_by_itself() -> None:
     violations = verify(limited(split_with_p2p(), [1, 7]))
     assert [str(violation) for violation in violations] == [
-        "memory-limit: device 0 holds 1, above its limit 0.5, by static memory alone"
+        "memory-limit: device 0: live memory 1 above its limit 0.5, by static memory alone"
     ]
 
 

@@ -38,7 +38,7 @@ Row = tuple[int, int]
 def rows(schedule: Schedule) -> dict[Row, int]:
     """Number of the row of every auxiliary operation."""
     auxiliary = besides_of(schedule).rows()
-    return {(row.kind, row.stage): number for number, row in enumerate(auxiliary)}
+    return {(row.kind, row.stage): index for index, row in enumerate(auxiliary)}
 
 
 def changed(schedule: Schedule, key: Row, **columns: int) -> Schedule:

@@ -237,8 +237,8 @@ def test_a_tick_of_a_billion_is_seen_in_an_origin() -> None:
     pipeline = Pipeline(stages=1, batches=2, forward=second, backward_input=second, weight=second)
     ran = [(F, 0), (F, 1), (B, 0), (W, 0), (B, 1)]
     rows = [
-        (kind, 0, microbatch, 0, second * place, second * (place + 1))
-        for place, (kind, microbatch) in enumerate(ran)
+        (kind, 0, microbatch, 0, second * index, second * (index + 1))
+        for index, (kind, microbatch) in enumerate(ran)
     ]
     late = (W, 0, 1, 0, 5 * second + 3, 6 * second + 3)
     schedule = Schedule.from_rows(pipeline, [*rows, late])

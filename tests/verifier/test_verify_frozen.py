@@ -103,8 +103,8 @@ def test_the_activation_goes_at_the_end_of_f() -> None:
     schedule = evaluate(FROZEN, "gpipe")
     assert schedule.metrics.peak_memory_ticks == (1, 2, 2)
     assert rules(replace(schedule, pipeline=replace(FROZEN, mem_limit=[1, 2, 2]))) == []
-    less = replace(FROZEN, mem_limit=["0.5", 2, 2])
-    assert set(rules(replace(schedule, pipeline=less))) == {Rule.MEMORY}
+    limited = replace(FROZEN, mem_limit=["0.5", 2, 2])
+    assert set(rules(replace(schedule, pipeline=limited))) == {Rule.MEMORY}
     trained = replace(Pipeline(stages=3, batches=2), mem_limit=[1, 2, 2])
     assert evaluate(trained, "gpipe").metrics.peak_memory_ticks == (2, 2, 2)
 
@@ -120,16 +120,16 @@ def test_no_gradient_is_sent_to_a_stage_without_backward(whole: bool) -> None:
     unit = pipeline.ticks.per_unit
     more = [*transfers, (B, 1, 0, 1, 0, end, end + unit, 0)]
     assert set(rules(joined(pipeline, rows, transfers=more))) == {Rule.TRANSFER}
-    less = [row for row in transfers if row[:3] != (B, 2, 0)]
-    assert set(rules(joined(pipeline, rows, transfers=less))) == {Rule.TRANSFER}
+    remaining = [row for row in transfers if row[:3] != (B, 2, 0)]
+    assert set(rules(joined(pipeline, rows, transfers=remaining))) == {Rule.TRANSFER}
 
 
 def auxiliary_moved(schedule: Schedule, kind: AuxiliaryKind, stage: int, by: int) -> Schedule:
     """The schedule with an operation around the microbatches moved by so many units."""
     ops, unit = schedule.operations, schedule.pipeline.ticks.per_unit
-    here = (ops.kind == kind) & (ops.stage == stage)
-    assert here.sum() == 1
-    return schedule.with_starts(ops.start + here * by * unit)
+    selected = (ops.kind == kind) & (ops.stage == stage)
+    assert selected.sum() == 1
+    return schedule.with_starts(ops.start + selected * by * unit)
 
 
 def test_an_optimizer_waits_for_trained_stages_alone() -> None:

@@ -68,9 +68,9 @@ def test_every_resource_has_a_number_of_its_own(fields: dict[str, Any], resource
     if "host_link" in fields:
         shared[RELOAD] = "h"
     kinds: dict[int, set[tuple[int, str]]] = {}
-    for kind, device, number in zip(rows.kind, rows.device, rows.resource, strict=True):
+    for kind, device, resource_id in zip(rows.kind, rows.device, rows.resource, strict=True):
         if kind in shared:
-            kinds.setdefault(int(number), set()).add((int(device), shared[kind]))
+            kinds.setdefault(int(resource_id), set()).add((int(device), shared[kind]))
     assert all(len(users) == 1 for users in kinds.values())
     assert len(set(rows.resource.tolist())) == resources
     links = set(rows.resource[rows.sends].tolist())

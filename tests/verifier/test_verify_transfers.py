@@ -78,11 +78,11 @@ def test_columns_that_are_none_are_refused() -> None:
             verify(with_columns(schedule, start=wrong))
 
 
-@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 2**53 + 1])
-def test_times_that_cannot_be_computed_with(number: int) -> None:
+@pytest.mark.parametrize("tick", [-(2**63), 2**63 - 1, 2**53 + 1])
+def test_times_that_cannot_be_computed_with(tick: int) -> None:
     schedule = evaluate(Pipeline(stages=2, batches=1, link_mode="streams"), "1f1b")
     first = ~schedule.operations.computed & (schedule.operations.stage == 0)
-    changed = with_columns(schedule, first, start=number, end=number)
+    changed = with_columns(schedule, first, start=tick, end=tick)
     assert Rule.TRANSFER_TIME in {violation.rule for violation in verify(changed)}
 
 
@@ -115,8 +115,8 @@ def _send_first(random: Random, rows: list[list[Action]]) -> None:
 def _receive_last(random: Random, rows: list[list[Action]]) -> None:
     """The last receive of a device behind everything, the operation that needs it too."""
     row = _with_posts(random, rows, "RECV")
-    place = max(n for n, post in enumerate(row) if post.kind.startswith("RECV"))
-    post = row.pop(place)
+    position = max(n for n, post in enumerate(row) if post.kind.startswith("RECV"))
+    post = row.pop(position)
     row.append(post)
 
 
@@ -175,8 +175,8 @@ def test_faults_are_found_exactly_where_a_simulation_stops(built: Built, seed: i
     rows = [list(row) for row in built.rows]
     for _ in range(random.randint(1, 4)):
         row = random.choice(rows)
-        place = random.randrange(len(row) - 1)
-        row[place : place + 2] = row[place : place + 2][::-1]
+        position = random.randrange(len(row) - 1)
+        row[position : position + 2] = row[position : position + 2][::-1]
     given_rows = tuple(map(tuple, rows))
     assume(all(_in_order(row) for row in given_rows))
     runs = simulate(pipeline, given_rows) is not None
@@ -185,15 +185,15 @@ def test_faults_are_found_exactly_where_a_simulation_stops(built: Built, seed: i
 
 def _in_order(row: ActionRow) -> bool:
     """Whether a row's own F, B and W, its sends and receives follow each other."""
-    place = {action: number for number, cell in enumerate(row) for action in cell}
+    position_of = {action: position for position, cell in enumerate(row) for action in cell}
 
     def behind(action: Action, *kinds: str) -> Iterator[bool]:
         for kind in kinds:
-            before = place.get(action._replace(kind=ActionKind(kind)))
-            yield before is None or before < place[action]
+            before = position_of.get(action._replace(kind=ActionKind(kind)))
+            yield before is None or before < position_of[action]
 
     kinds = {"B": ("F",), "BW": ("F",), "W": ("B",), "SEND_F": ("F",), "SEND_B": ("B", "BW")}
-    return all(all(behind(action, *kinds.get(action.kind, ()))) for action in place)
+    return all(all(behind(action, *kinds.get(action.kind, ()))) for action in position_of)
 
 
 def _rows(*lines: str) -> tuple[ActionRow, ...]:

@@ -41,14 +41,14 @@ def unknown(random: Random, schedule: Schedule) -> Broken:
             (6, pipeline.slices or 1),
         )
     )
-    number = random.choice((-1, size, -(2**63), 2**63 - 1))
+    device = random.choice((-1, size, -(2**63), 2**63 - 1))
     if field == 3:
         assume(all(row[7] == ALONE for row in rows))
         return _with(
-            schedule, [_change(row, device=number) if row[0] == F else row for row in rows]
+            schedule, [_change(row, device=device) if row[0] == F else row for row in rows]
         )
     strange: Any = [*random.choice(rows)[:7], ALONE]
-    strange[field] = number
+    strange[field] = device
     return _with(schedule, [*rows, strange])
 
 
@@ -84,9 +84,9 @@ def duration(random: Random, schedule: Schedule) -> Broken:
     rows = table(schedule)
     row = random.choice([row for row in rows if row[4] < row[5]])
     end = random.randrange(row[4], row[5])
-    for place, later in enumerate(rows):
+    for index, later in enumerate(rows):
         if later == row or (later[7] == row[7] != ALONE):
-            rows[place] = (*later[:5], end, *later[6:])
+            rows[index] = (*later[:5], end, *later[6:])
     return _with(schedule, rows)
 
 
@@ -115,8 +115,8 @@ def pair(random: Random, schedule: Schedule) -> Broken:
     chosen = random.sample(rows, random.randint(1, min(3, len(rows))))
     kinds = {row[0] for row in chosen}
     assume(not (len(chosen) == 2 and F in kinds and kinds & {B, BW}))
-    number = len(schedule)
-    numbered = [(*row[:7], number) if row in chosen else row for row in table(schedule)]
+    pair_id = len(schedule)
+    numbered = [(*row[:7], pair_id) if row in chosen else row for row in table(schedule)]
     return _with(schedule, numbered)
 
 

@@ -135,8 +135,8 @@ def _counts(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
         seen.add(op_of(row))
     first = _first(named)
     parts = range(pipeline.slices or 1)
-    for place in product(range(pipeline.num_stages), range(pipeline.batches), parts):
-        f, b, w, full = (Op(kind, *place) for kind in OpKind)
+    for slot in product(range(pipeline.num_stages), range(pipeline.batches), parts):
+        f, b, w, full = (Op(kind, *slot) for kind in OpKind)
         missing = [] if f in seen else [f]
         halves = [op for op in (b, w) if exists(pipeline, op.kind, op.stage)]
         if full in seen:
@@ -144,13 +144,13 @@ def _counts(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
         else:
             missing += [op for op in halves if op not in seen][:1]
         for op in missing:
-            yield Rule.MISSING, pipeline.device(*place[:2]), None, op
+            yield Rule.MISSING, pipeline.device(*slot[:2]), None, op
 
 
 def _single_rows(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
     for row in named:
-        _, stage, microbatch, device, start, end, _, number = row
-        if number != ALONE and not joined(row, named):
+        _, stage, microbatch, device, start, end, _, pair_id = row
+        if pair_id != ALONE and not joined(row, named):
             yield _fault(Rule.PAIR, row)
         if 0 <= device < pipeline.num_devices and device != pipeline.device(stage, microbatch):
             yield _fault(Rule.DEVICE, row)
@@ -181,18 +181,18 @@ def _order(pipeline: Pipeline, named: list[TableRow]) -> Iterator[Finding]:
 
 def before(pipeline: Pipeline, op: Op, first: Container[Op]) -> Iterator[tuple[Rule, Op]]:
     """What an operation waits for, and by which rule; `first` holds the operations there are."""
-    kind, stage, microbatch, part = op
+    kind, stage, microbatch, slice_index = op
     if kind is F:
-        yield Rule.FORWARD, Op(F, stage - 1, microbatch, part)
-        yield Rule.SLICE, Op(F, stage, microbatch, part - 1)
+        yield Rule.FORWARD, Op(F, stage - 1, microbatch, slice_index)
+        yield Rule.SLICE, Op(F, stage, microbatch, slice_index - 1)
     if kind in (B, BW):
-        split = Op(B, stage + 1, microbatch, part)
+        split = Op(B, stage + 1, microbatch, slice_index)
         yield Rule.BACKWARD, split if split in first else split._replace(kind=BW)
-        yield Rule.BACKWARD, Op(F, stage, microbatch, part)
-        later = Op(B, stage, microbatch, part + 1)
+        yield Rule.BACKWARD, Op(F, stage, microbatch, slice_index)
+        later = Op(B, stage, microbatch, slice_index + 1)
         yield Rule.SLICE, later if later in first else later._replace(kind=BW)
     if kind is W:
-        yield Rule.WEIGHT, Op(B, stage, microbatch, part)
+        yield Rule.WEIGHT, Op(B, stage, microbatch, slice_index)
 
 
 def _overlaps(rows: list[TableRow]) -> Iterator[Finding]:

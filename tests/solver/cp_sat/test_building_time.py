@@ -84,7 +84,7 @@ def test_the_clock_is_read_while_a_model_is_built(
         hint(built, start)
     proto = built.cp.proto
     assert len(proto.variables) + len(proto.constraints) > 2 * SEVERAL * LOOK
-    assert clock.most_work <= (ADDED_PER_ITEM + SEVERAL) * LOOK
+    assert clock.max_work <= (ADDED_PER_ITEM + SEVERAL) * LOOK
 
 
 @pytest.mark.parametrize("case", ["split", "mixed", "pairs", "two chunks"])

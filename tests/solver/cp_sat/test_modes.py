@@ -34,8 +34,8 @@ def test_ends_and_operations_are_those_of_the_mode(first: bool, length: int) -> 
     built.cp.add(built.choices[CHOICE] == first)
     solver = solved(built, alone(tasks))
     assert solver is not None
-    there = {code for code, literal in built.present.items() if solver.boolean_value(literal)}
-    assert there == ({1, 2} if first else {3})
+    present = {code for code, literal in built.present.items() if solver.boolean_value(literal)}
+    assert present == ({1, 2} if first else {3})
     lengths = (solver.value(built.end[code] - built.start[code]) for code in (1, 2))
     assert sum(lengths) == length
 

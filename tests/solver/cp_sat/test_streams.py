@@ -148,7 +148,7 @@ def test_every_schedule_over_streams_is_a_solution_of_the_model(seed: int) -> No
     hint(built, schedule)
     proto = built.cp.proto
     assert len(proto.solution_hint.vars) == len(proto.variables)
-    for place, value in zip(proto.solution_hint.vars, proto.solution_hint.values, strict=True):
-        built.cp.add(built.cp.get_int_var_from_proto_index(place) == value)
+    for index, value in zip(proto.solution_hint.vars, proto.solution_hint.values, strict=True):
+        built.cp.add(built.cp.get_int_var_from_proto_index(index) == value)
     outcome = cpsat.search(built, LIMITS, lambda *_: None)
     assert outcome.schedule.metrics == schedule.metrics

@@ -111,7 +111,9 @@ def test_points_that_are_merged_take_no_longer_and_save_no_less() -> None:
     points = undominated(
         [RecomputeTradeoff(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(200)]
     )
-    few = merged(points, 4)
-    assert len(points) > 4 == len(few) and few[0] == points[0]
+    bounded_points = merged(points, 4)
+    assert len(points) > 4 == len(bounded_points) and bounded_points[0] == points[0]
     for point in points:
-        assert any(merged.time <= point.time and merged.saved >= point.saved for merged in few)
+        assert any(
+            merged.time <= point.time and merged.saved >= point.saved for merged in bounded_points
+        )

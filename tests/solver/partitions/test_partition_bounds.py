@@ -324,9 +324,9 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
     real = partition_bounds._bounds_of_equal_first
     monkeypatch.setattr(partition_bounds, "TOGETHER", 1)
 
-    def watched(space: PartitionSpace, alike: Sequence[tuple[int, ...]]) -> Ints:
-        bounded.append(len(alike))
-        return real(space, alike)
+    def watched(space: PartitionSpace, members: Sequence[tuple[int, ...]]) -> Ints:
+        bounded.append(len(members))
+        return real(space, members)
 
     monkeypatch.setattr(partition_bounds, "_bounds_of_equal_first", watched)
     ticks = count(1)

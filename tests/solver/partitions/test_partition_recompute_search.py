@@ -74,7 +74,8 @@ def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None
     result.schedule.to_json(file)
     schedule, _ = ppopt.read_schedule(file)
     checked = ppopt.recheck(schedule, workers=1)
-    assert checked.verdict is Verdict.CONFIRMED and checked.reason.startswith("whatever recomputes")
+    assert checked.verdict is Verdict.CONFIRMED
+    assert checked.reason.startswith("all 2 partitions and choices of recompute are excluded")
 
 
 def test_nothing_recomputes_without_a_limit() -> None:
@@ -109,7 +110,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     candidates = PartitionRecomputeChoice(problem, NO_DEADLINE)
     keys = []
     for recomputed in range(11):
-        layers = [LAYER | {"count": 1, "recompute": place < recomputed} for place in range(10)]
+        layers = [LAYER | {"count": 1, "recompute": index < recomputed} for index in range(10)]
         keys.append(candidates.key(replace(pipeline, model=layers, partition=[10], recompute=None)))
     allowed = [key for key in keys if key is not None]
     assert 1 < len(allowed) < len(keys)

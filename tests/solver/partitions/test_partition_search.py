@@ -39,8 +39,8 @@ def model_of(space: PartitionSpace) -> ppopt.Model:
     rows = space.layers._replace(backward=(None,) * space.num_layers)._asdict()
     return ppopt.Model(
         [
-            ppopt.Layer(**dict(zip(rows, costs, strict=True)), output=3 * number % 5)
-            for number, costs in enumerate(zip(*rows.values(), strict=True))
+            ppopt.Layer(**dict(zip(rows, costs, strict=True)), output=3 * index % 5)
+            for index, costs in enumerate(zip(*rows.values(), strict=True))
         ]
     )
 
@@ -91,9 +91,9 @@ def test_one_worker_repeats_itself() -> None:
 def test_no_partition_fits_and_the_least_limit_that_does_is_told() -> None:
     """Four equal layers on two devices: two each need 2 x (1 + 4) in memory, whatever else."""
     model = ppopt.Model([ppopt.Layer(forward=1, activation=1, static=4, count=4)])
-    found = ppopt.solve(model.pipeline(devices=2, batches=3, partition="search", mem_limit=9))
-    assert found.status is Status.INFEASIBLE
-    assert found.proof.endswith("the minimum feasible limit for all devices is 10")
+    result = ppopt.solve(model.pipeline(devices=2, batches=3, partition="search", mem_limit=9))
+    assert result.status is Status.INFEASIBLE
+    assert result.proof.endswith("the minimum feasible limit for all devices is 10")
     enough = model.pipeline(devices=2, batches=3, partition="search", mem_limit=10)
     assert ppopt.solve(enough).status is Status.OPTIMAL
 
@@ -121,7 +121,8 @@ def test_the_bound_of_a_search_that_is_stopped_covers_all_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("few", "words"), [(True, "and may still find a faster one"), (False, "a search proved it for")]
+    ("few", "message"),
+    [(True, "may still find a faster one"), (False, "a search proved it for")],
 )
 def test_the_proof_claims_of_the_searched_ones_only_what_was_found(
     *, few: bool, message: str

@@ -76,18 +76,18 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     assert early.value is None or wanted <= early.value
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement_product, "SET_UP", 0)
-        few = split(time_limit=0.2)
-    assert few.lower_bound <= wanted, pipeline
-    assert few.value is None or wanted <= few.value
+        cut_short = split(time_limit=0.2)
+    assert cut_short.lower_bound <= wanted, pipeline
+    assert cut_short.value is None or wanted <= cut_short.value
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("searched", COMPOSITIONS)
 def test_agrees_with_all_configurations(searched: str, chunks: int) -> None:
     rng = Random(f"{searched} {chunks}")
-    for number in range(3 if chunks == 1 else 1):
-        objective: exhaustive.Goal = "device-span" if number == 1 else "makespan"
-        check(drawn(rng, searched, chunks, 3 if chunks == 1 else 1), objective, 3 * number)
+    for index in range(3 if chunks == 1 else 1):
+        objective: exhaustive.Goal = "device-span" if index == 1 else "makespan"
+        check(drawn(rng, searched, chunks, 3 if chunks == 1 else 1), objective, 3 * index)
 
 
 @pytest.mark.slow
@@ -95,9 +95,9 @@ def test_agrees_with_all_configurations(searched: str, chunks: int) -> None:
 @pytest.mark.parametrize("searched", COMPOSITIONS)
 def test_agrees_with_all_configurations_of_many_models(searched: str, chunks: int) -> None:
     rng = Random(f"many {searched} {chunks}")
-    for number in range(10 if chunks == 1 else 1):
-        objective: exhaustive.Goal = "device-span" if number % 2 else "makespan"
-        check(drawn(rng, searched, chunks, 4 - chunks), objective, 3 * number)
+    for index in range(10 if chunks == 1 else 1):
+        objective: exhaustive.Goal = "device-span" if index % 2 else "makespan"
+        check(drawn(rng, searched, chunks, 4 - chunks), objective, 3 * index)
 
 
 def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:

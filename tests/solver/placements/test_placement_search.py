@@ -187,10 +187,10 @@ def test_neighbours_avoid_the_slow_link() -> None:
 def test_an_infeasible_limit_says_the_least_of_any_placement() -> None:
     """Stages of activation 1, 2, 3 on two devices: {3} and {1, 2} hold 3 each."""
     pipeline = Pipeline(stages=3, placement=[0, 1, 1], batches=2, activation=[1, 2, 3], mem_limit=2)
-    found = solve(pipeline, placement="search")
-    assert found.status is Status.INFEASIBLE
-    assert "none of the 6 placements" in found.proof
-    assert "3, with placement 0,0,1" in found.proof
+    result = solve(pipeline, placement="search")
+    assert result.status is Status.INFEASIBLE
+    assert "none of the 6 placements" in result.proof
+    assert "3, with placement 0,0,1" in result.proof
 
 
 def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
@@ -292,9 +292,9 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
 def test_too_many_placements_are_not_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 equal devices, 256 stages: too many placements, even up to exchanges of devices."""
     pipeline = Pipeline(stages=64, chunks=4, batches=64)
-    made = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
-    monkeypatch.setattr(made, "representatives", lambda: pytest.fail("they were enumerated"))
-    assert made.listed == Partial()
+    space = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
+    monkeypatch.setattr(space, "representatives", lambda: pytest.fail("they were enumerated"))
+    assert space.listed == Partial()
 
 
 @pytest.mark.parametrize("readings", [1, 3, 10])

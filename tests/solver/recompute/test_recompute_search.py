@@ -139,7 +139,7 @@ def test_a_hint_may_recompute_other_layers_that_save_as_much(
         stages=2, batches=4, model=model, partition=partition, recompute="search", mem_limit=11
     )
     chosen = tuple(
-        replace(layer, recompute=place % 3 >= last) for place, layer in enumerate(model.layers)
+        replace(layer, recompute=index % 3 >= last) for index, layer in enumerate(model.layers)
     )
     hint = evaluate(
         replace(pipeline, model=replace(model, layers=chosen), partition=None, recompute=None),
