@@ -440,11 +440,15 @@ def test_a_plan_without_time_is_no_worse_than_the_current_schedule() -> None:
     assert result.best.value <= result.current.value
 
 
-def test_a_plan_for_megatron_names_what_it_runs() -> None:
-    result = planned(batches=2, runtime="megatron").headline
+def test_a_plan_of_baselines_names_what_runs_and_no_optimum() -> None:
+    """It is proved of these baselines alone: other orders may be better."""
+    best_plan = planned(batches=2, runtime="megatron")
+    result = best_plan.headline
+    assert best_plan.status == "optimal"
     assert result.runtime == "Megatron-LM"
     assert result.runnable is not None and result.best is not None
     assert result.runnable.schedule is result.best.schedule
+    assert result.best.label == BEST and result.best.lower_bound is None
 
 
 def test_a_plan_refuses_a_current_schedule_of_other_microbatches() -> None:
