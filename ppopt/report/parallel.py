@@ -13,7 +13,7 @@ from rich.text import Text
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, left, table_of
-from ppopt.report.headline_table import describe_headline
+from ppopt.report.headline_table import describe_headline, headline_object
 from ppopt.report.numbers import number, percent, significant
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_text import describe_slowdown, excess
@@ -72,12 +72,12 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
             "storage": found.storage,
         },
     }
-    return of_plan(found.plan) | json_object(own)
+    return of_plan(found.plan) | headline_object(found.headline) | json_object(own)
 
 
 def describe(found: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
-    yield from describe_headline(found.plan.headline)
+    yield from describe_headline(found.headline)
     yield from describe_parallel_plan(found)
     if found.interrupted:
         yield f"stopped early{'' if found.storage is None else '; the same command continues'}"
