@@ -121,7 +121,7 @@ class ParallelPlan:
 
     @property
     def headline(self) -> Headline:
-        """The headline of this plan, with the bound over all combinations, if it covers all orders."""
+        """The headline of this plan; its bound is over all combinations, if over all orders."""
         bound = self.lower_bound if OPTIMAL in self.plan.space.strategies else None
         return self.plan.headline.within_bound(bound)
 
