@@ -21,8 +21,8 @@ from ppopt.report.drawing import GANTT, Drawing, Series, drawing
 from ppopt.report.svg import (
     LEFT,
     LINES,
-    MOST_PATHS,
-    MOST_RECTS,
+    MAX_PATHS,
+    MAX_RECTS,
     RIGHT,
     TEXT,
     WIDTH,
@@ -99,7 +99,7 @@ def test_chunks_are_told_apart_by_shade() -> None:
 def test_caption_axis_and_numbers_are_written() -> None:
     """1F1B on 2 x 2 takes 9 (F = 1, BW = 2), of which each device is busy for 6."""
     written = texts(parsed(one_f_one_b(name="mine")))
-    assert written[0] == "mine · 1f1b · makespan 9 · bubble rate 33.33 % · peak memory 2 1"
+    assert written[0] == "mine · 1f1b · makespan 9 · bubble rate 33.3 % · peak memory 2 1"
     assert written[1:3] == ["device 0", "device 1"]
     assert written[3:13] == [*map(str, range(9)), "9"]
     assert Counter(written[13:])["0"] == Counter(written[13:])["1"] == 4
@@ -128,7 +128,7 @@ def test_numbers_are_written_where_they_fit() -> None:
 
 def test_large_schedules_are_drawn_as_one_path_per_colour() -> None:
     schedule = evaluate(Pipeline(stages=4, batches=400), "zb-1p")
-    assert MOST_RECTS < len(schedule) <= MOST_PATHS
+    assert MAX_RECTS < len(schedule) <= MAX_PATHS
     picture = parsed(schedule)
     assert not rects(picture)
     paths = [path.attrib for path in picture.iter(f"{SVG}path")]
