@@ -21,7 +21,7 @@ class Limits:
     devices: int = 512
     """Devices, and stages, of a pipeline."""
     draw_seconds: float = 5.0
-    """Seconds that hand strategies take together."""
+    """Seconds that baselines take together."""
     choosing_seconds: float = 1.0
     """Seconds in which they choose a partition or recompute."""
     search_seconds: float = 60.0

@@ -227,7 +227,7 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
 
 
 def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
-    """Points of a frontier and hand strategies, by memory, then by value.
+    """Points of a frontier and baselines, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
     from the optimum, `x best` the ratio to the best schedule within that memory; `over` marks
