@@ -10,13 +10,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ppopt.cli.engines import STORAGE
 from ppopt.cli.options import Extended, Function, option, optional, with_parameters
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
 from ppopt.problem.settings import Heading
+
+if TYPE_CHECKING:
+    from ppopt.problem.sequence_lengths import Lengths
 
 INIT, PLAN = "init", "plan"
 FROM = "from"
@@ -31,6 +34,13 @@ def _text(_: str, text: str) -> str:
 
 def _share(name: str, text: str) -> float:
     return float(share(name, text))
+
+
+def _lengths(name: str, text: str) -> Lengths:
+    from ppopt.formats.documents import parse_json  # noqa: PLC0415  loads on use
+    from ppopt.problem.sequence_lengths import read_lengths  # noqa: PLC0415  loads on use
+
+    return read_lengths(parse_json(text, name), name)
 
 
 def _names(_: str, text: str) -> tuple[str, ...]:
@@ -128,6 +138,14 @@ OPTIONS = (
     ),
     _size("microbatch", "Sequences of a microbatch", "1,2,4"),
     _number("sequence", "Tokens of a sequence (4096)."),
+    DerivationOption(
+        "microbatch_tokens",
+        "LIST",
+        "Lengths of the documents of every microbatch of a data rank, as JSON: its tokens, or a "
+        "list of lengths. Only combinations of as many microbatches, of one sequence each, remain.",
+        _lengths,
+        (PLAN,),
+    ),
     DerivationOption(
         "precision", "NAME", "Number format of matrix products: bf16 (default) or fp8."
     ),

@@ -92,7 +92,7 @@ def _line(orders: MicrobatchOrders, line: str, where: str) -> str:
 def _parsed(line: str, where: str) -> object:
     """A line of JSON; raises InputError that names the line in the file once."""
     try:
-        return parse_json(line, where)
+        return parse_json(line.strip(), where)
     except InputError as error:
         raise InputError(str(error).replace(f"{where}: line 1: ", f"{where}: ", 1)) from None
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ppopt.studies.parallel_space import ParallelSpace
 
 NEEDED = ("gpu", "gpus", "global_batch")
-TAKEN = ("mem_limit", "link")
+TAKEN = ("mem_limit", "link", "order")
 """Settings of a pipeline that such a plan takes; all others are derived."""
 LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
 """Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
@@ -40,6 +40,7 @@ def plan_over_parallelism(
     from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.gpus import gpu_named
     from ppopt.derivation.training import Training
+    from ppopt.problem.microbatches import GIVEN_ORDER
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
     from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
     from ppopt.studies.parallel_task import StudyOptions
@@ -77,7 +78,11 @@ def plan_over_parallelism(
         line = stack.enter_context(progress.live_line(quiet=settings.quiet, limit=settings.seconds))
         parallel_plan = plan_parallelism(
             space,
-            PlanArguments(mem_limit=settings.get("mem_limit"), **chosen),
+            PlanArguments(
+                mem_limit=settings.get("mem_limit"),
+                order=settings.get("order", GIVEN_ORDER),
+                **chosen,
+            ),
             time_limit=settings.seconds,
             workers=settings.get("workers", None if own else 1),
             seed=settings.get("seed", 0),

@@ -284,9 +284,7 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     offload="which layers of the model move their activation to the host between F and the "
     "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
-def import_(
-    settings: Settings, file: Path, source: ImportFormat, *, details: bool = False
-) -> int:
+def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bool = False) -> int:
     """Read an operation order of another tool, time and verify it.
 
     Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.

@@ -10,6 +10,7 @@ that does not store its scores (FlashAttention) activations grow with the tokens
 from __future__ import annotations
 
 from fractions import Fraction
+from math import floor
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
@@ -31,6 +32,8 @@ def read_lengths(value: object, field: str = "microbatch_tokens") -> Lengths:
     if not is_list(value):
         raise InputError(f"{field}: give a list with one entry per microbatch, as [[4096, 28672]]")
     entries = as_list(value, field)
+    if not entries:
+        raise InputError(f"{field}: the list is empty; give one entry per microbatch, as [4096]")
     documents = [as_list(entry, field) if is_list(entry) else [entry] for entry in entries]
     for microbatch, lengths in enumerate(documents):
         if not lengths:
@@ -114,7 +117,29 @@ def factors_of(fields: dict[str, Any], reader: FieldReader) -> dict[str, Any]:
         for field, values in factors.items()
     }
     reader.note(field for field, values in factors.items() if rounded[field] != values)
+    rounded |= _mean_counts(
+        fields, exact.total(map(Fraction, map(sum, documents))) / reference, times
+    )
     return rounded | dict.fromkeys(("microbatch_tokens", "attention_share", "reference_tokens"))
+
+
+def _mean_counts(
+    fields: dict[str, Any], references: Fraction, times: tuple[Fraction, ...]
+) -> dict[str, Any]:
+    """Mean tokens and floating-point operations of a microbatch, if those of a reference are given.
+
+    All microbatches have the tokens of so many `references`. Attention is a larger share of the
+    times than of the operations, so the smaller of both factors counts for these.
+    """
+    factors = {
+        "tokens_per_microbatch": references,
+        "flops_per_microbatch": min(references, exact.total(times)),
+    }
+    return {
+        field: max(1, floor(exact.count(fields[field], field) * factor / len(times)))
+        for field, factor in factors.items()
+        if fields[field] is not None
+    }
 
 
 def no_slices_of_documents() -> ConflictError:
@@ -134,5 +159,7 @@ def _of_slices(fields: dict[str, Any], slices: int, share: Fraction) -> dict[str
     if slices == 1:
         return used
     if fields["slice_times"] is not None:
-        raise ConflictError("attention_share: gives slice_times; keep one of them")
+        if share:
+            raise ConflictError("attention_share: gives slice_times; keep one of them")
+        return used
     return used | {"slice_times": slice_factors(slices, share)}

@@ -71,7 +71,10 @@ def recheck(
     workers = processors.checked_workers(time_limit, workers, seed)
     remaining = max(MIN_TIME, began + time_limit - monotonic())
     try:
-        return check(stated, remaining, workers, seed, progress)
+        outcome = check(stated, remaining, workers, seed, progress)
+        if Trait.MICROBATCHES not in stated.traits or stated.orders:
+            return outcome
+        return replace(outcome, reason=f"{outcome.reason}, in the order of {_source(result)}")
     except KeyboardInterrupt:
         return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
 
@@ -86,6 +89,11 @@ def _no_bound(result: HasClaim | Timetable) -> str:
         "states none. A plan of strategies has its bound in `ppopt plan --json`: it is of all "
         "partitions. `ppopt solve --hint FILE` finds a bound for the partition of this schedule"
     )
+
+
+def _source(result: HasClaim | Timetable) -> str:
+    """What states the order of the microbatches."""
+    return "the file" if isinstance(result, Timetable) else "the result"
 
 
 def confirmed(schedule: Timetable) -> str | None:
@@ -209,5 +217,5 @@ def _check_mixed(
 def _not_modelled(stated: Claim, seconds: float) -> Recheck:
     """The outcome if no argument applies and the models do not handle a trait of the claim."""
     trait = unhandled(stated.traits, MODELLED)[0]
-    reason = f"the models of the re-checker know no {trait.label}"
+    reason = f"the models of the re-checker do not handle {trait.label}"
     return Recheck(Verdict.UNDECIDED, reason, (), seconds)

@@ -105,15 +105,18 @@ def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | 
         if device is None:
             return None
         need = stated.pipeline.memory_text(min_memory(stated, device, route))
-        return device, f"device {device} comes to hold {need}, above its limit, in every order"
+        return device, f"device {device} needs {need} in every order, above its limit"
     idle = [min_idle(stated, device) for device in devices]
     times = [min_time(stated, device) + idle[device] for device in devices]
     device = max(devices, key=lambda device: (times[device], -idle[device]))
     longest = times[device]
     if longest < stated.bound:
         return None
-    back = ", the way up from its last one" if stated.fused else ""
-    way = "" if stated.span else f"the way to its first operation{back} and "
-    wait = " and the idle time that its memory forces at its ends" if idle[device] else ""
+    parts = ["its work"]
+    if not stated.span:
+        after = " and after its last one" if stated.fused else ""
+        parts.append(f"the pipeline latency before its first operation{after}")
+    if idle[device]:
+        parts.append("the idle time that its memory limit forces")
     text = stated.pipeline.time_text(longest)
-    return device, f"{way}the work of device {device}{wait} take {text}"
+    return device, f"device {device} alone needs {text}: {', '.join(parts)}"

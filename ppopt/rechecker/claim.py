@@ -83,7 +83,7 @@ class Claim(NamedTuple):
         if not self.partitions:
             return self.configurations
         cuts = comb(len(self.pipeline.model) - 1, self.pipeline.num_stages - 1)
-        return f"{cuts} partitions" + (" and choices of recompute" if self.recompute else "")
+        return f"{cuts:,} partitions" + (" and choices of recompute" if self.recompute else "")
 
     def of_pipeline(self, pipeline: Pipeline) -> Claim:
         """The claim of one of its pipelines, and of every choice that this one leaves open."""

@@ -49,7 +49,7 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
 
     This cannot confirm the claim, but it can refute it.
     """
-    reason = f"over all {stated.every} it takes more searches than can be done again"
+    reason = f"not all {stated.every} can be searched again"
     every = tuple(range(stated.pipeline.num_devices))
     if stated.bound is None or stated.pipeline.partition == SEARCH:
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
@@ -71,7 +71,7 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
 
     if trait := next(iter(unhandled(stated.traits, placements.HANDLES)), None):
-        return undecided(f"the enumeration of placements knows no {trait.label}")
+        return undecided(f"the enumeration of placements does not handle {trait.label}")
     if not placements.within_reach(stated):
         return undecided("there are more placements than can be enumerated")
     claims, confirmed = {}, 0
@@ -85,8 +85,8 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
             claims[f"placement {','.join(map(str, hosts))}"] = claim
 
     reason = (
-        f"of {confirmed + len(claims)} placements, permutations of devices that are alike left "
-        f"out, arithmetic rules out {confirmed}; the schedules of {len(claims)} were searched"
+        f"all {confirmed + len(claims)} placements, without permutations of equal devices, are "
+        f"excluded: {confirmed} by arithmetic, {len(claims)} by search"
     )
     outcome = _check_each(claims, check, began + time_limit)
     return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
@@ -135,15 +135,9 @@ def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Rech
 
 
 def _of_all(searched: int, stated: Claim) -> str:
-    """How a claim of all partitions, or choices of recompute, holds, in words."""
-    text = ", ".join(
-        condition
-        for condition, holds in (
-            ("whatever recomputes", stated.recompute),
-            ("whatever offloads", stated.offload),
-            ("in every partition of the layers", stated.partitions),
-        )
-        if holds
+    """Text that says why a claim of all partitions, or choices of recompute, holds."""
+    by_search = f"{searched} by search, the others because" if searched else "in each,"
+    return (
+        f"all {stated.every} are excluded: {by_search} one device alone needs as long or exceeds "
+        "its memory limit"
     )
-    text += " one device alone needs as long, or too much memory"
-    return text + (f", but in {searched}, whose schedules were searched" if searched else "")

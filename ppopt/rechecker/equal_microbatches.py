@@ -31,7 +31,7 @@ HANDLES = BESIDE_COMPUTE | {
     *(Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
 }
 """Traits that the argument of a round trip handles."""
-DIFFER = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
+UNEQUAL = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
 _TIMES = (
     *("forward", "backward_input", "weight", "backward", "recompute_time"),
     *("overlap", "overlap_input"),
@@ -41,14 +41,14 @@ _MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory
 
 def simpler(claim: Claim) -> tuple[Claim, ...]:
     """Claims that each imply this one; the claim itself if its microbatches are equal."""
-    if not claim.traits & DIFFER:
+    if not claim.traits & UNEQUAL:
         return (claim,)
     return of_smallest(claim), _of_times(claim)
 
 
 def of_smallest(claim: Claim) -> Claim:
     """A claim of equal microbatches and slices that implies this one."""
-    if not claim.traits & DIFFER:
+    if not claim.traits & UNEQUAL:
         return claim
     time, memory = map(min, zip(*claim.factors, strict=True))
     slices = map(claim.of_slice, range(claim.pipeline.num_slices))
@@ -144,8 +144,8 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
             min_time = trip.in_any_order(factors) if any_order else trip.in_order(factors)
             if min_time >= claim.bound:
                 text = claim.pipeline.time_text(int(min_time))
-                why = f"the way of a microbatch from stage {stage} to the last one and back"
-                return device, f"{why}, or all work, and what device {device} has left take {text}"
+                work = f"the round trip of a microbatch from stage {stage}, or all its work"
+                return device, f"device {device} alone needs {text}: {work}, and its remaining work"
     return None
 
 

@@ -36,7 +36,7 @@ HANDLES = BESIDE_COMPUTE | {
 """Traits of the claims that have such a claim of one kind."""
 RELAXATION_SHARE = 0.5
 """Share of the time for the relaxation."""
-RELAXED = "every backward split into a B and a W that are no longer than B, W and BW allow"
+RELAXED = "with every backward split into its shortest possible B and W"
 
 
 def of_one_kind(claim: Claim) -> Claim:

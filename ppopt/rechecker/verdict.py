@@ -70,11 +70,11 @@ def _of_schedule(
     over = _over_links(stated, schedule, times)
     if over is not None:
         return Recheck(Verdict.WRONG, reason, devices, seconds, over)
-    reason += ", where links are delays"
+    reason += ", with links as delays"
     if stated.bound is None:
-        reason += "; over links the same orders keep them too"
+        reason += "; with links as resources, the same orders are within the limits too"
         return Recheck(Verdict.WRONG, reason, devices, seconds)
-    reason += "; over links none was looked for"
+    reason += "; with links as resources none was searched"
     return Recheck(Verdict.UNDECIDED, reason, devices, seconds)
 
 

@@ -76,12 +76,12 @@ def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
 
 
 def headline_section(headline: Headline) -> str:
-    """Title and rows as HTML; empty without rows."""
+    """Title and rows as HTML, without the name of the model, which heads the page."""
     entries = _entries(headline)
     if not entries:
         return ""
     table = html_table(_columns(headline, entries), ("", entries))
-    heading = f"<h2>{escape(headline_title(headline))}</h2>"
+    heading = f"<h2>{escape(_describe_step(headline))}</h2>"
     return f'<section class="headline">\n{heading}\n{table}\n</section>'
 
 
@@ -130,9 +130,15 @@ def _gain(entry: _Entry) -> str:
 
 
 def headline_title(headline: Headline) -> str:
-    """Model, devices, parallelism, microbatches and limit of the best row, and the runtime."""
+    """The model, and what `_describe_step` says; empty without rows."""
     if not headline.rows:
         return ""
+    name = headline.rows[-1].schedule.pipeline.name
+    return f"{name}: {_describe_step(headline)}" if name else _describe_step(headline)
+
+
+def _describe_step(headline: Headline) -> str:
+    """Devices, parallelism, microbatches and memory limit of the best row, and the runtime."""
     pipeline = headline.rows[-1].schedule.pipeline
     plural = "" if pipeline.batches == 1 else "es"
     parts = (
@@ -141,8 +147,7 @@ def headline_title(headline: Headline) -> str:
         describe_memory_limit(pipeline),
         f"runtime {headline.runtime}",
     )
-    text = ", ".join(filter(None, parts))
-    return f"{pipeline.name}: {text}" if pipeline.name else text
+    return ", ".join(filter(None, parts))
 
 
 def _describe_devices(pipeline: Pipeline) -> str:

@@ -19,6 +19,8 @@ from ppopt.solver.open_decisions import open_decisions
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
 
+MAX_LISTED = 16
+"""A placement without a name is written out up to this many stages."""
 _PLANNED = ("placement", "partition", "recompute", "chunks")
 """Decisions about a model in layers that `ppopt plan` makes."""
 
@@ -128,6 +130,13 @@ def describe_placement(placement: str | Sequence[int] | None) -> str:
     if placement is None or isinstance(placement, str):
         return ""
     return f"{' '.join(map(str, placement))}, device of every stage"
+
+
+def listed_placement(hosts: Sequence[int]) -> str:
+    """A placement that has no name: the device of every stage, if that is not too long."""
+    if len(hosts) > MAX_LISTED:
+        return "explicit placement"
+    return f"placement {','.join(map(str, hosts))}"
 
 
 def short_placement(

@@ -19,6 +19,7 @@ from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name, title
 from ppopt.report.numbers import NONE, headed, measured, number, percent, significant, spread
+from ppopt.report.placement_text import listed_placement
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
     STEP_WORK,
@@ -50,8 +51,6 @@ _RARE_COSTS = {
     "each way": "offload_time",
 }
 """Further columns, shown where their cost has an effect."""
-_MAX_LISTED = 16
-"""An explicit placement is written out up to this many stages."""
 Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
@@ -349,8 +348,4 @@ def _count(count: int, noun: str) -> str:
 
 def _placement(pipeline: Pipeline) -> str:
     where = pipeline.resolved_placement
-    if isinstance(where, str):
-        return f"{where} placement"
-    if len(where) <= _MAX_LISTED:
-        return f"placement {','.join(map(str, where))}"
-    return "explicit placement"
+    return f"{where} placement" if isinstance(where, str) else listed_placement(where)

@@ -61,7 +61,8 @@ COMMON_DIVISOR = BoundArgument(
 )
 LAYER_WORK = BoundArgument(
     "the devices together run F and a backward of all layers",
-    BESIDE_COMPUTE | {Trait.MIXED, Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN},
+    BESIDE_COMPUTE
+    | {Trait.MIXED, Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES},
 )
 PEAKS = BoundArgument(
     "the peak of a device is a sum of what microbatches hold between and during operations",

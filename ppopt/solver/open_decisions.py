@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import Deadline
@@ -36,10 +37,7 @@ NO_DECISIONS = OpenDecisions(0)
 
 
 def open_decisions(pipeline: Pipeline) -> OpenDecisions:
-    """Open decisions of a pipeline.
-
-    Raises NotApplicableError if the order of microbatches and another decision are open.
-    """
+    """Open decisions of a pipeline."""
     choices = NO_DECISIONS
     if pipeline.placement == placement.SEARCH:
         choices |= OpenDecisions.PLACEMENT
@@ -49,16 +47,7 @@ def open_decisions(pipeline: Pipeline) -> OpenDecisions:
         choices |= OpenDecisions.RECOMPUTE
     if pipeline.offload == SEARCH_OFFLOAD:
         choices |= OpenDecisions.OFFLOAD
-    return _with_order(choices) if pipeline.order_is_open else choices
-
-
-def _with_order(choices: OpenDecisions) -> OpenDecisions:
-    if choices:
-        raise NotApplicableError(
-            f"order: search does not go with a search of the {choices.names[0]}; search that one "
-            "first, then the order for what is found"
-        )
-    return OpenDecisions.ORDER
+    return choices | OpenDecisions.ORDER if pipeline.order_is_open else choices
 
 
 def choice_of(
@@ -71,10 +60,12 @@ def choice_of(
     """
     choices = open_decisions(problem.pipeline) | extra_decisions
     if OpenDecisions.ORDER in choices:
-        _with_order(choices & ~OpenDecisions.ORDER)
+        from ppopt.solver.choices.single import SinglePipeline  # noqa: PLC0415
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
-        return OrderChoice(problem, deadline)
+        listed = in_listed_order(problem)
+        inner = choice_of(listed, deadline, extra_decisions)
+        return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True), deadline)
     if OpenDecisions.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == OpenDecisions.PLACEMENT)
     if OpenDecisions.PARTITION | OpenDecisions.OFFLOAD in choices:
@@ -89,6 +80,11 @@ def choice_of(
 
         return RecomputeChoice(problem, deadline)
     return None
+
+
+def in_listed_order(problem: Problem) -> Problem:
+    """The problem in the order in which its microbatches are listed."""
+    return replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
 
 
 def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:

@@ -58,7 +58,9 @@ def solve(
     the pipeline, the placement is chosen with the schedule, and the bound covers all placements
     that use all devices (`ppopt.solver.placements`). With `recompute="search"` the layers that
     recompute are chosen per stage, and the bound covers all choices (`ppopt.solver.recompute`).
-    These can be combined: partitions and recompute are then searched for each placement.
+    With `order="search"` the order of different microbatches is chosen, and the bound covers all
+    orders (`ppopt.solver.microbatch_orders`). These can be combined: partitions and recompute are
+    then searched for each placement, and all of them in every order.
 
     `hint` is a schedule to start from (see `ppopt.solver.warm_start`): the result is never worse
     than a hint that is in the search space and within the limits, and reports the improvement. A

@@ -308,10 +308,10 @@ def _optima(
 ) -> dict[Layout, Result]:
     """Search every problem, each for an equal part of the time left until the deadline.
 
-    If partition or recompute is open, a search starts from the best strategy of its placement, for
-    which they were searched, too, so that no such row is better than the optimum found. After
-    Ctrl-C, which ends a search at once, every search starts from the best strategy. The search of
-    its placement also starts from `current`, unless that is over the limits.
+    If partition, recompute or order is open, a search starts from the best strategy of its
+    placement, for which they were searched, too, so that no such row is better than the optimum
+    found. After Ctrl-C, which ends a search at once, every search starts from the best strategy.
+    The search of its placement also starts from `current`, unless that is over the limits.
     """
     results: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
@@ -345,7 +345,8 @@ def _start(
     objective: Objective,
 ) -> Schedule | None:
     """Best schedule within the limits and with the placement of a search, from which it starts."""
-    if not has_open_choices(problem) and not interrupts.pressed():
+    open_ = has_open_choices(problem) or problem.order_is_open
+    if not (open_ or interrupts.pressed()):
         schedules = []
     if current is not None and can_start_from(current):
         schedules = [*schedules, current]

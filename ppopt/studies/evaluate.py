@@ -12,6 +12,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import interrupts
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
 from ppopt.strategies import Options, resolve
 from ppopt.strategies.schedules import schedules
@@ -59,12 +60,12 @@ def _in_best_order(
 ) -> Schedule:
     """Return the schedule in the best order of the microbatches that local search finds.
 
-    Schedules within the memory limits come first. Raises NotApplicableError if the timing of orders
-    does not apply.
+    Schedules within the memory limits come first. The local search ends once Ctrl-C is recorded.
+    Raises NotApplicableError if the timing of orders does not apply.
     """
     listed, objective = timed(pipeline, strategy, objective, options), Objective(objective)
     refuse_unhandled("order: search", listed.pipeline.traits, HANDLES, "give `order: given`")
-    best = OrderSearch.of_schedule(listed, objective).run(EVALUATIONS)
+    best = OrderSearch.of_schedule(listed, objective, interrupts.pressed).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
     return min(
         (reordered, listed),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import floor
 
-from ppopt.problem import exact, placement
+from ppopt.problem import exact, microbatches, placement
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
@@ -84,7 +84,7 @@ class FrontierProblem:
             amounts = [cost.field for cost in LAYER_COSTS if cost.unit is Unit.MEMORY]
             self.memory_per_unit = exact.common_denominator(
                 getattr(layer, field) for layer in model.layers for field in amounts
-            )
+            ) * microbatches.denominator(problem.pipeline.microbatch_memory)
 
     @property
     def limits(self) -> Sequence[int]:
@@ -94,7 +94,7 @@ class FrontierProblem:
         """
         pipeline, column = self.problem.pipeline, self._column
         minimum = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
-        slices = pipeline.batches * pipeline.num_slices
+        slices = pipeline.num_slices * sum((memory for _, memory in pipeline.factors), Fraction(0))
         activations = zip(column("activation"), column("memory_b"), strict=True)
         maximum = sum(column("static"), Fraction(0))
         maximum += slices * sum(

@@ -29,7 +29,7 @@ from ppopt.problem.sequence_lengths import (
     read_share,
     time_factors,
 )
-from ppopt.problem.traits import refuse_unhandled
+from ppopt.problem.traits import Trait, refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
 from ppopt.solver.arguments import ROUND_TRIPS
 from ppopt.solver.bounds.microbatch_bounds import Rows, rows_of, times_of_stage
@@ -87,7 +87,10 @@ class MicrobatchOrders:
             pipeline, microbatch_times=None, microbatch_memory=None, order=GIVEN_ORDER
         )
         refuse_unhandled("order: search", self._pipeline.traits, HANDLES, "leave it out")
-        resolve(strategy)
+        rule = resolve(strategy)
+        if rule.routes > 1:
+            advice = f"use another strategy than {rule.name}"
+            refuse_unhandled("order: search", frozenset({Trait.ROUTES}), HANDLES, advice)
         self._strategy, self._evaluations = strategy, evaluations
         self._share = read_share(attention_share)
         self._reference = None if reference_tokens is None else read_reference(reference_tokens)

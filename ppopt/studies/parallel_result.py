@@ -166,8 +166,7 @@ class ParallelPlan:
         """
         if not step:
             return None
-        tokens = self.space.global_batch * self.rows[0].model.training.sequence
-        return float(tokens * 1000 / step / self.space.gpus)
+        return float(self.space.tokens * 1000 / step / self.space.gpus)
 
     def __repr__(self) -> str:
         if self.best is None or self.gap is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import islice
 from math import gcd, isqrt
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError, InputError, not_applicable
 from ppopt.problem.hosting import MAX_DEVICES
+from ppopt.problem.sequence_lengths import Lengths
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.studies.plan_space import set_up_until
 
@@ -83,6 +85,9 @@ class ParallelSpace:
     scale: Scale = AS_DERIVED
     """Factors of calibration on times."""
     link: str | None = None
+    microbatch_tokens: Lengths | None = None
+    """Lengths of the documents of every microbatch of a data parallel rank; None: every microbatch
+    has as many sequences as `microbatch` says."""
 
     def __post_init__(self) -> None:
         lists = {name: getattr(self, name) for name in DIMENSIONS}
@@ -166,7 +171,7 @@ class ParallelSpace:
         return _divisors(gcd(ranks, *numbers)) if numbers and ranks else [1]
 
     def _microbatch_sizes(self, data: int) -> list[int]:
-        sequences = self.global_batch // data
+        sequences = 1 if self.microbatch_tokens else self.global_batch // data
         return [size for size in MICROBATCHES if sequences % size == 0]
 
     @property
@@ -198,11 +203,33 @@ class ParallelSpace:
                 combination.data * combination.microbatch,
                 "data x microbatch",
             )
+            self._check_lengths(batches, combination.microbatch)
             training = Training(devices, batches, **{**self.training, **combination._asdict()})
             return DerivedModel(
                 self.architecture, training, self.gpu, self._efficiency(combination), self.scale,
                 link=self.link,
             )  # fmt: skip
+
+    def _check_lengths(self, batches: int, sequences: int) -> None:
+        """Raise ConflictError if lengths are not those of these microbatches."""
+        if self.microbatch_tokens is None:
+            return
+        if sequences > 1:
+            raise ConflictError("microbatch: every entry of microbatch_tokens is a microbatch of 1")
+        if len(self.microbatch_tokens) != batches:
+            raise ConflictError(
+                f"microbatch_tokens: has {len(self.microbatch_tokens)} entries for {batches} "
+                "microbatches"
+            )
+
+    @property
+    def tokens(self) -> Fraction:
+        """Tokens of a step, over all copies of the pipeline."""
+        lengths = self.microbatch_tokens
+        if lengths is None:
+            sequence: int = self.training.get("sequence", Training.sequence)
+            return Fraction(self.global_batch * sequence)
+        return Fraction(self.global_batch * sum(map(sum, lengths)), len(lengths))
 
     def _efficiency(self, combination: Parallelism) -> float | None:
         """Efficiency of a combination; None: the GPU's own value."""

@@ -17,7 +17,6 @@ from ppopt.errors import InputError
 from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
@@ -83,8 +82,7 @@ def plan(
     (as set per layer). Default: `layers` if any layer sets recompute; else `none`, and with a
     memory limit also `full` and (but for Megatron-LM) `search`.
 
-    With `order="search"` the order of microbatches that differ is chosen, too; it does not go with
-    a search of the partition or of recompute.
+    With `order="search"` the order of microbatches that differ is chosen, too.
 
     `strategies` are `optimal` (the best schedule of any order; the default) and names of
     strategies, with their `options`. `runtime` is what is to run the schedule: `megatron`
@@ -166,8 +164,7 @@ def _space(
         )
     limit = _limit(model, devices, batches, mem_limit, fields)
     if recompute is None:
-        limited, ordered = limit is not None, fields.get("order") == SEARCH_ORDER
-        recompute = default_recompute(model, runtime, limited=limited, ordered=ordered)
+        recompute = default_recompute(model, runtime, limited=limit is not None)
     return PlanSpace(
         model=model,
         devices=devices,

@@ -15,6 +15,7 @@ from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
 from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.microbatch_orders.order_choice import OrderChoice
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
@@ -71,6 +72,8 @@ class PlanSetUp:
         kind = backward_kind_of(configuration, self.backward_kind)
         problem = problem_of(pipeline, self.objective, kind)
         choice = choice_of(problem, self._deadline) or SinglePipeline(problem)
+        if isinstance(choice, OrderChoice) and configuration.strategy != OPTIMAL:
+            choice = choice.inner
         plan_choice = PlanChoice(configuration, problem, choice)
         if configuration.strategy == OPTIMAL:
             return PlanCandidate(plan_choice, self._options)
@@ -106,6 +109,7 @@ class PlanSetUp:
         if not LAYER_WORK.applies(traits_of_any(self.problem)):
             return Unlisted(Fraction(0))
         work = exact.total(map(minimum_work, pipeline.model.costed))
+        work *= exact.total(times for times, _ in pipeline.factors) / pipeline.batches
         return Unlisted(work / sum(pipeline.device_speed))
 
 

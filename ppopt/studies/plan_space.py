@@ -12,7 +12,7 @@ from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.layer_choices import refuse_search
-from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
@@ -130,11 +130,6 @@ class PlanSpace:
 
     def _check_recompute(self) -> None:
         _check("recompute", self.recompute, RECOMPUTE)
-        if SEARCH in self.recompute and self.order == SEARCH_ORDER:
-            raise InputError(
-                "recompute: search does not go with a search of the order of microbatches; use "
-                "none, full or both"
-            )
         for choice in self.recompute:
             if self.runtime == "megatron" and choice == SEARCH:
                 raise InputError(
@@ -285,21 +280,18 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
     return {name: v for name, v in (carried | links).items() if v != default[name]} | slow
 
 
-def default_recompute(
-    model: Model, runtime: str, *, limited: bool, ordered: bool = False
-) -> tuple[str, ...]:
+def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:
     """Default recompute modes of a plan.
 
     If the model sets recompute for a layer, only that. Without a memory limit none: recompute saves
     memory only, and takes time. Megatron-LM recomputes the same number of layers in every stage, so
-    `search`, which chooses per stage, is left out for it, and where the order of microbatches is
-    searched (`ordered`).
+    `search`, which chooses per stage, is left out for it.
     """
     if any(layer.recompute for layer in model.layers):
         return (AS_GIVEN,)
     if not limited:
         return ("none",)
-    return ("none", "full") if runtime == "megatron" or ordered else ("none", "full", "search")
+    return ("none", "full") if runtime == "megatron" else ("none", "full", "search")
 
 
 def _go_together(placement: str, chunks: int) -> bool:

@@ -1,6 +1,7 @@
 """A quick lower bound on the makespan of all configurations of a plan space.
 
-Two arguments hold for every partition, placement and order on P devices. M microbatches run.
+Two arguments hold for every partition, placement and order on P devices. M microbatches run. If
+they differ, M is the sum of their factors on times, and for memory that of the products of both.
 
 - Work: the devices together run F and the shorter of BW and B + W of every layer and microbatch,
   and every optimizer step; T is at least this divided by P.
@@ -19,6 +20,7 @@ from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
+from ppopt.problem import exact
 from ppopt.problem.layer import Layer
 from ppopt.studies.plan_space import PlanSpace
 
@@ -32,13 +34,20 @@ class _Recompute(NamedTuple):
     """Time by which the bound by memory shrinks."""
 
 
-def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction | None:
+def quick_bound(
+    space: PlanSpace,
+    limits: Sequence[Fraction] | None,
+    factors: Sequence[tuple[Fraction, Fraction]] = (),
+) -> Fraction | None:
     """Lower bound of the makespan; None: no schedule is within the memory limits of the devices.
 
-    The space has one batch count, one route, devices of one speed and no offload.
+    The space has one batch count, one route, devices of one speed and no offload. `factors` are
+    those on the times and the memory of every microbatch; empty: 1.
     """
     layers, devices = space.model.costed, space.devices
-    batches = Fraction(space.batches[0])
+    factors = factors or [(Fraction(1), Fraction(1))] * space.batches[0]
+    batches = exact.total(times for times, _ in factors)
+    in_memory = exact.total(times * memory for times, memory in factors)
     work = sum((batches * minimum_work(layer) + layer.optimizer for layer in layers), Fraction(0))
     if limits is None:
         return work / devices
@@ -47,7 +56,7 @@ def quick_bound(space: PlanSpace, limits: Sequence[Fraction] | None) -> Fraction
     memory_time = sum(time * layer.activation for time, layer in zip(times, layers, strict=True))
     if headroom < 0 or (not headroom and memory_time):
         return None
-    per_headroom = batches / headroom if headroom else Fraction(0)
+    per_headroom = in_memory / headroom if headroom else Fraction(0)
     changes = [
         _Recompute(batches * layer.recompute_time / devices, per_headroom * time * layer.saved)
         for time, layer in zip(times, layers, strict=True)

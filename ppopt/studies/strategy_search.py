@@ -29,7 +29,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.open_decisions import choice_of
+from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
@@ -48,9 +48,9 @@ MAX_EVALUATED_ORDERS = 30
 """Maximum number of configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
 """Number of descents without a better configuration after which a search stalls."""
-BARREN = 15
+DESCENTS_PER_START = 15
 """Number of descents without improvement after which the search uses another start."""
-REPAIRS = 6
+MAX_REPAIRS = 6
 """Maximum number of evaluations of a configuration that exceeds its limits, each with more
 recompute."""
 
@@ -183,13 +183,13 @@ class StrategySearch(ConfigurationSearch):
     def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
         """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
 
-        The bounds hold for every schedule of a partition, also with whole backwards if the
-        strategy splits them.
+        The bounds hold for every schedule of a partition, in any order of the microbatches, also
+        with whole backwards if the strategy splits them.
         """
         try:
             with interrupts.heard():
                 if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
-                    self.choice.bounds = choice_of(self._problem, deadline)
+                    self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
                     self.bound(turn, self.state.value)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -288,7 +288,7 @@ class StrategySearch(ConfigurationSearch):
     def _next_start(self) -> Key:
         if self._starts:
             return self._starts.pop()
-        if self._current is None or self._failed >= BARREN:
+        if self._current is None or self._failed >= DESCENTS_PER_START:
             key = next(self._first_starts, None)
             if key is not None:
                 self._current, self._failed = None, 0
@@ -317,8 +317,8 @@ class StrategySearch(ConfigurationSearch):
     def _settle(self, key: Key) -> Ranked:
         """Evaluate the end of a descent; while it exceeds its limits, also with more recompute."""
         ranked = [(self._evaluate(np.array([key]))[0], key)]
-        for attempt in range(REPAIRS):
-            repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == REPAIRS - 1)
+        for attempt in range(MAX_REPAIRS):
+            repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == MAX_REPAIRS - 1)
             if not ranked[-1][0].excess or repaired == key:
                 break
             key = repaired

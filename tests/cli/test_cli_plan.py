@@ -206,11 +206,22 @@ class TestOverTheParallelism:
         assert skipped["combination"] == "tensor 3, microbatch 1, data 1"
         assert done("verify best.json").out.startswith("best.json: verified")
 
+    def test_lengths_of_documents_and_their_order(self) -> None:
+        """Four microbatches per rank, so that four ranks of two devices remain."""
+        lengths = "--microbatch-tokens=[4096,[1024,1024],2048,2048] --order search"
+        line = f"{ON_EIGHT} --tensor 1 --context 1 {lengths} --strategies 1f1b --time-limit 20"
+        output = json_of(line)
+        (row,) = output["parallelism"]["rows"]
+        assert (row["data"], row["batches"], row["microbatch"]) == (4, 4, 1)
+        rate = 16 * 2560 / (output["value"] / 1000) / 8
+        assert output["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
+        assert "microbatch_times" in output["schedule"]["pipeline"]
+
     def test_the_table_and_the_page(self) -> None:
         stdout = done(
             f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
         ).out
-        assert stdout.startswith("8 GPUs (tensor 8), 16 microbatches, ")
+        assert stdout.startswith("8 GPUs (tensor 8), 16 microbatches, memory limit ")
         assert "\nbest: tensor 8, microbatch 1, data 1: " in stdout
         assert "no combination above" in stdout
         assert "parts of a step (ms):" in stdout and "optimizer" in stdout
@@ -284,6 +295,9 @@ class TestOverTheParallelism:
         [
             ("plan --gpus 8 --context 2", "gpus, context: only with --from config.json"),
             ("plan --from config.json --gpus 8 --global-batch 8", "gpu: missing"),
+            ("plan --microbatch-tokens=[4096]", "microbatch-tokens: only with --from config.json"),
+            (f"{ON_EIGHT} --microbatch-tokens=[0]", "--microbatch-tokens: microbatch 0: 0 is no"),
+            (f"{ON_EIGHT} --microbatch-tokens=[4096", "--microbatch-tokens: line 1: not JSON"),
             (f"{ON_EIGHT} --stages 4", "--stages: --from config.json derives it"),
             (f"{ON_EIGHT} --mem-limit", "give a number, 72GiB"),
             (f"{ON_EIGHT} --objective device-span", "objective: not of a plan over the"),

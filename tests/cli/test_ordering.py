@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from itertools import permutations
 from pathlib import Path
 from random import Random
@@ -62,6 +63,7 @@ def test_lengths_of_documents() -> None:
     ("lengths", "message"),
     [
         (7, "lengths: give a list with one entry per microbatch"),
+        ([], "lengths: the list is empty; give one entry per microbatch"),
         ([[]], "lengths: microbatch 0 has no document"),
         ([1, [2, 0]], "lengths: microbatch 1: 0 is no number of tokens from 1 to 10"),
         ([1, 10**13], "lengths: microbatch 1: 10000000000000 is no number of tokens"),
@@ -91,9 +93,8 @@ OPTIONS = "--stages 2 --reference-tokens 8192 --attention-share 0.5"
 @pytest.mark.parametrize("strategy", ["chimera", "dualpipe"])
 def test_strategies_of_two_routes_are_refused(strategy: str) -> None:
     """Their routes own their microbatches."""
-    orders = MicrobatchOrders(Pipeline(stages=4, batches=1), strategy)
-    with pytest.raises(NotApplicableError, match="order: search knows no routes above 1"):
-        orders.order([1, 2, 1, 3] * 2)
+    with pytest.raises(NotApplicableError, match=f"routes above 1; use another .* than {strategy}"):
+        MicrobatchOrders(Pipeline(stages=4, batches=1), strategy)
 
 
 def test_many_microbatches_take_the_orders_that_are_asked_for() -> None:
@@ -140,12 +141,22 @@ def test_a_signal_ends_the_command_between_lines() -> None:
     [
         ("[1, -2]", "line 2: lengths: microbatch 1: -2 is no number of tokens from 1 to 10^12"),
         ("[1,", "line 2: not JSON: Expecting value"),
+        ("[8192", "line 2: not JSON: Expecting ',' delimiter"),
+        ("[]", "line 2: lengths: the list is empty; give one entry per microbatch, as [4096]"),
     ],
 )
 def test_a_defective_line_is_one_line_of_error(line: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
     file.write_text(f"[8192]\n{line}\n")
     assert run(f"order {OPTIONS}", file) == Ran(2, "", f"error: {file}: {text}\n")
+
+
+def test_a_defective_line_of_standard_input_is_named_once() -> None:
+    command = [*ENTRY, "order", "-", *split_command(OPTIONS)]
+    ran = subprocess.run(
+        command, input="[8192]\n[8192\n", capture_output=True, text=True, check=False
+    )
+    assert ran.stderr == "error: standard input: line 2: not JSON: Expecting ',' delimiter\n"
 
 
 def test_packed_documents_have_no_slices() -> None:

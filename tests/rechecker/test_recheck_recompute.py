@@ -33,7 +33,9 @@ def test_a_file_keeps_what_it_takes_to_check_all_choices(tmp_path: Path) -> None
     result.schedule.to_json(file)
     schedule, _ = ppopt.read_schedule(file)
     argument = confirmed(schedule)
-    assert argument is not None and argument.startswith("whatever recomputes one device alone")
+    assert argument is not None and argument.startswith(
+        "all choices of recompute are excluded: in each, one device"
+    )
     assert ppopt.recheck(schedule, workers=1).verdict is Verdict.CONFIRMED
     bare = replace(schedule, pipeline=schedule.pipeline.without_model())
     with pytest.raises(InputError, match="of all choices of recompute, but the file has no layers"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -16,7 +17,6 @@ from ppopt import (
     ConflictError,
     InputError,
     MicrobatchOrders,
-    NotApplicableError,
     Objective,
     Pipeline,
     Verdict,
@@ -25,6 +25,7 @@ from ppopt import (
     recheck,
     solve,
 )
+from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -140,14 +141,6 @@ def test_wrong_orders_are_refused(
         Pipeline(**{"stages": 2, "batches": 3, "microbatch_times": 1, **fields})
 
 
-def test_search_of_placement_and_order_together_is_refused() -> None:
-    pipeline = Pipeline(
-        stages=2, batches=3, microbatch_times=[1, 2, 3], order="search", placement="search"
-    )
-    with pytest.raises(NotApplicableError, match="order: search does not go with a search of the"):
-        solve(pipeline)
-
-
 def test_a_hint_of_other_factors_is_timed_again() -> None:
     """So is one of the same factors in another order."""
     original = Pipeline(stages=3, batches=4, microbatch_times=[1, 2, 3, 1])
@@ -250,6 +243,23 @@ def test_no_bound_above_the_optimum_is_confirmed(order: str, case: Different, mo
     tick = Fraction(1, pipeline.ticks.per_unit)
     above = replace(result, lower_bound=result.value + tick)
     assert recheck(above, workers=1).verdict is Verdict.WRONG
+
+
+def test_a_recheck_says_for_which_order_it_holds(tmp_path: Path) -> None:
+    pipeline = Pipeline(stages=2, batches=4, microbatch_times=[1, 4, 1, 2])
+    result = solve(pipeline.reordered((0, 3, 1, 2)), workers=1, time_limit=60)
+    searched = solve(replace(pipeline, order="search"), workers=1, time_limit=60)
+    for number, (schedule, text) in enumerate(
+        ((result.schedule, "in the order of the file"), (searched.schedule, "orders of the micro"))
+    ):
+        assert schedule is not None
+        file = tmp_path / f"{number}.json"
+        schedule.to_json(file)
+        read, _ = read_schedule(file)
+        outcome = recheck(read, workers=1)
+        assert outcome.verdict is Verdict.CONFIRMED
+        assert ("order of the file" in outcome.reason) == (schedule is result.schedule)
+        assert text in outcome.reason or "in any order" in outcome.reason
 
 
 ONE_LARGE = Pipeline(stages=4, batches=6, microbatch_times=[1, 1, 1, 9, 1, 1], p2p="0.5")

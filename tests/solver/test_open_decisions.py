@@ -34,6 +34,11 @@ NAMES = {
     ),
 }
 """Names of the candidates, as results say them."""
+NAMES |= {
+    choices | OpenDecisions.ORDER: f"{name} with order"
+    for choices, name in NAMES.items()
+    if choices != OpenDecisions.ORDER
+}
 
 
 def pipeline(choices: OpenDecisions) -> Pipeline:
@@ -63,9 +68,7 @@ def test_every_choice_is_in_the_table() -> None:
         )
         for some in product((False, True), repeat=len(OpenDecisions))
     }
-    alone = {choices for choices in every if OpenDecisions.ORDER in choices} - {OpenDecisions.ORDER}
-    refused = {choices for choices in every if REFUSED in choices} | alone
-    assert {*NAMES, NO_DECISIONS} == every - refused
+    assert {*NAMES, NO_DECISIONS} == {choices for choices in every if REFUSED not in choices}
 
 
 @pytest.mark.parametrize(
@@ -77,13 +80,6 @@ def test_offload_and_partition_are_not_chosen_together(further: OpenDecisions) -
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)
-def test_orders_of_microbatches_are_chosen_alone(choices: OpenDecisions) -> None:
-    if choices != OpenDecisions.ORDER:
-        with pytest.raises(NotApplicableError, match="order: search does not go with a search of"):
-            candidates(pipeline(choices | OpenDecisions.ORDER))
-
-
-@pytest.mark.parametrize("choices", NAMES, ids=str)
 def test_every_choice_has_its_candidates(choices: OpenDecisions) -> None:
     asked = pipeline(choices)
     assert open_decisions(asked) == choices
@@ -91,9 +87,7 @@ def test_every_choice_has_its_candidates(choices: OpenDecisions) -> None:
     assert space.name == NAMES[choices]
 
 
-@pytest.mark.parametrize(
-    "choices", [NO_DECISIONS, *(each for each in NAMES if each != OpenDecisions.ORDER)], ids=str
-)
+@pytest.mark.parametrize("choices", [NO_DECISIONS, *NAMES], ids=str)
 def test_placements_may_be_searched_in_addition(choices: OpenDecisions) -> None:
     space = candidates(pipeline(choices), OpenDecisions.PLACEMENT)
     assert space.name == NAMES[choices | OpenDecisions.PLACEMENT]

@@ -119,6 +119,14 @@ def test_factors_that_are_rounded_keep_their_mean() -> None:
     assert replace(pipeline) == pipeline
 
 
+def test_a_share_of_attention_beside_times_of_slices() -> None:
+    """A share of 0 says nothing of slices; another one would give them, too."""
+    pipeline = Pipeline(stages=2, batches=2, slice_times=[1, 3], attention_share=0)
+    assert pipeline == Pipeline(stages=2, batches=2, slice_times=[1, 3])
+    with pytest.raises(ConflictError, match="attention_share: gives slice_times"):
+        Pipeline(stages=2, batches=2, slice_times=[1, 3], attention_share="0.4")
+
+
 def test_one_stage_works_as_long_as_with_equal_slices() -> None:
     for slice_times in ([1, 1], [1, 3]):
         pipeline = Pipeline(stages=1, batches=3, slice_times=slice_times)

@@ -11,6 +11,7 @@ import pytest
 import ppopt
 from ppopt import Pipeline, Progress, Status, verify
 from ppopt.solver import interrupts
+from ppopt.solver.microbatch_orders.local_search import OrderSearch, ValuedOrder
 from ppopt.studies.baselines import STOPPED
 
 LAYERS: dict[str, Any] = {
@@ -136,6 +137,25 @@ def test_a_comparison_keeps_its_rows(pipeline: Pipeline, steps: int) -> None:
     if pipeline is CUT:
         own = [row.value for row in fitting if row.schedule.pipeline.layout == pipeline.layout]
         assert comparison.optimum.schedule is not None or not own
+
+
+def test_a_comparison_keeps_the_strategy_whose_order_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C during the search of its order ends it: the best order by then counts."""
+    search = OrderSearch.run
+
+    def run(self: OrderSearch, evaluations: int, bound: float = 0) -> ValuedOrder:
+        signal.raise_signal(signal.SIGINT)
+        return search(self, evaluations, bound)
+
+    monkeypatch.setattr(OrderSearch, "run", run)
+    pipeline = Pipeline(stages=3, batches=4, microbatch_times=[1, 4, 1, 2], order="search")
+    comparison = ppopt.compare(pipeline, strategies=["1f1b", "gpipe"], workers=1, time_limit=600)
+    assert comparison.interrupted
+    assert [row.schedule.origin.strategy for row in comparison.baselines] == ["1f1b"]
+    assert comparison.optimum.value is not None
+    assert ("gpipe", STOPPED) in comparison.skipped
 
 
 @pytest.mark.parametrize("steps", STEPS)

@@ -254,6 +254,24 @@ def test_combinations_that_megatron_does_not_run_are_skipped() -> None:
         plan_parallelism(space(**sizes, microbatch=(4,)), interleaved, workers=1, time_limit=3)
 
 
+def test_lengths_of_documents() -> None:
+    """Eight microbatches of one sequence: two ranks of four, and a mean of 2,560 tokens each."""
+    lengths = ((4096,), (1024, 1024), (2048,), (2048,)) * 2
+    choices = replace(LINEAR, order="search", strategies=None)
+    asked = space(tensor=(2,), data=(1, 2), microbatch=(1, 2), microbatch_tokens=lengths)
+    plan = plan_parallelism(asked, choices, workers=1, time_limit=5)
+    (row,) = plan.rows
+    assert (row.parallelism.data, row.parallelism.microbatch) == (2, 1)
+    reasons = set(plan.skipped.values())
+    assert any("microbatch_tokens: has 8 entries for 16 microbatches" in each for each in reasons)
+    assert any("every entry of microbatch_tokens is a microbatch of 1" in each for each in reasons)
+    best = row.plan.schedule.pipeline
+    assert sorted(best.order) == list(range(8))
+    assert best.tokens_per_microbatch == 2560
+    assert plan.tokens_per_second(Fraction(1000)) == 16 * 2560 / 8
+    assert row.lower_bound is not None and 0 < row.lower_bound <= row.plan.value
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

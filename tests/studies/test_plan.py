@@ -751,18 +751,32 @@ def test_partition_of_microbatches_that_differ_is_searched() -> None:
     assert plan.value == min(rows)
 
 
+def test_partition_and_order_are_searched_together() -> None:
+    """It is the best of every partition by itself, in its best order."""
+    layers = [{"forward": time, "activation": 1} for time in (3, 1, 1, 2)]
+    searched = {"order": "search", "placement": "linear", "chunks": 1, "batches": 3}
+    fields = MICROBATCHES | searched | {"microbatch_times": [1, 4, 2]}
+    plan = ppopt.plan(ppopt.Model(layers), time_limit=600, **fields | {"partition": "search"})
+    values = [
+        ppopt.plan(ppopt.Model(layers), time_limit=600, **fields | {"partition": counts}).value
+        for counts in ((1, 3), (2, 2), (3, 1))
+    ]
+    assert (plan.status, plan.value) == (Status.OPTIMAL, min(values))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"partition": "search", "recompute": "search"}, "recompute: search knows no microbatches"),
-        ({"partition": "search", "order": "search"}, "order: search does not go with a search of"),
-        ({"recompute": "search", "order": "search"}, "recompute: search does not go with"),
+        (
+            {"recompute": "search", "microbatch_memory": 2},
+            "recompute: search knows no microbatches that differ in memory if a layer needs",
+        ),
         ({"batches": [4, 8]}, "microbatch_times: has 4 entries for 8 microbatches"),
     ],
 )
 def test_what_a_plan_of_microbatches_that_differ_refuses(
     fields: dict[str, Any], message: str
 ) -> None:
-    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
+    model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1, workspace=1)])
     with pytest.raises(ppopt.InputError, match=message):
         ppopt.plan(model, **MICROBATCHES | {"mem_limit": 20, "time_limit": 5} | fields)

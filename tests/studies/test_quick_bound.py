@@ -55,6 +55,14 @@ def test_a_choice_of_recompute_by_hand() -> None:
     assert bound(TWO, 2, recompute=("none", "full", "search")) == 11
 
 
+def test_microbatches_that_differ_by_hand() -> None:
+    """Factors on times 1 + 4 + 1 = 6, products with those on memory 1 + 8 + 1 = 10."""
+    factors = [(Fraction(time), Fraction(memory)) for time, memory in ((1, 1), (4, 2), (1, 1))]
+    unlimited, limited = space(TWO, None), space(TWO, 2, recompute=("none",))
+    assert quick_bound(unlimited, None, factors) == 6 * 6 / 2
+    assert quick_bound(limited, (Fraction(2),) * 2, factors) == Fraction(10 * 12, 2)
+
+
 @pytest.mark.parametrize("seed", first(60, range(300)))
 def test_no_bound_is_above_the_optimum(seed: int) -> None:
     """Tiny random models in tight memory: every partition and choice of recompute, exhaustively."""

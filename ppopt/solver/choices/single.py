@@ -25,11 +25,12 @@ class SinglePipeline(Choice):
     name = "pipeline"
     argument = Argument.SEARCH
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, any_order: bool = False) -> None:
+        """With `any_order` the bound holds for every order of microbatches that differ."""
         self._pipeline, reduced = problem.pipeline, problem.reduced
         self._impossible = device_bounds.infeasibility(reduced.instance)
         """Why no schedule is within the memory limits; None if one may exist."""
-        self._known = device_bounds.known_bound(reduced)
+        self._known = device_bounds.known_bound(reduced, any_order=any_order)
         """One-device bound."""
         self._bound = problem.pipeline.ticks.time(self._known.value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ppopt.errors import NotApplicableError
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, refuse_unhandled
 
@@ -17,21 +18,35 @@ class ChoiceSpace(NamedTuple):
     """Values that the user can set instead of `search`."""
     handles: Traits
     """Traits with which the bounds of configurations hold."""
+    of_layers: bool = False
+    """Whether layers have options, of which those that save no memory are left out."""
 
     def check(self, problem: Problem) -> None:
-        """Raise NotApplicableError if the space does not handle a trait of its configurations."""
-        traits = traits_of_any(problem)
+        """Raise NotApplicableError if the space does not handle a trait of its configurations.
+
+        Nor does a space of options of layers, if an option may save memory for some microbatches
+        and none for others: with workspace, which does not grow with the microbatch.
+        """
+        traits, pipeline = traits_of_any(problem), problem.pipeline
         refuse_unhandled(f"{self.name}: search", traits, self.handles, f"give {self.instead}")
+        if not self.of_layers or pipeline.limits is None or pipeline.model is None:
+            return
+        workspace = any(layer.backward_workspace for layer in pipeline.model.distinct)
+        if workspace and any(memory != 1 for _, memory in pipeline.factors):
+            raise NotApplicableError(
+                f"{self.name}: search knows no microbatches that differ in memory if a layer needs "
+                f"workspace; give {self.instead}, or microbatch_memory 1"
+            )
 
 
 _ON_ONE_ROUTE = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.FROZEN, Trait.SPAN),
+    *(Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
 }
-PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE | {Trait.MICROBATCHES})
+PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE)
 PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _ON_ONE_ROUTE | {Trait.SLICES})
-RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES})
-OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES})
+RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES}, of_layers=True)
+OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES}, of_layers=True)
 ORDERS = ChoiceSpace(
     "order",
     "given",

@@ -97,8 +97,8 @@ def build_model(
     Raises TimeoutError after the deadline.
     """
     every = range(problem.pipeline.num_devices)
-    kept = frozenset(every if devices is None else devices)
-    scope = DeviceScope(problem, kept, horizon, deadline)
+    selected = frozenset(every if devices is None else devices)
+    scope = DeviceScope(problem, selected, horizon, deadline)
     name = str(problem.objective)
     variables = Variables.create(scope.tasks, scope.latest, (bound, horizon), name, deadline)
     for part in deadline.each(scope.parts()):

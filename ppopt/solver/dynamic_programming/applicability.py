@@ -11,7 +11,7 @@ from ppopt.solver.parameters import DynamicProgramParams
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 HANDLES = BESIDE_COMPUTE | {Trait.FROZEN}
-"""Traits that the dynamic program handles; with operations beside compute it proves a bound."""
+"""Traits that the dynamic program handles; with further kinds of operations it proves a bound."""
 
 
 def is_supported(problem: Problem) -> bool:

@@ -1,16 +1,18 @@
-"""Orders of different microbatches, as configurations of a search.
+"""Orders of different microbatches, combined with the other open decisions of a pipeline.
 
-A small number of orders is enumerated. Otherwise local search improves the best baselines: the
-order of operations on every device stays fixed, and the microbatches are exchanged.
+All stages run all kinds of operation in one order of the microbatches. A configuration combines an
+inner configuration, such as a partition, with an order. Bounds of inner configurations hold in any
+order. A small number of orders is enumerated. Otherwise local search improves the best baselines:
+the order of operations on every device stays fixed, and the microbatches are exchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from math import factorial, prod
+from math import factorial, floor, prod
 from random import Random
 
 from ppopt.problem.microbatches import GIVEN_ORDER
@@ -27,20 +29,30 @@ from ppopt.solver.choices.enumeration import (
     Key,
     Partial,
     Rest,
+    Unlisted,
 )
+from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import ORDERS
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
 MAX_LISTED = 1000
-"""Maximum number of orders that are enumerated."""
+"""Maximum number of configurations that are enumerated, and of orders of one of them."""
 EVALUATIONS = 2000
-"""Orders that a local search times before the next search of schedules."""
+"""Maximum number of orders that a local search times before the next search of schedules."""
+TIMES_EACH = 4
+"""Maximum number of times that it times each order, on average."""
 MAX_BASELINES = 4
-"""Number of baselines whose orders of microbatches are searched."""
+"""Baselines whose orders of microbatches are searched: the best with orders that follow a rule."""
 BASELINE_SHARE = 0.2
-"""Share of the time after which no other baseline is started."""
+"""Share of the time after which no further baseline is begun."""
+MAX_FIRST, MAX_INNER = 3, 8
+"""Maximum number of inner configurations whose baselines are timed, at first and in total."""
+INNER_SHARE = 0.5
+"""Share of perturbations that change the inner configuration, not the order."""
+MAX_RAISED = 4
+"""Maximum number of inner bounds that are raised between two searches."""
 NEAR = 8
 """Neighbours of an order that are tried."""
 KICKS = 2
@@ -48,35 +60,55 @@ KICKS = 2
 
 
 class OrderChoice(Choice):
-    """The orders in which every stage runs every kind of operation of the microbatches."""
+    """The orders of the microbatches, for every configuration of an inner choice."""
 
-    name = "order"
     argument = Argument.ORDERS
 
-    def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        """Raises NotApplicableError if orders cannot be searched."""
+    def __init__(self, problem: Problem, inner: Choice, deadline: Deadline) -> None:
+        """The bounds of `inner`, a choice for the listed order, must hold in every order.
+
+        Raises NotApplicableError if orders cannot be searched.
+        """
         ORDERS.check(problem)
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
-        self._problem, self._deadline = replace(problem, pipeline=self._base), deadline
+        self._problem, self.inner, self._deadline = problem, inner, deadline
+        self._alone = isinstance(inner, SinglePipeline)
+        self.name = "order" if self._alone else f"{inner.name} with order"
+        self._listed_order: Order = tuple(range(self._base.batches))
         self._equal_microbatches = {
             factors: [
                 index for index, candidate in enumerate(self._base.factors) if candidate == factors
             ]
             for factors in self._base.factors
         }
-        self._bound = device_bounds.known_bound(self._problem, any_order=True)
-        self._infeasible = device_bounds.infeasibility(self._problem.instance)
-        self._searches: list[OrderSearch] = []
+        self._bounded: dict[Key, Configuration] = {}
+        """Inner configurations, with bounds that hold in any order."""
+        self._num_listed: dict[Key, int] = {}
+        """Number of leading orders that are known, per inner configuration."""
+        self._listed_all: set[Key] = set()
+        """Inner configurations all orders of which are known."""
+        self._searches: dict[Key, list[OrderSearch]] = {}
+        """Local searches over orders per inner configuration, the best first."""
 
     def pipeline(self, key: Key) -> Pipeline:
-        """Pipeline whose microbatches run in this order."""
-        return self._base.reordered(key)
+        """Pipeline of the inner configuration, with the microbatches in this order."""
+        own, order = self._split(key)
+        return self.inner.pipeline(own).reordered(order)
 
     def key(self, pipeline: Pipeline) -> Key | None:
-        """Order of a pipeline with these microbatches; None if its microbatches are different."""
+        """Key of a pipeline with these microbatches; None if it is no configuration."""
         order = pipeline.order if isinstance(pipeline.order, tuple) else self._listed_order
-        same = self._base.reordered(order).factors == pipeline.factors
-        return self._representative(order) if same else None
+        if len(order) != len(self._listed_order) or (
+            self._base.reordered(order).factors != pipeline.factors
+        ):
+            return None
+        own = self.inner.key(pipeline)
+        return None if own is None else (*own, *self._representative(order))
+
+    def _split(self, key: Key) -> tuple[Key, Order]:
+        """Key of the inner configuration, and order."""
+        width = len(key) - len(self._listed_order)
+        return key[:width], key[width:]
 
     def _representative(self, order: Sequence[int]) -> Order:
         """The equivalent order in which equal microbatches keep the listed order."""
@@ -86,37 +118,53 @@ class OrderChoice(Choice):
         return tuple(next(interchangeable[self._base.factors[microbatch]]) for microbatch in order)
 
     @property
-    def _listed_order(self) -> Order:
-        return tuple(range(self._base.batches))
-
-    @property
-    def size(self) -> int:
+    def num_orders(self) -> int:
         """Number of orders, up to exchanges of equal microbatches."""
         symmetries = (factorial(len(indices)) for indices in self._equal_microbatches.values())
         return factorial(self._base.batches) // prod(symmetries)
 
+    # Bounds.
+
+    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+        """Bound all inner configurations."""
+        self.inner.bound(deadline, ceiling)
+
     @property
     def lower_bound(self) -> Fraction:
-        """Lower bound of all orders, in the user's unit."""
-        return self._base.ticks.time(self._bound.value)
+        """Lower bound of all inner configurations, in any order."""
+        return self.inner.lower_bound
 
-    def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        """Orders with the bound over all orders."""
-        impossible = self._infeasible is not None
-        return [Configuration(key, self.lower_bound, impossible) for key in keys]
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations with the bounds of their inner configurations."""
+        for key in keys:
+            inner = self._of([self._split(key)[0]])[0]
+            yield Configuration(key, inner.bound, inner.impossible)
+
+    def _of(self, keys: Sequence[Key]) -> list[Configuration]:
+        """Inner configurations with these keys, which are stored."""
+        fresh = [key for key in keys if key not in self._bounded]
+        self._bounded |= {inner.key: inner for inner in self.inner.configurations(fresh)}
+        return [self._bounded[key] for key in keys]
 
     def listed(self) -> Enumeration[Key]:
-        """All orders; partial if there are too many."""
+        """All configurations; partial if there are too many."""
         return self._listed
 
     @cached_property
     def _listed(self) -> Enumeration[Key]:
-        if self.size > MAX_LISTED:
+        inner = self.inner.listed()
+        self._of(list(inner.members))
+        if isinstance(inner, Partial) or len(inner.members) * self.num_orders > MAX_LISTED:
             return Partial()
+        return Complete([(*key, *order) for key in inner.members for order in self._orders])
+
+    @cached_property
+    def _orders(self) -> list[Order]:
+        """All orders."""
         orders: list[Order] = [()]
         for _ in range(self._base.batches):
             orders = [(*order, microbatch) for order in orders for microbatch in self._next(order)]
-        return Complete(orders)
+        return orders
 
     def _next(self, order: Order) -> list[int]:
         """Microbatches that may run next: the first remaining one of each group of equal ones."""
@@ -127,49 +175,171 @@ class OrderChoice(Choice):
         return [indices[0] for indices in remaining if indices]
 
     def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
-        """Orders that are not listed; none if memory excludes all of them."""
-        return NONE_LEFT if self._infeasible is not None else super().rest(known, ceiling)
+        """Unlisted orders of the inner configuration with the minimum bound.
 
-    def first(self) -> Iterator[Order]:
-        """Local optima of the best baselines, and the given order."""
-        self._searches = self._baselines()
-        for search in self._searches:
-            yield self._representative(search.run(EVALUATIONS, self._bound.value).order)
-        self._searches.sort(key=lambda search: search.best)
-        yield self._listed_order
+        Every call raises the bounds of a few inner configurations, which hold in any order.
+        """
+        if isinstance(self._listed, Complete):
+            return super().rest(known, ceiling)
+        raised = 0
+        while True:
+            unlisted = self.inner.rest(self._bounded, ceiling)
+            least = self._least_open(known, ceiling)
+            if isinstance(unlisted, Unlisted) and (least is None or unlisted.bound < least.bound):
+                if unlisted.key is None:
+                    return unlisted
+                (least,) = self._of([unlisted.key])
+            if least is None:
+                return NONE_LEFT
+            if least.refined or raised == MAX_RAISED or self._deadline.over:
+                return Unlisted(least.bound, self._next_key(least.key, known))
+            self._refine(least)
+            raised += 1
 
-    def _baselines(self) -> list[OrderSearch]:
+    def _least_open(self, known: Container[Key], ceiling: Fraction | None) -> Configuration | None:
+        """Inner configuration with the minimum bound that has orders not in `known`."""
+        while True:
+            below = (
+                inner
+                for inner in self._bounded.values()
+                if not (inner.impossible or inner.key in self._listed_all)
+                and (ceiling is None or inner.bound < ceiling)
+            )
+            least = min(below, key=lambda inner: (inner.bound, inner.key), default=None)
+            if (
+                least is None
+                or self.num_orders > MAX_LISTED
+                or self._next_key(least.key, known) is not None
+            ):
+                return least
+            self._listed_all.add(least.key)
+
+    def _next_key(self, own: Key, known: Container[Key]) -> Key | None:
+        """Next order of an inner configuration; None if all are known, or if there are too many."""
+        if self.num_orders > MAX_LISTED:
+            return None
+        number = self._num_listed.get(own, 0)
+        while number < len(self._orders) and (*own, *self._orders[number]) in known:
+            number += 1
+        self._num_listed[own] = number
+        return (*own, *self._orders[number]) if number < len(self._orders) else None
+
+    def _refine(self, inner: Configuration) -> None:
+        """Raise the bound of an inner configuration to its one-device bounds in any order."""
+        inner.refined = True
+        problem = self._problem_of(inner.key).reduced
+        inner.impossible = device_bounds.infeasibility(problem.instance) is not None
+        bound = device_bounds.known_bound(problem, any_order=True).value
+        inner.raise_bound(problem.pipeline.ticks.time(bound))
+
+    def _problem_of(self, own: Key) -> Problem:
+        """Problem of an inner configuration in the listed order."""
+        return replace(self._problem, pipeline=self.inner.pipeline(own))
+
+    # Candidates.
+
+    def required_candidates(self) -> list[Key]:
+        """Required inner configurations in the listed order."""
+        return [(*own, *self._listed_order) for own in self.inner.required_candidates()]
+
+    def first(self) -> Iterator[Key]:
+        """First inner configurations, each in the listed order and then in better orders.
+
+        The better orders are local optima for a few inner configurations, then the last of these.
+        """
+        best, evaluations = self._listed_order, min(EVALUATIONS, TIMES_EACH * self.num_orders)
+        for number, own in enumerate(self.inner.first()):
+            yield (*own, *self._listed_order)
+            searches = self._searches_of(own) if number < MAX_FIRST else []
+            if searches:
+                bound = floor(self._of([own])[0].bound * self.inner.pipeline(own).ticks.per_unit)
+                for search in searches:
+                    yield (*own, *self._representative(search.run(evaluations, bound).order))
+                searches.sort(key=lambda search: search.best)
+                best = self._representative(searches[0].best.order)
+            yield (*own, *best)
+
+    def _searches_of(self, own: Key) -> list[OrderSearch]:
+        """Local searches over orders from the best baselines of an inner configuration.
+
+        There are none if enough inner configurations have some.
+        """
+        if own not in self._searches and len(self._searches) < MAX_INNER:
+            self._searches[own] = self._baselines(self._problem_of(own))
+        return self._searches.get(own, [])
+
+    def _baselines(self, problem: Problem) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
         searches = []
-        for baseline in initial_schedules(self._problem, self._deadline.share(BASELINE_SHARE).end):
+        for baseline in initial_schedules(problem, self._deadline.share(BASELINE_SHARE).end):
             if self._deadline.over:
                 break
             if baseline is not None:
-                objective, stop = self._problem.objective, lambda: self._deadline.over
+                objective, stop = problem.objective, lambda: self._deadline.over
                 searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
         return sorted(searches, key=lambda search: search.best)[:MAX_BASELINES]
 
-    def moves(self, key: Key) -> Iterator[Order]:
-        """The best neighbours of an order, in the order of operations of the best baseline."""
-        if self._searches:
-            yield from map(self._representative, self._searches[0].near(key, NEAR))
+    def moves(self, key: Key) -> Iterator[Key]:
+        """Moves of the inner configuration, and the best neighbours of the order for a baseline."""
+        own, order = self._split(key)
+        yield from ((*moved, *order) for moved in self.inner.moves(own))
+        for search in self._nearest_searches(own)[:1]:
+            for near in search.near(order, NEAR):
+                yield (*own, *self._representative(near))
 
-    def perturbed(self, key: Key, random: Random) -> Order | None:
-        """Local optimum after some random exchanges; None if all orders are enumerated."""
-        if isinstance(self._listed, Complete) or not self._searches:
+    def _nearest_searches(self, own: Key) -> list[OrderSearch]:
+        """Local searches of an inner configuration, or else the latest ones."""
+        return self._searches_of(own) or next(reversed(self._searches.values()), [])
+
+    def perturbed(self, key: Key, random: Random) -> Key | None:
+        """A random inner neighbour, or a local optimum of the order after random exchanges.
+
+        None if all configurations are enumerated.
+        """
+        own, order = self._split(key)
+        searches = self._nearest_searches(own)
+        if isinstance(self._listed, Complete) or not searches:
             return None
-        search = random.choice(self._searches)
-        return self._representative(search.local_optimum(key, KICKS))
+        moved = self.inner.perturbed(own, random) if random.random() < INNER_SHARE else None
+        if moved is not None:
+            return (*moved, *order)
+        return (*own, *self._representative(random.choice(searches).local_optimum(order, KICKS)))
+
+    # Proofs.
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all orders."""
-        scope = f"{self.size:,} orders of {self._base.batches} microbatches"
+        scope = f"{self.num_orders:,} orders of {self._base.batches} microbatches"
+        if not self._alone:
+            scope = f"choices of {self.inner.name} in all {scope}"
         if search.infeasible:
-            reason = f": {self._infeasible}" if self._infeasible else ""
-            return f"none of the {scope} fits the memory limits{reason}"
+            return f"none of the {scope} fits the memory limits{self._reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
                 f"all {scope} need at least this long: {search.ruled_out} are excluded by their "
                 f"bounds, {search.searched} were searched"
             )
-        return f"in each of the {scope}, {self._bound.proof}; {search.searched} were searched"
+        if self._alone:
+            proof = self.inner.proof(search)
+            return f"in each of the {scope}, {proof}; {search.searched} were searched"
+        if search.closed:
+            return (
+                f"over all {scope}: bounds of one device, which hold in any order, rule out all "
+                f"but {search.examined}; the schedules of these, or of subsets of their devices, "
+                "were searched"
+            )
+        return (
+            f"over all {scope}: no bound of one device, which holds in any order, is lower; "
+            f"{search.searched} were searched"
+        )
+
+    @property
+    def _reason(self) -> str:
+        """Why no inner configuration is within the memory limits in any order; empty: unknown."""
+        rest = self.inner.rest(self._bounded, None)
+        fits = any(not inner.impossible for inner in self._bounded.values())
+        if fits or isinstance(rest, Unlisted):
+            return ""
+        excluded = SearchedConfigurations(Fraction(0), dict(self._bounded))
+        excluded.raise_to(Complete())
+        return f": {self.inner.proof(excluded)}"

@@ -40,6 +40,8 @@ are
    most ceil((t - head of k) / g) F of every stage k have arrived. The rest of the time up to t is
    idle. This is the wait of 1, 2 and 4 if it is longer than the wait by memory. (One machine with
    release times, as in Carlier; not for device span, whose clock starts late.)
+7. *Work*: if microbatches differ, 1 to 6 count all of them as long as the smallest. The head and
+   the sum of all work are a bound as well; if backwards are whole, the way of 2 follows.
 If layers run no backward, the first stages need not wait for later stages. For makespan this makes
 no difference: backwards of duration 0 may wait without cost. For device span it does, so only the
 work of a device counts.
@@ -163,6 +165,8 @@ def device_bound(
         work = own.work
         return DeviceBound(work, work - FOREVER)
     bound = own.way_from(0)
+    if space.batches_of_work > space.batches:
+        bound = _larger(bound, own.waiting_and_work)
     for first in range(1, len(hosted)):
         bound = _larger(bound, own.way_from(first))
     if own.headroom is not None:
@@ -310,8 +314,15 @@ class _Device:
 
     @property
     def work(self) -> Ints:
-        """Time of all operations."""
-        return np.asarray(self.batches * np.asarray(sum(self.forward) + sum(self.backward)))
+        """Time of all operations, of all microbatches."""
+        return self.space.of_all_batches(np.asarray(sum(self.forward) + sum(self.backward)))
+
+    @property
+    def waiting_and_work(self) -> DeviceBound:
+        """Argument 7: the least wait for the first input, then all operations."""
+        end = self.head(0) + self.work
+        found = DeviceBound(end, end - FOREVER)
+        return found if self.space.split else _larger(found, self._ends(end - self.backward[0]))
 
     def head(self, first: int) -> Ints:
         """Minimum time before the first F of a hosted stage.

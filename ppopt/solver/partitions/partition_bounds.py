@@ -113,7 +113,7 @@ def quick_bound(space: PartitionSpace) -> int:
     layers, sums = space.layers, space.sums
     work = sum(layers.forward) + _min_backward(space)
     speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
-    mean = ceil(space.batches * work / sum(speeds))
+    mean = ceil((space.batches_of_work or space.batches) * work / sum(speeds))
     if space.span and not space.has_all_backwards:
         return mean
     delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
@@ -128,7 +128,8 @@ def highest_bound(space: PartitionSpace) -> int:
     links = sum(max(row) for rows in delays for row in rows)
     recompute_time = 0 if space.recompute is None else 2 * sum(space.recompute.time)
     slowest = max(space.slowness, default=1)
-    return space.batches * (slowest * (sum(map(sum, times)) + recompute_time) + links)
+    batches = ceil(max(space.batches_of_work, Fraction(space.batches)))
+    return batches * (slowest * (sum(map(sum, times)) + recompute_time) + links)
 
 
 def _min_backward(space: PartitionSpace) -> int:

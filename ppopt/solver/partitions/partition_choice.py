@@ -99,7 +99,10 @@ class BoundedPartitions(Choice):
     def _counted(self) -> str:
         """Text on how the bounds count phases and different microbatches."""
         phases = "; the bounds count phases on compute only"
-        smallest = "; the bounds count every microbatch as short and as small as the smallest"
+        smallest = (
+            "; but for the work of all, the bounds count every microbatch as short and as small as "
+            "the smallest"
+        )
         differ = len(set(self._base.factors)) > 1
         return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 

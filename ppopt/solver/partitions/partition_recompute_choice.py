@@ -263,11 +263,11 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Time and saved memory of the options of a stage, in ticks."""
         front = self._stage_options.of(low, high)
         whole = activation_of(self._base.model.costed[low:high])
+        shortest, smallest = map(min, zip(*self._base.factors, strict=True))
         per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
-        times = [int(option.time * per_unit) for option in front]
-        return times, [
-            int((whole - option.stashed) * self._ticks.memory_per_unit) for option in front
-        ]
+        times = [int(option.time * per_unit * shortest) for option in front]
+        memory_per_unit = self._ticks.memory_per_unit * smallest
+        return times, [int((whole - option.stashed) * memory_per_unit) for option in front]
 
     def _stashed(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:
         """Microbatches, and activations of one stage, that fit while a backward runs."""

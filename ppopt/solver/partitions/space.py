@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from math import comb, lcm
+from math import comb, floor, lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ from ppopt.solver.choices.spaces import PARTITIONS, RECOMPUTE
 
 FOREVER = 2**60
 """Above every value in ticks."""
+FINEST_WORK = 2**20
+"""Largest denominator of `PartitionSpace.batches_of_work`."""
 
 
 class LayerTicks(NamedTuple):
@@ -80,6 +82,8 @@ class PartitionSpace:
     """Device of every stage."""
     batches: int
     delays: CutDelays
+    batches_of_work: Fraction = Fraction(0)
+    """Work of all microbatches, divided by that of the smallest; 0: `batches`."""
     limits: tuple[int, ...] | None = None
     """Memory limit per device; None: unlimited."""
     split: bool = True
@@ -98,6 +102,12 @@ class PartitionSpace:
     def slowness_of(self, device: int) -> int:
         """Factor on the times of layers on a device."""
         return self.slowness[device] if self.slowness else 1
+
+    def of_all_batches(self, times: Ints) -> Ints:
+        """Times of all microbatches, rounded down, from those of the smallest."""
+        work = self.batches_of_work or Fraction(self.batches)
+        whole, rest = np.divmod(times, work.denominator)
+        return np.asarray(whole * work.numerator + rest * work.numerator // work.denominator)
 
     @cached_property
     def min_slowness(self) -> int:
@@ -241,8 +251,9 @@ def space_of(problem: Problem) -> PartitionTicks:
     """Create the partition space of a problem's model and placement.
 
     If layers have phases, only their compute counts, which is a relaxation. If microbatches differ,
-    all are as short and as small as the smallest, which is a relaxation as well. If recompute is
-    searched without a memory limit, no layer recomputes, because it would only cost time. Raises
+    all are as short and as small as the smallest, but for the sum of all work, which is a
+    relaxation as well, in any order. If recompute is searched without a memory limit, no layer
+    recomputes, because it would only cost time. Raises
     NotApplicableError if a partition search does not apply.
     """
     pipeline = problem.pipeline
@@ -281,6 +292,9 @@ def space_of(problem: Problem) -> PartitionTicks:
         layers=_layer_ticks(ticks, *factors, _in_ticks(static, memory_per_unit)),
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
+        batches_of_work=_rounded_down(
+            exact.total(times for times, _ in pipeline.factors) / shortest
+        ),
         delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
         limits=None if pipeline.limits is None else _in_ticks(limits, memory_per_unit),
         split=kind is not BackwardKind.WHOLE,
@@ -296,6 +310,12 @@ def space_of(problem: Problem) -> PartitionTicks:
     )
     relaxed = _has_workspace(ticks) or chosen or len(set(pipeline.factors)) > 1
     return PartitionTicks(space, per_unit, memory_per_unit / smallest, relaxed)
+
+
+def _rounded_down(work: Fraction) -> Fraction:
+    """A number of microbatches with a small denominator: products with ticks do not overflow."""
+    finest = FINEST_WORK if work < FINEST_WORK else 1
+    return work if work.denominator <= finest else Fraction(floor(work * finest), finest)
 
 
 def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:

@@ -1,7 +1,7 @@
 """The space of placements: all assignments of stages to devices that use every device.
 
-The rule `balanced` partitions a model in layers anew for every placement, because it depends on the
-speeds of the devices.
+The rule `balanced` partitions a model in layers again for every placement, because it depends on
+the speeds of the devices.
 
 Devices are interchangeable if they have equal speed, limit and delays. Of placements that differ by
 an exchange of interchangeable devices, only one representative is kept.
@@ -16,14 +16,14 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, combinations
-from math import comb, factorial, lcm, prod
+from math import comb, factorial, floor, lcm, prod
 from operator import mul
 from typing import Any
 
 import numpy as np
 
 from ppopt.errors import NotApplicableError
-from ppopt.problem import partition, placement
+from ppopt.problem import exact, partition, placement
 from ppopt.problem.arrays import Ints
 from ppopt.problem.costs import Ticks
 from ppopt.problem.objective import Objective
@@ -219,9 +219,20 @@ class PlacementSpace:
 
     @cached_property
     def _at_speeds(self) -> dict[Fraction, Pipeline]:
-        """The pipeline with every device at one of the speeds."""
+        """The pipeline with every device at one of the speeds; microbatches are the shortest."""
         base = self._base
-        return {speed: replace(base, device_speed=speed) for speed in self._speeds}
+        return {speed: replace(base, device_speed=speed / self._shortest) for speed in self._speeds}
+
+    @property
+    def _shortest(self) -> Fraction:
+        """Smallest factor on the times of a microbatch."""
+        return min(times for times, _ in self._base.factors)
+
+    @property
+    def _pieces(self) -> int:
+        """Number of slices of the shortest microbatch whose work is that of all."""
+        work = exact.total(times for times, _ in self._base.factors) / self._shortest
+        return floor(work) * self._base.num_slices
 
     @property
     def _speeds(self) -> set[Fraction]:
@@ -322,13 +333,12 @@ class PlacementSpace:
         backward = self._backward[stages, hosts]
         if self._base.overlap is not None:
             backward = self._gradient_time[stages, hosts]
-        pieces = self._base.batches * self._base.num_slices
         columns = []
         for device in range(self.num_devices):
             on_device = hosts == device
             both = [(times * on_device).sum(axis=1) for times in (forward, backward)]
             together = np.maximum(*both) if self._base.overlap is not None else sum(both)
-            columns.append(pieces * together)
+            columns.append(self._pieces * together)
         return np.stack(columns, axis=1)
 
     def _fits(self, hosts: Ints) -> Ints:
@@ -340,10 +350,10 @@ class PlacementSpace:
         fits = np.ones(len(hosts), dtype=bool)
         if ticks.limits is None:
             return fits
-        slices = self._base.num_slices
+        largest = max(memory for _, memory in self._base.factors) * self._base.num_slices
         live = np.array(
             [
-                int(static * ticks.memory_per_unit) + slices * ticks.memory_change(OpKind.F, stage)
+                int(static * ticks.memory_per_unit + largest * ticks.memory_change(OpKind.F, stage))
                 for stage, static in enumerate(self._base.costs.static)
             ],
             dtype=np.int64,
@@ -369,7 +379,7 @@ class PlacementSpace:
         """
         if self.repartition_per_placement:
             return PlacementSpace(self._of_layers()).lower_bound
-        base, pieces = self._base, self._base.batches * self._base.num_slices
+        base, pieces = self._base, self._pieces
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
         kinds = [forward[:, fastest] + backward[:, fastest]]

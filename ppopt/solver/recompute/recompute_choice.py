@@ -125,7 +125,9 @@ class RecomputeChoice(Choice):
 
     @cached_property
     def _bare(self) -> Pipeline:
-        return self._base.without_model()
+        """The stages at a factor of 1 on memory: see `without_model`."""
+        factors = self._base.microbatch_memory and 1
+        return replace(self._base, microbatch_memory=factors).without_model()
 
     def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
         """Pipeline with these options of some stages, by costs of stages, which is fast."""
@@ -134,6 +136,7 @@ class RecomputeChoice(Choice):
             chosen[stage] = self._fronts[stage][option_id]
         return replace(
             self._bare,
+            microbatch_memory=self._base.microbatch_memory,
             recompute_time=[option.time for option in chosen],
             kept=[option.stashed for option in chosen],
             recompute_memory=[option.peak - option.stashed for option in chosen],

@@ -290,7 +290,7 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
 
 
 def test_too_many_placements_are_not_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 equal devices, 256 stages: more than 256! / 64! placements after their exchanges."""
+    """64 equal devices, 256 stages: too many placements, even up to exchanges of devices."""
     pipeline = Pipeline(stages=64, chunks=4, batches=64)
     space = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     monkeypatch.setattr(space, "representatives", lambda: pytest.fail("they were enumerated"))
