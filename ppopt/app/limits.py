@@ -28,7 +28,7 @@ class Limits:
     """Time limit of a search."""
     searches: int = 2
     """Searches at once."""
-    kept: int = 32
+    max_stored: int = 32
     """Schedules of searches that are kept, the latest ones."""
 
     @property

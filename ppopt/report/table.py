@@ -316,5 +316,5 @@ def _named(head: str, rows: Sequence[ScheduleReport]) -> Column[ScheduleReport]:
 
 def _titled(row: ScheduleReport, rows: Sequence[ScheduleReport]) -> str:
     """Name of a row; that of a search has its placement where the rows are of several searches."""
-    several = sum(other.strategy == SEARCHED for other in rows) > 1
+    several = sum(entry.strategy == SEARCHED for entry in rows) > 1
     return title(row) + (f", {placement_of(row)}" if several and row.strategy == SEARCHED else "")
