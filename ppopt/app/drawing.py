@@ -28,11 +28,11 @@ class Drawing:
         self.query = query
         pipeline = query.pipeline()
         limits.check(pipeline, len(query.strategies))
-        made: list[tuple[Schedule, float]] = []
+        timed: list[tuple[Schedule, float]] = []
         self.skipped: tuple[tuple[str, str], ...] = ()
         """Strategies that are left out, each with the reason."""
         if query.strategies:
-            made, self.skipped = evaluate_all(
+            timed, self.skipped = evaluate_all(
                 pipeline,
                 query.objective,
                 query.options,
@@ -40,7 +40,7 @@ class Drawing:
                 names=query.strategies,
                 search_seconds=limits.choosing_seconds,
             )
-        self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in made}
+        self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in timed}
         """By the name of the strategy."""
         if optimum is not None:
             self.schedules[OPTIMUM] = optimum
@@ -50,9 +50,9 @@ class Drawing:
 
     def parts(self) -> dict[str, Any]:
         """The parts of the page that depend on the schedules, as JSON has them."""
-        found = page_parts(list(self.schedules.values()), title=TITLE)
+        parts = page_parts(list(self.schedules.values()), title=TITLE)
         return {
-            **found._asdict(),
+            **parts._asdict(),
             "command": self.query.command(),
             "skipped": dict(self.skipped),
             "drawn": list(self.schedules),

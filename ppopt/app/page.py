@@ -83,7 +83,7 @@ def _groups(settings: Iterable[Setting]) -> Iterator[str]:
 def _field(setting: Setting) -> str:
     """The field of a setting, with its meaning and a place for what is wrong with it."""
     name = setting.name
-    words = _LABELS.get(name, name.replace("_", " "))
+    text = _LABELS.get(name, name.replace("_", " "))
     about = f'id="field-{name}" name="{name}" aria-describedby="error-{name}"'
     if setting.choices and setting.shape is not Shape.PLACEMENT:
         choices = [str(choice) for choice in setting.choices]
@@ -94,7 +94,7 @@ def _field(setting: Setting) -> str:
         names = f' list="names-{name}"><datalist id="names-{name}">{_options(known)}</datalist'
         control = f"<input {about}{hint}{names if known else ''}>"
     title = escape(setting.described)
-    label = f'<label for="field-{name}" title="{title}">{escape(words)}</label>'
+    label = f'<label for="field-{name}" title="{title}">{escape(text)}</label>'
     return f"<div>{label}{control}{_error(name)}</div>"
 
 
@@ -109,16 +109,16 @@ def _model() -> str:
 def _cards() -> Iterator[str]:
     """A card of every hand strategy."""
     for name, strategy in registry().items():
-        words = escape(strategy.summary)
+        text = escape(strategy.summary)
         yield (
-            f'<label class="card" title="{words}"><input type="checkbox" value="{name}">'
-            f'<b>{name}</b> <span class="quiet">{words}</span><span class="reason"></span></label>'
+            f'<label class="card" title="{text}"><input type="checkbox" value="{name}">'
+            f'<b>{name}</b> <span class="quiet">{text}</span><span class="reason"></span></label>'
         )
 
 
 def _downloads() -> str:
     forms = {"html": "page", "json": "JSON", "csv": "CSV"}
-    return "".join(f'<a data-file="{form}" href="">{words}</a>' for form, words in forms.items())
+    return "".join(f'<a data-file="{form}" href="">{text}</a>' for form, text in forms.items())
 
 
 def _options(names: Iterable[str]) -> str:

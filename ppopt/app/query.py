@@ -59,19 +59,19 @@ class Query:
         unknown = [key for key in query if key not in keys]
         if unknown:
             raise InputError(f"{unknown[0][:60]}: unknown; the keys are the names of settings")
-        given = {key: query[key] for key in keys if query.get(key, "").strip()}
+        values = {key: query[key] for key in keys if query.get(key, "").strip()}
         settings: dict[str, Any] = {}
-        if MODEL in given:
-            settings = read_settings(given[MODEL])
-        typed = {key: typed_value(FIELDS[key], given[key]) for key in given if key in FIELDS}
-        for layer in (_config(given.get(CONFIG, "")), canonical(typed)):
+        if MODEL in values:
+            settings = read_settings(values[MODEL])
+        typed = {key: typed_value(FIELDS[key], values[key]) for key in values if key in FIELDS}
+        for layer in (_config(values.get(CONFIG, "")), canonical(typed)):
             settings = merged(settings, layer)
         sizes = (settings.get(name) for name in ("stages", "batches", "chunks"))
         limits.check_size(*sizes)
         chosen = query.get(STRATEGIES)
         words = ",".join(FIRST_STRATEGIES) if chosen is None else chosen
         names = dict.fromkeys(resolve(word.strip()).name for word in words.split(",") if word)
-        return cls(tuple(given.items()), settings, tuple(names))
+        return cls(tuple(values.items()), settings, tuple(names))
 
     def pipeline(self) -> Pipeline:
         """The pipeline; raises InputError if there is none."""
@@ -103,15 +103,15 @@ class Query:
 
         The text of a config is to be saved as the file that it names.
         """
-        words = ["ppopt", "compare"]
+        arguments = ["ppopt", "compare"]
         for key, text in self.given:
             if key == CONFIG:
-                words += ["--config", _FILE]
+                arguments += ["--config", _FILE]
             elif key == MODEL:
-                words += ["--model", text]
+                arguments += ["--model", text]
             elif key != STRATEGIES:
-                words += _flag(FIELDS[key], text)
-        return shlex.join([*words, "--strategies", ",".join(self.strategies)])
+                arguments += _flag(FIELDS[key], text)
+        return shlex.join([*arguments, "--strategies", ",".join(self.strategies)])
 
 
 def _flag(setting: Setting, text: str) -> list[str]:

@@ -49,7 +49,7 @@ class App:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._running: dict[str, SearchProcess] = {}
-        self._found: OrderedDict[str, Search] = OrderedDict()
+        self._schedules: OrderedDict[str, Search] = OrderedDict()
 
     def routes(self) -> list[Route]:
         """What the server answers."""
@@ -66,9 +66,9 @@ class App:
         html = await run_in_threadpool(self._page, dict(request.query_params))
         return HTMLResponse(html, headers={"Cache-Control": "no-store"})
 
-    def _page(self, given: Mapping[str, str]) -> str:
+    def _page(self, query: Mapping[str, str]) -> str:
         try:
-            drawing = self._drawing(given)
+            drawing = self._drawing(query)
         except (InputError, NotApplicableError):
             drawing = self._drawing(first())
         return app_page(drawing)
@@ -80,22 +80,22 @@ class App:
 
     async def download(self, request: Request) -> Response:
         """A file of what a query draws."""
-        given = dict(request.query_params)
-        form, name = given.pop(FILE, ""), given.pop(OF, "")
-        text = await run_in_threadpool(lambda: self._drawing(given).file(form, name))
+        query = dict(request.query_params)
+        form, name = query.pop(FILE, ""), query.pop(OF, "")
+        text = await run_in_threadpool(lambda: self._drawing(query).file(form, name))
         header = f'attachment; filename="{name or "schedules"}.{form}"'
         return Response(text, media_type=TYPES[form], headers={"Content-Disposition": header})
 
-    def _drawing(self, given: Mapping[str, str]) -> Drawing:
-        given = dict(given)
-        key, optimum = self._found.get(given.pop(OPTIMUM, ""), (None, None))
-        query = Query.read(given, self._limits)
+    def _drawing(self, parameters: Mapping[str, str]) -> Drawing:
+        parameters = dict(parameters)
+        key, optimum = self._schedules.get(parameters.pop(OPTIMUM, ""), (None, None))
+        query = Query.read(parameters, self._limits)
         return Drawing(query, self._limits, optimum if key == query.key else None)
 
     async def search(self, request: Request) -> Response:
         """The best schedule of a query, as server-sent events."""
-        given = dict(request.query_params)
-        task, query = await run_in_threadpool(self._task, given)
+        parameters = dict(request.query_params)
+        task, query = await run_in_threadpool(self._task, parameters)
         if len(self._running) >= self._limits.searches:
             message = f"{len(self._running)} searches are running; stop one, or try again later"
             return JSONResponse({"error": message, "field": ""}, status_code=429)
@@ -106,8 +106,8 @@ class App:
             events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
 
-    def _task(self, given: Mapping[str, str]) -> tuple[Task, Query]:
-        query = Query.read(given, self._limits)
+    def _task(self, parameters: Mapping[str, str]) -> tuple[Task, Query]:
+        query = Query.read(parameters, self._limits)
         pipeline = query.pipeline()
         self._limits.check(pipeline, 1)
         seconds = float(query.settings.get("time_limit", self._limits.search_seconds))
@@ -141,9 +141,9 @@ class App:
 
     def _keep(self, name: str, query: Query, result: Result) -> None:
         if result.schedule is not None:
-            self._found[name] = query.key, result.schedule
-            while len(self._found) > self._limits.kept:
-                self._found.popitem(last=False)
+            self._schedules[name] = query.key, result.schedule
+            while len(self._schedules) > self._limits.kept:
+                self._schedules.popitem(last=False)
 
     async def stop(self, request: Request) -> Response:
         """Let a search end with the best schedule so far."""
@@ -159,10 +159,10 @@ def _event(kind: str, data: Mapping[str, object]) -> str:
 
 def _describe_progress(state: Progress, unit: str | None) -> str:
     value = "no schedule yet" if state.value is None else measured(plain(state.value), unit)
-    words = f"{value}, lower bound {measured(plain(state.lower_bound), unit)}"
+    text = f"{value}, lower bound {measured(plain(state.lower_bound), unit)}"
     if state.value:
-        words += f", gap {percent(1 - state.lower_bound / state.value)}"
-    return f"{words} ({state.phase}, {state.seconds:.1f} s)"
+        text += f", gap {percent(1 - state.lower_bound / state.value)}"
+    return f"{text} ({state.phase}, {state.seconds:.1f} s)"
 
 
 def _describe_result(result: Result) -> str:

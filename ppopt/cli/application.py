@@ -112,21 +112,21 @@ class Group(TyperGroup):
         limits count, else now: every command finds it in its context.
         """
         extra.setdefault("obj", time.monotonic())
-        words = sys.argv[1:] if args is None else args
+        arguments = sys.argv[1:] if args is None else args
         self._main_shell_completion(dict(extra), prog_name or "ppopt")
         with interrupts.recorded(inner=True):
             try:
                 with interrupts.heard():
-                    code = self._run(words, prog_name or "ppopt", extra)
+                    code = self._run(arguments, prog_name or "ppopt", extra)
                 print(end="", flush=True)
             except (InputError, NotApplicableError) as error:
-                fail(_as_typed(str(error), words))
+                fail(_as_typed(str(error), arguments))
             except (RunError, VerificationError) as error:
                 fail(str(error), EXIT_BUG)
             except _UsageError as error:
                 fail(_usage_error(error))
             except KeyboardInterrupt:
-                streams.interrupted(words)
+                streams.interrupted(arguments)
             except BrokenPipeError:
                 streams.drop(sys.stdout.fileno())
                 sys.exit(0)
@@ -182,9 +182,9 @@ class Command(TyperCommand):
             for name in parameter.opts
             if name.startswith("-")
         }
-        words = [_by_flag(word, options) for word in args]
+        arguments = [_by_flag(word, options) for word in args]
         filled = []
-        for word, following in pairwise([*words, "-"]):
+        for word, following in pairwise([*arguments, "-"]):
             bare = word in BARE and following.startswith("-")
             valued = word in options and not getattr(options[word], "is_flag", False)
             if valued and not bare and following in options and not ctx.resilient_parsing:
@@ -219,17 +219,17 @@ def _by_flag(word: str, options: Collection[str]) -> str:
     return f"{setting.flag}{equals}{value}" if setting.flag in options else word
 
 
-def _as_typed(message: str, words: Sequence[str]) -> str:
+def _as_typed(message: str, arguments: Sequence[str]) -> str:
     """Name what was typed: where a fault begins with a setting, its flag, or else its key in files.
 
     Errors of the library begin with the setting's name in Python. The config file stands before the
     first key of files.
     """
     flags = dict[Setting | str | None, str]()
-    for option in (word.partition("=")[0] for word in words if word.startswith("-")):
+    for option in (word.partition("=")[0] for word in arguments if word.startswith("-")):
         name = option.lstrip("-").replace("-", "_")
         flags[_FLAGS.get(option) or NAMED.get(name, name)] = option
-    file, parts = _config_of(words), []
+    file, parts = _config_of(arguments), []
     if message.startswith(file):
         file = ""
     for fault in message.split(ALSO):
@@ -244,20 +244,20 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
     return ALSO.join(parts)
 
 
-def _named(found: re.Match[str], *, fields: Mapping[str, Setting], typed: bool) -> str:
+def _named(match: re.Match[str], *, fields: Mapping[str, Setting], typed: bool) -> str:
     """The flag or the key of files in place of a name in Python, where `fields` has it."""
-    setting = fields.get(found[0])
+    setting = fields.get(match[0])
     if setting is None:
-        return found[0]
+        return match[0]
     return setting.flag if typed else setting.name
 
 
-def _config_of(words: Sequence[str]) -> str:
+def _config_of(arguments: Sequence[str]) -> str:
     """The config file among the words of a command, as the beginning of an error; or nothing."""
     from ppopt.formats.documents import label  # noqa: PLC0415  loads on use
 
-    options = [word.partition("=") for word in words]
-    for (option, equals, value), following in zip(options, [*words[1:], ""], strict=True):
+    options = [word.partition("=") for word in arguments]
+    for (option, equals, value), following in zip(options, [*arguments[1:], ""], strict=True):
         if option == "--config":
             return f"{label(Path(value if equals else following))}: "
     return ""
@@ -270,9 +270,9 @@ def _usage_error(error: Any) -> str:
     if option is not None and context is not None and getattr(error, "possibilities", None):
         known = [name for parameter in context.command.params for name in parameter.opts]
         message = f"No such option: {option}; did you mean {nearest(option, known)}?"
-    found = None if context is None else _EXAMPLE.search(context.command.help or "")
-    if found and isinstance(error, typer.BadParameter):
-        message = f"{message}; for example `{' '.join(found[1].split())}`"
+    example = None if context is None else _EXAMPLE.search(context.command.help or "")
+    if example and isinstance(error, typer.BadParameter):
+        message = f"{message}; for example `{' '.join(example[1].split())}`"
     return str(message)
 
 

@@ -87,8 +87,8 @@ def solve(
     if storage is not None and (hint or without):
         raise InputError("storage: no searches with --hint or --without are stored; leave them out")
     interrupts.only_record()
-    hand, other, not_stored = None, None, 0
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
+    best_baseline, elsewhere, not_stored = None, None, 0
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         if storage is None:
             result = search(
                 pipeline,
@@ -103,9 +103,9 @@ def solve(
         line.update("baselines")
         with suppress(KeyboardInterrupt), interrupts.heard():
             deadline = end_of_evaluation(result)
-            hand = baseline(result, pipeline, deadline)
-            other = best_other_placement(pipeline, result, hand, deadline)
-    report = report_result(result, hand, other, stopped_early=result.interrupted)
+            best_baseline = baseline(result, pipeline, deadline)
+            elsewhere = best_other_placement(pipeline, result, best_baseline, deadline)
+    report = report_result(result, best_baseline, elsewhere, stopped_early=result.interrupted)
     code = output.show_result(
         settings, report, of_result, details=details, last=describe_next_step(report, pipeline)
     )
@@ -124,14 +124,14 @@ def _stored(
 
     options = {"workers": processors.available()} | search_options(settings)
     with Storage(url) as storage:
-        found = solve_stored(job_of(pipeline, options), storage, update, settings.began)
-    for reason in found.damaged:
+        stored = solve_stored(job_of(pipeline, options), storage, update, settings.began)
+    for reason in stored.damaged:
         note(f"note: {reason}; it was solved again")
-    if found.not_stored is not None:
-        note(f"error: {found.not_stored}")
-    elif found.cached and not (settings.quiet or settings.json):
+    if stored.not_stored is not None:
+        note(f"error: {stored.not_stored}")
+    elif stored.cached and not (settings.quiet or settings.json):
         note(f"note: the result was in {storage.path}, and is verified again")
-    return found.result, EXIT_INCOMPLETE if found.not_stored else 0
+    return stored.result, EXIT_INCOMPLETE if stored.not_stored else 0
 
 
 @command(
@@ -188,7 +188,7 @@ def eval_(
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     pipeline, deviation = settings.pipeline(), _deviation(jitter)
-    with progress.shown(quiet=settings.quiet) as line:
+    with progress.live_line(quiet=settings.quiet) as line:
         line.update(f"strategy {strategy}")
         interrupts.only_record()
         choice = best_choice(
@@ -211,9 +211,9 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    found = choice if pipeline.partition == SEARCH else None
+    partition_choice = choice if pipeline.partition == SEARCH else None
     report = report_evaluation(
-        schedule, seconds, jitter=spread, choice=found, lowering=cheap_loss(schedule)
+        schedule, seconds, jitter=spread, choice=partition_choice, lowering=cheap_loss(schedule)
     )
     last = "\n".join([*note_overlaps([schedule]), unsearched_of_layers(pipeline)]).strip()
     return output.show_result(settings, report, of_evaluation, details=details, last=last)
@@ -260,15 +260,15 @@ def compare(
     from ppopt.studies.compare import compare as compare_all
 
     output.refuse_orders(settings, "comparison")
-    pipeline, *others = settings.pipelines(placement)
+    pipeline, *other_pipelines = settings.pipelines(placement)
     chosen = _strategies(strategies)
     options, deviation = strategy_options(settings), _deviation(jitter)
     own_schedule = read_current(settings, current)
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         comparison = compare_all(
             pipeline,
-            also=others,
+            also=other_pipelines,
             strategies=chosen,
             current=own_schedule,
             options=options,
@@ -304,21 +304,21 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     pipeline = settings.pipeline()
     options = strategy_options(settings)
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
-        found = explore(
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+        curve = explore(
             pipeline,
             options=options,
             **search_options(settings),
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_frontier(settings, report_frontier(found, near), details=details)
-    return code or exit_code(found.status)
+    code = output.show_frontier(settings, report_frontier(curve, near), details=details)
+    return code or exit_code(curve.status)
 
 
 @command()
 def strategies() -> int:
-    """List the baselines: published strategies, each with its rule and source."""
+    """List the published strategies, each with its rule and source."""
     import ppopt
 
     return _print_lines(ppopt.strategies())
@@ -369,9 +369,9 @@ def schema(of: SchemaOf = SchemaOf.CONFIG) -> int:
     return 0
 
 
-def _print_lines(words: Mapping[str, str]) -> int:
-    width = max(map(len, words))
-    for name, line in words.items():
+def _print_lines(descriptions: Mapping[str, str]) -> int:
+    width = max(map(len, descriptions))
+    for name, line in descriptions.items():
         print(f"{name:<{width}}  {line}")
     return 0
 
@@ -400,18 +400,18 @@ def search_options(settings: Settings) -> dict[str, Any]:
 
     names = ("objective", "time_limit", "workers", "seed")
     kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
-    given = {name: settings.get(name) for name in names} | {"backward_kind": kind}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {name: settings.get(name) for name in names} | {"backward_kind": kind}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _strategies(words: str | None) -> list[str] | None:
+def _strategies(text: str | None) -> list[str] | None:
     """The hand strategies that are named; raises InputError on an unknown one."""
     from ppopt.strategies import resolve
 
-    if words is None:
+    if text is None:
         return None
     try:
-        return [resolve(name).name for name in names(words) or () if name != "optimal"]
+        return [resolve(name).name for name in names(text) or () if name != "optimal"]
     except InputError as error:
         raise InputError(f"strategies{str(error).removeprefix('strategy')}") from None
 

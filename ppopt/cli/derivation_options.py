@@ -64,14 +64,14 @@ class DerivationOption(NamedTuple):
 
     def parameter(self, command: str) -> Parameter:
         """Parameter of a command; without a placeholder, a flag."""
-        shown = option(
+        flag_option = option(
             "LIST" if self.listed and command == PLAN else self.placeholder,
             (command == PLAN and self.plan_meaning) or self.meaning,
             self.heading,
             names=(f"--{self.name.replace('_', '-')}",),
         )
         kind, default = (str | None, None) if self.placeholder else (bool, False)
-        return optional(_PREFIX + self.name, Annotated[kind, shown], default)
+        return optional(_PREFIX + self.name, Annotated[kind, flag_option], default)
 
     def value(self, command: str, text: str | bool) -> Any:
         """Value of the option; raises InputError if the text is none."""
@@ -265,8 +265,10 @@ def with_derivation_options(command: str) -> Callable[[Function], Extended]:
             return function(derivation=derivation, **values)
 
         own = inspect.signature(function, eval_str=True).parameters
-        kept = [item for name, item in own.items() if name != "derivation"]
-        return with_parameters(run, [*kept, *(option.parameter(command) for option in options)])
+        own_items = [item for name, item in own.items() if name != "derivation"]
+        return with_parameters(
+            run, [*own_items, *(option.parameter(command) for option in options)]
+        )
 
     return lambda function: Extended(function, extend)
 

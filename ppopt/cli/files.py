@@ -69,8 +69,10 @@ def check_place(path: Path) -> None:
         if target.exists() and not target.is_file():
             raise InputError(f"output: {path} is no regular file; name one")
         if not folder.is_dir():
-            shown = folder if path.is_symlink() else path.parent
-            raise InputError(f"output: {path}: the folder {shown} does not exist; create it first")
+            missing = folder if path.is_symlink() else path.parent
+            raise InputError(
+                f"output: {path}: the folder {missing} does not exist; create it first"
+            )
         if target.exists() and not os.access(target, os.W_OK):
             raise InputError(f"output: {path}: no permission to write; choose another place")
         from tempfile import TemporaryFile  # noqa: PLC0415  slow to load, and rarely needed
@@ -91,7 +93,7 @@ def valid_schedule(path: Path) -> Schedule:
     from ppopt.verifier.measured_steps import faults  # noqa: PLC0415
 
     schedule, claims = read_schedule(path)
-    found = faults(schedule, claims)
-    if found:
-        raise InputError(f"{path}: {found[0]}; `ppopt verify {path}` lists all violations")
+    violations = faults(schedule, claims)
+    if violations:
+        raise InputError(f"{path}: {violations[0]}; `ppopt verify {path}` lists all violations")
     return schedule

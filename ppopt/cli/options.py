@@ -46,11 +46,11 @@ def names(text: str | None) -> tuple[str, ...] | None:
     return tuple(word.strip().lower() for word in text.split(",") if word.strip())
 
 
-def one_of(words: Iterable[str | int]) -> Callable[[str], list[str]]:
+def one_of(choices: Iterable[str | int]) -> Callable[[str], list[str]]:
     """Complete the beginning of a word, in a shell, to one of some words."""
 
     def complete(incomplete: str) -> list[str]:
-        return [str(word) for word in words if str(word).startswith(incomplete.lower())]
+        return [str(word) for word in choices if str(word).startswith(incomplete.lower())]
 
     return complete
 
@@ -126,10 +126,10 @@ def optional(name: str, kind: Any, default: Any = None) -> Parameter:
 
 def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Function:
     """A function for typer, which reads a signature and annotations."""
-    shown = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in parameters]
+    keywords = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in parameters]
     run = partial(function)
-    annotations = {item.name: item.annotation for item in shown}
-    run.__dict__.update(__signature__=inspect.Signature(shown), __annotations__=annotations)
+    annotations = {item.name: item.annotation for item in keywords}
+    run.__dict__.update(__signature__=inspect.Signature(keywords), __annotations__=annotations)
     return run
 
 
@@ -145,9 +145,11 @@ def with_options(command: Function | Extended, options: Mapping[str, Any]) -> Fu
     known = {**SHARED, **options}
     parameters = []
     for name, item in signature.items():
-        shown = known.get(name)
-        if shown is not None and item.annotation is bool:
-            shown.param_decls = (f"--{name.replace('_', '-')}",)  # and no `--no-...`
-        kind = item.annotation if shown is None else Annotated[item.annotation, shown]
+        shared_option = known.get(name)
+        if shared_option is not None and item.annotation is bool:
+            shared_option.param_decls = (f"--{name.replace('_', '-')}",)  # and no `--no-...`
+        kind = (
+            item.annotation if shared_option is None else Annotated[item.annotation, shared_option]
+        )
         parameters.append(item.replace(annotation=kind))
     return with_parameters(function, parameters)

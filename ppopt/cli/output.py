@@ -220,19 +220,19 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
 
     `details`: whether the figures of the table are exact.
     """
-    found = report.frontier
+    frontier = report.frontier
 
     def parts(_: int) -> Iterator[Part]:
-        if not found.points:
-            yield f"{found.status}: {found.proof}"
+        if not frontier.points:
+            yield f"{frontier.status}: {frontier.proof}"
         yield table.frontier_table(report, exact=details)
-        yield from _links(found.pipeline.link_mode)
+        yield from _links(frontier.pipeline.link_mode)
         yield from describe_frontier(report)
-        yield from (f"skipped {name}: {reason}" for name, reason in found.skipped)
-        if found.interrupted:
+        yield from (f"skipped {name}: {reason}" for name, reason in frontier.skipped)
+        if frontier.interrupted:
             yield STOPPED
-        if found.points:
-            yield Text(describe_unsearched(found.pipeline))
+        if frontier.points:
+            yield Text(describe_unsearched(frontier.pipeline))
 
     return _show(
         settings,
@@ -244,7 +244,7 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
     )
 
 
-def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
+def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
     """Show a plan; return the exit code of the files.
 
     A page shows its table and the schedules of its configurations; other files hold the best one.
@@ -252,46 +252,46 @@ def show_plan(settings: Settings, found: Plan, *, details: bool) -> int:
     """
 
     def parts(code: int) -> Iterator[Part]:
-        yield from describe_headline(found.headline)
-        report = report_plan(found)
-        if found.best is None:
+        yield from describe_headline(plan.headline)
+        report = report_plan(plan)
+        if plan.best is None:
             yield Text(describe_title(report), style="bold")
-        if found.best is not None:
-            yield f"best: {found.best.configuration}"
+        if plan.best is not None:
+            yield f"best: {plan.best.configuration}"
         yield summary_table(report)
         if details:
             yield from ("", details_table(report))
-        yield from ("", plan_table(found, exact=details))
+        yield from ("", plan_table(plan, exact=details))
         paths = [target.path for target in settings.output]
         saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
         file = str(saved[0].with_suffix("")) if saved else None
-        yield from filter(None, describe_plan(found, file))
-        if found.schedule is not None:
-            _note_rounding(found.schedule)
+        yield from filter(None, describe_plan(plan, file))
+        if plan.schedule is not None:
+            _note_rounding(plan.schedule)
 
     return _show(
         settings,
-        [row.schedule for row in found.rows if row.schedule is not None],
-        partial(of_plan, found),
+        [row.schedule for row in plan.rows if row.schedule is not None],
+        partial(of_plan, plan),
         parts,
-        page=partial(plan_page, found),
-        drawn=found.schedule,
+        page=partial(plan_page, plan),
+        drawn=plan.schedule,
     )
 
 
-def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
+def show_parallel_plan(settings: Settings, parallel_plan: ParallelPlan) -> int:
     """Show a plan over the parallelism; return the exit code of the files.
 
     A page shows the plan of the best combination; other files hold its schedule.
     """
     from ppopt.report import parallel  # noqa: PLC0415  on use
 
-    plan = found.plan
+    plan = parallel_plan.plan
     return _show(
         settings,
         [] if plan.schedule is None else [plan.schedule],
-        lambda: parallel.of_parallel_plan(found),
-        lambda _: parallel.describe(found),
+        lambda: parallel.of_parallel_plan(parallel_plan),
+        lambda _: parallel.describe(parallel_plan),
         page=partial(plan_page, plan),
     )
 
@@ -299,7 +299,7 @@ def show_parallel_plan(settings: Settings, found: ParallelPlan) -> int:
 def show_verification(
     file: Path,
     schedule: Schedule,
-    found: Sequence[Violation],
+    violations: Sequence[Violation],
     bound: Recheck | None = None,
     *,
     as_json: bool,
@@ -307,19 +307,19 @@ def show_verification(
 ) -> None:
     """Show what the verifier found in a file, and what the re-checker found of its bound."""
     if as_json:
-        print_json(of_verification(schedule, found, bound))
+        print_json(of_verification(schedule, violations, bound))
     elif not quiet:
-        lines = _violations(schedule, found) if found else _verified(schedule, bound)
-        if found:
-            print(explain(schedule, found))
+        lines = _violations(schedule, violations) if violations else _verified(schedule, bound)
+        if violations:
+            print(explain(schedule, violations))
         for line in lines:
             print(f"{label(file)}: {line}")
 
 
-def _violations(schedule: Schedule, found: Sequence[Violation]) -> Iterator[str]:
+def _violations(schedule: Schedule, violations: Sequence[Violation]) -> Iterator[str]:
     """What violations mean together."""
     if is_measured(schedule):
-        untimed = sum(violation.rule in UNTIMED for violation in found)
+        untimed = sum(violation.rule in UNTIMED for violation in violations)
         rest = "no other rule is violated"
         if untimed:
             rest = f"{untimed} of the violations do not concern times"
@@ -327,7 +327,7 @@ def _violations(schedule: Schedule, found: Sequence[Violation]) -> Iterator[str]
             "a measured step, not a planned schedule: its measured times violate the rules on "
             f"times; {rest}"
         )
-    elif all(violation.rule is Rule.MEMORY for violation in found):
+    elif all(violation.rule is Rule.MEMORY for violation in violations):
         yield (
             "every other rule and every claimed figure holds; eval and compare report a limit, but "
             "do not enforce it"
@@ -417,23 +417,23 @@ def write_target(target: Target, content: str | bytes) -> None:
         note(f"note: {target.asked} is written as a page, {target.path}")
 
 
-def _dump(shown: dict[str, Any]) -> str:
+def _dump(document: dict[str, Any]) -> str:
     return (
-        json.dumps(_timeless(shown), allow_nan=False, default=schedule_json.schedule_to_object)
+        json.dumps(_timeless(document), allow_nan=False, default=schedule_json.schedule_to_object)
         + "\n"
     )
 
 
-def _timeless(shown: Any) -> Any:
+def _timeless(member: Any) -> Any:
     """Leave out what differs from run to run: files are repeatable."""
-    if isinstance(shown, dict):
-        return {key: _timeless(value) for key, value in shown.items() if key != "solve_seconds"}
-    return [_timeless(value) for value in shown] if isinstance(shown, list) else shown
+    if isinstance(member, dict):
+        return {key: _timeless(value) for key, value in member.items() if key != "solve_seconds"}
+    return [_timeless(value) for value in member] if isinstance(member, list) else member
 
 
-def print_json(shown: dict[str, Any]) -> None:
+def print_json(document: dict[str, Any]) -> None:
     """Print one JSON object on stdout."""
-    print(json.dumps(shown, allow_nan=False, default=schedule_json.schedule_to_object))
+    print(json.dumps(document, allow_nan=False, default=schedule_json.schedule_to_object))
 
 
 def print_table(renderable: RenderableType) -> None:

@@ -75,8 +75,8 @@ def plan_over_parallelism(
         own = processes == [None] * len(processes)
         engine = None if own else stack.enter_context(engine_of(*processes))
         interrupts.only_record()
-        line = stack.enter_context(progress.shown(quiet=settings.quiet, limit=settings.seconds))
-        found = plan_parallelism(
+        line = stack.enter_context(progress.live_line(quiet=settings.quiet, limit=settings.seconds))
+        parallel_plan = plan_parallelism(
             space,
             PlanArguments(
                 mem_limit=settings.get("mem_limit"),
@@ -93,8 +93,8 @@ def plan_over_parallelism(
             if storage or study
             else None,
         )
-    code = output.show_parallel_plan(settings, found)
-    return code or _incomplete(found) or exit_code(found.status)
+    code = output.show_parallel_plan(settings, parallel_plan)
+    return code or _incomplete(parallel_plan) or exit_code(parallel_plan.status)
 
 
 def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
@@ -112,10 +112,10 @@ def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
     return dataclasses.replace(space, scale=fitted.scale)
 
 
-def _incomplete(found: ParallelPlan) -> int:
+def _incomplete(parallel_plan: ParallelPlan) -> int:
     """Note what is missing, and return the exit code for it; 0: nothing is."""
-    storage = found.storage
-    failed = any(row.failed is not None for row in found.rows)
+    storage = parallel_plan.storage
+    failed = any(row.failed is not None for row in parallel_plan.rows)
     if storage is not None:
         for reason in storage.damaged:
             note(f"note: searched again: {reason}")

@@ -97,26 +97,26 @@ def plan(
     if FROM in derivation:
         return plan_over_parallelism(settings, derivation, asked)
     refuse_without_configuration(derivation)
-    given = _given(settings) | asked
+    arguments = _pipeline_arguments(settings) | asked
     for name in ("stages", "batches"):
-        if name not in given:
+        if name not in arguments:
             raise InputError(missing(name))
-    model, devices = model_of(settings.values), given.pop("stages")
+    model, devices = model_of(settings.values), arguments.pop("stages")
     interrupts.only_record()
-    with progress.shown(quiet=settings.quiet, limit=settings.seconds) as line:
-        found = search(
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+        result = search(
             model,
             devices=devices,
-            **given,
+            **arguments,
             **search_options(settings),
             progress=line.update,
             began=settings.began,
         )
-    code = output.show_plan(settings, found, details=details)
-    return code or exit_code(found.status)
+    code = output.show_plan(settings, result, details=details)
+    return code or exit_code(result.status)
 
 
-def _given(settings: Settings) -> dict[str, Any]:
+def _pipeline_arguments(settings: Settings) -> dict[str, Any]:
     """What files and flags say of the pipeline, but for the model."""
     from ppopt.problem.settings import SETTINGS, SettingScope
 

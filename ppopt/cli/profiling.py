@@ -86,7 +86,7 @@ def profile(
     from ppopt.cli.files import check_place
     from ppopt.formats.files import write
 
-    target, given = Path(output), files or []
+    target, sources = Path(output), files or []
     suffix = target.suffix.lower()
     if suffix not in (*YAML, ".json", ".html"):
         raise InputError(
@@ -99,12 +99,12 @@ def profile(
                 "stages-from: your own model is measured; leave --from and --layers out, write "
                 ".yaml"
             )
-        named = _roles(given, roles)
-        write(target, _of_job(given, stages_from, stages, batches, steps, compile, device, named))
+        named = _roles(sources, roles)
+        write(target, _of_job(sources, stages_from, stages, batches, steps, compile, device, named))
         return 0
     if compile is not None or device != "cpu" or roles is not None:
         raise InputError("compile, device, roles: only with your own model; give --stages-from too")
-    if source is None or not given:
+    if source is None or not sources:
         raise InputError(
             "nothing to read: give files and --from, or your own model with --stages-from"
         )
@@ -112,9 +112,9 @@ def profile(
     if stages is not None and batches is not None:
         if layers is not None:
             raise InputError("layers: of runs whose operations are recorded; leave it out")
-        text = _of_timers(given, stages, batches, description, suffix)
+        text = _of_timers(sources, stages, batches, description, suffix)
     else:
-        text = _of_records(given, source, description, suffix, layers)
+        text = _of_records(sources, source, description, suffix, layers)
     write(target, text)
     return 0
 
@@ -169,10 +169,10 @@ def _of_job(
         from ppopt.torch import execution
 
         model = execution.UserModel(spec, batches, backend)
-        found, layers = execution.measure(
+        measurements, layers = execution.measure(
             world, model, schedule, steps=steps, roles=roles, note=progress
         )
-    for warning in pipeline_file.warnings(found):
+    for warning in pipeline_file.warnings(measurements):
         note(f"note: {warning}")
     measured_on = _measured_on(device, backend)
     if schedule is None:
@@ -180,10 +180,10 @@ def _of_job(
             _note_roles([layer.role for layer in layers])
         training = pipeline_file.TrainingSetup(stages, batches)
         return pipeline_file.dumps_layers(
-            found, layers, training, description=spec, source=measured_on
+            measurements, layers, training, description=spec, source=measured_on
         )
     loss = "The loss belongs to F of the last stage, its gradient to B and BW."
-    return pipeline_file.dumps(found, description=spec, source=measured_on, comments=[loss])
+    return pipeline_file.dumps(measurements, description=spec, source=measured_on, comments=[loss])
 
 
 def _note_roles(roles: Sequence[str]) -> None:
@@ -212,7 +212,7 @@ def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
     from ppopt.profiles.measured_runs import records_of
 
     steps: dict[tuple[Record, ...], Path] = {}
-    found = Measurements([], [])
+    measurements = Measurements([], [])
     for number, file in enumerate(files):
         schedule = valid_schedule(file)
         step = within(label(file), records_of, schedule)
@@ -220,9 +220,9 @@ def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
         if key in steps:
             raise InputError(f"{label(file)}: the same step as {label(steps[key])}; give each once")
         steps[key] = file
-        found.records.extend(record._replace(step=number) for record in step.records)
-        found.around.extend(record._replace(step=number) for record in step.around)
-    return found, schedule.pipeline
+        measurements.records.extend(record._replace(step=number) for record in step.records)
+        measurements.around.extend(record._replace(step=number) for record in step.around)
+    return measurements, schedule.pipeline
 
 
 def _of_records(
@@ -238,8 +238,8 @@ def _of_records(
     from ppopt.report.html import page as page_of
 
     ran, memory, comments = _read(files, source)
-    found = estimate(ran.records, around=ran.around)
-    for warning in pipeline_file.warnings(found):
+    estimates = estimate(ran.records, around=ran.around)
+    for warning in pipeline_file.warnings(estimates):
         note(f"note: {warning}")
     about: dict[str, Any] = {
         "description": description,
@@ -248,14 +248,17 @@ def _of_records(
     }
     layered = None
     if layers is not None:
-        of_stages = read_layers(layers, len(found.hosts))
-        layered = pipeline_file.dumps_layers_of_stages(found, of_stages, **about)
+        of_stages = read_layers(layers, len(estimates.hosts))
+        layered = pipeline_file.dumps_layers_of_stages(estimates, of_stages, **about)
     if suffix in YAML:
-        return layered or pipeline_file.dumps(found, memory=memory, **about)
+        return layered or pipeline_file.dumps(estimates, memory=memory, **about)
     for comment in comments:
         note(f"note: {comment}")
     where = Pipeline(
-        stages=len(found.hosts), batches=found.batches, placement=found.hosts, name=description
+        stages=len(estimates.hosts),
+        batches=estimates.batches,
+        placement=estimates.hosts,
+        name=description,
     )
     steps = measured_steps(ran.records, where, pipeline_file.MILLISECOND, ran.around)
     if suffix == ".html":
@@ -295,10 +298,10 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     from ppopt.report.numbers import percent
 
     middle = median_step(steps)
-    made = predicted(middle)
+    step_schedule = predicted(middle)
     times = [
         float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))
-        for schedule in (made, middle)
+        for schedule in (step_schedule, middle)
     ]
     note(
         f"note: the order that ran takes {times[0]:.6g} ms at median times; measured, median of "
@@ -307,8 +310,8 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     by_length = sorted(steps, key=lambda step: step.metrics.makespan_ticks)
     named = {"fastest": by_length[0], "median": middle, "slowest": by_length[-1]}
     if len(steps) < len(named):
-        return [made, *by_length]
-    return [made, *(_named(step, name) for name, step in named.items())]
+        return [step_schedule, *by_length]
+    return [step_schedule, *(_named(step, name) for name, step in named.items())]
 
 
 def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
@@ -327,8 +330,8 @@ def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
         else:
             named = replace(better, name=f"{step.pipeline.name}, partition {counts}")
             pipelines[f"partition {counts}"] = named
-    made = predicted(step)
-    before = made.makespan
+    schedule = predicted(step)
+    before = schedule.makespan
     schedules = []
     for title, pipeline in pipelines.items():
         schedules.append(predicted(step, pipeline))
@@ -352,7 +355,7 @@ def _of_timers(
 
     if len(files) != 1 or suffix not in YAML:
         raise InputError("Megatron's timers: give one log, and a .yaml to write")
-    found = read_timers(files[0], stages, batches)
-    if found.unknown is not None:
-        note(f"note: times of single stages are unmeasured: {found.unknown}")
-    return dumps_timers(found, batches, description=description)
+    timers = read_timers(files[0], stages, batches)
+    if timers.unknown is not None:
+        note(f"note: times of single stages are unmeasured: {timers.unknown}")
+    return dumps_timers(timers, batches, description=description)

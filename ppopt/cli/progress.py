@@ -86,7 +86,7 @@ def _short(value: Fraction) -> str:
 
 
 @contextmanager
-def shown(*, quiet: bool, limit: float | None = None) -> Iterator[_Line]:
+def live_line(*, quiet: bool, limit: float | None = None) -> Iterator[_Line]:
     """Show progress while the block runs, on a terminal only; `limit`: its seconds at most."""
     line, done = _Line(limit), Event()
     if quiet or not sys.stderr.isatty():

@@ -100,9 +100,9 @@ def run(
                 world, schedules, model, steps=steps, check=not unchecked, note=note
             )
         interrupts.only_record()
-    shown = list(map(_figures, schedules, ran, lengths, [seconds] * len(ran)))
+    figures = list(map(_figures, schedules, ran, lengths, [seconds] * len(ran)))
     code = _write(targets, schedules[0], ran[0], seconds)
-    _print(shown, files, json=json, quiet=quiet)
+    _print(figures, files, json=json, quiet=quiet)
     return code
 
 
@@ -129,20 +129,22 @@ class RunFigures(NamedTuple):
     versions: dict[str, str]
 
 
-def _print(shown: Sequence[RunFigures], files: Sequence[Path], *, json: bool, quiet: bool) -> None:
+def _print(
+    figures: Sequence[RunFigures], files: Sequence[Path], *, json: bool, quiet: bool
+) -> None:
     from ppopt.cli.output import print_json
 
     if json:
-        rows = [{"schema": 1, **row._asdict()} for row in shown]
+        rows = [{"schema": 1, **row._asdict()} for row in figures]
         print_json(rows[0] if len(rows) == 1 else {"schema": 1, "rows": rows})
     elif not quiet:
-        for row, file in zip(shown, files, strict=True):
-            print(_describe_run(row, "" if len(shown) == 1 else f"{file}: "))
-        for line in contradictions(dict(zip(map(str, files), shown, strict=True))):
+        for row, file in zip(figures, files, strict=True):
+            print(_describe_run(row, "" if len(figures) == 1 else f"{file}: "))
+        for line in contradictions(dict(zip(map(str, files), figures, strict=True))):
             print(line)
 
 
-def contradictions(shown: Mapping[str, RunFigures]) -> Iterator[str]:
+def contradictions(runs: Mapping[str, RunFigures]) -> Iterator[str]:
     """Pairs of schedules whose measured order is not the predicted one, a line each.
 
     A pair is named where every step of one was shorter than every step of the other, so that the
@@ -150,14 +152,15 @@ def contradictions(shown: Mapping[str, RunFigures]) -> Iterator[str]:
     """
     from ppopt.report.numbers import percent
 
-    for (one, first), (other, second) in permutations(shown.items(), 2):
+    for (faster, first), (slower, second) in permutations(runs.items(), 2):
         if first.time_unit != second.time_unit:
             continue
         if first.predicted < second.predicted and min(first.steps) > max(second.steps):
             share = percent(first.measured_seconds / second.measured_seconds - 1)
             yield (
-                f"measured against predicted: {one} is predicted faster than {other}, and every "
-                f"step of it took longer (median {share}); `ppopt profile` takes times from a run"
+                f"measured against predicted: {faster} is predicted faster than {slower}, and "
+                f"every step of it took longer (median {share}); `ppopt profile` reads times of "
+                "a run"
             )
 
 
@@ -212,9 +215,9 @@ def _patience(
     return PATIENCE + compilation + 4 * (steps + 1) * float(sum(lengths)) * seconds
 
 
-def _note(words: str, *, quiet: bool) -> None:
+def _note(text: str, *, quiet: bool) -> None:
     if not quiet and sys.stderr.isatty():
-        streams.note(words)
+        streams.note(text)
 
 
 def elapsed_notes(*, quiet: bool) -> Callable[[str], None]:
@@ -242,17 +245,17 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     if not targets:
         return 0
     unit = round(seconds * 10**9) if seconds else 10**6
-    found = measured(ran.records, schedule.pipeline, unit, ran.around)
+    measured_schedule = measured(ran.records, schedule.pipeline, unit, ran.around)
 
-    def words(target: Target) -> str | bytes:
+    def content(target: Target) -> str | bytes:
         if target.is_picture:
-            return picture_of(found, target)
+            return picture_of(measured_schedule, target)
         if not target.is_page:
-            return schedule_json.dumps(found)
+            return schedule_json.dumps(measured_schedule)
         predicted = [execution.predicted_schedule(schedule)] if seconds else []
-        return page_of([*predicted, found])
+        return page_of([*predicted, measured_schedule])
 
-    return write_each((target, partial(words, target)) for target in targets)
+    return write_each((target, partial(content, target)) for target in targets)
 
 
 def _figures(schedule: Schedule, ran: RunResult, predicted: float, seconds: float) -> RunFigures:

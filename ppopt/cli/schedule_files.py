@@ -77,11 +77,11 @@ def verify(
     from ppopt.verifier import verify as check
 
     schedule, claims = read_schedule(file)
-    found = check(schedule, claims)
-    again = None
-    if bound and not found:
-        with progress.shown(quiet=quiet, limit=time_limit) as line:
-            again = within(
+    violations = check(schedule, claims)
+    rechecked = None
+    if bound and not violations:
+        with progress.live_line(quiet=quiet, limit=time_limit) as line:
+            rechecked = within(
                 label(file),
                 recheck,
                 schedule,
@@ -92,9 +92,9 @@ def verify(
                 ),
                 began=context.obj,
             )
-    output.show_verification(file, schedule, found, again, as_json=json, quiet=quiet)
+    output.show_verification(file, schedule, violations, rechecked, as_json=json, quiet=quiet)
     codes = {Verdict.UNDECIDED: EXIT_UNKNOWN, Verdict.WRONG: EXIT_VIOLATIONS}
-    verdict = Verdict.WRONG if found else again and again.verdict
+    verdict = Verdict.WRONG if violations else rechecked and rechecked.verdict
     return codes.get(verdict, 0) if verdict else 0
 
 
@@ -133,37 +133,40 @@ def check(files: list[Path], *, json: bool = False, quiet: bool = False) -> int:
     from ppopt.studies.reference_check import check_reference
 
     references = [valid_schedule(file) for file in files]
-    with progress.shown(quiet=quiet) as line:
+    with progress.live_line(quiet=quiet) as line:
         checks = [check_reference(reference, line.update) for reference in references]
     rows = [
         {
             "file": str(file),
-            "unchanged": not found.differences,
-            "differences": found.differences,
-            "order_compared": found.order_compared,
-            "not_compared": found.ignored_differences,
-            "notes": found.notes,
+            "unchanged": not outcome.differences,
+            "differences": outcome.differences,
+            "order_compared": outcome.order_compared,
+            "not_compared": outcome.ignored_differences,
+            "notes": outcome.notes,
         }
-        for file, found in zip(files, checks, strict=True)
+        for file, outcome in zip(files, checks, strict=True)
     ]
     if json and len(files) == 1:
         del rows[0]["file"]
     if json:
         print_json(json_object({"schema": 1} | (rows[0] if len(files) == 1 else {"rows": rows})))
     elif not quiet:
-        for file, found in zip(files, checks, strict=True):
-            _print_check(file, found)
-    return EXIT_CHANGED if any(found.differences for found in checks) else 0
+        for file, outcome in zip(files, checks, strict=True):
+            _print_check(file, outcome)
+    return EXIT_CHANGED if any(outcome.differences for outcome in checks) else 0
 
 
-def _print_check(file: Path, found: ReferenceCheck) -> None:
+def _print_check(file: Path, outcome: ReferenceCheck) -> None:
     from ppopt.formats.documents import label
 
-    same = "unchanged" if found.order_compared else "status, value and lower bound unchanged"
-    for words in found.differences or [same]:
-        print(f"{label(file)}: {words}")
-    for said in (*found.notes, *(f"not compared: {entry}" for entry in found.ignored_differences)):
-        print(f"note: {said}")
+    same = "unchanged" if outcome.order_compared else "status, value and lower bound unchanged"
+    for line in outcome.differences or [same]:
+        print(f"{label(file)}: {line}")
+    for text in (
+        *outcome.notes,
+        *(f"not compared: {entry}" for entry in outcome.ignored_differences),
+    ):
+        print(f"note: {text}")
 
 
 @command(
@@ -189,28 +192,28 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
         ExportFormat.TORCH_CSV: torch_csv.order_csv,
         ExportFormat.TORCH_COMMS: torch_comms.communication_csv,
-        ExportFormat.PERFETTO: lambda made: perfetto.chrome_trace(made, time_unit),
+        ExportFormat.PERFETTO: lambda schedule: perfetto.chrome_trace(schedule, time_unit),
         ExportFormat.JSON: schedule_json.dumps,
-        ExportFormat.MEGATRON_ARGUMENTS: lambda made: megatron_arguments(
-            made.pipeline, stated_group_size(made)
+        ExportFormat.MEGATRON_ARGUMENTS: lambda schedule: megatron_arguments(
+            schedule.pipeline, stated_group_size(schedule)
         ),
-        ExportFormat.TORCHTITAN: lambda made: torchtitan_keys(made.pipeline, order.name),
+        ExportFormat.TORCHTITAN: lambda schedule: torchtitan_keys(schedule.pipeline, order.name),
     }
 
     order = Path(output).with_suffix(".csv")
     check_place(Path(output))
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
-    made = valid_schedule(file)
-    texts = {Path(output): writers[to](made)}
-    loader, notes = describe_loader_order(made), list(_left_out(made, to))
+    exported = valid_schedule(file)
+    texts = {Path(output): writers[to](exported)}
+    loader, notes = describe_loader_order(exported), list(_left_out(exported, to))
     if to is ExportFormat.TORCHTITAN:
         if order == Path(output):
             raise InputError(f"output: {output}: the order goes there; end the name in .toml")
-        texts = {order: torch_csv.order_csv(made), **texts}
+        texts = {order: torch_csv.order_csv(exported), **texts}
         texts[Path(output)] += loader and f"# {loader}\n"
     if to not in (ExportFormat.JSON, ExportFormat.PERFETTO):
-        beside = file_beside(Path(output), made)
+        beside = file_beside(Path(output), exported)
         notes += [f"{loader}: {path}" for path in beside if loader]
         texts = {**beside, **texts}
     for path in texts:
@@ -298,13 +301,13 @@ def import_(settings: Settings, file: Path, source: ImportFormat) -> int:
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     if source is ImportFormat.TORCH_COMMS:
-        found = torch_comms.read_communication_order(file)
+        posted = torch_comms.read_communication_order(file)
         timed = within(
-            label(file), torch_comms.time_communication_order, found, settings.values, objective
+            label(file), torch_comms.time_communication_order, posted, settings.values, objective
         )
     else:
         order = torch_csv.read_order(file)
         timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
-    made = checked(timed, enforce_limit=False)
-    report = report_evaluation(made, monotonic() - began)
+    schedule = checked(timed, enforce_limit=False)
+    report = report_evaluation(schedule, monotonic() - began)
     return output.show_result(settings, report, of_evaluation)

@@ -45,14 +45,14 @@ class Settings:
         """
         from ppopt.formats.config import pipeline_of
 
-        given = {
+        changes = {
             setting.field for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
         } & self.values.keys()
-        if default is not None and given <= CHANGEABLE:
-            return replace(default, **{field: self.values[field] for field in given})
-        if default is not None and not given & {"stages", "model"}:
+        if default is not None and changes <= CHANGEABLE:
+            return replace(default, **{field: self.values[field] for field in changes})
+        if default is not None and not changes & {"stages", "model"}:
             raise InputError(
-                f"{min(given - CHANGEABLE)}: of the pipeline of the hint only the memory limit, "
+                f"{min(changes - CHANGEABLE)}: of the pipeline of the hint only the memory limit, "
                 "partition, recompute and offload can change; leave it out, or describe the whole "
                 "pipeline (--config)"
             )
@@ -78,8 +78,8 @@ class Settings:
         """The settings with the placement of a flag."""
         from ppopt.formats.config import canonical
 
-        given = canonical({"placement": _value(NAMED["placement"], placement)})
-        return replace(self, values=self.values | given)
+        placed = canonical({"placement": _value(NAMED["placement"], placement)})
+        return replace(self, values=self.values | placed)
 
     @property
     def seconds(self) -> float:
@@ -90,8 +90,8 @@ class Settings:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a setting of the run, or the default if it is not given."""
-        found = self.values.get(name)
-        return default if found is None else found
+        value = self.values.get(name)
+        return default if value is None else value
 
 
 def note_equal_chunks(pipeline: Pipeline) -> None:
@@ -105,9 +105,9 @@ def note_equal_chunks(pipeline: Pipeline) -> None:
 
 def _note_unknown_rates(pipeline: Pipeline) -> None:
     """Print a note if throughput is asked for and the unit of time is missing."""
-    given = [setting.name for setting in COUNTS if getattr(pipeline, setting.field) is not None]
-    if given and pipeline.time_unit is None:
-        note(f"note: {given[0]}: no throughput without the unit of the times; give time_unit")
+    names = [setting.name for setting in COUNTS if getattr(pipeline, setting.field) is not None]
+    if names and pipeline.time_unit is None:
+        note(f"note: {names[0]}: no throughput without the unit of the times; give time_unit")
 
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
@@ -117,10 +117,10 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
     slow = []
     for stage, times in enumerate(pipeline.overlap or ()):
         matrix = isinstance(times, tuple)
-        for other, time in enumerate(times) if matrix else [(stage, times)]:
-            apart = pipeline.forward[stage] + pipeline.backward[other]
+        for other_stage, time in enumerate(times) if matrix else [(stage, times)]:
+            apart = pipeline.forward[stage] + pipeline.backward[other_stage]
             if time > apart:
-                place = f"stage {stage}" + f" with stage {other}" * matrix
+                place = f"stage {stage}" + f" with stage {other_stage}" * matrix
                 slow.append(f"{place}: {plain(time)} is above F + BW = {plain(apart)}")
     if slow:
         more = f", as in {len(slow) - 1} more" if len(slow) > 1 else ""
@@ -134,7 +134,7 @@ def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parame
     """Make the option of a setting; `meaning`: what it means to the command, if that differs."""
     kind: Any = {Shape.FLAG: bool, Shape.FILES: list[str] | None}.get(setting.shape, str | None)
     meaning = meaning or setting.described
-    shown = option(
+    flag_option = option(
         setting.placeholder or setting.shape.value,
         f"{meaning[0].upper()}{meaning[1:]}.",
         setting.heading,
@@ -142,7 +142,7 @@ def _parameter(setting: Setting, *, hidden: bool, meaning: str | None) -> Parame
         hidden=hidden,
         autocompletion=one_of(setting.choices) if setting.choices else None,
     )
-    return optional(setting.field, Annotated[kind, shown], False if kind is bool else None)
+    return optional(setting.field, Annotated[kind, flag_option], False if kind is bool else None)
 
 
 _FLAGS = tuple(setting for setting in SETTINGS if setting.has_flag)
@@ -179,8 +179,8 @@ def _with_settings(
     ]
 
     def run(context: typer.Context, **values: Any) -> int:
-        given = {item.name: values.pop(item.name) for item in shared}
-        return function(settings=_settings(**given, began=context.obj), **values)
+        shared_values = {item.name: values.pop(item.name) for item in shared}
+        return function(settings=_settings(**shared_values, began=context.obj), **values)
 
     context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
     return with_parameters(run, [context, *own.values(), *shared])
@@ -200,15 +200,15 @@ def _settings(
     from ppopt.formats.config import canonical, merged, read_config
     from ppopt.formats.models import read_settings
 
-    given = {setting.name: _value(setting, flags.get(setting.field)) for setting in _FLAGS}
+    flag_values = {setting.name: _value(setting, flags.get(setting.field)) for setting in _FLAGS}
     values: dict[str, Any] = {} if model is None else read_settings(model)
-    for layer in ({} if config is None else read_config(config), canonical(given)):
+    for layer in ({} if config is None else read_config(config), canonical(flag_values)):
         values = merged(values, layer)
     return Settings(values, writable(values.get("output") or []), json, quiet, began)
 
 
-def _value(setting: Setting, given: Any) -> Any:
+def _value(setting: Setting, raw_value: Any) -> Any:
     """Turn what a flag holds into what a file would hold; None if it is not given."""
-    if not given and not isinstance(given, str):
+    if not raw_value and not isinstance(raw_value, str):
         return None
-    return typed_value(setting, given) if isinstance(given, str) else given
+    return typed_value(setting, raw_value) if isinstance(raw_value, str) else raw_value

@@ -46,10 +46,10 @@ def buffer_output() -> None:
     An unbuffered stream loses, without an error, what is left of a text when a signal arrives
     while a full pipe is written to.
     """
-    given = sys.stdout
-    if isinstance(getattr(given, "buffer", None), io.RawIOBase):
+    stdout = sys.stdout
+    if isinstance(getattr(stdout, "buffer", None), io.RawIOBase):
         sys.stdout = open(  # noqa: SIM115  for as long as the process lives
-            given.fileno(), "w", encoding=given.encoding, errors=given.errors, closefd=False
+            stdout.fileno(), "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False
         )
 
 

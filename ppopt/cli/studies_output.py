@@ -25,46 +25,46 @@ from ppopt.studies.sweep import Study
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
 
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Rows of a table on the terminal; files hold all."""
-MOST_OPEN = 20
+MAX_OPEN = 20
 """Rows that were not done that are named on the terminal."""
 _SCHEMA = 1
 Object = dict[str, Any]
 """An object of JSON."""
 
 
-def show_study(targets: Sequence[Target], found: Study, *, as_json: bool, quiet: bool) -> int:
+def show_study(targets: Sequence[Target], study: Study, *, as_json: bool, quiet: bool) -> int:
     """Show the rows of a sweep; return the exit code of the files."""
 
     def page() -> str:
-        with Storage(found.storage, readonly=True) as storage:
-            return _page(found.name, found.rows, found.open, storage)
+        with Storage(study.storage, readonly=True) as storage:
+            return _page(study.name, study.rows, study.open, storage)
 
-    shown = of_study(found)
-    code = _write(targets, shown, page)
+    document = of_study(study)
+    code = _write(targets, document, page)
     if as_json:
-        output.print_json(shown)
+        output.print_json(document)
     elif not quiet:
-        _print(found)
-    for reason in sorted(set(found.damaged)):
-        note(f"note: {found.damaged.count(reason)} made again: {reason}")
-    if found.not_stored is not None:
-        note(f"error: {found.not_stored}")
+        _print(study)
+    for reason in sorted(set(study.damaged)):
+        note(f"note: {study.damaged.count(reason)} made again: {reason}")
+    if study.not_stored is not None:
+        note(f"error: {study.not_stored}")
     return code
 
 
-def of_study(found: Study) -> Object:
+def of_study(study: Study) -> Object:
     """Object of `ppopt sweep`."""
     return {
         "schema": _SCHEMA,
-        "study": found.name,
-        "storage": found.storage,
-        "done": found.done,
-        "cached": found.cached,
-        "failed": found.failed,
-        "open": found.open,
-        "rows": [_of_row(row) | {"cached": row.cached} for row in found.rows],
+        "study": study.name,
+        "storage": study.storage,
+        "done": study.done,
+        "cached": study.cached,
+        "failed": study.failed,
+        "open": study.open,
+        "rows": [_of_row(row) | {"cached": row.cached} for row in study.rows],
     }
 
 
@@ -74,14 +74,14 @@ def _of_row(row: SweepRow) -> Object:
     }  # fmt: skip
 
 
-def _print(found: Study) -> None:
-    output.print_table(table.sweep_table(found.rows[:MOST_SHOWN]))
-    if len(found.rows) > MOST_SHOWN:
-        print(f"{len(found.rows) - MOST_SHOWN} more rows; -o FILE.csv writes all")
-    left = f", {found.open} open: the same command continues" if found.open else ""
+def _print(study: Study) -> None:
+    output.print_table(table.sweep_table(study.rows[:MAX_SHOWN]))
+    if len(study.rows) > MAX_SHOWN:
+        print(f"{len(study.rows) - MAX_SHOWN} more rows; -o FILE.csv writes all")
+    left = f", {study.open} open: the same command continues" if study.open else ""
     print(
-        f"{found.done} of {len(found.rows)} rows done, {found.cached} of them from the storage; "
-        f"{found.failed} failed{left}\nstudy {found.name} in {found.storage}"
+        f"{study.done} of {len(study.rows)} rows done, {study.cached} of them from the storage; "
+        f"{study.failed} failed{left}\nstudy {study.name} in {study.storage}"
     )
 
 
@@ -91,16 +91,16 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
     if as_json:
         names = ("study", "base", "created", "done", "failed", "command", "open")
         rows = [dict(zip(names, study, strict=True)) for study in studies]
-        found = {"schema": _SCHEMA, "storage": storage.url, "results": storage.results()}
-        output.print_json(found | {"studies": rows})
+        document = {"schema": _SCHEMA, "storage": storage.url, "results": storage.results()}
+        output.print_json(document | {"studies": rows})
     elif not quiet:
-        shown = Table(box=None, show_header=True, header_style="bold")
+        table = Table(box=None, show_header=True, header_style="bold")
         for name in ("study", "done", "failed", "open", "created"):
-            shown.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold")
         for study in studies:
             counts = map(str, (study.complete, study.failed, study.open))
-            shown.add_row(study.name, *counts, study.created)
-        output.print_table(shown)
+            table.add_row(study.name, *counts, study.created)
+        output.print_table(table)
         print(f"{storage.results()} results in {storage.path.absolute()}")
         for study in filter(lambda study: study.open, studies):
             print(f"to continue {study.name}: {_continue(study)}")
@@ -116,20 +116,20 @@ def show_trials(
     failed = sum(row.failed is not None for row in rows)
     left = storage.open_rows(name)
     counts = {"done": len(rows) - failed, "failed": failed, "open": len(left)}
-    shown = {
+    document = {
         "schema": _SCHEMA, "study": name, "storage": storage.url, **counts,
         "rows": list(map(_of_row, rows)), "open_rows": left,
     }  # fmt: skip
-    code = _write(targets, shown, lambda: _page(name, rows, len(left), storage))
+    code = _write(targets, document, lambda: _page(name, rows, len(left), storage))
     if as_json:
-        output.print_json(shown)
+        output.print_json(document)
     elif not quiet:
-        output.print_table(table.sweep_table(rows[:MOST_SHOWN]))
+        output.print_table(table.sweep_table(rows[:MAX_SHOWN]))
         print(f"{counts['done']} rows done, {failed} failed, {len(left)} open")
-        for overrides in left[:MOST_OPEN]:
+        for overrides in left[:MAX_OPEN]:
             print("open: " + " ".join(f"{key}={value}" for key, value in overrides.items()))
-        if len(left) > MOST_OPEN:
-            print(f"{len(left) - MOST_OPEN} more are open; --json has them")
+        if len(left) > MAX_OPEN:
+            print(f"{len(left) - MAX_OPEN} more are open; --json has them")
         if left:
             (study,) = (known for known in storage.studies() if known.name == name)
             print(f"to continue: {_continue(study)}")
@@ -167,13 +167,13 @@ def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) 
     return page
 
 
-def _write(targets: Sequence[Target], shown: Object, page: Callable[[], str]) -> int:
+def _write(targets: Sequence[Target], document: Object, page: Callable[[], str]) -> int:
     def content(target: Target) -> str:
         if target.is_page:
             return page()
         if target.is_order:
-            return csv_of(shown["rows"])
-        return json.dumps(shown, allow_nan=False) + "\n"
+            return csv_of(document["rows"])
+        return json.dumps(document, allow_nan=False) + "\n"
 
     pages = [target.as_page() if target.is_picture else target for target in targets]
     return output.write_each((target, partial(content, target)) for target in pages)

@@ -67,17 +67,17 @@ def sweep(
     with ExitStack() as stack:
         engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries))
         interrupts.only_record()
-        line = stack.enter_context(progress.shown(quiet=settings.quiet))
-        found = sweeps.run(
+        line = stack.enter_context(progress.live_line(quiet=settings.quiet))
+        study = sweeps.run(
             grid, engine, storage=storage, study_name=study_name, progress=line.update,
             command=shlex.join(("ppopt", *sys.argv[1:])),
         )  # fmt: skip
     code = studies_output.show_study(
-        settings.output, found, as_json=settings.json, quiet=settings.quiet
+        settings.output, study, as_json=settings.json, quiet=settings.quiet
     )
-    if found.failed or found.not_stored:
+    if study.failed or study.not_stored:
         return EXIT_INCOMPLETE
-    return code or (EXIT_UNKNOWN if found.interrupted and not found.done else 0)
+    return code or (EXIT_UNKNOWN if study.interrupted and not study.done else 0)
 
 
 def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
@@ -85,8 +85,8 @@ def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
     from ppopt.studies.overrides import parse
     from ppopt.studies.sweep_grid import Base, grid_of
 
-    found = _SHARD.fullmatch(shard)
-    if found is None:
+    match = _SHARD.fullmatch(shard)
+    if match is None:
         raise InputError(f"shard: {shard!r} is not I/N, as in 1/8")
     axes = {}
     for override in map(parse, values):
@@ -94,11 +94,11 @@ def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
             raise same_setting(override.key, override.key)
         axes[override.key] = override.values
     base = {key: value for key, value in settings.values.items() if key != "output"}
-    return grid_of(Base(base), axes, (int(found[1]), int(found[2])))
+    return grid_of(Base(base), axes, (int(match[1]), int(match[2])))
 
 
 @command(
-    words=argument(
+    arguments=argument(
         "[show NAME | merge URL...]",
         "Show the rows of a study, or copy the results of other storages into this one.",
     ),
@@ -106,7 +106,7 @@ def _grid(settings: Settings, values: list[str], shard: str) -> Grid:
     storage=ENGINE_OPTIONS["storage"],
 )
 def studies(
-    words: list[str] | None = None,
+    arguments: list[str] | None = None,
     *,
     storage: str = STORAGE,
     output: list[str] | None = None,
@@ -123,7 +123,7 @@ def studies(
     from ppopt.studies.storage import Storage
 
     targets = writable(output or [])
-    action, *rest = words or ["list"]
+    action, *rest = arguments or ["list"]
     if targets and action != "show":
         raise InputError("output: name the study whose rows are to be written: show NAME")
     match action, rest:
@@ -143,13 +143,13 @@ def studies(
             )
 
 
-def _merge(url: str, others: list[str], *, as_json: bool, quiet: bool) -> int:
+def _merge(url: str, sources: list[str], *, as_json: bool, quiet: bool) -> int:
     """Take over storages, all of which can be read, into one that is made if there is none."""
     from ppopt.cli import studies_output
     from ppopt.studies.storage import Storage, named_by
 
     with ExitStack() as stack:
-        named = [path for other in others for path in named_by(other)]
+        named = [path for source in sources for path in named_by(source)]
         taken = [stack.enter_context(Storage(path, readonly=True)) for path in named]
         opened = stack.enter_context(Storage(url))
         for storage in taken:

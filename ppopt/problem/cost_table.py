@@ -460,4 +460,4 @@ if TYPE_CHECKING:
 else:
 
     class CostFields:
-        """A class with a field per cost, which `ppopt.problem.settings.with_fields` adds."""
+        """A class with a field per cost, which `ppopt.problem.setting_fields.with_fields` adds."""

@@ -39,7 +39,7 @@ IDLE_LOOKS = {
     Cause.COLLECTIVE: IdleLook("rgba(0, 158, 115, 0.28)", "|"),
     Cause.HOST: IdleLook("rgba(136, 34, 85, 0.28)", "+"),
 }
-MOST_OF_IT = 0.6
+MIN_DOMINANT_SHARE = 0.6
 """Share of a spot that one kind must fill for the spot to have its colour."""
 SEVERAL = "#62739b"
 """A spot that several kinds share."""

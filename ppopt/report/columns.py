@@ -29,7 +29,7 @@ _ROUNDING: Mapping[str, str] = {
 OVER = " over"
 """Stands behind memory that is above a limit."""
 Row = TypeVar("Row")
-Other = TypeVar("Other")
+Source = TypeVar("Source")
 
 
 class Html(str):
@@ -48,7 +48,7 @@ class Column(Generic[Row]):
     """Whether it is aligned to the left."""
     no_wrap: bool = False
 
-    def of(self, read: Callable[[Other], Row]) -> Column[Other]:
+    def of(self, read: Callable[[Source], Row]) -> Column[Source]:
         """The same column of rows from which `read` gets those of this one."""
         return Column(self.head, lambda row: self.cell(read(row)), self.left, self.no_wrap)
 

@@ -33,8 +33,8 @@ class ComparisonReport(NamedTuple):
 
 def report_comparison(comparison: Comparison) -> ComparisonReport:
     """Figures of all rows of a comparison and of its searches."""
-    hands = [row.schedule for row in comparison.baselines]
-    reports = {id(row): _row(row, comparison, hands) for row in comparison.rows}
+    schedules = [row.schedule for row in comparison.baselines]
+    reports = {id(row): _row(row, comparison, schedules) for row in comparison.rows}
     steadiest, fragile = comparison.steadiest, comparison.fragile
     return ComparisonReport(
         rows=list(reports.values()),
@@ -46,7 +46,9 @@ def report_comparison(comparison: Comparison) -> ComparisonReport:
     )
 
 
-def _row(row: ComparisonRow, comparison: Comparison, hands: Sequence[Schedule]) -> ScheduleReport:
+def _row(
+    row: ComparisonRow, comparison: Comparison, schedules: Sequence[Schedule]
+) -> ScheduleReport:
     search = comparison.search(row)
     compared: dict[str, Any] = {
         "fits_limit": row.fits_limit,
@@ -57,5 +59,5 @@ def _row(row: ComparisonRow, comparison: Comparison, hands: Sequence[Schedule]) 
     }
     if search is None:
         return report_evaluation(row.schedule, row.seconds, jitter=row.jitter, **compared)
-    hand = best(hands, search)
-    return report_result(search, hand, strategy=SEARCHED, jitter=row.jitter, **compared)
+    baseline = best(schedules, search)
+    return report_result(search, baseline, strategy=SEARCHED, jitter=row.jitter, **compared)

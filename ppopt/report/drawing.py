@@ -25,7 +25,7 @@ from ppopt.schedule.schedule import Schedule
 
 BAR = 0.84
 """Height of a bar as a share of its line."""
-MOST_SHADES = 4
+MAX_SHADES = 4
 """A legend names at most this many parts; of more, it names the first and the last."""
 _LOWEST_ROW = 4
 _LABEL_HEIGHT = 11
@@ -169,8 +169,8 @@ def drawing(schedule: Schedule, *charts: ChartKind) -> Drawing:
     ordered = [rows[np.lexsort((table.start[rows], lines[rows]))] for rows in chosen]
     rows = np.concatenate([ordered[at] for at in place])
     chart = np.repeat(np.arange(len(place)), [len(chosen[at]) for at in place])
-    shown = tuple(charts[at] for at in place)
-    return Drawing(schedule, shown, table.where(rows), chart, lines[rows], rows)
+    visible = tuple(charts[at] for at in place)
+    return Drawing(schedule, visible, table.where(rows), chart, lines[rows], rows)
 
 
 def _lines_of_operations(table: Operations) -> Ints:
@@ -183,7 +183,7 @@ def _lines_of_operations(table: Operations) -> Ints:
 def described(schedule: Schedule, chart: ChartKind) -> str:
     """What the resources of a chart run, in words; empty: nothing."""
     table = schedule.operations
-    return " and ".join(words for kind, words in chart.resources.items() if table.on(kind).any())
+    return " and ".join(text for kind, text in chart.resources.items() if table.on(kind).any())
 
 
 def _lines(schedule: Schedule, chart: ChartKind) -> list[Line]:
@@ -201,7 +201,7 @@ def _lines(schedule: Schedule, chart: ChartKind) -> list[Line]:
 
 def drawn_kinds(schedules: Iterable[Schedule]) -> list[Kind]:
     """The kinds of compute, and all others that occur; their places are codes on pages."""
-    present = {int(code) for one in schedules for code in np.unique(one.operations.kind)}
+    present = {int(code) for schedule in schedules for code in np.unique(schedule.operations.kind)}
     return [record.kind for code, record in enumerate(RECORDS) if code in {*OpKind} | present]
 
 
@@ -236,8 +236,8 @@ def describe_shades(names: Sequence[str]) -> str:
     names = [name for name in names if name]
     if len(names) < 2:
         return ""
-    shown = names if len(names) <= MOST_SHADES else (names[0], "…", names[-1])
-    return f"dark to light: {', '.join(shown)}"
+    listed = names if len(names) <= MAX_SHADES else (names[0], "…", names[-1])
+    return f"dark to light: {', '.join(listed)}"
 
 
 def row_height(devices: int, highest: float, total: float) -> float:

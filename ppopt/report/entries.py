@@ -14,7 +14,7 @@ from ppopt.formats.figures import known
 from ppopt.problem.kinds import Kind, ResourceKind
 from ppopt.problem.objective import Objective
 from ppopt.report.drawing import drawn_kinds
-from ppopt.report.labels import CAUSE_WORDS, clean, title
+from ppopt.report.labels import CAUSE_TEXTS, clean, title
 from ppopt.report.numbers import measured, percent, spread
 from ppopt.report.schedule_report import ScheduleReport, report_schedule
 from ppopt.schedule.idle import Cause, idle, totals
@@ -22,7 +22,7 @@ from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.measured_steps import MEASURED
 
-_MOST_CAUSES = 3
+_MAX_CAUSES = 3
 """At most this many causes of idle time are named, the largest ones."""
 
 
@@ -115,15 +115,15 @@ def _entry(schedule: Schedule, report: ScheduleReport, best: float) -> PageSched
 
 def _note(report: ScheduleReport, use: TimeUse, above: str) -> str:
     time, memory = report.time_unit, report.memory_unit
-    words = f"makespan {measured(report.makespan, time)}"
+    text = f"makespan {measured(report.makespan, time)}"
     if report.objective != Objective.MAKESPAN.value:
-        words += f", device span {measured(report.value, time)}"
+        text += f", device span {measured(report.value, time)}"
     if report.mem_limit is not None:
         place = "within" if report.fits_limit else "over the limit of"
-        words += f" {place} memory {spread(report.mem_limit, memory)}"
+        text += f" {place} memory {spread(report.mem_limit, memory)}"
     if above:
-        words += f", {above} more than the best"
-    return f"{words}; {_describe_idle(use)}"
+        text += f", {above} more than the best"
+    return f"{text}; {_describe_idle(use)}"
 
 
 def _describe_idle(use: TimeUse) -> str:
@@ -131,7 +131,7 @@ def _describe_idle(use: TimeUse) -> str:
     if not use.idle:
         return "never idle"
     causes = sorted(filter(use.causes.get, Cause), key=lambda cause: -use.causes[cause])
-    named = [f"{percent(use.causes[cause])} {CAUSE_WORDS[cause]}" for cause in causes]
-    if len(named) > _MOST_CAUSES:
-        named[_MOST_CAUSES:] = ["\N{HORIZONTAL ELLIPSIS}"]
+    named = [f"{percent(use.causes[cause])} {CAUSE_TEXTS[cause]}" for cause in causes]
+    if len(named) > _MAX_CAUSES:
+        named[_MAX_CAUSES:] = ["\N{HORIZONTAL ELLIPSIS}"]
     return f"idle {percent(use.idle)}: {', '.join(named)}"

@@ -27,7 +27,7 @@ from ppopt.report.drawing import (
     part_names,
     row_height,
 )
-from ppopt.report.labels import CAUSE_WORDS
+from ppopt.report.labels import CAUSE_TEXTS
 from ppopt.report.notebook_figure import NotebookFigure
 from ppopt.report.numbers import headed, measured, number, percent
 from ppopt.schedule.idle import Cause, idle
@@ -36,7 +36,7 @@ from ppopt.schedule.schedule import Schedule
 
 Numbers = npt.NDArray[Any]
 
-MOST_LABELS = 4000
+MAX_LABELS = 4000
 """Most operations for which bars carry their microbatch and an outline, and memory has hover
 text: each bar takes time to draw."""
 _HIGHEST_ROW, _ROWS = 36, 720
@@ -95,18 +95,18 @@ def _suffixes(pipeline: Pipeline) -> dict[str, str]:
 
 def _idle_bars(schedule: Schedule) -> go.Bar:
     """Idle intervals as bars in the colour of their cause."""
-    found, per_unit = idle(schedule), schedule.pipeline.ticks.per_unit
-    start, end = _in_units(found.start, per_unit), _in_units(found.end, per_unit)
-    length = _in_units(found.end - found.start, per_unit)
-    causes = [Cause(cause) for cause in found.cause.tolist()]
+    gaps, per_unit = idle(schedule), schedule.pipeline.ticks.per_unit
+    start, end = _in_units(gaps.start, per_unit), _in_units(gaps.end, per_unit)
+    length = _in_units(gaps.end - gaps.start, per_unit)
+    causes = [Cause(cause) for cause in gaps.cause.tolist()]
     return go.Bar(
         name="idle",
         orientation="h",
         base=start,
         x=length,
-        y=found.device,
+        y=gaps.device,
         width=BAR,
-        text=[CAUSE_WORDS[cause] for cause in causes],
+        text=[CAUSE_TEXTS[cause] for cause in causes],
         textposition="none",
         customdata=np.column_stack([start, end, length]),
         hovertemplate=_HOVER_IDLE.format(**_suffixes(schedule.pipeline)),
@@ -122,15 +122,15 @@ def _operation_bars(drawn: Drawing) -> list[go.Bar]:
     names, figures = part_names(drawn.schedule.pipeline), _figures(drawn)
     traces = []
     for series in drawn.series:
-        shown, half = figures[series.rows], drawn.half[series.rows]
+        operations, half = figures[series.rows], drawn.half[series.rows]
         look = _look(drawn, series, grouped=len(names) > 2)
         bars = go.Bar(
             orientation="h",
-            base=shown[:, 2],
-            x=shown[:, 4],
+            base=operations[:, 2],
+            x=operations[:, 4],
             y=drawn.line[series.rows],
             width=BAR,
-            customdata=shown,
+            customdata=operations,
             insidetextanchor="middle",
             textangle=0,
             **look,
@@ -145,9 +145,9 @@ def _operation_bars(drawn: Drawing) -> list[go.Bar]:
 def _look(drawn: Drawing, series: Series, *, grouped: bool) -> dict[str, Any]:
     """Name, colour and texts of a trace; `grouped`: all parts of a kind share a legend entry."""
     record, name = series.record, series.name
-    labelled = len(drawn.bars) <= MOST_LABELS
+    labelled = len(drawn.bars) <= MAX_LABELS
     place = 0 if record.per is Per.STAGE else 1
-    shown = labelled and record.per is not Per.DEVICE
+    has_text = labelled and record.per is not Per.DEVICE
     return {
         "name": f"{record.name} {record.label if grouped or not name else name}",
         "legendgroup": record.name if grouped else None,
@@ -157,8 +157,8 @@ def _look(drawn: Drawing, series: Series, *, grouped: bool) -> dict[str, Any]:
             "color": series.colour,
             "line": {"width": 0.6 if labelled else 0, "color": "#ffffff"},
         },
-        "texttemplate": f"%{{customdata[{place}]}}" if shown else None,
-        "textposition": "inside" if shown else "none",
+        "texttemplate": f"%{{customdata[{place}]}}" if has_text else None,
+        "textposition": "inside" if has_text else "none",
         "insidetextfont": {"color": colours.ink(series.colour)},
     }
 
@@ -167,7 +167,7 @@ def _hover(record: KindRecord, part: str, units: Mapping[str, str]) -> str:
     """The hover text of the operations of a kind and part, as a template of plotly's."""
     stage = "" if record.per is Per.DEVICE else "%{customdata[0]}"
     microbatch = "%{customdata[1]}" if record.per is Per.MICROBATCH else ""
-    held = record.resource is ResourceKind.COMPUTE and bool(microbatch)
+    has_memory = record.resource is ResourceKind.COMPUTE and bool(microbatch)
     place = [
         stage and f"stage {stage}",
         part,
@@ -178,7 +178,7 @@ def _hover(record: KindRecord, part: str, units: Mapping[str, str]) -> str:
         [
             f"<b>{stage}{record.name}{microbatch}</b>  {record.label}<br>",
             " · ".join(filter(None, place)) + "<br>",
-            (_HOVER_TIMES + _HOVER_HELD * held).format(**units),
+            (_HOVER_TIMES + _HOVER_HELD * has_memory).format(**units),
             "<extra></extra>",
         ]
     )
@@ -228,18 +228,20 @@ def _memory_traces(schedule: Schedule) -> list[go.Scatter | go.Bar]:
     All rows have one scale: the largest level or limit is as high as a bar.
     """
     ticks, last = schedule.pipeline.ticks, schedule.metrics.makespan_ticks
-    found = [_Profile.of(schedule, device) for device in range(schedule.pipeline.num_devices)]
-    top = max(*(int(profile.level.max(initial=0)) for profile in found), *(ticks.limits or ()), 1)
+    profiles = [_Profile.of(schedule, device) for device in range(schedule.pipeline.num_devices)]
+    top = max(
+        *(int(profile.level.max(initial=0)) for profile in profiles), *(ticks.limits or ()), 1
+    )
     style = {"fillcolor": colours.MEMORY, "line": {"color": colours.MEMORY_LINE, "width": 1.2}}
-    traces = [_areas("memory", found, ticks.per_unit, top, style)]
+    traces = [_areas("memory", profiles, ticks.per_unit, top, style)]
     if any(ticks.static):
         static = [_Profile(np.array([0, last]), np.array([level])) for level in ticks.static]
         style = {"fillcolor": colours.STATIC, "line": {"width": 0}}
         traces.append(_areas("static memory", static, ticks.per_unit, top, style))
     if ticks.limits is not None:
         traces.append(_limits(np.array(ticks.limits) / top, last / ticks.per_unit))
-    if len(schedule) <= MOST_LABELS:
-        traces.append(_memory_hover(schedule, found))
+    if len(schedule) <= MAX_LABELS:
+        traces.append(_memory_hover(schedule, profiles))
     return traces
 
 
@@ -305,15 +307,15 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
 
 
 def _layout(drawn: Drawing) -> dict[str, Any]:
-    schedule, found = drawn.schedule, drawn.schedule.metrics
+    schedule, metrics = drawn.schedule, drawn.schedule.metrics
     devices, queues = len(drawn.lines[0]), sum(map(len, drawn.lines[1:]))
-    makespan = float(found.makespan)
+    makespan = float(metrics.makespan)
     height = row_height(devices + queues, _HIGHEST_ROW, _ROWS)
     inner = (2 * devices + queues) * height + _BETWEEN
     split = devices * height / inner
     top = 1 - (devices + queues) * height / inner
     step = label_step(height)
-    notes = _notes(schedule, found, step)
+    notes = _notes(schedule, metrics, step)
     return {
         "template": None,
         "height": round(inner + _TOP + _BOTTOM),
@@ -394,15 +396,15 @@ def _queue_ticks(charts: Sequence[Sequence[Line]], step: int) -> dict[str, Any]:
     }
 
 
-def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]]:
+def _notes(schedule: Schedule, metrics: Metrics, step: int) -> list[dict[str, Any]]:
     """Share of idle time beside the rows of operations, peak beside the rows of memory."""
     ticks = schedule.pipeline.ticks
     peaks = headed("peak memory", schedule.pipeline.memory_unit)
     notes = [_note(_GANTT, -0.5, "idle", 10), _note(_MEMORY, -0.5, peaks, 10)]
-    for device, busy in list(enumerate(found.busy_ticks))[::step]:
-        idle_share = 1 - busy / found.makespan_ticks if found.makespan_ticks else 0
+    for device, busy in list(enumerate(metrics.busy_ticks))[::step]:
+        idle_share = 1 - busy / metrics.makespan_ticks if metrics.makespan_ticks else 0
         notes.append(_note(_GANTT, device, percent(idle_share)))
-        peak = number(found.peak_memory[device])
+        peak = number(metrics.peak_memory[device])
         if ticks.limits is not None:
             peak += f" of {number(ticks.memory(ticks.limits[device]))}"
         notes.append(_note(_MEMORY, device, peak))
@@ -411,8 +413,8 @@ def _notes(schedule: Schedule, found: Metrics, step: int) -> list[dict[str, Any]
 
 def _end_note(makespan: float, devices: int, unit: str | None) -> dict[str, Any]:
     place = {"xref": "x", "x": makespan, "xanchor": "right", "xshift": 0}
-    words = f"makespan <b>{measured(makespan, unit)}</b>"
-    return _note(_GANTT, devices - 0.5, words, -10) | place
+    text = f"makespan <b>{measured(makespan, unit)}</b>"
+    return _note(_GANTT, devices - 0.5, text, -10) | place
 
 
 def _note(axis: str, y: float, text: str, lift: int = 0) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.columns import Column, Html, html_table, marked
 from ppopt.report.frontier_report import FrontierReport, at_most, describe_frontier
-from ppopt.report.html import MOST_OPERATIONS, page
+from ppopt.report.html import MAX_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import headed, measured, number, percent
 from ppopt.report.objects import of_frontier
@@ -25,37 +25,37 @@ from ppopt.report.sections import paragraphs
 _HEIGHT = 460
 _NAMED = 3
 """Strategies of one memory and value that are named there, of many; hover and table name all."""
-_WORST_SHOWN = 3
+_MAX_VALUE_RATIO = 3
 """The chart opens with values up to this times the best; a double click shows the others too."""
-_MOST_SHOWN = 2.2
+_MAX_MEMORY_RATIO = 2.2
 """It opens with memory up to this times the last limit at which the value changes."""
 Rows = Sequence[ScheduleReport]
 
 
-def frontier_page(found: FrontierReport) -> str:
+def frontier_page(report: FrontierReport) -> str:
     """One HTML page with the curve, its figures, and the schedules of its points.
 
     The element `frontier` holds the object of `ppopt frontier --json`, without the schedules: their
     sections are `schedule-1` and so on, named by `section` of each point. Identical input gives an
-    identical page, but for `solve_seconds`, which is left out. Of more than `MOST_OPERATIONS`
+    identical page, but for `solve_seconds`, which is left out. Of more than `MAX_OPERATIONS`
     operations, the page shows the schedules of the first and the last point.
     """
-    shown = [point for point in found.points if point.schedule is not None]
-    if sum(len(known(point.schedule)) for point in shown) > MOST_OPERATIONS:
-        shown = [shown[0], *shown[1:][-1:]]
-    sections = {known(point.limit): index for index, point in enumerate(shown, start=1)}
+    drawn = [point for point in report.points if point.schedule is not None]
+    if sum(len(known(point.schedule)) for point in drawn) > MAX_OPERATIONS:
+        drawn = [drawn[0], *drawn[1:][-1:]]
+    sections = {known(point.limit): index for index, point in enumerate(drawn, start=1)}
     opening = (
         '<section class="frontier">\n'
-        f"{_sentences(found)}\n"
+        f"{_sentences(report)}\n"
         '<div id="curve" role="group" aria-label="Memory against time"></div>\n'
-        f"{data_element('curve-data', _curve(found, sections))}\n"
-        f"{_table(found, sections)}\n"
-        f"{data_element('frontier', _data(found, sections))}\n</section>"
+        f"{data_element('curve-data', _curve(report, sections))}\n"
+        f"{_table(report, sections)}\n"
+        f"{data_element('frontier', _data(report, sections))}\n</section>"
     )
-    limits = [point.limit for point in found.points]
-    knee = limits.index(_knee(found.points).limit)
-    first = min(range(len(shown)), key=lambda at: abs(limits.index(shown[at].limit) - knee))
-    schedules = [known(point.schedule) for point in shown]
+    limits = [point.limit for point in report.points]
+    knee = limits.index(_knee(report.points).limit)
+    first = min(range(len(drawn)), key=lambda at: abs(limits.index(drawn[at].limit) - knee))
+    schedules = [known(point.schedule) for point in drawn]
     return page(schedules, what="Memory against time", opening=opening, first=first)
 
 
@@ -72,13 +72,13 @@ def _knee(points: Rows) -> ScheduleReport:
 
 def _in_sight(points: Rows) -> Rows:
     """The points that the chart opens with."""
-    most = _WORST_SHOWN * known(points[-1].value)
-    return points[next(i for i, point in enumerate(points) if known(point.value) <= most) :]
+    highest = _MAX_VALUE_RATIO * known(points[-1].value)
+    return points[next(i for i, point in enumerate(points) if known(point.value) <= highest) :]
 
 
-def _data(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
+def _data(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
     """The data of a frontier without schedules and without what differs from run to run."""
-    data = of_frontier(found)
+    data = of_frontier(report)
     for row in (data, *data["points"], *data["strategies"]):
         row.pop("schedule", None)
         row.pop("solve_seconds")
@@ -87,21 +87,21 @@ def _data(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any
     return data
 
 
-def _sentences(found: FrontierReport) -> str:
-    words = {
+def _sentences(report: FrontierReport) -> str:
+    texts = {
         "optimal": "Every limit at which the optimum changes, each optimum proved",
         "feasible": "The best schedules found, not proved where the line of the bound lies below",
     }
-    status = words[found.frontier.status]
-    lines = [f"{status}; click a point for its schedule", *describe_frontier(found)]
+    status = texts[report.frontier.status]
+    lines = [f"{status}; click a point for its schedule", *describe_frontier(report)]
     return paragraphs(lines)
 
 
-def _curve(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
+def _curve(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
     """What the script draws: `Curve` in `script/types.d.ts`. The points are drawn last, on top."""
-    points, hands = found.points, found.hands
-    bounds = [(plain(limit), plain(bound)) for limit, bound in found.frontier.bounds]
-    first, end = points[0].place[0], _end([*points, *hands])
+    points, baselines = report.points, report.baselines
+    bounds = [(plain(limit), plain(bound)) for limit, bound in report.frontier.bounds]
+    first, end = points[0].place[0], _end([*points, *baselines])
     afters = [*(point.place[0] for point in points[1:]), end]
     steps = [
         spot
@@ -111,15 +111,15 @@ def _curve(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, An
     lowest = [bound for _, bound in bounds[-1:]]
     return {
         "traces": [
-            *_hands(hands),
-            *_bounds(found, bounds, first, end),
-            _best(points, hands, end),
+            *_baseline_traces(baselines),
+            *_bounds(report, bounds, first, end),
+            _best(points, baselines, end),
         ],
-        "layout": _layout(found),
-        **_opening_window(_in_sight(points), hands, lowest, end),
+        "layout": _layout(report),
+        **_opening_window(_in_sight(points), baselines, lowest, end),
         "whole": {
             "x": _widths(first, end),
-            "y": _heights([*(known(row.value) for row in (*points, *hands)), *lowest]),
+            "y": _heights([*(known(row.value) for row in (*points, *baselines)), *lowest]),
         },
         "points": [
             {"x": point.limit, "y": point.value, "section": sections.get(known(point.limit))}
@@ -127,20 +127,25 @@ def _curve(found: FrontierReport, sections: Mapping[float, int]) -> dict[str, An
         ],
         "steps": [{"x": x, "y": y} for x, y in steps],
         "names": [
-            {"x": hand.memory, "y": hand.value, "text": _together(hand, hands)} for hand in hands
+            {"x": baseline.memory, "y": baseline.value, "text": _together(baseline, baselines)}
+            for baseline in baselines
         ],
     }
 
 
 def _opening_window(
-    seen: Rows, hands: Rows, lowest: Sequence[float], end: float
+    seen: Rows, baselines: Rows, lowest: Sequence[float], end: float
 ) -> dict[str, list[float]]:
     """Ranges of the axes in which a choice is made: good values, and memory that brings them."""
     (first, _), (last, best) = seen[0].place, seen[-1].place
-    most, worst = min(end, _MOST_SHOWN * last), _WORST_SHOWN * best
-    near = [y for x, y in (hand.place for hand in hands) if y <= worst and first <= x <= most]
+    max_memory, worst = min(end, _MAX_MEMORY_RATIO * last), _MAX_VALUE_RATIO * best
+    near = [
+        y
+        for x, y in (baseline.place for baseline in baselines)
+        if y <= worst and first <= x <= max_memory
+    ]
     values = [*(known(point.value) for point in seen), *near, *lowest]
-    return {"x": _widths(first, most), "y": _heights(values)}
+    return {"x": _widths(first, max_memory), "y": _heights(values)}
 
 
 def _widths(first: float, end: float) -> list[float]:
@@ -151,8 +156,8 @@ def _widths(first: float, end: float) -> list[float]:
 def _heights(values: Sequence[float]) -> list[float]:
     """Range of the values on their axis, with room for names above and below."""
     low, high = min(values), max(values)
-    room = 0.12 * (high - low) or 1
-    return [low - room, high + room]
+    margin = 0.12 * (high - low) or 1
+    return [low - margin, high + margin]
 
 
 def _end(rows: Rows) -> float:
@@ -161,7 +166,7 @@ def _end(rows: Rows) -> float:
     return max(marks) + 0.06 * (max(marks) - min(marks)) or max(marks) + 1
 
 
-def _best(points: Rows, hands: Rows, end: float) -> dict[str, Any]:
+def _best(points: Rows, baselines: Rows, end: float) -> dict[str, Any]:
     """The frontier as steps with its points."""
     proved = [point.status == "optimal" for point in points]
     return {
@@ -178,18 +183,18 @@ def _best(points: Rows, hands: Rows, end: float) -> dict[str, Any]:
             "opacity": 1,
             "line": {"width": 1.5, "color": colours.POINT_EDGE},
         },
-        "text": [*(_describe_point(point, hands) for point in points), ""],
+        "text": [*(_describe_point(point, baselines) for point in points), ""],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
 def _bounds(
-    found: FrontierReport, bounds: Sequence[tuple[float, float]], first: float, end: float
+    report: FrontierReport, bounds: Sequence[tuple[float, float]], first: float, end: float
 ) -> list[dict[str, Any]]:
     """The bounds, where not all points are proved."""
-    if found.frontier.status == "optimal":
+    if report.frontier.status == "optimal":
         return []
-    pipeline = found.frontier.pipeline
+    pipeline = report.frontier.pipeline
     memory, time = (
         " ".join(filter(None, ("%{x}", pipeline.memory_unit))),
         " ".join(filter(None, ("%{y}", pipeline.time_unit))),
@@ -208,33 +213,39 @@ def _bounds(
     ]
 
 
-def _describe_point(point: ScheduleReport, hands: Rows) -> str:
-    least = "" if point.limit_proved else "<br>less memory may do"
-    same = ", ".join(escape(title(hand)) for hand in hands if hand.place == point.place)
+def _describe_point(point: ScheduleReport, baselines: Rows) -> str:
+    less_text = "" if point.limit_proved else "<br>less memory may do"
+    same = ", ".join(
+        escape(title(baseline)) for baseline in baselines if baseline.place == point.place
+    )
     return (
         f"limit {measured(point.limit, point.memory_unit)}: "
         f"<b>{measured(point.value, point.time_unit)}</b>"
-        f"<br>{escape(describe_status(point))}{least}"
+        f"<br>{escape(describe_status(point))}{less_text}"
         f"<br>bubble rate {percent(point.bubble_rate)}"
         f"{same and f'<br>as {same}'}"
     )
 
 
-def _hands(hands: Rows) -> list[dict[str, Any]]:
+def _baseline_traces(baselines: Rows) -> list[dict[str, Any]]:
     """Hand strategies at their own memory and value, in groups by whether the curve bounds them."""
-    fitting = [hand for hand in hands if hand.fits_limit]
+    fitting = [baseline for baseline in baselines if baseline.fits_limit]
     named = {
-        "hand strategies": [hand for hand in fitting if hand.ratio_to_best],
-        "of another placement, not bound": [hand for hand in fitting if not hand.ratio_to_best],
-        "over the pipeline's own limits": [hand for hand in hands if not hand.fits_limit],
+        "hand strategies": [baseline for baseline in fitting if baseline.ratio_to_best],
+        "of another placement, not bound": [
+            baseline for baseline in fitting if not baseline.ratio_to_best
+        ],
+        "over the pipeline's own limits": [
+            baseline for baseline in baselines if not baseline.fits_limit
+        ],
     }
     symbols = ("diamond", "diamond-open", "x-thin")
     return [
         {
             "type": "scatter",
             "name": name,
-            "x": [hand.memory for hand in shown],
-            "y": [hand.value for hand in shown],
+            "x": [baseline.memory for baseline in group],
+            "y": [baseline.value for baseline in group],
             "mode": "markers",
             "marker": {
                 "size": 11,
@@ -242,24 +253,24 @@ def _hands(hands: Rows) -> list[dict[str, Any]]:
                 "symbol": symbol,
                 "line": {"width": 2, "color": colours.HUES[OpKind.BW]},
             },
-            "text": [_describe_hand(hand) for hand in shown],
+            "text": [_describe_baseline(baseline) for baseline in group],
             "hovertemplate": "%{text}<extra></extra>",
         }
-        for (name, shown), symbol in zip(named.items(), symbols, strict=True)
-        if shown
+        for (name, group), symbol in zip(named.items(), symbols, strict=True)
+        if group
     ]
 
 
-def _together(hand: ScheduleReport, hands: Rows) -> str:
+def _together(baseline: ScheduleReport, baselines: Rows) -> str:
     """Label of a strategy; those of the same memory and value share the label of the first."""
-    name = title(hand)
-    same = [title(other) for other in hands if other.place == hand.place]
+    name = title(baseline)
+    same = [title(row) for row in baselines if row.place == baseline.place]
     more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED + 1 else ""
     named = same[:_NAMED] if more else same
     return escape(", ".join(named)) + more if same[0] == name else ""
 
 
-def _describe_hand(row: ScheduleReport) -> str:
+def _describe_baseline(row: ScheduleReport) -> str:
     ratio = row.ratio_to_best
     above = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
     where = f"<br>placement {row.placement}, {number(row.chunks)} per device"
@@ -271,8 +282,8 @@ def _describe_hand(row: ScheduleReport) -> str:
     )
 
 
-def _layout(found: FrontierReport) -> dict[str, Any]:
-    pipeline, objective = found.frontier.pipeline, found.frontier.objective
+def _layout(report: FrontierReport) -> dict[str, Any]:
+    pipeline, objective = report.frontier.pipeline, report.frontier.objective
     return {
         "height": _HEIGHT,
         "margin": {"t": 64, "b": 56, "l": 64, "r": 16},
@@ -291,17 +302,17 @@ def _layout(found: FrontierReport) -> dict[str, Any]:
     }
 
 
-def _table(found: FrontierReport, sections: Mapping[float, int]) -> str:
-    pipeline, searched = found.frontier.pipeline, found.frontier.searched
-    time, objective = pipeline.time_unit, objective_name(found.frontier.objective)
+def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
+    pipeline, searched = report.frontier.pipeline, report.frontier.searched
+    time, objective = pipeline.time_unit, objective_name(report.frontier.objective)
 
     def schedule(row: ScheduleReport) -> str:
         if row.limit is None:
             return title(row)
-        words = "optimum" if row.status == "optimal" else "best found"
+        text = "optimum" if row.status == "optimal" else "best found"
         if row.limit in sections:
-            words = f'<a href="#schedule-{sections[row.limit]}">{words}</a>'
-        return Html(f"<strong>{words}</strong>{escape(describe_choices(row, searched))}")
+            text = f'<a href="#schedule-{sections[row.limit]}">{text}</a>'
+        return Html(f"<strong>{text}</strong>{escape(describe_choices(row, searched))}")
 
     columns: list[Column[ScheduleReport]] = [
         Column("schedule", schedule),
@@ -320,4 +331,4 @@ def _table(found: FrontierReport, sections: Mapping[float, int]) -> str:
             lambda row: "hand strategy" if row.limit is None else describe_status(row),
         ),
     ]
-    return html_table(columns, ("", found.rows))
+    return html_table(columns, ("", report.rows))

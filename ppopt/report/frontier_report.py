@@ -37,7 +37,7 @@ class FrontierReport(NamedTuple):
     frontier: Frontier
     points: Sequence[ScheduleReport]
     """By ascending `limit`."""
-    hands: Sequence[ScheduleReport]
+    baselines: Sequence[ScheduleReport]
     """Hand strategies by `memory`, then value."""
     within: WithinFigures | None = None
     """None unless a share is asked for."""
@@ -45,12 +45,12 @@ class FrontierReport(NamedTuple):
     @property
     def rows(self) -> list[ScheduleReport]:
         """Points and hand strategies by memory, then value; of equal ones, points come first."""
-        return sorted([*self.points, *self.hands], key=lambda row: row.place)
+        return sorted([*self.points, *self.baselines], key=lambda row: row.place)
 
 
-def report_frontier(found: Frontier, share: Fraction | None = None) -> FrontierReport:
+def report_frontier(frontier: Frontier, share: Fraction | None = None) -> FrontierReport:
     """Figures of a frontier; `share`: which slowdown relative to the best is acceptable."""
-    schedules = [hand.schedule for hand in found.baselines]
+    schedules = [baseline.schedule for baseline in frontier.baselines]
     points = [
         report_result(
             point.result,
@@ -59,25 +59,25 @@ def report_frontier(found: Frontier, share: Fraction | None = None) -> FrontierR
             limit_proved=point.limit_proved,
             ratio_to_best=1,
         )
-        for point in found.points
+        for point in frontier.points
     ]
-    hands = [
+    baselines = [
         report_evaluation(
-            hand.schedule,
-            hand.seconds,
-            memory=plain(hand.memory),
-            ratio_to_best=plain_or_none(hand.ratio),
+            baseline.schedule,
+            baseline.seconds,
+            memory=plain(baseline.memory),
+            ratio_to_best=plain_or_none(baseline.ratio),
         )
-        for hand in found.baselines
+        for baseline in frontier.baselines
     ]
-    return FrontierReport(found, points, hands, _within(found, share))
+    return FrontierReport(frontier, points, baselines, _within(frontier, share))
 
 
-def _within(found: Frontier, share: Fraction | None) -> WithinFigures | None:
-    point = None if share is None else found.within(share)
+def _within(frontier: Frontier, share: Fraction | None) -> WithinFigures | None:
+    point = None if share is None else frontier.within(share)
     if share is None or point is None:
         return None
-    return WithinFigures(share, point.limit, point.result.value, found.beyond(share))
+    return WithinFigures(share, point.limit, point.result.value, frontier.beyond(share))
 
 
 def at_most(row: ScheduleReport) -> str:
@@ -85,12 +85,12 @@ def at_most(row: ScheduleReport) -> str:
     return "" if row.limit is None or row.limit_proved else AT_MOST
 
 
-def describe_frontier(found: FrontierReport) -> list[str]:
+def describe_frontier(report: FrontierReport) -> list[str]:
     """The minimum memory that works and the maximum that is useful: a sentence each.
 
     Empty without points.
     """
-    points, frontier = found.points, found.frontier
+    points, frontier = report.points, report.frontier
     if not points:
         return []
     minimum = significant(points[0].limit, frontier.pipeline.memory_unit, ROUND_CEILING)
@@ -98,10 +98,10 @@ def describe_frontier(found: FrontierReport) -> list[str]:
     first = f"minimum memory: {minimum} (proved)" if proved else f"works with {minimum}"
     lines = [
         f"{first}; {frontier.proof}",
-        _max_useful(found),
-        *_describe_within(found),
-        *_faster_elsewhere(found),
-        *explain_routes(found.hands),
+        _max_useful(report),
+        *_describe_within(report),
+        *_faster_elsewhere(report),
+        *explain_routes(report.baselines),
     ]
     if not all(point.limit_proved for point in points):
         objective = objective_name(frontier.objective)
@@ -109,9 +109,9 @@ def describe_frontier(found: FrontierReport) -> list[str]:
     return lines
 
 
-def _describe_within(found: FrontierReport) -> list[str]:
+def _describe_within(report: FrontierReport) -> list[str]:
     """The minimum memory for almost the best value, where a share was asked for."""
-    within, pipeline = found.within, found.frontier.pipeline
+    within, pipeline = report.within, report.frontier.pipeline
     if within is None:
         return []
     unit = pipeline.memory_unit
@@ -123,9 +123,9 @@ def _describe_within(found: FrontierReport) -> list[str]:
     return [f"{text}; {significant(within.beyond, unit, ROUND_FLOOR)} is not enough (proved)"]
 
 
-def _max_useful(found: FrontierReport) -> str:
+def _max_useful(report: FrontierReport) -> str:
     """The memory above which more gains nothing in the placement, and whether that is proved."""
-    frontier, last = found.frontier, found.points[-1]
+    frontier, last = report.frontier, report.points[-1]
     pipeline, objective = frontier.pipeline, objective_name(frontier.objective)
     memory = significant(last.limit, pipeline.memory_unit, ROUND_CEILING)
     value = significant(last.value, pipeline.time_unit)
@@ -144,17 +144,17 @@ def _max_useful(found: FrontierReport) -> str:
     return f"{useful}: {amount}; more memory leaves the {objective} at {value}{within}"
 
 
-def _faster_elsewhere(found: FrontierReport) -> list[str]:
+def _faster_elsewhere(report: FrontierReport) -> list[str]:
     """Lines for the best hand strategies outside the search that are faster than every point.
 
     One of another placement with no more routes, and one with a second route, for which devices
     hold the weights twice, if that is faster still.
     """
-    last = found.points[-1]
+    last = report.points[-1]
     faster = sorted(
         (
             row
-            for row in found.hands
+            for row in report.baselines
             if known(row.value) < known(last.value)
             and row.fits_limit is not False
             and (row.placement, row.chunks, row.routes)
@@ -163,10 +163,14 @@ def _faster_elsewhere(found: FrontierReport) -> list[str]:
         key=lambda row: (known(row.value), row.memory or 0),
     )
     two = next((row for row in faster if _routes(row) > _routes(last)), None)
-    other = next((row for row in faster if _routes(row) <= _routes(last)), None)
-    lines = [] if other is None else [f"faster in another placement: {_describe_hand(other)}"]
-    if two is not None and (other is None or known(two.value) < known(other.value)):
-        lines.append(f"faster with two routes: {_describe_hand(two)}")
+    elsewhere = next((row for row in faster if _routes(row) <= _routes(last)), None)
+    lines = (
+        []
+        if elsewhere is None
+        else [f"faster in another placement: {_describe_baseline(elsewhere)}"]
+    )
+    if two is not None and (elsewhere is None or known(two.value) < known(elsewhere.value)):
+        lines.append(f"faster with two routes: {_describe_baseline(two)}")
     return lines
 
 
@@ -174,7 +178,7 @@ def _routes(row: ScheduleReport) -> int:
     return row.routes or 1
 
 
-def _describe_hand(hand: ScheduleReport) -> str:
-    value = significant(hand.value, hand.time_unit)
-    memory = significant(hand.memory, hand.memory_unit)
-    return f"{hand.strategy}, {placement_of(hand)}, {value} with {memory}"
+def _describe_baseline(baseline: ScheduleReport) -> str:
+    value = significant(baseline.value, baseline.time_unit)
+    memory = significant(baseline.memory, baseline.memory_unit)
+    return f"{baseline.strategy}, {placement_of(baseline)}, {value} with {memory}"

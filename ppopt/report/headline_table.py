@@ -30,7 +30,7 @@ KEYS = (
     "offload",
 )
 """Keys of the figures of a row in JSON."""
-MOST_COUNTS = 16
+MAX_COUNTS = 16
 """Most stages whose layers are all listed."""
 _STYLES = {OPTIMUM: "bold green", BEST: "bold"}
 
@@ -205,7 +205,7 @@ def _describe_counts(counts: Sequence[int]) -> str:
     """Layers of every stage; of many stages the first and the last; `none` if there are none."""
     if not any(counts):
         return "none"
-    return " ".join(map(str, counts)) if len(counts) <= MOST_COUNTS else spread(counts)
+    return " ".join(map(str, counts)) if len(counts) <= MAX_COUNTS else spread(counts)
 
 
 # JSON.

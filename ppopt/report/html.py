@@ -20,14 +20,14 @@ from ppopt.problem.operation import OpKind
 from ppopt.report import colours
 from ppopt.report.drawing import (
     LINKS,
-    MOST_SHADES,
+    MAX_SHADES,
     QUEUES,
     describe_shades,
     described,
     part_names,
 )
 from ppopt.report.entries import PageSchedule, entries
-from ppopt.report.labels import CAUSE_WORDS, clean, isolated
+from ppopt.report.labels import CAUSE_TEXTS, clean, isolated
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
@@ -35,7 +35,7 @@ from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 
 TITLE = "Pipeline schedules"
-MOST_OPERATIONS = 100_000
+MAX_OPERATIONS = 100_000
 """Operations of all schedules that the page of a study draws."""
 FEW = 4
 """Charts that a page of many schedules opens with."""
@@ -90,20 +90,20 @@ def page(
 
 
 def fitting(
-    candidates: Iterable[tuple[Key, Schedule | None]], most: int = sys.maxsize
+    candidates: Iterable[tuple[Key, Schedule | None]], max_schedules: int = sys.maxsize
 ) -> dict[Key, Schedule]:
-    """The first schedules, at most so many, that one page draws: `MOST_OPERATIONS`, or one."""
-    shown: dict[Key, Schedule] = {}
+    """The first schedules, at most so many, that one page draws: `MAX_OPERATIONS`, or one."""
+    drawn: dict[Key, Schedule] = {}
     for key, schedule in candidates:
         if schedule is None:
             continue
-        operations = sum(map(len, shown.values())) + len(schedule)
-        if shown and operations > MOST_OPERATIONS:
+        operations = sum(map(len, drawn.values())) + len(schedule)
+        if drawn and operations > MAX_OPERATIONS:
             break
-        shown[key] = schedule
-        if len(shown) == most:
+        drawn[key] = schedule
+        if len(drawn) == max_schedules:
             break
-    return shown
+    return drawn
 
 
 class PageParts(NamedTuple):
@@ -131,19 +131,19 @@ def page_parts(
     """The parts of a page of schedules; see `page`."""
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
-    shown = entries(schedules, ordered=bool(opening))
-    single = len(shown) == 1 or bool(opening)
-    few = len(shown) if single or len(shown) <= FEW + 2 else FEW
+    drawn = entries(schedules, ordered=bool(opening))
+    single = len(drawn) == 1 or bool(opening)
+    few = len(drawn) if single or len(drawn) <= FEW + 2 else FEW
     title = title or _common_name(schedules) or TITLE
-    above, below = _around(shown, title, opening, few)
+    above, below = _around(drawn, title, opening, few)
     return PageParts(
         title=title,
         above=above,
         kinds=_kind_buttons(schedules),
         causes=_cause_buttons(schedules),
-        layers=_layers(schedules) + _FEW.format(count=len(shown)) * (few < len(shown)),
+        layers=_layers(schedules) + _FEW.format(count=len(drawn)) * (few < len(drawn)),
         below=below,
-        data=payload(shown, single=single, few=few, first=first),
+        data=payload(drawn, single=single, few=few, first=first),
     )
 
 
@@ -175,14 +175,14 @@ def framed(
     )
 
 
-def _around(shown: Sequence[PageSchedule], title: str, opening: str, few: int) -> tuple[str, str]:
+def _around(drawn: Sequence[PageSchedule], title: str, opening: str, few: int) -> tuple[str, str]:
     """What stands above the chart and what stands below it."""
-    if len(shown) == 1 and not opening:
-        return alone(shown[0], title)
+    if len(drawn) == 1 and not opening:
+        return alone(drawn[0], title)
     sections = (
-        section(index, entry, folded=index > few) for index, entry in enumerate(shown, start=1)
+        section(index, entry, folded=index > few) for index, entry in enumerate(drawn, start=1)
     )
-    return opening or overview(shown), "\n".join(sections)
+    return opening or overview(drawn), "\n".join(sections)
 
 
 def _common_name(schedules: Sequence[Schedule]) -> str:
@@ -195,8 +195,8 @@ def _layers(schedules: Sequence[Schedule]) -> str:
     """Buttons of the layers that some schedule has."""
     links = any(described(schedule, LINKS) for schedule in schedules)
     described_queues = [described(schedule, QUEUES) for schedule in schedules]
-    words = list(dict.fromkeys(filter(None, described_queues)))
-    queues = _COLLECTIVES.format(words=max(words, key=len)) if words else ""
+    texts = list(dict.fromkeys(filter(None, described_queues)))
+    queues = _COLLECTIVES.format(words=max(texts, key=len)) if texts else ""
     return _LINKS * links + queues
 
 
@@ -208,26 +208,26 @@ def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     """A button for every kind of operation that occurs, and what its shades stand for."""
     kinds = {int(code) for one in schedules for code in np.unique(one.operations.kind)}
     names = {tuple(part_names(schedule.pipeline)) for schedule in schedules}
-    shown = min(max(map(len, names)), MOST_SHADES)
+    num_shades = min(max(map(len, names)), MAX_SHADES)
     buttons = [
-        _kind_button(RECORDS[code], 1 if RECORDS[code].per is Per.DEVICE else shown)
+        _kind_button(RECORDS[code], 1 if RECORDS[code].per is Per.DEVICE else num_shades)
         for code in sorted(kinds)
         if RECORDS[code].carries is None
     ]
     meanings = {describe_shades(some) for some in names} - {""}
     if meanings:
-        words = (
+        texts = (
             meanings.pop() if len(meanings) == 1 else "dark to light: chunks, or routes, in turn"
         )
-        buttons.append(f'<span class="quiet" id="shades">{escape(words)}</span>')
+        buttons.append(f'<span class="quiet" id="shades">{escape(texts)}</span>')
     return "".join(buttons)
 
 
 def _kind_button(record: KindRecord, shades: int) -> str:
     tones = [colours.shade(record.kind, part, shades) for part in range(shades)]
     key = f" (key {_KEYS[record.kind]})" if record.kind in _KEYS else ""
-    words = f"{record.name} {record.label}"
-    return _button(record.name, words + key, words, tones)
+    text = f"{record.name} {record.label}"
+    return _button(record.name, text + key, text, tones)
 
 
 def _cause_buttons(schedules: Sequence[Schedule]) -> str:
@@ -236,8 +236,8 @@ def _cause_buttons(schedules: Sequence[Schedule]) -> str:
     buttons = [
         _button(
             cause.label,
-            f"idle time, {CAUSE_WORDS[cause]}",
-            CAUSE_WORDS[cause],
+            f"idle time, {CAUSE_TEXTS[cause]}",
+            CAUSE_TEXTS[cause],
             [colours.IDLE_LOOKS[cause].colour],
         )
         for cause in map(Cause, sorted(codes))
@@ -245,8 +245,8 @@ def _cause_buttons(schedules: Sequence[Schedule]) -> str:
     return '<span class="quiet">idle:</span>' + "".join(buttons) if buttons else ""
 
 
-def _button(name: str, hidden: str, words: str, tones: Sequence[str]) -> str:
+def _button(name: str, hidden: str, text: str, tones: Sequence[str]) -> str:
     """A button that shows or hides the bars of a name, with their colours."""
     swatches = "".join(f'<i style="background:{tone}"></i>' for tone in tones)
     title = f"show or hide: {hidden}"
-    return f'<button type="button" data-name="{name}" title="{title}">{swatches}{words}</button>'
+    return f'<button type="button" data-name="{name}" title="{title}">{swatches}{text}</button>'

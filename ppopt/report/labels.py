@@ -21,9 +21,9 @@ SEARCHED = "optimal"
 """Name of the strategy of a schedule that was searched for, whether or not it is proved."""
 LONGEST_NAME = 80
 """Letters of a name that the page shows at most."""
-MOST_LISTED = 16
+MAX_LISTED = 16
 """Most microbatches that are listed."""
-CAUSE_WORDS = {
+CAUSE_TEXTS = {
     Cause.WARM_UP: "warm-up",
     Cause.INPUT: "waiting for an input",
     Cause.LINK: "waiting for a link",
@@ -47,18 +47,18 @@ def link_label(resource: Resource) -> str:
 
 def link_title(resource: Resource) -> str:
     """A link by its two devices, and which way it carries."""
-    one, other = resource.devices
+    source, destination = resource.devices
     if resource.one_way:
-        return f"link from device {one} to device {other}"
-    return f"link of devices {one} and {other}, both ways"
+        return f"link from device {source} to device {destination}"
+    return f"link of devices {source} and {destination}, both ways"
 
 
 def describe_order(pipeline: Pipeline) -> str:
     """In which order the microbatches of the user's list run, if it was chosen; else empty."""
     if not isinstance(pipeline.order, tuple):
         return ""
-    shown = ", ".join(map(str, pipeline.order[:MOST_LISTED]))
-    return f"microbatch order {shown}{', ..' * (len(pipeline.order) > MOST_LISTED)}"
+    listed = ", ".join(map(str, pipeline.order[:MAX_LISTED]))
+    return f"microbatch order {listed}{', ..' * (len(pipeline.order) > MAX_LISTED)}"
 
 
 def describe_microbatches(pipeline: Pipeline) -> list[str]:
@@ -85,7 +85,7 @@ def describe_causes(idle: Mapping[str, Sequence[float]]) -> str:
     """What the causes of idle time mean, by their labels; warm-up and cool-down are omitted."""
     ramps = (Cause.WARM_UP, Cause.COOL_DOWN)
     causes = [cause for cause in Cause if cause not in ramps and any(idle.get(cause.label, ()))]
-    return "; ".join(f"{cause.label}: {CAUSE_WORDS[cause]}" for cause in causes)
+    return "; ".join(f"{cause.label}: {CAUSE_TEXTS[cause]}" for cause in causes)
 
 
 def clean(name: str) -> str:
@@ -95,10 +95,10 @@ def clean(name: str) -> str:
 
 def isolated(name: str) -> str:
     """A name as HTML: it cannot change the direction of other text; a very long one is cut."""
-    shown = clean(name)
-    if len(shown) <= LONGEST_NAME:
-        return f"<bdi>{escape(shown)}</bdi>"
-    return f'<bdi title="{escape(shown)}">{escape(shown[: LONGEST_NAME - 1])}…</bdi>'
+    cleaned = clean(name)
+    if len(cleaned) <= LONGEST_NAME:
+        return f"<bdi>{escape(cleaned)}</bdi>"
+    return f'<bdi title="{escape(cleaned)}">{escape(cleaned[: LONGEST_NAME - 1])}…</bdi>'
 
 
 def title(report: ScheduleReport) -> str:

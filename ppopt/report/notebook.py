@@ -28,7 +28,7 @@ from ppopt.studies.frontier import Frontier
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.sweep import Study
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Rows of a study that are shown; `to_frame` has all."""
 
 
@@ -69,16 +69,16 @@ def _(value: Frontier) -> str:
 
 @html_of.register
 def _(value: Plan) -> str:
-    shown = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
-    tables = "".join(map(notebook_table, shown))
+    views = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
+    tables = "".join(map(notebook_table, views))
     return _picture(value.schedule) + tables + _lines(describe_use(value))
 
 
 @html_of.register
 def _(value: Study) -> str:
-    more = len(value.rows) - MOST_ROWS
-    said = [repr(value), *([f"{more} more rows: to_frame() has all"] if more > 0 else [])]
-    return notebook_table(sweep_table(value.rows[:MOST_ROWS])) + _lines(said)
+    more = len(value.rows) - MAX_ROWS
+    lines = [repr(value), *([f"{more} more rows: to_frame() has all"] if more > 0 else [])]
+    return notebook_table(sweep_table(value.rows[:MAX_ROWS])) + _lines(lines)
 
 
 def notebook_table(table: Table) -> str:
@@ -104,5 +104,5 @@ def _picture(schedule: Schedule | None) -> str:
     return "" if schedule is None else f"<div>{svg(schedule)}</div>"
 
 
-def _lines(words: Iterable[str]) -> str:
-    return "".join(f"<div>{escape(line)}</div>" for line in words)
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"<div>{escape(line)}</div>" for line in lines)

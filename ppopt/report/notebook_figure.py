@@ -39,8 +39,8 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]
         display.display(self._repr_mimebundle_(), raw=True)  # type: ignore[no-untyped-call]
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
-        words = self.to_json().replace("</", "<\\/")
-        html = _HTML.replace("PLOTLY", packed_plotly()).replace("FIGURE", words)
+        text = self.to_json().replace("</", "<\\/")
+        html = _HTML.replace("PLOTLY", packed_plotly()).replace("FIGURE", text)
         return {MIME: json.loads(self.to_json()), "text/html": html}
 
 

@@ -89,10 +89,10 @@ def spread(values: Sequence[float], unit: str | None = None) -> str:
     """Values of all devices: `4 4 3 2 GiB`, `4 GiB each`, or the first and last of many."""
     if len(values) > 1 and min(values) == max(values):
         return f"{measured(values[0], unit)} each"
-    shown = [number(value) for value in values]
-    if len(shown) > FEW_DEVICES:
-        shown[3:-3] = [".."]
-    return with_unit(" ".join(shown), unit)
+    texts = [number(value) for value in values]
+    if len(texts) > FEW_DEVICES:
+        texts[3:-3] = [".."]
+    return with_unit(" ".join(texts), unit)
 
 
 def lowered(value: int) -> str:

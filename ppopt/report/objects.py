@@ -101,44 +101,44 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
     exists where a share is asked for: the least `limit` of a point that is at most so much slower
     than the best found, its `value`, and the largest limit proved not to do (`beyond`, or null).
     """
-    found = report.frontier
-    least, enough, provenance = found.min_memory_point, found.enough, found.provenance
-    pipeline = ScheduleFigures.of(None, found.pipeline)
+    frontier = report.frontier
+    minimum, enough, provenance = frontier.min_memory_point, frontier.enough, frontier.provenance
+    pipeline = ScheduleFigures.of(None, frontier.pipeline)
     return json_object(
         {
             "schema": SCHEMA,
-            "status": found.status.value,
-            "objective": found.objective.value,
-            "proof": found.proof,
+            "status": frontier.status.value,
+            "objective": frontier.objective.value,
+            "proof": frontier.proof,
             **pipeline.to_object(("mem_limit", "time_unit", "memory_unit")),
-            "searched": found.searched,
-            "link_mode": found.pipeline.link_mode.value,
-            "least_limit": least and least.limit,
-            "least_limit_proved": least is not None and least.limit_proved,
+            "searched": frontier.searched,
+            "link_mode": frontier.pipeline.link_mode.value,
+            "least_limit": minimum and minimum.limit,
+            "least_limit_proved": minimum is not None and minimum.limit_proved,
             "useful_limit": enough and enough.limit,
-            "useful_limit_proved": found.enough_proved,
+            "useful_limit_proved": frontier.enough_proved,
             **({} if report.within is None else {"within": report.within}),
             "points": [
                 {"schema": SCHEMA, **point.to_object((*RESULT, "limit", "limit_proved"))}
                 for point in report.points
             ],
-            "bounds": [{"limit": limit, "lower_bound": bound} for limit, bound in found.bounds],
+            "bounds": [{"limit": limit, "lower_bound": bound} for limit, bound in frontier.bounds],
             "strategies": [
-                {"schema": SCHEMA, **hand.to_object((*EVALUATION, "memory", "ratio_to_best"))}
-                for hand in report.hands
+                {"schema": SCHEMA, **baseline.to_object((*EVALUATION, "memory", "ratio_to_best"))}
+                for baseline in report.baselines
             ],
-            "skipped": _skipped(found.skipped),
-            "backward_kind": found.backward_kind.value,
+            "skipped": _skipped(frontier.skipped),
+            "backward_kind": frontier.backward_kind.value,
             "seed": provenance.seed,
             "workers": provenance.workers,
             "versions": provenance.versions,
-            "solve_seconds": round(found.solve_seconds, 3),
+            "solve_seconds": round(frontier.solve_seconds, 3),
         }
     )
 
 
 def of_verification(
-    schedule: Schedule, found: Sequence[Violation], bound: Recheck | None = None
+    schedule: Schedule, violations: Sequence[Violation], bound: Recheck | None = None
 ) -> dict[str, Any]:
     """Object of `ppopt verify`: the violations, or the figures if there are none.
 
@@ -148,14 +148,14 @@ def of_verification(
     pipeline = schedule.pipeline
     figures = (
         ScheduleFigures.of(None, pipeline, mem_limit=None)
-        if found
+        if violations
         else ScheduleFigures.of(schedule, pipeline)
     )
     return {
         "schema": SCHEMA,
-        "verified": not found,
+        "verified": not violations,
         "measured": is_measured(schedule),
-        "fits_limit": all(violation.rule is not Rule.MEMORY for violation in found),
+        "fits_limit": all(violation.rule is not Rule.MEMORY for violation in violations),
         "violations": [
             {
                 "rule": violation.rule.value,
@@ -166,22 +166,22 @@ def of_verification(
                 else plain(pipeline.ticks.time(violation.time)),
                 "message": violation.message,
             }
-            for violation in found
+            for violation in violations
         ],
         **figures.to_object((*METRICS, *PLACED)),
         **({} if bound is None else {"bound": _bound(schedule, bound)}),
     }
 
 
-def _bound(schedule: Schedule, again: Recheck) -> dict[str, Any]:
+def _bound(schedule: Schedule, recheck: Recheck) -> dict[str, Any]:
     from ppopt.formats.schedule_json import schedule_to_object  # noqa: PLC0415  loads on use
 
-    made = again.counterexample
+    counterexample = recheck.counterexample
     return {
         "lower_bound": origin_json.number(schedule.origin.lower_bound),
-        "verdict": again.verdict.value,
-        "reason": again.reason,
-        "devices": list(again.devices),
-        "seconds": round(again.seconds, 3),
-        "counterexample": None if made is None else schedule_to_object(made),
+        "verdict": recheck.verdict.value,
+        "reason": recheck.reason,
+        "devices": list(recheck.devices),
+        "seconds": round(recheck.seconds, 3),
+        "counterexample": None if counterexample is None else schedule_to_object(counterexample),
     }

@@ -23,7 +23,7 @@ from ppopt.studies.plan_result import RowStatus
 from ppopt.studies.step_breakdown import StepBreakdown
 
 _NUMBER = re.compile(r"[0-9]+")
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """Most combinations of a table."""
 _HEADS = {
     "tensor": "tensor",
@@ -35,7 +35,7 @@ _HEADS = {
 """Dimension of a combination -> head of its column."""
 
 
-def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
+def of_parallel_plan(plan: ParallelPlan) -> dict[str, Any]:
     """Object of `ppopt plan --from`: that of `ppopt plan` for the best combination, and more.
 
     `status`, `value`, `lower_bound` and `gap` are over all combinations; times are those of a step
@@ -44,74 +44,74 @@ def of_parallel_plan(found: ParallelPlan) -> dict[str, Any]:
     (`unknown` with `searches` 0: not searched, its bound counts in that of all). Times and memory
     that are not known are null.
     """
-    space = found.space
+    space = plan.space
     own = {
-        "proof": _proof(found),
-        "status": found.status.value,
-        "value": found.value,
-        "lower_bound": found.lower_bound,
-        "gap": found.gap,
-        "solve_seconds": round(found.solve_seconds, 3),
+        "proof": _proof(plan),
+        "status": plan.status.value,
+        "value": plan.value,
+        "lower_bound": plan.lower_bound,
+        "gap": plan.gap,
+        "solve_seconds": round(plan.solve_seconds, 3),
         "parallelism": {
-            "tokens_per_second_per_gpu": found.tokens_per_second(found.value),
-            "bound_tokens_per_second_per_gpu": found.tokens_per_second(found.lower_bound),
+            "tokens_per_second_per_gpu": plan.tokens_per_second(plan.value),
+            "bound_tokens_per_second_per_gpu": plan.tokens_per_second(plan.lower_bound),
             "architecture": space.architecture.name,
             "gpu": space.gpu.name,
             "gpus": space.gpus,
             "global_batch": space.global_batch,
-            "rows": [found.row_object(row) for row in found.rows],
+            "rows": [plan.row_object(row) for row in plan.rows],
             "skipped": [
                 {"combination": str(combination), "reason": reason}
-                for combination, reason in found.skipped.items()
+                for combination, reason in plan.skipped.items()
             ],
             "skipped_by_reason": [
                 {"reason": reason, "combinations": number}
-                for reason, number in found.skipped_by_reason.items()
+                for reason, number in plan.skipped_by_reason.items()
             ],
             "not_searched": space.not_searched,
-            "storage": found.storage,
+            "storage": plan.storage,
         },
     }
-    return of_plan(found.plan) | json_object(own)
+    return of_plan(plan.plan) | json_object(own)
 
 
-def describe(found: ParallelPlan) -> Iterator[str | Text | Table]:
+def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
-    yield from describe_headline(found.plan.headline)
-    yield from describe_parallel_plan(found)
-    if found.interrupted:
-        yield f"stopped early{'' if found.storage is None else '; the same command continues'}"
-    yield from ("", parallel_table(found))
-    more = len(found.rows) - MOST_SHOWN
+    yield from describe_headline(plan.plan.headline)
+    yield from describe_parallel_plan(plan)
+    if plan.interrupted:
+        yield f"stopped early{'' if plan.storage is None else '; the same command continues'}"
+    yield from ("", parallel_table(plan))
+    more = len(plan.rows) - MAX_SHOWN
     if more > 0:
         yield f"{more} more combinations; --json has all"
-    parts = breakdown_table(found)
+    parts = breakdown_table(plan)
     if parts is not None:
         yield from ("\nparts of a step (ms):", parts)
-    yield from describe_skipped(found)
+    yield from describe_skipped(plan)
 
 
-def parallel_table(found: ParallelPlan) -> Table:
+def parallel_table(plan: ParallelPlan) -> Table:
     """Combinations, the best first, a row each."""
-    rows = found.rows[:MOST_SHOWN]
+    rows = plan.rows[:MAX_SHOWN]
 
     def compared(row: ParallelRow) -> str:
         is_best = row is rows[0] and row.value is not None
-        return "best" if is_best else slowdown(row, found.value)
+        return "best" if is_best else slowdown(row, plan.value)
 
     columns: list[Column[ParallelRow]] = [
-        *_sizes(found),
+        *_sizes(plan),
         Column("de-\nvices", lambda row: str(row.model.training.devices)),
         Column("batches", lambda row: str(row.model.training.batches)),
-        Column("tokens/s\nper GPU", lambda row: significant(found.tokens_per_second(row.value))),
-        Column("bound", lambda row: significant(found.tokens_per_second(row.lower_bound))),
+        Column("tokens/s\nper GPU", lambda row: significant(plan.tokens_per_second(row.value))),
+        Column("bound", lambda row: significant(plan.tokens_per_second(row.lower_bound))),
         Column("memory\n(MiB)", lambda row: number(plain_or_none(row.peak))),
         left("versus the best", compared),
     ]
     return table_of(columns, rows, lambda row: "bold" if row is rows[0] else "")
 
 
-def breakdown_table(found: ParallelPlan) -> Table | None:
+def breakdown_table(plan: ParallelPlan) -> Table | None:
     """What the steps consist of, in ms, of the combinations of the first table.
 
     None if no combination has a schedule.
@@ -120,19 +120,19 @@ def breakdown_table(found: ParallelPlan) -> Table | None:
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
-    rows = [row for row in found.rows[:MOST_SHOWN] if row.breakdown is not None]
+    rows = [row for row in plan.rows[:MAX_SHOWN] if row.breakdown is not None]
     if not rows:
         return None
     heads = ("compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
     columns = [
-        *_sizes(found),
+        *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),
         *map(part, heads, StepBreakdown._fields),
     ]
     return table_of(columns, rows)
 
 
-def _sizes(found: ParallelPlan) -> list[Column[ParallelRow]]:
+def _sizes(plan: ParallelPlan) -> list[Column[ParallelRow]]:
     """Columns of the dimensions: context and expert only where one is above 1."""
 
     def size(name: str) -> Column[ParallelRow]:
@@ -142,61 +142,61 @@ def _sizes(found: ParallelPlan) -> list[Column[ParallelRow]]:
         size(name)
         for name in _HEADS
         if name not in ("context", "expert")
-        or any(getattr(row.parallelism, name) > 1 for row in found.rows)
+        or any(getattr(row.parallelism, name) > 1 for row in plan.rows)
     ]
 
 
 def slowdown(row: ParallelRow, best: Fraction | None) -> str:
     """Slowdown of a combination relative to the best step of any."""
-    least, more = excess(row.lower_bound, best), excess(row.value, best)
-    return describe_slowdown(row.status(best), row.searches, least, more)
+    low, more = excess(row.lower_bound, best), excess(row.value, best)
+    return describe_slowdown(row.status(best), row.searches, low, more)
 
 
-def describe_parallel_plan(found: ParallelPlan) -> list[str]:
+def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
     """The best combination, the bound over all of them, and how many were searched."""
-    space, lines = found.space, []
-    if found.best is not None and found.value is not None:
+    space, lines = plan.space, []
+    if plan.best is not None and plan.value is not None:
         lines = [
-            f"best: {found.best.parallelism}: {found.best.configuration}",
-            f"step: {number(plain(found.value))} ms of {space.global_batch} sequences on "
+            f"best: {plan.best.parallelism}: {plan.best.configuration}",
+            f"step: {number(plain(plan.value))} ms of {space.global_batch} sequences on "
             f"{space.gpus} x {space.gpu.name}",
         ]
-    rate, bound = map(found.tokens_per_second, (found.value, found.lower_bound))
+    rate, bound = map(plan.tokens_per_second, (plan.value, plan.lower_bound))
     if bound is not None:
-        gap = "" if found.gap is None else f", gap {percent(plain(found.gap))}"
+        gap = "" if plan.gap is None else f", gap {percent(plain(plan.gap))}"
         lines.append(
             f"tokens/s per GPU: {significant(rate)}; no combination above {significant(bound)}{gap}"
         )
     elif rate is not None:
         lines.append(f"tokens/s per GPU: {significant(rate)}; no bound: time limit reached")
-    lines += count_combinations(found)
-    failed = [row for row in found.rows if row.failed is not None]
+    lines += count_combinations(plan)
+    failed = [row for row in plan.rows if row.failed is not None]
     lines += [f"failed: {row.parallelism}: {row.failed}" for row in failed]
-    if found.storage is not None:
-        storage = found.storage
+    if plan.storage is not None:
+        storage = plan.storage
         lines.append(
             f"study {storage.study} in {storage.storage}: {storage.loaded} of "
-            f"{len(found.rows)} combinations were stored before"
+            f"{len(plan.rows)} combinations were stored before"
         )
     return lines
 
 
-def _proof(found: ParallelPlan) -> str:
+def _proof(plan: ParallelPlan) -> str:
     """What the bound over all combinations consists of."""
     bounds = [
-        (row.lower_bound, row.parallelism) for row in found.rows if row.lower_bound is not None
+        (row.lower_bound, row.parallelism) for row in plan.rows if row.lower_bound is not None
     ]
-    text = f"over all {'; '.join(count_combinations(found))}"
+    text = f"over all {'; '.join(count_combinations(plan))}"
     if not bounds:
         return text
-    _, least = min(bounds, key=lambda pair: pair[0])
-    sizes = ", ".join(f"{name} {getattr(least, name)}" for name in DIMENSIONS)
+    _, combination = min(bounds, key=lambda pair: pair[0])
+    sizes = ", ".join(f"{name} {getattr(combination, name)}" for name in DIMENSIONS)
     return f"{text}; the minimum bound is that of {sizes}"
 
 
-def count_combinations(found: ParallelPlan) -> list[str]:
+def count_combinations(plan: ParallelPlan) -> list[str]:
     """How many combinations were searched, and how many could not be in time."""
-    counted = [(row.status(found.value), row) for row in found.rows]
+    counted = [(row.status(plan.value), row) for row in plan.rows]
     impossible = sum(status is RowStatus.INFEASIBLE for status, _ in counted)
     searched = sum(
         status is not RowStatus.INFEASIBLE and bool(row.searches or row.value is not None)
@@ -217,20 +217,20 @@ def count_combinations(found: ParallelPlan) -> list[str]:
     return lines
 
 
-def describe_skipped(found: ParallelPlan) -> list[str]:
+def describe_skipped(plan: ParallelPlan) -> list[str]:
     """The invalid combinations by reason, and the sizes that defaults leave out.
 
     Reasons that differ in numbers alone share a line, which has the most frequent one.
     """
     lines, groups = [], dict[str, list[tuple[str, int]]]()
-    for entry in found.skipped_by_reason.items():
+    for entry in plan.skipped_by_reason.items():
         groups.setdefault(_NUMBER.sub("0", entry[0]), []).append(entry)
     for entries in groups.values():
         total = sum(count for _, count in entries)
         similar = f" ({len(entries) - 1} similar)" if len(entries) > 1 else ""
         lines.append(f"skipped: {_combinations(total)}: {entries[0][0]}{similar}")
-    if found.space.not_searched:
-        lines.append(f"not looked at: {'; '.join(found.space.not_searched)}")
+    if plan.space.not_searched:
+        lines.append(f"not looked at: {'; '.join(plan.space.not_searched)}")
     return lines
 
 

@@ -26,7 +26,7 @@ from ppopt.report.drawing import (
     part_names,
 )
 from ppopt.report.entries import PageSchedule
-from ppopt.report.labels import CAUSE_WORDS, describe_microbatches
+from ppopt.report.labels import CAUSE_TEXTS, describe_microbatches
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import memory_of
 from ppopt.schedule.operations import of_per
@@ -111,7 +111,7 @@ def _bars(drawn: Drawing, kinds: Sequence[Kind], memory: tuple[Ints, Ints]) -> d
     """Columns of the bars of one chart; `device` is their line."""
     bars, code = drawn.bars, np.zeros(len(RECORDS), dtype=np.int64)
     code[list(kinds)] = np.arange(len(kinds))
-    takes, gives = (amounts[drawn.rows] for amounts in memory)
+    allocated, freed = (amounts[drawn.rows] for amounts in memory)
     shared = ("stage", "microbatch", "start", "end", "slice")
     return {
         "kind": code[bars.kind],
@@ -119,8 +119,8 @@ def _bars(drawn: Drawing, kinds: Sequence[Kind], memory: tuple[Ints, Ints]) -> d
         "device": drawn.line_in_chart,
         "part": drawn.part,
         "lane": drawn.half,
-        "takes": takes,
-        "gives": gives,
+        "takes": allocated,
+        "gives": freed,
     }
 
 
@@ -138,20 +138,20 @@ def _chart(
     memory: tuple[Ints, Ints],
     place: Ints,
 ) -> dict[str, Any]:
-    drawn, said = drawing(flow.schedule, chart), described(flow.schedule, chart)
+    drawn, description = drawing(flow.schedule, chart), described(flow.schedule, chart)
     (lines,), bars = drawn.lines, drawn.bars
     by_device = chart is not LINKS
     line = "device" if by_device else chart.line
     by_stage = ", by stage" if (bars.microbatch == ONCE).all() else ""
-    made, used = (column[drawn.rows] for column in _ends(flow, place))
-    columns = {"source": bars.device, "target": bars.target, "made": made, "used": used}
+    produced, used = (column[drawn.rows] for column in _ends(flow, place))
+    columns = {"source": bars.device, "target": bars.target, "made": produced, "used": used}
     return {
         "name": chart.name,
-        "heading": f"{said} of every {line}{by_stage}, one at a time",
+        "heading": f"{description} of every {line}{by_stage}, one at a time",
         "axis": line,
         "counted": chart.counted,
         "labels": None if by_device else [one.label for one in lines],
-        "titles": [f"{said} of {one.title}" if by_device else one.title for one in lines],
+        "titles": [f"{description} of {one.title}" if by_device else one.title for one in lines],
         "devices": [one.devices for one in lines],
         "letters": _letters(drawn),
         "rows": _columns(_bars(drawn, kinds, memory) | columns),
@@ -165,11 +165,11 @@ def _ends(flow: Waits, place: Ints) -> tuple[Ints, Ints]:
     """
     operations = flow.schedule.operations
     row = place[flow.compute_row]
-    made, used = np.full((2, len(operations)), FREE)
-    made[flow.after], used[flow.before] = row[flow.before], row[flow.after]
+    produced, used = np.full((2, len(operations)), FREE)
+    produced[flow.after], used[flow.before] = row[flow.before], row[flow.after]
     once = operations.microbatch == ONCE
-    made[once] = used[once] = FREE
-    return made, used
+    produced[once] = used[once] = FREE
+    return produced, used
 
 
 def _needs(flow: Waits, place: Ints, rows: int) -> list[Ints]:
@@ -213,7 +213,7 @@ def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
             for record in (RECORDS[kind] for kind in kinds)
         ],
         "causes": [
-            {"name": cause.label, "words": CAUSE_WORDS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
+            {"name": cause.label, "words": CAUSE_TEXTS[cause]} | colours.IDLE_LOOKS[cause]._asdict()
             for cause in Cause
         ],
         "static": colours.STATIC,
@@ -221,5 +221,5 @@ def _style(kinds: Sequence[Kind]) -> dict[str, Any]:
         "limit": colours.LIMIT,
         "bar": BAR,
         "several": colours.SEVERAL,
-        "most": colours.MOST_OF_IT,
+        "most": colours.MIN_DOMINANT_SHARE,
     }

@@ -19,6 +19,8 @@ from ppopt.solver.open_decisions import open_decisions
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
 
+MAX_LISTED = 16
+"""A placement without a name is written out up to this many stages."""
 _PLANNED = ("placement", "partition", "recompute", "chunks")
 """Decisions about a model in layers that `ppopt plan` makes."""
 
@@ -28,7 +30,7 @@ def describe_unsearched(pipeline: Pipeline) -> str:
 
     Empty if it leaves none, or if nothing searches them.
     """
-    names, planned = list(_kept_of_layers(pipeline)), pipeline.model is not None
+    names, planned = list(_fixed_of_layers(pipeline)), pipeline.model is not None
     if "placement" not in open_decisions(pipeline).names:
         names.insert(0, "placement")
     if planned and pipeline.named_placement:
@@ -46,28 +48,28 @@ def describe_unsearched(pipeline: Pipeline) -> str:
 
 def unsearched_of_layers(pipeline: Pipeline) -> str:
     """What a comparison of strategies does not search of a model in layers; empty if nothing."""
-    kept = _kept_of_layers(pipeline)
-    return _unsearched(kept) if kept else ""
+    fixed = _fixed_of_layers(pipeline)
+    return _unsearched(fixed) if fixed else ""
 
 
-def _kept_of_layers(pipeline: Pipeline) -> dict[str, object]:
+def _fixed_of_layers(pipeline: Pipeline) -> dict[str, object]:
     """Decisions about a model in layers that are as given: their values, None if they are long.
 
     A partition is listed if there are several. Recompute and offload save memory at the cost of
     time: they are listed if there is a limit, and layers that can recompute or offload.
     """
-    model, kept = pipeline.model, dict[str, object]()
+    model, fixed = pipeline.model, dict[str, object]()
     if model is None:
-        return kept
+        return fixed
     if len(model) > pipeline.num_stages:
-        kept["partition"] = pipeline.partition if pipeline.partition in RULES else None
+        fixed["partition"] = pipeline.partition if pipeline.partition in RULES else None
     saving = {"recompute": "saved", "offload": "offload_time"}
     for name, able in saving.items() if pipeline.limits is not None else ():
         if any(getattr(layer, able) for layer in model.layers):
             chosen = any(getattr(layer, name) for layer in model.layers)
-            kept[name] = None if chosen else "none"
+            fixed[name] = None if chosen else "none"
     searched = open_decisions(pipeline).names
-    return {name: value for name, value in kept.items() if name not in searched}
+    return {name: value for name, value in fixed.items() if name not in searched}
 
 
 def _unsearched(searchable: Mapping[str, object]) -> str:
@@ -115,11 +117,11 @@ def describe_layers(counts: Sequence[int] | None, runs: Sequence[LayerRun] | Non
     """
     if not any(counts or ()):
         return ""
-    shown = [
+    texts = [
         f"{run.name or 'layer'} {run.first}" + (f"-{run.last}" if run.last > run.first else "")
         for run in runs or ()
     ]
-    names = f": {', '.join(map(clean, shown))}" if shown else ""
+    names = f": {', '.join(map(clean, texts))}" if texts else ""
     return f"{' '.join(map(str, counts or ()))} layers of the stages{names}"
 
 
@@ -128,6 +130,13 @@ def describe_placement(placement: str | Sequence[int] | None) -> str:
     if placement is None or isinstance(placement, str):
         return ""
     return f"{' '.join(map(str, placement))}, device of every stage"
+
+
+def listed_placement(hosts: Sequence[int]) -> str:
+    """A placement that has no name: the device of every stage, if that is not too long."""
+    if len(hosts) > MAX_LISTED:
+        return "explicit placement"
+    return f"placement {','.join(map(str, hosts))}"
 
 
 def short_placement(

@@ -65,7 +65,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     that are not known are null.
     """
     first, within, more = plan.rows[0], plan.within, plan.more_memory
-    least, batches, bound = plan.least_memory, first.configuration.batches, plan.lower_bound
+    min_memory, batches, bound = plan.least_memory, first.configuration.batches, plan.lower_bound
     return json_object(
         {
             "schema": SCHEMA,
@@ -75,7 +75,8 @@ def of_plan(plan: Plan) -> dict[str, Any]:
             "batches": batches,
             "value_per_microbatch": first.per_microbatch,
             "bound_per_microbatch": bound and bound / batches,
-            "least_memory": least and {"value": least.memory, "lower_bound": least.lower_bound},
+            "least_memory": min_memory
+            and {"value": min_memory.memory, "lower_bound": min_memory.lower_bound},
             "within": within
             and {
                 **within.configuration._asdict(),
@@ -89,7 +90,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
                 "value": more.value,
                 "lower_bound": more.lower_bound,
             },
-            "hands": [_hand(hand, plan) for hand in plan.baselines],
+            "hands": [_baseline_object(baseline, plan) for baseline in plan.baselines],
             "late_hands": plan.late_baselines,
             "use": trainer_text(plan),
             "rows": [_row(row, plan) for row in plan.rows],
@@ -119,24 +120,24 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _hand(hand: PlanBaseline, plan: Plan) -> dict[str, Any]:
-    pipeline = hand.schedule.pipeline
+def _baseline_object(baseline: PlanBaseline, plan: Plan) -> dict[str, Any]:
+    pipeline = baseline.schedule.pipeline
     return {
-        "strategy": hand.strategy,
+        "strategy": baseline.strategy,
         "placement": pipeline.resolved_placement,
         "chunks": pipeline.num_chunks,
         "routes": pipeline.routes,
-        "recompute": hand.recompute,
+        "recompute": baseline.recompute,
         "partition": pipeline.counts,
-        "value": hand.value,
-        "speedup": speedup_over(hand, plan),
-        "within": hand.in_space,
+        "value": baseline.value,
+        "speedup": speedup_over(baseline, plan),
+        "within": baseline.in_space,
     }
 
 
-def speedup_over(hand: PlanBaseline, plan: Plan) -> float | None:
+def speedup_over(baseline: PlanBaseline, plan: Plan) -> float | None:
     """How many times the throughput of a hand strategy a plan has; None without a schedule."""
-    return plain(hand.value / plan.value) if plan.value else None
+    return plain(baseline.value / plan.value) if plan.value else None
 
 
 def trainer_text(plan: Plan) -> dict[str, str | None]:
@@ -148,19 +149,19 @@ def trainer_text(plan: Plan) -> dict[str, str | None]:
         "torchtitan": torchtitan_keys,
         "deepspeed": deepspeed_module,
     }
-    found: dict[str, str | None] = dict.fromkeys(writers)
+    texts: dict[str, str | None] = dict.fromkeys(writers)
     if plan.best is not None:
         for name, write in writers.items():
             with suppress(NotApplicableError):
-                found[name] = write(plan.best.pipeline)
-    return found
+                texts[name] = write(plan.best.pipeline)
+    return texts
 
 
 def _space(plan: Plan) -> dict[str, Any]:
     space, pipeline = plan.space, plan.rows[0].result.pipeline
-    shown = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
+    keys = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
     return {
-        **{name: getattr(space, name) for name in shown},
+        **{name: getattr(space, name) for name in keys},
         "placement": space.placements,
         "routes": space.fields.get("routes", 1),
         "p2p_time": common_p2p_time(pipeline),

@@ -40,7 +40,7 @@ def plan_page(plan: Plan) -> str:
 
     The element `plan` holds the object of `ppopt plan --json`, without schedules and without what
     differs from run to run: `section` of a row names its schedule, which is `schedule-1` and so on.
-    The page draws the schedules of the best configurations, at most `MOST_OPERATIONS`.
+    The page draws the schedules of the best configurations, at most `MAX_OPERATIONS`.
     """
     schedules = fitting((place, row.schedule) for place, row in enumerate(plan.rows))
     sections = {place: f"schedule-{index}" for index, place in enumerate(schedules, start=1)}
@@ -65,12 +65,12 @@ def _cards(plan: Plan) -> str:
     time, memory = pipeline.time_unit, pipeline.memory_unit
     proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
     low = f"no configuration is below {significant(plan.lower_bound, time, ROUND_FLOOR)}"
-    found, limit = limits(pipeline), "no limit"
-    if found is not None:
-        limit = f"limit of a device: {spread(found, memory)}"
+    device_limits, limit = limits(pipeline), "no limit"
+    if device_limits is not None:
+        limit = f"limit of a device: {spread(device_limits, memory)}"
     gain = describe_gain(plan).removeprefix("gain: ")
     first, _, rest = gain.partition(" than ")
-    least = describe_least_memory(plan.least_memory, memory)
+    min_memory = describe_least_memory(plan.least_memory, memory)
     rows: list[Tile] = [
         (
             "best configuration",
@@ -89,7 +89,7 @@ def _cards(plan: Plan) -> str:
         (
             "peak memory",
             significant(plain(peak), memory),
-            "; ".join(filter(None, (limit, least, describe_within(plan)))),
+            "; ".join(filter(None, (limit, min_memory, describe_within(plan)))),
             measured(plain(peak), memory),
         ),
         *_more_memory(plan),
@@ -123,16 +123,16 @@ def _table(plan: Plan, sections: Mapping[int, str]) -> str:
     links = {plan.rows[place].configuration: section for place, section in sections.items()}
 
     def configuration(row: PlanRow) -> str:
-        words = escape(describe_configuration(row.configuration))
+        text = escape(describe_configuration(row.configuration))
         if row.configuration in links:
-            words = f'<a href="#{links[row.configuration]}">{words}</a>'
-        return Html(f"<strong>{words}</strong>" if row is plan.rows[0] else words)
+            text = f'<a href="#{links[row.configuration]}">{text}</a>'
+        return Html(f"<strong>{text}</strong>" if row is plan.rows[0] else text)
 
     def status(row: PlanRow) -> str:
         return Html(f'<span class="{_BADGES.get(row.status, "quiet")}">{row.status}</span>')
 
     bound = headed("lower bound", plan.rows[0].result.pipeline.time_unit)
-    shown = [
+    page_columns = [
         Column("configuration", configuration),
         *([replace(columns["batches"], head="microbatches")] if has_batches(plan) else []),
         Column("status", status),
@@ -140,7 +140,7 @@ def _table(plan: Plan, sections: Mapping[int, str]) -> str:
         replace(columns["bound"], head=bound),
         *(columns[name] for name in ("memory", "bubble rate", "partition", "versus the best")),
     ]
-    return html_table(shown, ("", plan.rows))
+    return html_table(page_columns, ("", plan.rows))
 
 
 def _more(plan: Plan) -> str:

@@ -92,13 +92,13 @@ def _partition(row: PlanRow) -> str:
 def plan_table(plan: Plan, *, exact: bool = False) -> Table:
     """Configurations, the best first, a row each; `exact` as for `plan_columns`."""
     columns = plan_columns(plan, exact=exact)
-    for name, shown in {
+    for name, is_shown in {
         "strategy": plan.space.strategies != (OPTIMAL,),
         "batches": has_batches(plan),
         "bubble rate": False,
         "partition": False,
     }.items():
-        if not shown:
+        if not is_shown:
             del columns[name]
 
     def style(row: PlanRow) -> str:

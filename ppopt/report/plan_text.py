@@ -46,8 +46,8 @@ def describe_plan(plan: Plan, file: str | None) -> Iterator[str]:
 
 def slowdown(row: PlanRow, best: Fraction | None) -> str:
     """Slowdown of a configuration relative to the best one; `best` is per microbatch."""
-    least, more = excess(row.bound_per_microbatch, best), excess(row.per_microbatch, best)
-    text = describe_slowdown(row.status, row.searches, least, more)
+    low, more = excess(row.bound_per_microbatch, best), excess(row.per_microbatch, best)
+    text = describe_slowdown(row.status, row.searches, low, more)
     return f"{text}; not searched further" if row.given_up and more else text
 
 
@@ -57,7 +57,7 @@ def excess(value: Fraction | None, best: Fraction | None) -> float | None:
 
 
 def describe_slowdown(
-    status: RowStatus, searches: int, least: float | None, more: float | None
+    status: RowStatus, searches: int, low: float | None, more: float | None
 ) -> str:
     """Slowdown of a candidate relative to the best one.
 
@@ -66,50 +66,50 @@ def describe_slowdown(
     """
     if status is RowStatus.INFEASIBLE:
         return "does not fit"
-    if least is None or status is RowStatus.UNKNOWN:
+    if low is None or status is RowStatus.UNKNOWN:
         text = "no schedule found in time" if searches else "not searched"
-        return text if least is None else f"{text}; {_at_best(least)}"
+        return text if low is None else f"{text}; {_at_best(low)}"
     if more is None:
-        return _at_least(least) if least else "no faster"
+        return _proved_slowdown(low) if low else "no faster"
     text = percent(more)
-    if 0 <= least != more and status is not RowStatus.OPTIMAL:
-        text = f"{percent(least, ROUND_FLOOR)} to {text}"
+    if 0 <= low != more and status is not RowStatus.OPTIMAL:
+        text = f"{percent(low, ROUND_FLOOR)} to {text}"
     text = f"{text} slower" if more else "as fast"
-    may_be_faster = least < 0 and status is not RowStatus.OPTIMAL
-    return f"{text}; {_at_best(least)}" if may_be_faster else text
+    may_be_faster = low < 0 and status is not RowStatus.OPTIMAL
+    return f"{text}; {_at_best(low)}" if may_be_faster else text
 
 
-def _at_best(least: float) -> str:
-    return f"at best {percent(-least, ROUND_CEILING)} faster"
+def _at_best(low: float) -> str:
+    return f"at best {percent(-low, ROUND_CEILING)} faster"
 
 
-def _at_least(least: float) -> str:
+def _proved_slowdown(low: float) -> str:
     """A proved slowdown, rounded down; of less than 0.01 % only that there is one."""
-    if 0 < least < MIN_SLOWDOWN:
+    if 0 < low < MIN_SLOWDOWN:
         return "slower"
-    return f"at least {percent(least, ROUND_FLOOR)} slower"
+    return f"at least {percent(low, ROUND_FLOOR)} slower"
 
 
 def describe_limit(plan: Plan) -> str:
     """The memory limit that no configuration stays within; empty if one does."""
     pipeline = plan.rows[0].result.pipeline
-    found = limits(pipeline)
-    if plan.status != "infeasible" or found is None:
+    device_limits = limits(pipeline)
+    if plan.status != "infeasible" or device_limits is None:
         return ""
-    limit = spread(found, pipeline.memory_unit)
+    limit = spread(device_limits, pipeline.memory_unit)
     return f"memory limit: {limit}; `ppopt frontier` finds the minimum feasible limit"
 
 
-def describe_least_memory(least: LeastMemory | None, unit: str | None) -> str:
+def describe_least_memory(min_memory: LeastMemory | None, unit: str | None) -> str:
     """The minimum memory with which the best configuration is as fast; empty if not looked for."""
-    if least is None:
+    if min_memory is None:
         return ""
-    memory = significant(least.memory, unit, ROUND_CEILING)
-    if least.memory == least.lower_bound:
+    memory = significant(min_memory.memory, unit, ROUND_CEILING)
+    if min_memory.memory == min_memory.lower_bound:
         return f"minimum memory at this speed: {memory} per device (proved for this configuration)"
-    if not least.lower_bound:
+    if not min_memory.lower_bound:
         return f"minimum memory at this speed: at most {memory} per device"
-    low = significant(least.lower_bound, rounding=ROUND_FLOOR)
+    low = significant(min_memory.lower_bound, rounding=ROUND_FLOOR)
     return (
         f"minimum memory at this speed: {low} to {memory} per device (proved for this "
         "configuration)"
@@ -125,21 +125,23 @@ def describe_configuration(configuration: PlanConfiguration) -> str:
 
 def describe_within(plan: Plan) -> str:
     """The least memory that is almost as fast; empty if it was not looked for."""
-    found, best = plan.within, plan.rows[0].per_microbatch
-    if found is None or best is None:
+    within, best = plan.within, plan.rows[0].per_microbatch
+    if within is None or best is None:
         return ""
     pipeline = plan.rows[0].result.pipeline
     unit = pipeline.memory_unit
-    slower = plain(found.value) / found.configuration.batches / plain(best) - 1
-    value = significant(found.value, pipeline.time_unit)
+    slower = plain(within.value) / within.configuration.batches / plain(best) - 1
+    value = significant(within.value, pipeline.time_unit)
+    memory = significant(within.memory, unit, ROUND_CEILING)
+    configuration = describe_configuration(within.configuration)
     text = (
-        f"minimum memory within the slowdown: {significant(found.memory, unit, ROUND_CEILING)} per "
-        f"device, {percent(slower)} slower ({value}, {describe_configuration(found.configuration)})"
+        f"minimum memory within the slowdown: {memory} per device, {percent(slower)} slower "
+        f"({value}, {configuration})"
     )
-    low = found.lower_bound
+    low = within.lower_bound
     if low is None:
         return f"{text}; less memory may be enough"
-    if low == found.memory:
+    if low == within.memory:
         return f"{text}; proved"
     return f"{text}; below {significant(low, unit, ROUND_FLOOR)} it is proved impossible"
 
@@ -153,55 +155,57 @@ def describe_more_memory(plan: Plan) -> str:
     memory = f"up to {significant(max(more.limits), pipeline.memory_unit)} per device"
     limit = f"10 % more memory ({memory})"
     gain = 1 - plain(more.value) / plain(value)
-    most = 1 - plain(more.lower_bound) / plain(value)
-    if not most:
+    max_gain = 1 - plain(more.lower_bound) / plain(value)
+    if not max_gain:
         return f"{limit}: no speedup (proved)"
     if not gain and OPTIMAL not in plan.space.strategies:
         return f"{limit}: no faster schedule found"
     if not gain:
-        return f"{limit}: no faster schedule found; at most {percent(most, ROUND_CEILING)} faster"
-    found = significant(more.value, pipeline.time_unit)
+        return (
+            f"{limit}: no faster schedule found; at most {percent(max_gain, ROUND_CEILING)} faster"
+        )
+    makespan = significant(more.value, pipeline.time_unit)
     return (
-        f"{limit}: {percent(gain, ROUND_FLOOR)} faster ({found} found), at most "
-        f"{percent(most, ROUND_CEILING)}"
+        f"{limit}: {percent(gain, ROUND_FLOOR)} faster ({makespan} found), at most "
+        f"{percent(max_gain, ROUND_CEILING)}"
     )
 
 
 def describe_gain(plan: Plan) -> str:
     """How much more throughput the plan has than hand strategies; empty if none is known."""
     own = plan.rows[0].configuration.strategy
-    others = [
-        (hand, speedup)
-        for hand in plan.baselines
-        if hand.in_space and hand.strategy != own
-        and (speedup := speedup_over(hand, plan)) is not None
+    compared = [
+        (baseline, speedup)
+        for baseline in plan.baselines
+        if baseline.in_space and baseline.strategy != own
+        and (speedup := speedup_over(baseline, plan)) is not None
     ]  # fmt: skip
-    named = others[:1] + [entry for entry in others[1:] if entry[0].strategy in KNOWN]
+    named = compared[:1] + [entry for entry in compared[1:] if entry[0].strategy in KNOWN]
     if not named:
         return ""
-    hand, speedup = named[0]
+    baseline, speedup = named[0]
     if speedup < 1:
-        more = percent(1 / speedup - 1)
-        return f"no gain: {_describe_hand(hand)} has {more} more throughput; raise --time-limit"
+        name, more = _describe_baseline(baseline), percent(1 / speedup - 1)
+        return f"no gain: {name} has {more} more throughput; raise --time-limit"
     each = "each on" if len(named) > 1 else "on"
-    gains = ", ".join(_beside_hand(*entry) for entry in named)
+    gains = ", ".join(_gain_over(*entry) for entry in named)
     return f"gain: {gains}, {each} its own best partition found"
 
 
-def _beside_hand(hand: PlanBaseline, speedup: float) -> str:
+def _gain_over(baseline: PlanBaseline, speedup: float) -> str:
     more = speedup - 1
     gain = "as much throughput as"
     if more:
         gain = f"{percent(more, ROUND_FLOOR)} more throughput than"
-    return f"{gain} {_describe_hand(hand)}"
+    return f"{gain} {_describe_baseline(baseline)}"
 
 
-def _describe_hand(hand: PlanBaseline) -> str:
+def _describe_baseline(baseline: PlanBaseline) -> str:
     """A hand strategy with its chunks and recompute."""
-    chunks = hand.schedule.pipeline.num_chunks
-    name = hand.strategy + (f"/{chunks}" if chunks > 1 else "")
-    usual = hand.recompute in ("none", "layers")
-    return name if usual else f"{name} with recompute {hand.recompute}"
+    chunks = baseline.schedule.pipeline.num_chunks
+    name = baseline.strategy + (f"/{chunks}" if chunks > 1 else "")
+    usual = baseline.recompute in ("none", "layers")
+    return name if usual else f"{name} with recompute {baseline.recompute}"
 
 
 def describe_late(late: Sequence[str]) -> str:
@@ -215,12 +219,12 @@ def describe_late(late: Sequence[str]) -> str:
 
 def describe_better_outside(plan: Plan) -> str:
     """A hand strategy outside of the space that is better than the plan; empty without one."""
-    for hand in plan.baselines:
-        speedup = speedup_over(hand, plan) or 1
-        if hand.in_space or speedup >= 1:
+    for baseline in plan.baselines:
+        speedup = speedup_over(baseline, plan) or 1
+        if baseline.in_space or speedup >= 1:
             continue
-        where, more = describe_placing(hand.schedule.pipeline), percent(1 / speedup - 1)
-        return f"outside this space: {hand.strategy} ({where}) has {more} more throughput"
+        where, more = describe_placing(baseline.schedule.pipeline), percent(1 / speedup - 1)
+        return f"outside this space: {baseline.strategy} ({where}) has {more} more throughput"
     return ""
 
 
@@ -232,18 +236,18 @@ def describe_space(plan: Plan) -> str:
         searched.append("partition")
     tried = [row.configuration for row in plan.rows]
     dimensions: dict[str, tuple[Sequence[object], set[object]]] = {
-        "placement": (space.placements, {one.placement for one in tried}),
-        "chunks": (space.chunks, {one.chunks for one in tried}),
-        "recompute": (space.recompute, {one.recompute for one in tried}),
-        "schedules": (space.strategies, {one.strategy for one in tried}),
-        "microbatches": (space.batches, {one.batches for one in tried}),
+        "placement": (space.placements, {each.placement for each in tried}),
+        "chunks": (space.chunks, {each.chunks for each in tried}),
+        "recompute": (space.recompute, {each.recompute for each in tried}),
+        "schedules": (space.strategies, {each.strategy for each in tried}),
+        "microbatches": (space.batches, {each.batches for each in tried}),
     }
     for name, (values, used) in dimensions.items():
-        kept = [value for value in values if value in used]
-        text = f"{name} {', '.join(map(str, kept))}"
-        if len(kept) > 1 or kept == [SEARCH]:
+        used_values = [value for value in values if value in used]
+        text = f"{name} {', '.join(map(str, used_values))}"
+        if len(used_values) > 1 or used_values == [SEARCH]:
             searched.append(text)
-        elif kept != [OPTIMAL]:
+        elif used_values != [OPTIMAL]:
             fixed.append(text)
     if Trait.MICROBATCHES in pipeline.traits:
         where = searched if space.order == SEARCH_ORDER else fixed

@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from ppopt.studies.robustness import Jitter
 
 
-def _baseline_object(hand: Baseline) -> dict[str, Any]:
+def _baseline_object(baseline: Baseline) -> dict[str, Any]:
     layers = ("partition", "layout", "recompute", "recomputed_layers")
-    cut = ScheduleFigures.of(None, hand.pipeline)
+    cut = ScheduleFigures.of(None, baseline.pipeline)
     return {
-        **_read(hand, "strategy", "value", "speedup", "skipped", "chosen"),
+        **_read(baseline, "strategy", "value", "speedup", "skipped", "chosen"),
         **cut.to_object((*layers, "offload", "offloaded_layers")),
     }
 
 
-def _other_placement_object(hand: Baseline) -> dict[str, Any]:
+def _other_placement_object(baseline: Baseline) -> dict[str, Any]:
     return {
-        **_read(hand, "strategy", "value", "speedup"),
-        "placement": hand.pipeline.resolved_placement,
-        "chunks": hand.pipeline.num_chunks,
-        "routes": hand.pipeline.routes,
+        **_read(baseline, "strategy", "value", "speedup"),
+        "placement": baseline.pipeline.resolved_placement,
+        "chunks": baseline.pipeline.num_chunks,
+        "routes": baseline.pipeline.routes,
     }
 
 

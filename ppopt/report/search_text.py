@@ -158,10 +158,10 @@ def _gain(gain: float | None, report: ScheduleReport) -> str:
 
 def describe_lowering(report: ScheduleReport) -> str:
     """What a file of operations alone loses where links are streams; empty if it loses nothing."""
-    found, unit = report.operations_alone, report.time_unit
-    if found is None or not found.loss:
+    lowering, unit = report.operations_alone, report.time_unit
+    if lowering is None or not lowering.loss:
         return ""
-    times = f"{measured(found.lowered, unit)} instead of {measured(found.own, unit)}"
+    times = f"{measured(lowering.lowered, unit)} instead of {measured(lowering.own, unit)}"
     return (
         f"exported as torch-csv (PyTorch orders the transfers): {times}; `ppopt export --to "
         "torch-comms` keeps the order"
@@ -170,13 +170,13 @@ def describe_lowering(report: ScheduleReport) -> str:
 
 def describe_jitter(report: ScheduleReport) -> str:
     """The effect of random times on an order; empty if there are none."""
-    found = report.jitter
-    if found is None:
+    jitter = report.jitter
+    if jitter is None:
         return ""
-    mean, p95 = (significant(time, report.time_unit) for time in (found.mean, found.p95))
+    mean, p95 = (significant(time, report.time_unit) for time in (jitter.mean, jitter.p95))
     return (
-        f"mean {mean} ({percent(found.degradation)} more), 95 % below {p95}; "
-        f"{found.samples} samples of {percent(found.deviation)} deviation, seed {found.seed}"
+        f"mean {mean} ({percent(jitter.degradation)} more), 95 % below {p95}; "
+        f"{jitter.samples} samples of {percent(jitter.deviation)} deviation, seed {jitter.seed}"
     )
 
 
@@ -236,9 +236,9 @@ def describe_baseline(report: ScheduleReport) -> str:
     return f"{baseline.strategy}, {value}{_own_cut(baseline) if baseline.chosen else ''}"
 
 
-def _own_cut(hand: Baseline) -> str:
+def _own_cut(baseline: Baseline) -> str:
     """Partition, recompute and offload of a strategy, in brackets; empty without layers."""
-    cut = ScheduleFigures.of(None, hand.pipeline)
+    cut = ScheduleFigures.of(None, baseline.pipeline)
     if not cut.partition:
         return ""
     layers = {
@@ -266,13 +266,13 @@ def note_overlaps(schedules: Iterable[Schedule]) -> list[str]:
 
 def describe_other_placement(report: ScheduleReport) -> str:
     """A better baseline of another placement; empty if there is none."""
-    hand = report.elsewhere
-    if hand is None:
+    baseline = report.elsewhere
+    if baseline is None:
         return ""
-    speedup = plain_or_none(hand.speedup)
-    name = f"{hand.strategy} ({describe_placing(hand.pipeline)})"
+    speedup = plain_or_none(baseline.speedup)
+    name = f"{baseline.strategy} ({describe_placing(baseline.pipeline)})"
     if speedup is None:
-        value = measured(hand.value, report.time_unit)
+        value = measured(baseline.value, report.time_unit)
         return f"{name} has {objective_name(report.objective)} {value}"
     if speedup > 1:
         more = f"this schedule has {percent(speedup - 1)} more throughput"
@@ -280,7 +280,7 @@ def describe_other_placement(report: ScheduleReport) -> str:
     more = "as much throughput as"
     if speedup < 1:
         more = f"{percent(1 / speedup - 1)} more throughput than"
-    return f"{name} has {more} this schedule; {_placing_flags(hand, report)} searches there"
+    return f"{name} has {more} this schedule; {_placing_flags(baseline, report)} searches there"
 
 
 def describe_next_step(report: ScheduleReport, pipeline: Pipeline) -> str:
@@ -300,9 +300,9 @@ def describe_next_step(report: ScheduleReport, pipeline: Pipeline) -> str:
     return describe_unsearched(pipeline)
 
 
-def _placing_flags(hand: Baseline, report: ScheduleReport) -> str:
+def _placing_flags(baseline: Baseline, report: ScheduleReport) -> str:
     """The flags that change the placement of a search to that of a hand strategy."""
-    placement, chunks = hand.pipeline.resolved_placement, hand.pipeline.num_chunks
+    placement, chunks = baseline.pipeline.resolved_placement, baseline.pipeline.num_chunks
     flags = [f"--placement {placement}"] if placement != report.placement else []
     flags += [f"--chunks {chunks}"] if chunks != report.chunks else []
-    return " ".join([*flags, "--routes 2"] if hand.pipeline.routes > 1 else flags)
+    return " ".join([*flags, "--routes 2"] if baseline.pipeline.routes > 1 else flags)

@@ -17,8 +17,9 @@ from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.labels import CAUSE_WORDS, describe_order, isolated, objective_name, title
+from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name, title
 from ppopt.report.numbers import NONE, headed, measured, number, percent, significant, spread
+from ppopt.report.placement_text import listed_placement
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
     STEP_WORK,
@@ -50,8 +51,6 @@ _RARE_COSTS = {
     "each way": "offload_time",
 }
 """Further columns, shown where their cost has an effect."""
-_MOST_LISTED = 16
-"""An explicit placement is written out up to this many stages."""
 Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
@@ -92,9 +91,9 @@ def _heading(report: ScheduleReport, name: str) -> str:
         badges.append(("good" if sure else "warn", status))
     if report.mem_limit is not None:
         fits = report.fits_limit
-        words = "within the memory limit" if fits else "over the memory limit"
-        badges.append(("good" if fits else "bad", words))
-    spans = (f'<span class="badge {tone}">{escape(words)}</span>' for tone, words in badges)
+        text = "within the memory limit" if fits else "over the memory limit"
+        badges.append(("good" if fits else "bad", text))
+    spans = (f'<span class="badge {tone}">{escape(text)}</span>' for tone, text in badges)
     return f'<div class="heading"><h2>{_named(report, name)}</h2>{"".join(spans)}</div>'
 
 
@@ -148,17 +147,15 @@ def _tile(name: str, value: str, note: str, exact: str) -> str:
 
 def proof(report: ScheduleReport) -> str:
     """The argument for the bound of a search, and its warm start; empty without either."""
-    words = _bound_sentence(report)
+    text = _bound_sentence(report)
     label = "Proof" if report.status == "optimal" else "The bound"
     if not report.checked:
-        label, words = "The file says", words and f"{words} {UNCHECKED}"
-    return _labelled(label, words) + _labelled(
-        "The schedule it started from", describe_hint(report)
-    )
+        label, text = "The file says", text and f"{text} {UNCHECKED}"
+    return _labelled(label, text) + _labelled("The schedule it started from", describe_hint(report))
 
 
-def _labelled(label: str, words: str) -> str:
-    return f"<p><strong>{label}:</strong> {escape(words)}</p>" if words else ""
+def _labelled(label: str, text: str) -> str:
+    return f"<p><strong>{label}:</strong> {escape(text)}</p>" if text else ""
 
 
 def _bound_sentence(report: ScheduleReport) -> str:
@@ -171,16 +168,16 @@ def _bound_sentence(report: ScheduleReport) -> str:
     return f"No schedule{limit} has a {bound}, because {report.proof}."
 
 
-def overview(shown: Sequence[PageSchedule]) -> str:
+def overview(page_schedules: Sequence[PageSchedule]) -> str:
     """Table of several schedules with links to their sections; empty for a single schedule."""
-    if len(shown) == 1:
+    if len(page_schedules) == 1:
         return ""
-    named = len({entry.schedule.pipeline.name for entry in shown}) > 1
+    named = len({entry.schedule.pipeline.name for entry in page_schedules}) > 1
 
     def schedule(row: tuple[int, PageSchedule]) -> Html:
         index, entry = row
-        words = _named(entry.report, entry.schedule.pipeline.name if named else "")
-        return Html(f'<a href="#schedule-{index}">{words}</a>')
+        text = _named(entry.report, entry.schedule.pipeline.name if named else "")
+        return Html(f'<a href="#schedule-{index}">{text}</a>')
 
     def time(key: str) -> Callable[[PageSchedule], str]:
         return lambda entry: measured(getattr(entry.report, key), entry.report.time_unit)
@@ -198,8 +195,8 @@ def overview(shown: Sequence[PageSchedule]) -> str:
         Column("device span", time("device_span")),
         Column("bubble overhead", lambda entry: percent(entry.report.bubble_overhead)),
     ]
-    rows = list(enumerate(shown, start=1))
-    fitting = sum(bool(entry.report.fits_limit) for entry in shown)
+    rows = list(enumerate(page_schedules, start=1))
+    fitting = sum(bool(entry.report.fits_limit) for entry in page_schedules)
     return html_table(
         [Column("schedule", schedule), *(column.of(_entry) for column in columns)],
         *[("", rows[:fitting]), ("over the memory limit", rows[fitting:])],
@@ -217,13 +214,13 @@ def _use_bar(use: TimeUse) -> Html:
         for kind, share in use.kinds.items()
     ]
     pieces += [
-        (IDLE_LOOKS[cause].colour, f"idle: {CAUSE_WORDS[cause]}", share)
+        (IDLE_LOOKS[cause].colour, f"idle: {CAUSE_TEXTS[cause]}", share)
         for cause, share in use.causes.items()
     ]
     spans = (
         f'<i style="width:{float(100 * share):.2f}%;background:{colour}" '
-        f'title="{words}: {percent(share)}"></i>'
-        for colour, words, share in pieces
+        f'title="{text}: {percent(share)}"></i>'
+        for colour, text, share in pieces
         if share
     )
     return Html(f'<span class="use">{"".join(spans)}</span>')
@@ -275,8 +272,8 @@ def _span(delays: Sequence[Sequence[Fraction]], pipeline: Pipeline) -> str:
     ]
     if not times:
         return NONE
-    least = f"{number(plain(min(times)))} to " if min(times) < max(times) else ""
-    return least + measured(plain(max(times)), pipeline.time_unit)
+    minimum = f"{number(plain(min(times)))} to " if min(times) < max(times) else ""
+    return minimum + measured(plain(max(times)), pipeline.time_unit)
 
 
 def _provenance(report: ScheduleReport) -> str:
@@ -351,8 +348,4 @@ def _count(count: int, noun: str) -> str:
 
 def _placement(pipeline: Pipeline) -> str:
     where = pipeline.resolved_placement
-    if isinstance(where, str):
-        return f"{where} placement"
-    if len(where) <= _MOST_LISTED:
-        return f"placement {','.join(map(str, where))}"
-    return "explicit placement"
+    return f"{where} placement" if isinstance(where, str) else listed_placement(where)

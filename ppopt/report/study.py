@@ -19,8 +19,8 @@ from ppopt.report.table import setting_text
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.records import SweepRow
 
-MOST_SCHEDULES = 100
-_MOST_ROWS = 20_000
+MAX_SCHEDULES = 100
+_MAX_ROWS = 20_000
 """Rows that a page holds; of more, it has the first ones, and says so."""
 _NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 _DECLARED = declared(ScheduleFigures)
@@ -41,8 +41,8 @@ def _of(key: str, name: str = "") -> StudyFigure:
     figure = _DECLARED[key]
 
     def value(row: SweepRow) -> float | None:
-        found = None if row.figures is None else getattr(row.figures, key)
-        return (max(found) if found else None) if figure.each else found
+        value = None if row.figures is None else getattr(row.figures, key)
+        return (max(value) if value else None) if figure.each else value
 
     return StudyFigure(name or figure.label, figure.quantity, value, figure.maximized)
 
@@ -67,7 +67,7 @@ class _Rows:
     """The rows of a study as its page counts them."""
 
     def __init__(self, rows: Sequence[SweepRow]) -> None:
-        self.all = rows[:_MOST_ROWS]
+        self.all = rows[:_MAX_ROWS]
         names = dict.fromkeys(name for row in self.all for name in row.overrides)
         self.settings = {name: _values(name, self.all) for name in names}
         self.figures = [
@@ -91,22 +91,22 @@ class _Rows:
         First the Pareto front of memory and time, then the best of every cell of the heat map that
         the page opens with, then all by time.
         """
-        front, least = [], inf
+        front, min_memory = [], inf
         for number in self.by_time:
             memory = _MEMORY.value(self.all[number])
-            if memory is not None and memory < least:
+            if memory is not None and memory < min_memory:
                 front.append(number)
-                least = memory
+                min_memory = memory
         return list(dict.fromkeys([*front, *self._first_of_cells(), *self.by_time]))
 
     def _first_of_cells(self) -> list[int]:
         """The best row of every cell of the heat map that the page opens with."""
         names = [name for name, values in self.settings.items() if len(values) > 1][:2]
-        found: dict[tuple[str, ...], int] = {}
+        best_rows: dict[tuple[str, ...], int] = {}
         for number in self.by_time:
             cell = tuple(setting_text(self.all[number].overrides.get(name)) for name in names)
-            found.setdefault(cell, number)
-        return list(found.values())
+            best_rows.setdefault(cell, number)
+        return list(best_rows.values())
 
 
 def study_page(
@@ -125,7 +125,7 @@ def study_page(
     """
     rows = _Rows(study_rows)
     candidates = ((number, schedule_of(rows.all[number])) for number in rows.best_first())
-    schedules = fitting(candidates, MOST_SCHEDULES)
+    schedules = fitting(candidates, MAX_SCHEDULES)
     if not schedules:
         return None
     sections = {number: place for place, number in enumerate(schedules, start=1)}
@@ -140,14 +140,14 @@ def study_page(
 
 def _values(name: str, rows: Sequence[SweepRow]) -> list[str]:
     """The values of a setting: numbers of one unit by size, others in the order of the rows."""
-    given = list(dict.fromkeys(setting_text(row.overrides.get(name)) for row in rows))
-    found = [_NUMBER.fullmatch(value) for value in given]
-    sizes = {value: match for value, match in zip(given, found, strict=True) if match}
-    if len(sizes) < len([value for value in given if value != NONE]):
-        return given
+    texts = list(dict.fromkeys(setting_text(row.overrides.get(name)) for row in rows))
+    matches = [_NUMBER.fullmatch(value) for value in texts]
+    sizes = {value: match for value, match in zip(texts, matches, strict=True) if match}
+    if len(sizes) < len([value for value in texts if value != NONE]):
+        return texts
     if len({size[2] for size in sizes.values()}) > 1:
-        return given
-    return sorted(given, key=lambda value: float(sizes[value][1]) if value in sizes else inf)
+        return texts
+    return sorted(texts, key=lambda value: float(sizes[value][1]) if value in sizes else inf)
 
 
 def _sentences(study_rows: Sequence[SweepRow], num_open: int, rows: _Rows, schedules: int) -> str:

@@ -22,6 +22,7 @@ from ppopt.report.placement_text import (
     describe_layers,
     describe_partition,
     describe_partition_search,
+    listed_placement,
 )
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
@@ -82,10 +83,9 @@ def _describe_devices(pipeline: Pipeline) -> str:
 def _describe_placement(pipeline: Pipeline) -> str:
     if pipeline.placement == SEARCH:
         text = "searched placement"
-    elif pipeline.named_placement:
-        text = str(pipeline.resolved_placement)
     else:
-        text = "explicit placement"
+        where = pipeline.resolved_placement
+        text = where if isinstance(where, str) else listed_placement(where)
     if pipeline.num_chunks > 1:
         text += f", {pipeline.num_chunks} chunks per device"
     return text if pipeline.routes == 1 else f"{text}, two routes"

@@ -61,12 +61,12 @@ _HIGHEST_ROW, _ROWS = 28, 640
 """Highest row of a device, and what all rows share, in pixels."""
 _BAR = 0.86
 """Height of a bar as a share of its row."""
-_TICK_ROOM = 64
+_TICK_SPACING = 64
 """Pixels between two ticks of the time axis, at least."""
 _LONGEST_CAPTION = 120
 _ZOOM = 2
 """Dots of a PNG per pixel, for screens of fine resolution."""
-MOST_RECTS, MOST_PATHS = 1500, 6000
+MAX_RECTS, MAX_PATHS = 1500, 6000
 """Most operations that are drawn as one element each, and as one outline each (some 200 KB)."""
 LINES, _HALF = 7, 3
 """Lines of pixels of an image per line of bars: three for each half of a bar, one between bars."""
@@ -127,26 +127,26 @@ def svg(schedule: Schedule, *, heading: str = "", width_ticks: int = 0) -> str:
     microbatches. Optimizers are operations of their devices.
 
     Every operation is one `rect`, with its microbatch where that fits and its time on hover.
-    Above `MOST_RECTS` operations there is one `path` per colour and there are no numbers. Above
-    `MOST_PATHS` there is an image, in which a pixel has the colour of what fills most of it.
+    Above `MAX_RECTS` operations there is one `path` per colour and there are no numbers. Above
+    `MAX_PATHS` there is an image, in which a pixel has the colour of what fills most of it.
     Identical input gives an identical picture. Of an incomplete or defective schedule, the
     operations that the pipeline has are drawn and the figures are left out.
     """
-    words = heading or caption(schedule)
+    text = heading or caption(schedule)
     drawn = drawing(schedule, GANTT, QUEUES)
     devices, lines = len(drawn.lines[0]), sum(map(len, drawn.lines))
     row = row_height(lines, _HIGHEST_ROW, _ROWS)
     end = max(1, drawn.last)
     frame = _Frame(max(end, width_ticks), end, row, devices, lines)
-    means = _MEANS if len(drawn.bars) > MOST_PATHS else ""
+    means = _MEANS if len(drawn.bars) > MAX_PATHS else ""
     legend, height = _legend(drawn.series, frame, means)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
             f'width="{WIDTH}" height="{height}" style="max-width:100%;height:auto" role="img" '
-            f'aria-label="{escape(words)}" font-family="system-ui, sans-serif" '
+            f'aria-label="{escape(text)}" font-family="system-ui, sans-serif" '
             f'font-size="{_FONT}">',
-            f'<g fill="{TEXT}"><text x="{LEFT}" y="18">{escape(words)}</text>',
+            f'<g fill="{TEXT}"><text x="{LEFT}" y="18">{escape(text)}</text>',
             *_line_labels(drawn, frame),
             *_axis(schedule, frame),
             "</g>",
@@ -170,12 +170,12 @@ def caption(schedule: Schedule) -> str:
     name = schedule.pipeline.name
     missing = set(range(schedule.pipeline.num_devices)) - set(schedule.device.tolist())
     if missing or not schedule.operations.known.all():
-        words = [name, f"incomplete or defective: {len(schedule.operations)} operations"]
+        parts = [name, f"incomplete or defective: {len(schedule.operations)} operations"]
     else:
         report = report_caption(schedule)
         limits, unit = report.mem_limit, report.memory_unit
         memory = f"peak memory {spread(report.peak_memory or (), unit)}"
-        words = [
+        parts = [
             name,
             title(report),
             f"{objective_name(report.objective)} {measured(report.value, report.time_unit)}",
@@ -183,13 +183,13 @@ def caption(schedule: Schedule) -> str:
             memory if limits is None else f"{memory}, limit {spread(limits, unit)}",
             describe_order(schedule.pipeline),
         ]
-    text = clean(" · ".join(filter(None, words)))
+    text = clean(" · ".join(filter(None, parts)))
     return text if len(text) <= _LONGEST_CAPTION else f"{text[: _LONGEST_CAPTION - 1]}…"
 
 
 def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
     count = len(drawn.bars)
-    if count > MOST_PATHS:
+    if count > MAX_PATHS:
         yield _image(drawn, frame)
         return
     columns = (drawn.line, drawn.half, drawn.bars.start, drawn.bars.end)
@@ -209,12 +209,12 @@ def _operations(drawn: Drawing, frame: _Frame) -> Iterator[str]:
     for series in drawn.series:
         rows = series.rows.tolist()
         own = [boxes[row] for row in rows]
-        if count > MOST_RECTS:
+        if count > MAX_RECTS:
             outlines = "".join(_outline(box.x, box.y, box.end, box.height) for box in own)
             yield f'<path fill="{series.colour}" d="{outlines}"/>'
             continue
-        words = [_hover_text(drawn.schedule, operations[row], microbatches) for row in rows]
-        yield from _rects(series, own, words)
+        texts = [_hover_text(drawn.schedule, operations[row], microbatches) for row in rows]
+        yield from _rects(series, own, texts)
         yield from _numbers(series, own, frame)
 
 
@@ -229,13 +229,13 @@ def _image(drawn: Drawing, frame: _Frame) -> str:
     )
 
 
-def _rects(series: Series, boxes: Sequence[_Box], words: Sequence[str]) -> Iterator[str]:
+def _rects(series: Series, boxes: Sequence[_Box], texts: Sequence[str]) -> Iterator[str]:
     """Draw every operation of a series as a rect with hover text."""
     yield f'<g fill="{series.colour}" stroke="{colours.INK}" stroke-width="0.5">'
-    for box, said in zip(boxes, words, strict=True):
+    for box, text in zip(boxes, texts, strict=True):
         yield (
             f'<rect x="{_px(box.x)}" y="{_px(box.y)}" width="{_px(box.end - box.x)}" '
-            f'height="{_px(box.height)}"><title>{said}</title></rect>'
+            f'height="{_px(box.height)}"><title>{text}</title></rect>'
         )
     yield "</g>"
 
@@ -289,9 +289,9 @@ def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     end = Fraction(frame.end, per_unit)
     last = measured(round(end, 3), unit)
     per_pixel = Fraction(frame.width_ticks, per_unit) / (WIDTH - LEFT - RIGHT)
-    step = _step(per_pixel * _TICK_ROOM)
-    room = per_pixel * max(_TICK_ROOM, round(_LETTER * (len(last) + 4)))
-    rounds = [step * k for k in range(int(end / step) + 1) if end - step * k > room]
+    step = _step(per_pixel * _TICK_SPACING)
+    spacing = per_pixel * max(_TICK_SPACING, round(_LETTER * (len(last) + 4)))
+    rounds = [step * k for k in range(int(end / step) + 1) if end - step * k > spacing]
     times = [*rounds, end]
     places = [_px(frame.x(float(time * per_unit))) for time in times]
     lines = "".join(f"M{x} {TOP}V{_px(frame.bottom + 3)}" for x in places)
@@ -299,18 +299,18 @@ def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
     anchors = ["middle"] * len(rounds) + ["end"]
     for time, x, anchor in zip(times, places, anchors, strict=True):
         y = _px(frame.bottom + 16)
-        words = last if anchor == "end" else number(time)
-        yield f'<text x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
+        text = last if anchor == "end" else number(time)
+        yield f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
 
 
-def _step(least: Fraction) -> Fraction:
+def _step(minimum: Fraction) -> Fraction:
     """Smallest of ..., 0.5, 1, 2, 5, 10, 20, ... that is not below `least`."""
     step = Fraction(1)
-    while step >= least:
+    while step >= minimum:
         step /= 10
-    while step < least:
+    while step < minimum:
         step *= 10
-    return next(part for part in (step / 5, step / 2, step) if part >= least)
+    return next(part for part in (step / 5, step / 2, step) if part >= minimum)
 
 
 def _legend(drawn: Sequence[Series], frame: _Frame, last: str) -> tuple[list[str], int]:
@@ -324,19 +324,19 @@ def _legend(drawn: Sequence[Series], frame: _Frame, last: str) -> tuple[list[str
     ]
     x, y = float(LEFT), frame.bottom + 40
     elements = []
-    for words, strip in [*entries, ("idle", [colours.IDLE])]:
-        needed = 12 * len(strip) + 6 + _LETTER * len(words)
+    for text, strip in [*entries, ("idle", [colours.IDLE])]:
+        needed = 12 * len(strip) + 6 + _LETTER * len(text)
         if x > LEFT and x + needed > WIDTH - RIGHT:
             x, y = float(LEFT), y + 20
         for colour in strip:
             elements.append(f'<path fill="{colour}" d="{_outline(x, y - 10, x + 12, 12)}"/>')
             x += 12
-        elements.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
-        x += 6 + _LETTER * len(words) + 14
+        elements.append(f'<text x="{_px(x + 6)}" y="{_px(y)}" fill="{TEXT}">{text}</text>')
+        x += 6 + _LETTER * len(text) + 14
     shades = describe_shades(list(dict.fromkeys(series.name for series in drawn)))
-    for words in filter(None, (shades and f"shades, {shades}", last)):
+    for text in filter(None, (shades and f"shades, {shades}", last)):
         y += 20
-        elements.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{words}</text>')
+        elements.append(f'<text x="{LEFT}" y="{_px(y)}" fill="{TEXT}">{text}</text>')
     return elements, round(y + 12)
 
 
@@ -379,14 +379,15 @@ def _covered(start: Ints, end: Ints, edges: Pixels) -> Pixels:
 
 
 def _merged(painted: Pixels) -> Pixels:
-    """Colours of all kinds together: of the kind that fills `MOST_OF_IT` of a pixel, or `SEVERAL`.
+    """Colours of all kinds together: of the dominant kind of a pixel, or `SEVERAL`.
 
-    The mean of blue and orange would pass for the green of another kind.
+    A kind dominates a pixel if it fills `MIN_DOMINANT_SHARE` of it. The mean of blue and orange
+    would pass for the green of another kind.
     """
     opacity = painted[..., 3].sum(axis=0)
-    most = painted[..., 3].argmax(axis=0)
-    colour = np.take_along_axis(painted, most[None, ..., None], axis=0)[0]
-    clear = colour[..., 3] >= colours.MOST_OF_IT * opacity
+    dominant = painted[..., 3].argmax(axis=0)
+    colour = np.take_along_axis(painted, dominant[None, ..., None], axis=0)[0]
+    clear = colour[..., 3] >= colours.MIN_DOMINANT_SHARE * opacity
     share = np.divide(opacity, colour[..., 3], where=colour[..., 3] > 0, out=0 * opacity)
     several = opacity[..., None] / 255 * np.array([*colours.channels(colours.SEVERAL), 255.0])
     merged: Pixels = np.where(clear[..., None], colour * share[..., None], several)

@@ -226,15 +226,15 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
     return table_of(columns, rows, _style)
 
 
-def frontier_table(found: FrontierReport, *, exact: bool = False) -> Table:
+def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
     """Points of a frontier and hand strategies, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
     from the optimum, `x best` the ratio to the best schedule within that memory; `over` marks
     strategies that break the pipeline's own limits.
     """
-    searched = found.frontier.searched
-    units = ScheduleFigures.of(None, found.frontier.pipeline, objective=found.frontier.objective)
+    searched = report.frontier.searched
+    units = ScheduleFigures.of(None, report.frontier.pipeline, objective=report.frontier.objective)
     keys = ("value", "bubble_rate", "memory")
     value, bubble, memory = figure_columns(keys, units, exact=exact)
     gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="", exact=exact)
@@ -243,7 +243,7 @@ def frontier_table(found: FrontierReport, *, exact: bool = False) -> Table:
         *(value, bubble, gap, ratio),
         left("schedule", lambda row: _describe_spot(row, searched)),
     ]
-    return table_of(columns, found.rows, lambda row: "dim" if row.limit is None else "bold")
+    return table_of(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
 
 
 def _frontier_memory(row: ScheduleReport, *, exact: bool) -> Text:

@@ -21,7 +21,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
-from ppopt.report.figure import MOST_LABELS, figure
+from ppopt.report.figure import MAX_LABELS, figure
 from ppopt.report.html import page
 from ppopt.report.numbers import number, percent, spread
 from ppopt.report.payload import packed
@@ -257,10 +257,10 @@ def test_many_chunks_share_one_legend_entry_per_kind() -> None:
 
 
 def test_large_schedules_are_few_traces_without_labels() -> None:
-    small, large = wide(2, 4), wide(4, MOST_LABELS // 12 + 1)
+    small, large = wide(2, 4), wide(4, MAX_LABELS // 12 + 1)
     assert all("texttemplate" in t for t in picture(small).traces("y2") if t["name"] != "idle")
     drawn = picture(large)
-    assert len(large) > MOST_LABELS
+    assert len(large) > MAX_LABELS
     assert len(drawn.data) <= 6
     assert not any("texttemplate" in trace for trace in drawn.data)
 

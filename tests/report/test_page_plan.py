@@ -92,7 +92,7 @@ def test_several_batches_compare_per_microbatch() -> None:
 def test_of_many_operations_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned((2, 4))
     assert sum(row.schedule is not None for row in plan.rows) == 4
-    monkeypatch.setattr(html, "MOST_OPERATIONS", 1)
+    monkeypatch.setattr(html, "MAX_OPERATIONS", 1)
     plan_data = data(page_of(plan))
     assert [row["section"] for row in plan_data["rows"]][:2] == ["schedule-1", None]
 

@@ -234,7 +234,7 @@ def test_it_fits_the_window_in_both_themes(page: View, width: int) -> None:
 
 def test_axe_finds_nothing_serious(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one schedule: the time that axe takes grows with the elements of the page."""
-    monkeypatch.setattr(studies, "MOST_SCHEDULES", 1)
+    monkeypatch.setattr(studies, "MAX_SCHEDULES", 1)
     page = drawn()
     assert page is not None
     view.open(page, fresh=True)
@@ -245,7 +245,7 @@ def test_axe_finds_nothing_serious(view: View, monkeypatch: pytest.MonkeyPatch) 
 class TestWithoutABrowser:
     def test_the_best_rows_come_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of two schedules one is that of least time; the page says that others are left out."""
-        monkeypatch.setattr(studies, "MOST_SCHEDULES", 2)
+        monkeypatch.setattr(studies, "MAX_SCHEDULES", 2)
         page = drawn()
         assert page is not None
         assert "The schedules of the best 2 rows are on this page." in page

@@ -204,7 +204,7 @@ def test_the_title_names_model_size_and_limit() -> None:
         stages=2, batches=1, placement=(1, 0), mem_limit=(2, 3), training={"tensor": 4}
     )
     assert describe_size(unequal) == (
-        "2 devices of 4 GPUs (tensor 4), 1 microbatch, explicit placement, memory limits 2 to 3"
+        "2 devices of 4 GPUs (tensor 4), 1 microbatch, placement 1,0, memory limits 2 to 3"
     )
 
 

@@ -21,8 +21,8 @@ from ppopt.report.drawing import GANTT, Drawing, Series, drawing
 from ppopt.report.svg import (
     LEFT,
     LINES,
-    MOST_PATHS,
-    MOST_RECTS,
+    MAX_PATHS,
+    MAX_RECTS,
     RIGHT,
     TEXT,
     WIDTH,
@@ -128,7 +128,7 @@ def test_numbers_are_written_where_they_fit() -> None:
 
 def test_large_schedules_are_drawn_as_one_path_per_colour() -> None:
     schedule = evaluate(Pipeline(stages=4, batches=400), "zb-1p")
-    assert MOST_RECTS < len(schedule) <= MOST_PATHS
+    assert MAX_RECTS < len(schedule) <= MAX_PATHS
     picture = parsed(schedule)
     assert not rects(picture)
     paths = [path.attrib for path in picture.iter(f"{SVG}path")]

@@ -277,7 +277,7 @@ def test_a_faster_strategy_of_two_routes_is_named_beside_the_frontier() -> None:
     two = replace(baseline, strategy="dualpipe", placement="linear", chunks=1, routes=2)
 
     def faster(*baselines: ScheduleReport) -> list[str]:
-        lines = describe_frontier(frontier._replace(points=[point], hands=baselines))
+        lines = describe_frontier(frontier._replace(points=[point], baselines=baselines))
         return [line for line in lines if line.startswith("faster")]
 
     expected = "faster in another placement: zbv, v/2, 19 ms with 4 GiB"

@@ -5,7 +5,7 @@ import { FREE } from "./data.js";
 
 /** Most operations and idle intervals drawn as shapes of their own; above, as cells. */
 export const MOST_SHAPES = 6000;
-const MOST_LABELS = 1500;
+const MAX_LABELS = 1500;
 const MOST_ARROWS = 1500;
 const LEAST_LABELLED_ROW = 11;
 const LEAST_LETTER = 7;
@@ -138,10 +138,10 @@ function labels(panel, { style, pixel, view }, rows) {
     const halved = ops.lane[row] && panel.row < 2 * LEAST_LABELLED_ROW;
     return !halved && size(row) >= LEAST_LETTER;
   });
-  const fitting = roomy.length > MOST_LABELS
+  const fitting = roomy.length > MAX_LABELS
     ? roomy.filter((row) => seen(panel, view, row))
     : roomy;
-  if (!fitting.length || fitting.length > MOST_LABELS) return [];
+  if (!fitting.length || fitting.length > MAX_LABELS) return [];
   const sort = (/** @type {number} */ row) => 3 * ops.kind[row] + ops.lane[row];
   /** @type {Map<number, number>} */
   const sizes = new Map();

@@ -5,7 +5,7 @@ import { figureWords, inOrder, keptRows, settingWords } from "./study_rows.js";
 
 /** Rows that are shown at first, and at most. */
 export const FIRST_ROWS = 15;
-const MOST_ROWS = 5000;
+const MAX_ROWS = 5000;
 
 /** @template {keyof HTMLElementTagNameMap} Name
  * @param {Name} name @param {Partial<HTMLElementTagNameMap[Name]>} [fields]
@@ -32,7 +32,7 @@ export function studyTable(place, data, choice, shown, change, open) {
   });
   const rows = inOrder(data, choice, keptRows(data, choice));
   const body = rows.slice(0, choice.most).map((row) => line(data, row, shown, open));
-  const left = Math.min(rows.length, MOST_ROWS) - body.length;
+  const left = Math.min(rows.length, MAX_ROWS) - body.length;
   place.replaceChildren(
     made(
       "table",
@@ -45,7 +45,7 @@ export function studyTable(place, data, choice, shown, change, open) {
   place.append(made("button", {
     type: "button",
     textContent: `show ${left} more`,
-    onclick: () => change({ most: MOST_ROWS }),
+    onclick: () => change({ most: MAX_ROWS }),
   }));
 }
 
