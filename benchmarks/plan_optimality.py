@@ -219,7 +219,7 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"| {' | '.join(cells)} |"
     for outcome in outcomes:
         if outcome.fault or outcome.missed or (outcome.loss or 0) > AIM[1]:
-            loss = "missed" if outcome.missed else f"loses {outcome.loss:.2f} %"
+            loss = "missed" if outcome.loss is None else f"loses {outcome.loss:.2f} %"
             head = f"\n- {outcome.case}: {outcome.fault or loss}"
             yield f"{head}; {outcome.status}, {outcome.value} beside {outcome.best}"
 
