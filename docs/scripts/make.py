@@ -120,7 +120,7 @@ def guides() -> list[Path]:
 
 def solve(pipeline: ppopt.Pipeline) -> ppopt.Schedule:
     """Search the schedule of a picture; one worker, so that it repeats itself."""
-    result = ppopt.solve(pipeline, workers=1)
+    result = ppopt.solve(pipeline, workers=1, time_limit=600)
     assert result.schedule is not None
     assert result.status is ppopt.Status.OPTIMAL
     return result.schedule

@@ -413,7 +413,7 @@ def of_layers(costs: Iterable[Cost]) -> tuple[Cost, ...]:
 
 
 STAGE_COSTS = of_stages(COSTS)
-OTHER_TIMES = tuple(
+AUXILIARY_TIMES = tuple(
     cost
     for cost in STAGE_COSTS
     if cost.unit is Unit.TIME and cost not in (*TIMES, *RECOMPUTE, *PAIRS)

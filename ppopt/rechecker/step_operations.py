@@ -197,11 +197,15 @@ def of_compute(claim: Claim) -> Claim:
 
 def _unmoved(pipeline: Pipeline) -> Pipeline:
     """The pipeline without offload: F frees the offloaded part, the backward allocates it."""
-    costs = pipeline.costs
+    stages = pipeline.without_model()
+    costs = stages.costs
     offloaded = costs.offload_memory
+    smallest = min(stages.microbatch_memory or (1,))
+    in_workspace = (smallest * memory for memory in offloaded)
     fields = {
         "kept": tuple(map(sub, costs.kept, offloaded)),
-        "forward_workspace": tuple(map(add, costs.forward_workspace, offloaded)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
     }
-    return pipeline.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})
+    unmoved = stages.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})
+    return unmoved.in_ticks_of(pipeline)

@@ -13,7 +13,7 @@ from rich.text import Text
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Column, left, table_of
-from ppopt.report.headline_table import describe_headline
+from ppopt.report.headline_table import describe_headline, headline_object
 from ppopt.report.numbers import number, percent, significant
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_text import describe_slowdown, excess
@@ -72,12 +72,12 @@ def of_parallel_plan(plan: ParallelPlan) -> dict[str, Any]:
             "storage": plan.storage,
         },
     }
-    return of_plan(plan.plan) | json_object(own)
+    return of_plan(plan.plan) | headline_object(plan.headline) | json_object(own)
 
 
 def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
-    yield from describe_headline(plan.plan.headline)
+    yield from describe_headline(plan.headline)
     yield from describe_parallel_plan(plan)
     if plan.interrupted:
         yield f"stopped early{'' if plan.storage is None else '; the same command continues'}"

@@ -76,6 +76,15 @@ class Headline(NamedTuple):
     best: HeadlineRow | None = None
     """The best schedule."""
 
+    def within_bound(self, lower_bound: Fraction | None) -> Headline:
+        """The rows with a bound that covers more schedules, which may prove less of the best."""
+        best = self.best
+        if best is None or lower_bound == best.value:
+            return self
+        runnable = self.runnable and self.runnable._replace(proved=False)
+        unproved = best._replace(label=BEST, proved=False, lower_bound=lower_bound)
+        return self._replace(runnable=runnable, best=unproved)
+
     @property
     def rows(self) -> tuple[HeadlineRow, ...]:
         """The rows that there are, in this order."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.solver.result import Provenance, Status
+from ppopt.studies.headline import Headline
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationState, StorageReport
 from ppopt.studies.plan_result import Plan, RowStatus
+from ppopt.studies.plan_space import OPTIMAL
 from ppopt.studies.step_breakdown import StepBreakdown, step_breakdown
 
 if TYPE_CHECKING:
@@ -116,6 +118,12 @@ class ParallelPlan:
     def plan(self) -> Plan:
         """Plan of the best combination; if none has a schedule, the first plan."""
         return next(row.plan for row in self.rows if row.plan is not None)
+
+    @property
+    def headline(self) -> Headline:
+        """The headline of this plan; its bound is over all combinations, if over all orders."""
+        bound = self.lower_bound if OPTIMAL in self.plan.space.strategies else None
+        return self.plan.headline.within_bound(bound)
 
     @property
     def value(self) -> Fraction | None:

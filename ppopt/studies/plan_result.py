@@ -18,7 +18,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
-from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
+from ppopt.studies.plan_space import ANY_RUNTIME, OPTIMAL, PlanConfiguration, PlanSpace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -267,11 +267,13 @@ class Plan(NotebookView):
     def headline(self) -> Headline:
         """The current schedule, the best one of the space that the runtime runs, and the best one.
 
-        The runtime is that of the space, or PyTorch.
+        The runtime is that of the space, or PyTorch. If only baselines were searched, other orders
+        may be better: their bound is left out.
         """
         schedules = [row.schedule for row in self.rows if row.schedule is not None]
         schedules += [baseline.schedule for baseline in self.baselines if baseline.in_space]
-        best = None if self.schedule is None else BestSchedule(self.schedule, self.lower_bound)
+        bound = self.lower_bound if OPTIMAL in self.space.strategies else None
+        best = None if self.schedule is None else BestSchedule(self.schedule, bound)
         runtime = DEFAULT_RUNTIME if self.space.runtime == ANY_RUNTIME else self.space.runtime
         return headline(self.current, schedules, best, self.objective, runtime)
 

@@ -330,3 +330,15 @@ def test_makers_of_orders_read_no_amount_of_a_class(monkeypatch: pytest.MonkeyPa
         schedule = timing.schedule(pipeline, orders)
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
         assert State.of_schedule(problem, schedule).value == schedule.metrics.makespan_ticks
+
+
+def test_offload_of_a_part_of_a_stage_for_small_microbatches() -> None:
+    """The half of an activation of 4 is 2, of which 1.5 stay; 3 of the other microbatch do."""
+    layers = [
+        Layer(forward=1, activation=1, offload_time=1, offload_memory=1, offload=True),
+        Layer(forward=1, activation=3),
+    ]
+    pipeline = Model(layers * 2).pipeline(
+        devices=2, batches=2, microbatch_times=(1, 2), microbatch_memory=("0.5", 1), mem_limit=4
+    )
+    assert solve(pipeline, workers=1, time_limit=60).status is Status.OPTIMAL

@@ -134,6 +134,18 @@ def test_the_best_schedule_is_the_one_that_runs_if_it_can() -> None:
     assert result.best.changes == ()
 
 
+def test_a_bound_over_more_schedules_proves_less() -> None:
+    schedule = on(replace(UNEQUAL, batches=4), "1f1b")
+    value = objective_value(schedule, SPAN)
+    result = headline(None, [], BestSchedule(schedule, value), SPAN)
+    assert result.within_bound(value) is result
+    for bound in (value - 1, None):
+        wider = result.within_bound(bound)
+        assert labels(wider) == [RUNNABLE, BEST]
+        assert not any(row.proved for row in wider.rows)
+        assert wider.best is not None and wider.best.lower_bound == bound
+
+
 def test_two_routes_run_on_no_runtime_and_megatron_runs_its_own_orders() -> None:
     pipeline = Pipeline(stages=4, batches=8)
     schedules = {name: on(pipeline, name) for name in ("1f1b", "zbv", "interleaved", "dualpipe")}
@@ -440,11 +452,15 @@ def test_a_plan_without_time_is_no_worse_than_the_current_schedule() -> None:
     assert result.best.value <= result.current.value
 
 
-def test_a_plan_for_megatron_names_what_it_runs() -> None:
-    result = planned(batches=2, runtime="megatron").headline
+def test_a_plan_of_baselines_names_what_runs_and_no_optimum() -> None:
+    """It is proved of these baselines alone: other orders may be better."""
+    best_plan = planned(batches=2, runtime="megatron")
+    result = best_plan.headline
+    assert best_plan.status == "optimal"
     assert result.runtime == "Megatron-LM"
     assert result.runnable is not None and result.best is not None
     assert result.runnable.schedule is result.best.schedule
+    assert result.best.label == BEST and result.best.lower_bound is None
 
 
 def test_a_plan_refuses_a_current_schedule_of_other_microbatches() -> None:

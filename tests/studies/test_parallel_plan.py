@@ -16,7 +16,7 @@ from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.options import checked_options
-from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import CLOSING_SHARE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
@@ -64,7 +64,7 @@ def test_the_best_is_that_of_enumeration() -> None:
     minimum = min(enumerated().values())
     assert len(enumerated()) == 8
     assert plan_of_all().value is not None
-    assert minimum <= plan_of_all().value <= minimum / (1 - CLOSE)
+    assert minimum <= plan_of_all().value <= minimum / (1 - CLOSING_SHARE)
     assert plan_of_all().best is not None and plan_of_all().best.parallelism in enumerated()
 
 

@@ -21,7 +21,7 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.parallel_plan import CLOSE, PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import CLOSING_SHARE, PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationTask, StudyOptions
@@ -91,7 +91,7 @@ def check_against_enumeration(plan: ParallelPlan) -> None:
     """The best step is the least of all, and no bound is above what there is."""
     minimum = min(enumerated().values())
     assert plan.value is not None and plan.lower_bound is not None
-    assert float(plan.value) == pytest.approx(float(minimum), rel=float(CLOSE))
+    assert float(plan.value) == pytest.approx(float(minimum), rel=float(CLOSING_SHARE))
     assert plan.lower_bound <= plan.value
     for row in plan.rows:
         step = float(enumerated()[row.parallelism])

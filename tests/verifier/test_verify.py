@@ -142,7 +142,8 @@ MESSAGES = [
     ),
     (
         ["0: 0F0@0..2 0B0@2..3 0W0@3..5 0BW0@5..8"],
-        "duplicate: 0B0 runs at 1 on device 0 beside 0BW0 at 2.5 on device 0; BW is B and W in one",
+        "duplicate: 0B0 runs at 1 on device 0, and 0BW0 at 2.5 on device 0; "
+        "BW is B and W in one operation",
     ),
     (
         ["0: 0F0@0..2 0F0@2..4 0BW0@4..7"],

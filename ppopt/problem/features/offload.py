@@ -60,9 +60,10 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     """
     if not pipeline.has_offload:
         return pipeline
-    costs = pipeline.costs
+    stages = pipeline.without_model()
+    costs = stages.costs
     offloaded = costs.offload_memory
-    smallest = min(memory for _, memory in pipeline.factors)
+    smallest = min(memory for _, memory in stages.factors)
     in_workspace = tuple(smallest * memory for memory in offloaded)
     changed = {
         "kept": tuple(map(sub, costs.kept, offloaded)),
@@ -70,4 +71,5 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
         "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
         **{cost.field: () for cost in OFFLOAD},
     }
-    return pipeline.with_stage_costs(changed, host_link=HostLink.DUPLEX)
+    relaxation = stages.with_stage_costs(changed, host_link=HostLink.DUPLEX)
+    return relaxation.in_ticks_of(pipeline)

@@ -184,19 +184,19 @@ class OrderChoice(Choice):
         raised = 0
         while True:
             unlisted = self.inner.rest(self._bounded, ceiling)
-            least = self._least_open(known, ceiling)
-            if isinstance(unlisted, Unlisted) and (least is None or unlisted.bound < least.bound):
+            lowest = self._lowest_open(known, ceiling)
+            if isinstance(unlisted, Unlisted) and (lowest is None or unlisted.bound < lowest.bound):
                 if unlisted.key is None:
                     return unlisted
-                (least,) = self._of([unlisted.key])
-            if least is None:
+                (lowest,) = self._of([unlisted.key])
+            if lowest is None:
                 return NONE_LEFT
-            if least.refined or raised == MAX_RAISED or self._deadline.over:
-                return Unlisted(least.bound, self._next_key(least.key, known))
-            self._refine(least)
+            if lowest.refined or raised == MAX_RAISED or self._deadline.over:
+                return Unlisted(lowest.bound, self._next_key(lowest.key, known))
+            self._refine(lowest)
             raised += 1
 
-    def _least_open(self, known: Container[Key], ceiling: Fraction | None) -> Configuration | None:
+    def _lowest_open(self, known: Container[Key], ceiling: Fraction | None) -> Configuration | None:
         """Inner configuration with the minimum bound that has orders not in `known`."""
         while True:
             below = (
@@ -205,14 +205,14 @@ class OrderChoice(Choice):
                 if not (inner.impossible or inner.key in self._listed_all)
                 and (ceiling is None or inner.bound < ceiling)
             )
-            least = min(below, key=lambda inner: (inner.bound, inner.key), default=None)
+            lowest = min(below, key=lambda inner: (inner.bound, inner.key), default=None)
             if (
-                least is None
+                lowest is None
                 or self.num_orders > MAX_LISTED
-                or self._next_key(least.key, known) is not None
+                or self._next_key(lowest.key, known) is not None
             ):
-                return least
-            self._listed_all.add(least.key)
+                return lowest
+            self._listed_all.add(lowest.key)
 
     def _next_key(self, own: Key, known: Container[Key]) -> Key | None:
         """Next order of an inner configuration; None if all are known, or if there are too many."""
@@ -282,7 +282,7 @@ class OrderChoice(Choice):
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves of the inner configuration, and the best neighbours of the order for a baseline."""
         own, order = self._split(key)
-        yield from ((*moved, *order) for moved in self.inner.moves(own))
+        yield from ((*neighbour, *order) for neighbour in self.inner.moves(own))
         for search in self._nearest_searches(own)[:1]:
             for near in search.near(order, NEAR):
                 yield (*own, *self._representative(near))
@@ -300,9 +300,9 @@ class OrderChoice(Choice):
         searches = self._nearest_searches(own)
         if isinstance(self._listed, Complete) or not searches:
             return None
-        moved = self.inner.perturbed(own, random) if random.random() < INNER_SHARE else None
-        if moved is not None:
-            return (*moved, *order)
+        neighbour = self.inner.perturbed(own, random) if random.random() < INNER_SHARE else None
+        if neighbour is not None:
+            return (*neighbour, *order)
         return (*own, *self._representative(random.choice(searches).local_optimum(order, KICKS)))
 
     # Proofs.
@@ -316,7 +316,7 @@ class OrderChoice(Choice):
             return f"none of the {scope} fits the memory limits{self._reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
-                f"all {scope} need at least this long: {search.ruled_out} are excluded by their "
+                f"all {scope} need at lowest this long: {search.ruled_out} are excluded by their "
                 f"bounds, {search.searched} were searched"
             )
         if self._alone:
