@@ -37,7 +37,7 @@ COMPLETE_AT = {
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
     f"{PARTITIONS}/partition_recompute_choice.py": 1,
-    "solver/microbatch_orders/order_choice.py": 2,
+    "solver/microbatch_orders/order_choice.py": 3,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,
     "studies/plan_memory.py": 1,
@@ -102,8 +102,8 @@ MISTAKES = (
     ),
     Mistake(
         "studies/plan_search.py",
-        "lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))",
-        "lower_bound_of(Partial([*map(_by_bound, self._possible)]))",
+        "bounds_of_all(map(_by_bound, self._possible), self.set_up.late)",
+        "Partial([*map(_by_bound, self._possible)])",
     ),
 )
 CODES = "arg-type|return-value|union-attr|attr-defined|assignment|name-defined|index"
