@@ -1,4 +1,7 @@
-"""Models in layers derived from published dimensions: an architecture, a GPU and a training.
+"""Times and memory of a model's layers, computed from its `config.json`, a GPU and a parallelism.
 
-It imports `problem` and `formats`. Nothing here is measured, and every figure says so.
+`derive_model` (`derived_model.py`) is the entry. Kernels and collectives are estimated from
+published rates of the GPU.
+
+This package imports `problem` and `formats`. Nothing here is measured, and every figure says so.
 """

@@ -1,4 +1,4 @@
-"""Files in and out: configs, models, schedules, and the formats of PyTorch, trainers and Perfetto.
+"""Reading and writing of files: configs, models, schedules; PyTorch, trainers and Perfetto.
 
-It imports `problem`, `schedule`, `strategies` and `verifier`.
+This package imports `problem`, `schedule`, `strategies` and `verifier`.
 """

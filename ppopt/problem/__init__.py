@@ -1,4 +1,8 @@
-"""The problem: layers and models, partition, placement, costs, and the instance to be scheduled.
+"""What is to be scheduled: a model's layers or stages on devices, their costs and memory limits.
 
-It imports only `ppopt.errors`.
+`Pipeline` (`pipeline.py`) holds what a user describes. `Problem` (`problem.py`) adds the objective
+and the kind of the backwards. `Instance` (`instance.py`) is a problem in whole ticks: classes of
+operations, resources, precedence and memory. Strategies and searches schedule instances.
+
+This package imports only `ppopt.errors`.
 """

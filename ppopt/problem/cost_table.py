@@ -413,7 +413,7 @@ def of_layers(costs: Iterable[Cost]) -> tuple[Cost, ...]:
 
 
 STAGE_COSTS = of_stages(COSTS)
-OTHER_TIMES = tuple(
+AUXILIARY_TIMES = tuple(
     cost
     for cost in STAGE_COSTS
     if cost.unit is Unit.TIME and cost not in (*TIMES, *RECOMPUTE, *PAIRS)
@@ -460,4 +460,4 @@ if TYPE_CHECKING:
 else:
 
     class CostFields:
-        """A class with a field per cost, which `ppopt.problem.settings.with_fields` adds."""
+        """A class with a field per cost, which `ppopt.problem.setting_fields.with_fields` adds."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ppopt.errors import ConflictError
 from ppopt.problem import cost_table, exact
-from ppopt.problem.cost_table import OTHER_TIMES, STAGE_COSTS
+from ppopt.problem.cost_table import AUXILIARY_TIMES, STAGE_COSTS
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
@@ -226,9 +226,9 @@ class Ticks(NamedTuple):
     @property
     def times(self) -> Iterator[int]:
         """All times of operations and delays."""
-        other_times = (self.costs[cost.field] for cost in OTHER_TIMES)
+        auxiliary = (self.costs[cost.field] for cost in AUXILIARY_TIMES)
         pairs = chain(flat(self.overlap), flat(self.overlap_input))
-        return chain(*self.durations, pairs, *self.down, *self.up, *other_times)
+        return chain(*self.durations, pairs, *self.down, *self.up, *auxiliary)
 
     def memory_amounts(self, kind: OpKind, stage: int, *, with_host: bool) -> tuple[int, int]:
         """Memory that an operation allocates and frees.

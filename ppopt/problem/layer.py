@@ -20,7 +20,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.frozen import costs_of_frozen
 from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
 from ppopt.problem.phases import Phases
-from ppopt.problem.settings import accepts_every_name, with_fields
+from ppopt.problem.setting_fields import accepts_every_name, with_fields
 from ppopt.problem.units import Unit
 
 MAX_LAYERS = 4096

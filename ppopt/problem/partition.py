@@ -38,7 +38,7 @@ def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  #
             "stage needs one; use balanced, or fewer devices or chunks"
         )
     each, remainder = divmod(num_decoders, stages)
-    return _with_other_layers(model, [each + (stage < remainder) for stage in range(stages)])
+    return _with_non_decoder_layers(model, [each + (stage < remainder) for stage in range(stages)])
 
 
 def of_all_layers(model: Layers, partition: str | Counts) -> str | Counts:
@@ -52,10 +52,10 @@ def of_all_layers(model: Layers, partition: str | Counts) -> str | Counts:
     decoders = model.num_decoders
     if sum(partition) != decoders or decoders in (0, len(model)) or min(partition) < 0:
         return partition
-    return _with_other_layers(model, partition)
+    return _with_non_decoder_layers(model, partition)
 
 
-def _with_other_layers(model: Layers, decoders: Sequence[int]) -> Counts:
+def _with_non_decoder_layers(model: Layers, decoders: Sequence[int]) -> Counts:
     """Counts of all layers, from counts of decoder layers: see `even`.
 
     The layers after the last decoder layer go to the last stage, even if it has no decoder layer.

@@ -94,37 +94,12 @@ class PartitionCosts:
             link_number(pipeline, route, stage, back): delays
             for route, stage, back, delays in link_delays(pipeline)
         }
-        speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
-        divisor = lcm(*(speed.numerator for speed in speeds))
-        phases = (
-            link_id / slices
-            for layer in model.distinct_costed
-            if layer.phases
-            for link_id in layer.phases.numbers
-        )
-        times = [cost for cost in LAYER_COSTS if cost.unit is Unit.TIME]
-        at_speed, off_compute = (
-            [cost for cost in times if cost.on_compute is on_compute]
-            for on_compute in (True, False)
-        )
-        self.per_unit = lcm(
-            divisor * exact.common_denominator(chain(phases, self._stated(at_speed))),
-            exact.common_denominator(chain(self._stated(off_compute), *links.values())),
-        )
-        """Ticks in one unit of time, those of gradient work and of moves to the host, too."""
-        self.per_unit_at_speed_1 = self.per_unit // divisor
-        """The same for times at speed 1, which `_slowness` multiplies."""
         passing = map_distinct(lambda amount: amount / slices, model.passing)
-        memory = self._stated(
-            cost
-            for cost in LAYER_COSTS
-            if cost.unit is Unit.MEMORY and cost.over_layers is not OverLayers.LAST
-        )
-        self.memory_per_unit = exact.common_denominator(
-            chain(memory, passing, pipeline.limits or ())
-        )
+        ratio = self._set_units_of_time(links.values())
+        self.memory_per_unit = self._ticks_per_unit_of_memory(passing)
         """Ticks in one unit of memory."""
-        self._slowness = np.array([[int(divisor / speed)] for speed in speeds], dtype=np.int64)
+        speeds = [pipeline.device_speed[host] for host in pipeline.hosts[0]]
+        self._slowness = np.array([[int(ratio / speed)] for speed in speeds], dtype=np.int64)
         """Per stage, by how much the times of layers are multiplied on its device."""
         self._check(rows, links.values())
         self._sums = {
@@ -150,6 +125,41 @@ class PartitionCosts:
         """Activation that F allocates only while it runs, of the first 0, 1, ... layers."""
         hosts = np.array([host for route in pipeline.hosts for host in route])
         self._hosting = (np.arange(pipeline.num_devices)[:, None] == hosts).astype(np.float64)
+
+    def _set_units_of_time(self, links: Iterable[Sequence[Fraction]]) -> int:
+        """Set the ticks in one unit of time; return the ratio of the two.
+
+        The ratio is a multiple of the numerator of every speed of a device.
+        """
+        pipeline = self._pipeline
+        ratio = lcm(*(pipeline.device_speed[host].numerator for host in pipeline.hosts[0]))
+        phases = (
+            time / pipeline.num_slices
+            for layer in pipeline.model.distinct_costed
+            if layer.phases
+            for time in layer.phases.numbers
+        )
+        times = [cost for cost in LAYER_COSTS if cost.unit is Unit.TIME]
+        at_speed, off_compute = (
+            [cost for cost in times if cost.on_compute is on_compute]
+            for on_compute in (True, False)
+        )
+        self.per_unit = lcm(
+            ratio * exact.common_denominator(chain(phases, self._stated(at_speed))),
+            exact.common_denominator(chain(self._stated(off_compute), *links)),
+        )
+        """Ticks in one unit of time, those of gradient work and of moves to the host, too."""
+        self.per_unit_at_speed_1 = self.per_unit // ratio
+        """The same for times at speed 1, which `_slowness` multiplies."""
+        return ratio
+
+    def _ticks_per_unit_of_memory(self, passing: Iterable[Fraction]) -> int:
+        memory = self._stated(
+            cost
+            for cost in LAYER_COSTS
+            if cost.unit is Unit.MEMORY and cost.over_layers is not OverLayers.LAST
+        )
+        return exact.common_denominator(chain(memory, passing, self._pipeline.limits or ()))
 
     def _peak_of_layers(self, workspace: Ints) -> Callable[[Ints, Ints], Ints]:
         """Largest live memory of a microbatch while BW of layers `low` to `high` - 1 runs.

@@ -11,33 +11,29 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any
 
-from ppopt.errors import ConflictError, Faults, InputError
+from ppopt.errors import ConflictError, InputError
 from ppopt.problem import (
     cost_fields,
-    exact,
     frozen,
     hosting,
     layer_choices,
-    link,
     microbatches,
     partition,
     placement,
-    sequence_lengths,
     units,
 )
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
-from ppopt.problem.field_values import FieldReader, check_grid, is_list, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
-from ppopt.problem.link_mode import HostLink, LinkMode
-from ppopt.problem.memory import check_limit, limits_of, static_of
+from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.memory import limits_of, static_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline_fields import LATER_FIELDS, PipelineFields
-from ppopt.problem.settings import COUNTS, accepts_every_name
-from ppopt.problem.training_sizes import read_training
+from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
+from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.traits import RESOURCES, Traits, of_pipeline
 from ppopt.problem.units import Unit
 
@@ -59,61 +55,14 @@ class Pipeline(PipelineFields):
     """
 
     def __post_init__(self) -> None:
-        self._read_structure()
-        reader = FieldReader(self.rounded)
-        for measure in Unit:
-            self._set(**cost_fields.in_one_unit(vars(self), measure, reader))
-        speeds = reader.speeds(self.device_speed, self.hosts, self.num_devices)
-        self._set(device_speed=speeds)
-        faults = Faults()
-        for read in (self._read_microbatches, self._read_costs, self._read_delays):
-            with faults.collected():
-                read(reader)
-        with faults.collected():
-            check_limit(self.mem_limit, self.model)
-            self._set(mem_limit=reader.limit(self.mem_limit, self.num_devices))
-        faults.check()
-        self._set(rounded=reader.rounded)
+        read_counts(self)
+        self._read_model()
+        read_structure(self)
+        read_values(self)
         front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
         microbatches.check_no_pairs(self.slice_times, self.costs)
         _ = self.ticks
-
-    def _set(self, **fields: object) -> None:
-        """Replace fields while the pipeline is built."""
-        vars(self).update(fields)
-
-    def _read_structure(self) -> None:
-        """Read the stages, their placement and the modes of their operations."""
-        self._set(stages=whole(self.stages, "stages"), batches=whole(self.batches, "batches"))
-        if self.chunks is not None:
-            self._set(chunks=whole(self.chunks, "chunks"))
-        self._read_model()
-        self._set(placement=hosting.read_placement(self.placement, self.chunks, self.stages))
-        hosting.check_devices(self.num_devices)
-        if self.slices is None and is_list(self.slice_times):
-            self._set(slices=len(self.slice_times))
-        if self.slices is not None:
-            self._set(slices=whole(self.slices, "slices"))
-        check_grid(self.stages * self.num_chunks, self.batches * self.num_slices)
-        if not isinstance(self.name, str):
-            raise InputError(f"name: {self.name!r} is not text")
-        hosting.check_routes(self.routes, self.batches)
-        if not isinstance(self.optimizer_barrier, bool):
-            raise InputError(f"optimizer_barrier: {self.optimizer_barrier!r} is not true or false")
-        self._set(host_link=HostLink(self.host_link))
-        self._set(link_mode=LinkMode(self.link_mode))
-        self.link_mode.check(self.routes, self.num_slices)
-        self._set(first_backward=FirstBackward(self.first_backward))
-        fields = ("partition", "recompute", "offload")
-        chosen = {field: getattr(self, field) for field in fields}
-        searched = [what for what, value in chosen.items() if value == partition.SEARCH]
-        self.first_backward.check(self.model, self.routes, searched)
-        if self.training is not None:
-            self._set(training=read_training(self.training, "training: "))
-        for count in COUNTS:
-            if (number := getattr(self, count.field)) is not None:
-                self._set(**{count.field: exact.count(number, count.field)})
 
     def _read_model(self) -> None:
         """Read the model, its partition, recompute and offload, each on its own."""
@@ -134,47 +83,14 @@ class Pipeline(PipelineFields):
         recompute, model = layer_choices.read("recompute", self.recompute, model)
         offload, model = layer_choices.read("offload", self.offload, model)
         cut = partition.of_all_layers(model, partition.normal(self.partition))
-        self._set(
-            model=model, recompute=recompute, offload=offload, partition=cut, recompute_unit=None
+        set_fields(
+            self,
+            model=model,
+            recompute=recompute,
+            offload=offload,
+            partition=cut,
+            recompute_unit=None,
         )
-
-    def _read_costs(self, reader: FieldReader) -> None:
-        """Read the costs of stages, or sum those of layers."""
-        fields = vars(self)
-        if self.model is None:
-            if self.frozen is not None:
-                self._set(frozen=frozen.read_frozen(self.frozen, self.stages, self.num_chunks))
-            self._set(**cost_fields.of_stages(fields, self.stages, reader))
-            return
-        cost_fields.refuse_beside_layers(fields)
-        first = self.first_backward
-        self._set(**cost_fields.of_layers(self.model, self.counts, first, reader))
-
-    def _read_delays(self, reader: FieldReader) -> None:
-        """Read the delays between stages, or derive them from the outputs of layers."""
-        stated = {"p2p": self.p2p, "backward_p2p": self.backward_p2p}
-        if self.link is not None:
-            link.check_model(self.model)
-            self._set(link=link.read_link(self.link, self.time_unit, self.memory_unit))
-            sizes = [size / self.num_slices for size in self.model.outputs(self.counts)]
-            stated |= link.delays_by_size(self.link, sizes, stated)
-        if stated["backward_p2p"] is None:
-            del stated["backward_p2p"]
-        for field, delays in stated.items():
-            read = reader.delays(field, delays, self.num_stages, self.num_devices)
-            self._set(**{field: read})
-
-    def _read_microbatches(self, reader: FieldReader) -> None:
-        """Read the factors by which microbatches and their slices differ."""
-        self._set(**sequence_lengths.factors_of(vars(self), reader))
-        stated = self.microbatch_times, self.microbatch_memory
-        microbatches.check_memory_known(*stated, self.mem_limit)
-        for field in (microbatches.TIMES, microbatches.MEMORY):
-            factors = microbatches.read_factors(field, getattr(self, field), self.batches, reader)
-            self._set(**{field: factors})
-        slices = microbatches.read_slice_times(self.slice_times, self.num_slices, reader)
-        self._set(slice_times=slices)
-        self._set(order=microbatches.read_order(self.order, self.batches, self.routes))
 
     @cached_property
     def traits(self) -> Traits:

@@ -10,7 +10,7 @@ from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
-from ppopt.problem.settings import with_fields
+from ppopt.problem.setting_fields import with_fields
 
 
 def _fields(*costs: Cost) -> dict[str, int | None]:

@@ -8,12 +8,11 @@ other names, which files, flags and Python accept as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, StrEnum
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import cost_table, placement, units
@@ -24,7 +23,6 @@ from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.units import Unit
 
-T = TypeVar("T")
 LIMIT_1F1B = "1f1b"
 """The value of `mem_limit` for the largest device peak of 1F1B on this pipeline."""
 
@@ -558,47 +556,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def same_setting(first: str, second: str) -> InputError:
     """Error of a setting that is given under two names."""
     return InputError(f"{first} and {second} are the same setting; keep one")
-
-
-def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> type[T]:
-    """Let a dataclass of settings accept any of their names (`p2p_time` for `p2p`).
-
-    Raises InputError if one setting is given under two names, TypeError for an unknown name.
-    """
-    make: Callable[..., None] = cls.__init__
-    fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
-
-    @wraps(make)
-    def init(self: T, *args: Any, **values: Any) -> None:
-        named: dict[str, str] = {}
-        for name in values:
-            field = known[name].field if name in known else name
-            if field not in fields:
-                hint = nearest(name, (key for key in known if known[key].field in fields))
-                raise TypeError(f"{cls.__name__} takes no {name!r}; did you mean {hint}?")
-            if field in named:
-                raise same_setting(named[field], name)
-            named[field] = name
-        make(self, *args, **{field: values[name] for field, name in named.items()})
-
-    cls.__init__ = init  # type: ignore[method-assign, assignment]
-    return cls
-
-
-def with_fields(**before: Mapping[str, object]) -> Callable[[type[T]], type[T]]:
-    """Add groups of fields to a class that becomes a dataclass, with their values if not given.
-
-    `before` has the group to insert before a field, by the name of that field.
-    """
-
-    def add(cls: type[T]) -> type[T]:
-        annotations: dict[str, Any] = {}
-        for field, annotation in cls.__annotations__.items():
-            for name, initial in before.get(field, {}).items():
-                annotations[name] = Any
-                setattr(cls, name, initial)
-            annotations[field] = annotation
-        cls.__annotations__ = annotations
-        return cls
-
-    return add

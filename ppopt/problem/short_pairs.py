@@ -34,7 +34,7 @@ from itertools import product
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.cost_table import OTHER_TIMES
+from ppopt.problem.cost_table import AUXILIARY_TIMES
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
@@ -122,7 +122,7 @@ class ShortPairs:
             backward = [min(times) for times in zip(*rows, strict=True)]
             weight = self._weight(backward)
         times: dict[str, Any] = {
-            **{cost.field: ticks.costs[cost.field] for cost in OTHER_TIMES},
+            **{cost.field: ticks.costs[cost.field] for cost in AUXILIARY_TIMES},
             "forward": forward,
             "backward": backward,
             "backward_input": backward,

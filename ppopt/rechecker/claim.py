@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.cost_table import OTHER_TIMES
+from ppopt.problem.cost_table import AUXILIARY_TIMES
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
@@ -164,7 +164,7 @@ class Claim(NamedTuple):
         ticks, pipeline = self.pipeline.ticks, self.pipeline
         links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
         per_microbatch, per_step = links + sum(map(sum, ticks.durations)), 0
-        for cost in OTHER_TIMES:
+        for cost in AUXILIARY_TIMES:
             times = cost.runs * sum(ticks.costs[cost.field])
             per_microbatch, per_step = (
                 (per_microbatch + times, per_step)

@@ -31,7 +31,7 @@ HANDLES = BESIDE_COMPUTE | {
     *(Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
 }
 """Traits that the argument of a round trip handles."""
-DIFFER = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
+UNEQUAL = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
 _TIMES = (
     *("forward", "backward_input", "weight", "backward", "recompute_time"),
     *("overlap", "overlap_input"),
@@ -41,14 +41,14 @@ _MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory
 
 def simpler(claim: Claim) -> tuple[Claim, ...]:
     """Claims that each imply this one; the claim itself if its microbatches are equal."""
-    if not claim.traits & DIFFER:
+    if not claim.traits & UNEQUAL:
         return (claim,)
     return of_smallest(claim), _of_times(claim)
 
 
 def of_smallest(claim: Claim) -> Claim:
     """A claim of equal microbatches and slices that implies this one."""
-    if not claim.traits & DIFFER:
+    if not claim.traits & UNEQUAL:
         return claim
     time, memory = map(min, zip(*claim.factors, strict=True))
     slices = map(claim.of_slice, range(claim.pipeline.num_slices))

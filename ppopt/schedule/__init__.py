@@ -1,4 +1,8 @@
-"""Schedules: orders, timing, event simulation, list scheduling, metrics, causes of idle time.
+"""Schedules: when every operation starts and ends on its device.
 
-It imports only `problem` and `ppopt.errors`.
+`Schedule` (`schedule.py`) is the result of every strategy and search. `timing.py` computes the
+starts from the order on every device, `generation.py` simulates event by event,
+`list_scheduling.py` applies priority rules. Others compute metrics and the causes of idle time.
+
+This package imports only `problem` and `ppopt.errors`.
 """

@@ -1,4 +1,8 @@
-"""Published strategies: one file each, registered when this package imports its modules."""
+"""Published hand strategies, such as GPipe, 1F1B and zero bubble: schedules built by a fixed rule.
+
+Each is one file, with one function that builds the orders of a pipeline. Importing this package
+registers all of them.
+"""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Strategy:
 
         All orders have the memory of the strategy: live memory depends on the order, not on times.
         """
-        return _with_other_times(pipeline) if self.adaptive else (pipeline,)
+        return _variants_of_times(pipeline) if self.adaptive else (pipeline,)
 
     def built(self, pipeline: Pipeline, options: Options) -> Orders:
         """The orders of `build`, cached; they do not depend on the memory limit."""
@@ -222,7 +222,7 @@ def _built(strategy: Strategy, pipeline: Pipeline, options: Options) -> Orders:
     return strategy.build(pipeline, options)
 
 
-def _with_other_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
+def _variants_of_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
     """The pipeline itself, with equal times as in publications, and with its median times.
 
     Other tools use constants, or the median over the stages of F, B and W each.

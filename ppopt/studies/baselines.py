@@ -37,24 +37,24 @@ from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
 
-BEGINNING = 0.5
+FIRST_SEARCH_SHARE = 0.5
 """Share of a strategy's time for its first search."""
 MAX_SEARCH_SECONDS = 5.0
 """Maximum seconds of the search for the partition and recompute of one strategy."""
-EVALUATING = 5e-6
+SECONDS_PER_OPERATION = 5e-6
 """Estimated seconds to time and verify a schedule, per operation number."""
 ORDERS_OF_FIRST_SEARCH = 3
 """Maximum number of orders that the first search of an adaptive strategy builds: one to rank
 partitions, one of the first partition, and one with full recompute."""
-LONGEST = 2.0
+MAX_SECONDS = 2.0
 """Maximum estimated seconds of a strategy with the placement of the search; slower ones are
 skipped."""
-LONGEST_IN_OTHER_PLACEMENTS = 0.2
+MAX_SECONDS_OTHER_PLACEMENT = 0.2
 """Maximum estimated seconds of a strategy with another placement; slower ones are skipped."""
-BEYOND = 1.05
+OVERRUN_FACTOR = 1.05
 """Maximum time of a search plus the evaluation of strategies, as a factor on the time limit."""
 GRACE = 0.3
-"""Seconds in addition to `BEYOND`, for short time limits."""
+"""Seconds in addition to `OVERRUN_FACTOR`, for short time limits."""
 OUT_OF_TIME = "time limit reached"
 """Reason for a strategy that is skipped for lack of time."""
 STOPPED = "not evaluated: stopped early"
@@ -134,7 +134,7 @@ def evaluate_strategies(
     """Estimated seconds to build the schedules of the searches that were started."""
     interrupted, needs_one = False, at_least_one
     for position, request in enumerate(requests):
-        turn = search_deadline.turn(len(requests) - position - 1).share(BEGINNING)
+        turn = search_deadline.turn(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
         if deadline.pressed:
             break
         try:
@@ -175,7 +175,7 @@ def evaluate_strategies(
 def _seconds(request: EvaluationRequest) -> float:
     """Estimated seconds to build and verify one schedule of a strategy."""
     pipeline = request.pipeline
-    return request.strategy.seconds(pipeline) + EVALUATING * pipeline.num_codes
+    return request.strategy.seconds(pipeline) + SECONDS_PER_OPERATION * pipeline.num_codes
 
 
 def _seconds_of_start(request: EvaluationRequest) -> float:
@@ -297,7 +297,7 @@ def baseline(
     of_placement.sort(key=lambda request: request.strategy.adaptive)
     best_found, skipped = None, []
     for evaluation in evaluate_strategies(
-        of_placement, result.objective, deadline, max_seconds=LONGEST
+        of_placement, result.objective, deadline, max_seconds=MAX_SECONDS
     ):
         if evaluation.out_of_time:
             skipped.append(evaluation.name)
@@ -332,7 +332,7 @@ def best_other_placement(
     if _is_without(result):
         return None
     searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
-    unplaced, max_seconds = _unplaced(requested, searched), LONGEST_IN_OTHER_PLACEMENTS
+    unplaced, max_seconds = _unplaced(requested, searched), MAX_SECONDS_OTHER_PLACEMENT
     requests = [
         request
         for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
@@ -385,7 +385,7 @@ def end_of_evaluation(result: Result) -> Deadline:
 
     The deadline is a little beyond the time limit of the search.
     """
-    limit = BEYOND * result.provenance.time_limit + GRACE
+    limit = OVERRUN_FACTOR * result.provenance.time_limit + GRACE
     return Deadline.after(limit - result.solve_seconds)
 
 

@@ -23,9 +23,9 @@ from ppopt.studies.strategy_search import StrategySearch
 
 TIME_LIMIT = 30.0
 """Default time limit, in seconds."""
-SEARCHING = 0.5
+SEARCH_SHARE = 0.5
 """Share of the time limit for the search; the rest is for the proof."""
-BOUNDING = 0.5
+BOUNDING_SHARE = 0.5
 """Share of the remaining time for bounds of all partitions."""
 
 
@@ -93,9 +93,9 @@ def best_choice(
     deadline = Deadline.after(time_limit, began, lambda state: progress(state.phase))
     search = StrategySearch(pipeline, strategy, Objective(objective), options)
     search.descend(0)
-    search.descend_until_stalled(deadline.share(SEARCHING))
+    search.descend_until_stalled(deadline.share(SEARCH_SHARE))
     if not (search.proved or search.interrupted):
-        search.bound_all(deadline.share(BOUNDING), deadline)
+        search.bound_all(deadline.share(BOUNDING_SHARE), deadline)
         search.prove(deadline)
     return StrategyChoice(
         schedule=search.schedule(),

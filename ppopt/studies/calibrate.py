@@ -27,16 +27,16 @@ from ppopt.studies.evaluate import evaluate
 
 STRATEGY = "1f1b"
 """Default schedule of a measured step: Megatron-LM's own."""
-STEPS = 8
+MAX_ITERATIONS = 8
 """Maximum number of iterations; times are almost linear in both factors, so that few suffice."""
-CLOSE = 1e-4
+TOLERANCE = 1e-4
 """Largest error, or change of the logarithm of a factor, that ends the iterations."""
-NUDGE = 0.01
+DIFFERENCE_STEP = 0.01
 """Change of the logarithm of a factor for numerical derivatives."""
-LARGEST = 20
-"""Factors are within 1 / LARGEST .. LARGEST."""
+MAX_FACTOR = 20
+"""Factors are within 1 / MAX_FACTOR .. MAX_FACTOR."""
 LARGEST_FILE = 2**20
-SENSITIVE = 0.02
+MIN_SENSITIVITY = 0.02
 """Derivative of a logarithm below which a factor is left at 1: no step depends on it."""
 
 
@@ -120,23 +120,27 @@ def _fitted(models: Sequence[DerivedModel], rows: Sequence[MeasuredStep]) -> np.
     """Logarithms of the factors."""
     factors = np.zeros(2)
     columns = 1 if len(rows) == 1 else 2
-    for _ in range(STEPS):
+    for _ in range(MAX_ITERATIONS):
         errors = _logs(models, rows, factors)
-        if abs(errors).max() < CLOSE:
+        if abs(errors).max() < TOLERANCE:
             break
-        nudged = (factors + nudge for nudge in NUDGE * np.eye(2)[:columns])
-        slopes = np.stack([(_logs(models, rows, each) - errors) / NUDGE for each in nudged], axis=1)
-        free = [column for column in range(columns) if abs(slopes[:, column]).max() > SENSITIVE]
+        nudged = (factors + nudge for nudge in DIFFERENCE_STEP * np.eye(2)[:columns])
+        slopes = np.stack(
+            [(_logs(models, rows, each) - errors) / DIFFERENCE_STEP for each in nudged], axis=1
+        )
+        free = [
+            column for column in range(columns) if abs(slopes[:, column]).max() > MIN_SENSITIVITY
+        ]
         change = np.zeros(2)
         change[free] = np.linalg.lstsq(slopes[:, free], -errors, rcond=1e-3)[0]
-        factors = np.clip(factors + change, -log(LARGEST), log(LARGEST))
-        if abs(change).max() < CLOSE:
+        factors = np.clip(factors + change, -log(MAX_FACTOR), log(MAX_FACTOR))
+        if abs(change).max() < TOLERANCE:
             break
-    if abs(factors[0]) >= log(LARGEST):
+    if abs(factors[0]) >= log(MAX_FACTOR):
         slower = "slower" if factors[0] > 0 else "faster"
         raise InputError(
-            f"calibrate: {rows[0].step:g} ms is over {LARGEST} times {slower} than derived; check "
-            "the unit (ms), --gpu, and how the model was trained"
+            f"calibrate: {rows[0].step:g} ms is over {MAX_FACTOR} times {slower} than derived; "
+            "check the unit (ms), --gpu, and how the model was trained"
         )
     return factors
 

@@ -24,7 +24,7 @@ from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.baselines import BEYOND, GRACE, OUT_OF_TIME, evaluate_all
+from ppopt.studies.baselines import GRACE, OUT_OF_TIME, OVERRUN_FACTOR, evaluate_all
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
@@ -253,7 +253,7 @@ def _evaluated_late(
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if not late:
         return [], skipped
-    end = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+    end = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
     evaluated, still_skipped = evaluate(end, names=late)
     not_retried = [entry for entry in skipped if entry[0] not in late]
     return evaluated, tuple(sorted([*not_retried, *still_skipped]))

@@ -29,9 +29,9 @@ Value = None | bool | int | Decimal | str | list["Value"]
 """A value as in a config file."""
 MAX_VALUES = 1_000_000
 """Maximum number of values of one key."""
-LONGEST = 60
+CONTEXT_LENGTH = 60
 """Number of characters that an error shows before and after its position."""
-DEEPEST = 8
+MAX_DEPTH = 8
 """Maximum nesting of lists; settings have two levels."""
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _QUOTED = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*""", re.DOTALL)
@@ -112,8 +112,10 @@ class _Reader:
 
     def _nested(self, opened: re.Match[str]) -> list[Value]:
         """Read the list within brackets, of which the opening one has been read."""
-        if self._depth == DEEPEST:
-            raise InputError(f"{self._key}: lists are nested too deeply; at most {DEEPEST} may be")
+        if self._depth == MAX_DEPTH:
+            raise InputError(
+                f"{self._key}: lists are nested too deeply; at most {MAX_DEPTH} may be"
+            )
         self._at = opened.end()
         self._depth += 1
         values = [] if opened[1] else self._list("]")
@@ -148,7 +150,10 @@ class _Reader:
         return [Decimal(value.numerator) / value.denominator for value in values]
 
     def _wrong(self, why: str) -> InputError:
-        before, after = self._text[: self._at][-LONGEST:], self._text[self._at :][:LONGEST]
+        before, after = (
+            self._text[: self._at][-CONTEXT_LENGTH:],
+            self._text[self._at :][:CONTEXT_LENGTH],
+        )
         return InputError(f"{self._key}={before} >>> {after}: {why}; {_EXAMPLES}, text in quotes")
 
 

@@ -58,19 +58,19 @@ from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done
 
-CLOSE = Fraction(1, 10**4)
+CLOSING_SHARE = Fraction(1, 10**4)
 """Share of the best step time: a combination whose bound is lower by at most this is closed,
 because derived times are whole microseconds, and combinations differ by their rounding."""
-ROUND = 0.5
+ROUND_SHARE = 0.5
 """Share of the remaining time for a round, unless it has one combination."""
-DERIVING = 0.5
+DERIVING_SHARE = 0.5
 """Share of the time limit in which combinations are derived."""
-SHORTEST = 0.5
+MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
-TURN = 0.05
+MIN_TURN_SHARE = 0.05
 """Minimum share of the time limit for a search, which needs time to set up and to find its first
 schedules. Combinations without remaining time in a round wait for the next round."""
-LATE, GRACE = 0.05, 0.5
+LATE_SHARE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
 
 
@@ -203,7 +203,7 @@ def plan_parallelism(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
     deadline = options.deadline if study is None else NO_DEADLINE
-    models, skipped = space.models_until(deadline.share(DERIVING))
+    models, skipped = space.models_until(deadline.share(DERIVING_SHARE))
     spaces, refused = choices.spaces(models, deadline, space.microbatch_tokens)
     skipped |= refused
     if not spaces:
@@ -318,7 +318,9 @@ class _ParallelSearch:
         waiting = self._open()
         while waiting and not self._ended:
             last = len(waiting) <= self._engine.slots
-            self._round(waiting, self._deadline if last else self._deadline.share(ROUND), pressed)
+            self._round(
+                waiting, self._deadline if last else self._deadline.share(ROUND_SHARE), pressed
+            )
             still_open = self._open()
             waiting = still_open if last else still_open[: (len(waiting) + 1) // 2]
         if not self._planned:
@@ -331,7 +333,7 @@ class _ParallelSearch:
         """
         possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
         index = min(possible, key=self._estimate, default=0)
-        done = self._task(index, SHORTEST).perform()
+        done = self._task(index, MIN_SECONDS).perform()
         if done.state is None:
             raise RunError(f"{self.rows[index].parallelism}: {done.failed}")
         self._take([(index, done)])
@@ -339,7 +341,7 @@ class _ParallelSearch:
     @property
     def _ended(self) -> bool:
         """Whether no further search is started."""
-        return self.interrupted or (self._planned and self._deadline.left <= SHORTEST)
+        return self.interrupted or (self._planned and self._deadline.left <= MIN_SECONDS)
 
     @property
     def _planned(self) -> bool:
@@ -355,7 +357,7 @@ class _ParallelSearch:
         row, best = self.rows[index], self.best
         if row.lower_bound is None or row.state.exhausted or row.failed:
             return False
-        return best is None or row.lower_bound < best * (1 - CLOSE)
+        return best is None or row.lower_bound < best * (1 - CLOSING_SHARE)
 
     def _estimate(self, index: int) -> Fraction:
         """Sort key of a combination: the shortest step found or, before any, an estimate.
@@ -388,18 +390,18 @@ class _ParallelSearch:
     @property
     def _is_late(self) -> bool:
         """Whether searches should have ended, and a combination is planned."""
-        return self._planned and -self._deadline.left > LATE * self._limit + GRACE
+        return self._planned and -self._deadline.left > LATE_SHARE * self._limit + GRACE
 
     def _submit(self, index: int, queue: Sequence[int], deadline: Deadline) -> None:
         """Submit a search of a combination, if it is still open and time remains."""
         seconds_left = deadline.left
         if not self._is_open(index) or (
-            seconds_left <= SHORTEST and (self._planned or self._engine.busy)
+            seconds_left <= MIN_SECONDS and (self._planned or self._engine.busy)
         ):
             return
         num_waiting = sum(map(self._is_open, queue)) // self._engine.slots
-        turn = max(TURN * self._limit, deadline.turn(num_waiting).seconds)
-        seconds = max(SHORTEST, min(self._deadline.left, turn))
+        turn = max(MIN_TURN_SHARE * self._limit, deadline.turn(num_waiting).seconds)
+        seconds = max(MIN_SECONDS, min(self._deadline.left, turn))
         self._engine.submit(index, self._task(index, seconds))
 
     def _task(self, index: int, seconds: float) -> CombinationTask:

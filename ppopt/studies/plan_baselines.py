@@ -27,7 +27,7 @@ from ppopt.studies.plan_result import Plan, PlanBaseline
 from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace
 from ppopt.studies.strategy_search import StrategySearch
 
-LONGEST = 0.5
+MAX_SECONDS = 0.5
 """Maximum estimated seconds of one schedule; slower strategies are skipped."""
 KNOWN = ("1f1b", "interleaved")
 """Strategies that come first: most trainers run them."""
@@ -82,7 +82,7 @@ class PlanBaselines:
         settings.sort(key=_Setting.sort_key)
         requests = [setting.request for setting in settings]
         for evaluation in evaluate_strategies(
-            requests, self._objective, deadline, max_seconds=LONGEST
+            requests, self._objective, deadline, max_seconds=MAX_SECONDS
         ):
             setting = settings[evaluation.position]
             if evaluation.out_of_time:

@@ -33,7 +33,7 @@ from ppopt.verifier import checked
 
 DESCENTS = 4
 """Descents of a strategy to its best partition and recompute at level 0; doubled at every level."""
-SEARCHING = 0.5
+DESCENT_SHARE = 0.5
 """Share of a turn for these descents; the rest is for the proof."""
 
 
@@ -243,7 +243,7 @@ class PlanCandidate:
         assert self.strategy is not None
         self.searches += 1
         turn = replace(turn, progress=None)
-        self.strategy.descend(DESCENTS * 2**level, turn.share(SEARCHING))
+        self.strategy.descend(DESCENTS * 2**level, turn.share(DESCENT_SHARE))
         self.strategy.prove(turn)
         self.update(None)
         if self.strategy.interrupted:

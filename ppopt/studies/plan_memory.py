@@ -16,7 +16,7 @@ from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
-from ppopt.studies.plan_candidate import SEARCHING, PlanCandidate
+from ppopt.studies.plan_candidate import DESCENT_SHARE, PlanCandidate
 from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.strategy_search import StrategySearch
 
@@ -145,7 +145,7 @@ def _bisect_memory(
         limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
         search = strategy.on(replace(pipeline, mem_limit=limits))
         search.start_from(schedule.pipeline)
-        search.descend_until_stalled(replace(deadline.share(SEARCHING), progress=None))
+        search.descend_until_stalled(replace(deadline.share(DESCENT_SHARE), progress=None))
         if search.fits and search.value <= value:
             schedule = search.schedule()
             point = point._replace(value=search.value, memory=peak_memory(schedule))

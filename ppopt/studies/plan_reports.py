@@ -13,7 +13,7 @@ from fractions import Fraction
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.parameters import PlanParams
-from ppopt.studies.baselines import BEYOND, GRACE
+from ppopt.studies.baselines import GRACE, OVERRUN_FACTOR
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_memory import minimize_memory, within_share
 from ppopt.studies.plan_result import MoreMemory, Plan
@@ -155,7 +155,7 @@ class PlanReports:
         assert plan.best is not None
         deadline = self._deadline
         with suppress(KeyboardInterrupt), interrupts.heard():
-            later = deadline.longer((BEYOND - 1) * deadline.seconds + GRACE)
+            later = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
             self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
         return replace(
             self._baselines.add_to(plan), interrupted=deadline.pressed, solve_seconds=deadline.spent

@@ -25,7 +25,7 @@ from ppopt.solver.result import Status
 
 LARGEST_RECORD = LARGEST_FILE
 """Maximum bytes of JSON in a compressed value: the maximum of a schedule file."""
-DEEPEST = 8
+MAX_DEPTH = 8
 """Maximum nesting of lists and objects in settings and figures of a row."""
 LARGEST_INT = 2**63 - 1
 """Largest whole number of SQLite."""
@@ -262,7 +262,7 @@ def _object(value: object) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{abbreviated(content)} is not an object {{...}}")
     level: list[Any] = [content]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)
         below = list(chain.from_iterable(entries))
         for entry in below:

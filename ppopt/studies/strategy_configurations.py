@@ -31,7 +31,7 @@ from ppopt.solver.recompute.stage_options import StageOptions
 
 MAX_COUNTED_LAYERS = 24
 """Maximum number of layers for which the recompute options of all partitions are counted."""
-FAR = 24
+MAX_MOVE_DISTANCE = 24
 """Maximum distance between the two stages of a move."""
 
 
@@ -249,7 +249,7 @@ class StrategyConfigurations(Choice):
         return self._option_ticks[ends]
 
     def after_layer_move(self, key: Key) -> Ints:
-        """Keys after a move of one layer from one stage to another, at most `FAR` stages away.
+        """Keys after a move of one layer to another stage within `MAX_MOVE_DISTANCE`.
 
         Every stage keeps the index of its option, or has its last option.
         """
@@ -303,7 +303,7 @@ def _layer_moves(stages: int) -> Ints:
     """Changes of layer counts by moves of one layer, near ones first: `[move, stage]`."""
     pairs = [
         (source, target)
-        for distance in range(1, min(stages - 1, FAR) + 1)
+        for distance in range(1, min(stages - 1, MAX_MOVE_DISTANCE) + 1)
         for low in range(stages - distance)
         for source, target in ((low, low + distance), (low + distance, low))
     ]

@@ -26,7 +26,7 @@ from ppopt.strategies import Options, Strategy
 from ppopt.studies.evaluate import timed
 from ppopt.studies.strategy_configurations import StrategyConfigurations
 
-NEAR = 64
+MAX_NEIGHBOURS = 64
 """Maximum number of neighbours that are ranked at once; the best of them is next, if it is
 better."""
 FULL = 2**31
@@ -176,7 +176,7 @@ class StrategyEvaluator:
         layer_moves, rechosen = map(
             space.random.permutation, (space.after_layer_move(key), space.rechosen(key))
         )
-        batches = max(1, -(-len(layer_moves) // min(NEAR, together)))
+        batches = max(1, -(-len(layer_moves) // min(MAX_NEIGHBOURS, together)))
         for offset in range(batches):
             own = layer_moves[offset::batches]
             keys = [self._with_min_recompute(own)]

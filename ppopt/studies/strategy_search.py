@@ -48,9 +48,9 @@ MAX_EVALUATED_ORDERS = 30
 """Maximum number of configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
 """Number of descents without a better configuration after which a search stalls."""
-BARREN = 15
+DESCENTS_PER_START = 15
 """Number of descents without improvement after which the search uses another start."""
-REPAIRS = 6
+MAX_REPAIRS = 6
 """Maximum number of evaluations of a configuration that exceeds its limits, each with more
 recompute."""
 
@@ -288,7 +288,7 @@ class StrategySearch(ConfigurationSearch):
     def _next_start(self) -> Key:
         if self._starts:
             return self._starts.pop()
-        if self._current is None or self._failed >= BARREN:
+        if self._current is None or self._failed >= DESCENTS_PER_START:
             key = next(self._first_starts, None)
             if key is not None:
                 self._current, self._failed = None, 0
@@ -317,8 +317,8 @@ class StrategySearch(ConfigurationSearch):
     def _settle(self, key: Key) -> Ranked:
         """Evaluate the end of a descent; while it exceeds its limits, also with more recompute."""
         ranked = [(self._evaluate(np.array([key]))[0], key)]
-        for attempt in range(REPAIRS):
-            repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == REPAIRS - 1)
+        for attempt in range(MAX_REPAIRS):
+            repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == MAX_REPAIRS - 1)
             if not ranked[-1][0].excess or repaired == key:
                 break
             key = repaired

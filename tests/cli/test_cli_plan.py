@@ -210,12 +210,12 @@ class TestOverTheParallelism:
         """Four microbatches per rank, so that four ranks of two devices remain."""
         lengths = "--microbatch-tokens=[4096,[1024,1024],2048,2048] --order search"
         line = f"{ON_EIGHT} --tensor 1 --context 1 {lengths} --strategies 1f1b --time-limit 20"
-        found = json_of(line)
-        (row,) = found["parallelism"]["rows"]
+        output = json_of(line)
+        (row,) = output["parallelism"]["rows"]
         assert (row["data"], row["batches"], row["microbatch"]) == (4, 4, 1)
-        rate = 16 * 2560 / (found["value"] / 1000) / 8
-        assert found["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
-        assert "microbatch_times" in found["schedule"]["pipeline"]
+        rate = 16 * 2560 / (output["value"] / 1000) / 8
+        assert output["parallelism"]["tokens_per_second_per_gpu"] == pytest.approx(rate)
+        assert "microbatch_times" in output["schedule"]["pipeline"]
 
     def test_the_table_and_the_page(self) -> None:
         stdout = done(

@@ -21,7 +21,7 @@ ROW = """
         "time to save a stage's optimizer states, in STEP",
         "time to save its optimizer states",
         key="save_times",
-        per=Per.STEP,
+        per=Occurrence.STEP,
         needs=Needs.WEIGHT_GRADIENT,
     ),
 """

@@ -99,7 +99,7 @@ def test_chunks_are_told_apart_by_shade() -> None:
 def test_caption_axis_and_numbers_are_written() -> None:
     """1F1B on 2 x 2 takes 9 (F = 1, BW = 2), of which each device is busy for 6."""
     written = texts(parsed(one_f_one_b(name="mine")))
-    assert written[0] == "mine · 1f1b · makespan 9 · bubble rate 33.33 % · peak memory 2 1"
+    assert written[0] == "mine · 1f1b · makespan 9 · bubble rate 33.3 % · peak memory 2 1"
     assert written[1:3] == ["device 0", "device 1"]
     assert written[3:13] == [*map(str, range(9)), "9"]
     assert Counter(written[13:])["0"] == Counter(written[13:])["1"] == 4

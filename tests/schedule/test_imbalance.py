@@ -84,6 +84,6 @@ def test_on_the_command_line() -> None:
         "of_idle_share": 0.4,
         "relief": None,
     }
-    expected = "20 of the 40 % idle time: stage 1 has 1.33 times the mean work"
+    expected = "20 points of it from imbalance (stage 1 has 1.33x the mean work)"
     assert expected in " ".join(done(line).out.split())
     assert "imbalance" not in done("eval gpipe --stages 2 --batches 2").out

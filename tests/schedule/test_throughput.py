@@ -58,7 +58,7 @@ def test_on_the_command_line() -> None:
     assert output["mfu"] == pytest.approx(48 * 1000 / (33 * 4 * 100))
     assert (output["time_unit"], output["memory_unit"]) == ("ms", None)
     table = done(f"eval 1f1b --stages 4 --batches 8 --time-unit ms {FLAGS}").out
-    assert "992,970 tokens/s, 248,242 per device, MFU 363.64 %; check the" in table
+    assert "993,000 tokens/s, 248,200 per device, MFU 363.6 %; check the" in table
 
 
 def test_null_in_every_object_where_unknown() -> None:

@@ -246,9 +246,9 @@ def test_no_bound_above_the_optimum_is_confirmed(order: str, case: Different, mo
 
 
 def test_a_recheck_says_for_which_order_it_holds(tmp_path: Path) -> None:
-    given = Pipeline(stages=2, batches=4, microbatch_times=[1, 4, 1, 2])
-    result = solve(given.reordered((0, 3, 1, 2)), workers=1, time_limit=60)
-    searched = solve(replace(given, order="search"), workers=1, time_limit=60)
+    pipeline = Pipeline(stages=2, batches=4, microbatch_times=[1, 4, 1, 2])
+    result = solve(pipeline.reordered((0, 3, 1, 2)), workers=1, time_limit=60)
+    searched = solve(replace(pipeline, order="search"), workers=1, time_limit=60)
     for number, (schedule, text) in enumerate(
         ((result.schedule, "in the order of the file"), (searched.schedule, "orders of the micro"))
     ):

@@ -57,7 +57,7 @@ def split(pipeline: Pipeline) -> Problem:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the hint: the search itself finds no schedule and no bound."""
-    monkeypatch.setattr(solving.Search, "_take", lambda *_: None)
+    monkeypatch.setattr(solving.Search, "_run_turns", lambda *_: None)
 
 
 def slow() -> Schedule:

@@ -275,11 +275,11 @@ def test_strategies_that_take_too_long_are_named(monkeypatch: pytest.MonkeyPatch
     """GPipe and the others of fixed order are tried; the one that adapts to the times is not."""
     result = replace(solved(forward=[2, 3]), lower_bound=Fraction(0))
     every = baseline(result)
-    monkeypatch.setattr(module, "LONGEST", 1e-3)
+    monkeypatch.setattr(module, "MAX_SECONDS", 1e-3)
     limited = baseline(result)
     assert every.skipped == ()
     assert limited.skipped == ("zb-2p",)
-    monkeypatch.setattr(module, "LONGEST", 0.0)
+    monkeypatch.setattr(module, "MAX_SECONDS", 0.0)
     assert baseline(result) is None
 
 

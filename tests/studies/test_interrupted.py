@@ -151,11 +151,11 @@ def test_a_comparison_keeps_the_strategy_whose_order_is_searched(
 
     monkeypatch.setattr(OrderSearch, "run", run)
     pipeline = Pipeline(stages=3, batches=4, microbatch_times=[1, 4, 1, 2], order="search")
-    found = ppopt.compare(pipeline, strategies=["1f1b", "gpipe"], workers=1, time_limit=600)
-    assert found.interrupted
-    assert [row.schedule.origin.strategy for row in found.baselines] == ["1f1b"]
-    assert found.optimum.value is not None
-    assert ("gpipe", STOPPED) in found.skipped
+    comparison = ppopt.compare(pipeline, strategies=["1f1b", "gpipe"], workers=1, time_limit=600)
+    assert comparison.interrupted
+    assert [row.schedule.origin.strategy for row in comparison.baselines] == ["1f1b"]
+    assert comparison.optimum.value is not None
+    assert ("gpipe", STOPPED) in comparison.skipped
 
 
 @pytest.mark.parametrize("steps", STEPS)

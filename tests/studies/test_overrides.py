@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppopt.errors import InputError
-from ppopt.studies.overrides import DEEPEST, Override, parse
+from ppopt.studies.overrides import MAX_DEPTH, Override, parse
 
 HYDRA = OverridesParser.create()
 
@@ -102,7 +102,7 @@ def test_numbers_of_many_digits_are_read() -> None:
 
 def test_lists_within_lists_are_read_up_to_a_depth() -> None:
     """A list ends before the next begins: only those that are open count."""
-    nested = f"{'[' * DEEPEST}1{']' * DEEPEST}"
+    nested = f"{'[' * MAX_DEPTH}1{']' * MAX_DEPTH}"
     assert len(parse(f"key={','.join([nested] * 3)}").values) == 3
     with pytest.raises(InputError, match="nested too deeply"):
         parse(f"key=[{nested}]")

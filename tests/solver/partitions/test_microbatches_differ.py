@@ -173,7 +173,7 @@ def test_a_bound_counts_the_work_of_all_microbatches() -> None:
 def test_placements_and_recompute_of_microbatches_that_differ(
     chosen: str, order: str, seed: int
 ) -> None:
-    """Beside the optimum of every placement, and of every choice of layers that recompute."""
+    """Against the optimum of every placement, and of every choice of layers that recompute."""
     rng = Random(seed)
     layers, fields = drawn(rng, batches=2)
     layers = [{**layer, "recompute_time": 1} for layer in layers[:3]]
