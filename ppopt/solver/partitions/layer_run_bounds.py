@@ -321,8 +321,8 @@ class _Device:
     def waiting_and_work(self) -> DeviceBound:
         """Argument 7: the least wait for the first input, then all operations."""
         end = self.head(0) + self.work
-        found = DeviceBound(end, end - FOREVER)
-        return found if self.space.split else _larger(found, self._ends(end - self.backward[0]))
+        bound = DeviceBound(end, end - FOREVER)
+        return bound if self.space.split else _larger(bound, self._ends(end - self.backward[0]))
 
     def head(self, first: int) -> Ints:
         """Minimum time before the first F of a hosted stage.
