@@ -21,14 +21,14 @@ class Limits:
     devices: int = 512
     """Devices, and stages, of a pipeline."""
     draw_seconds: float = 5.0
-    """Seconds that hand strategies take together."""
+    """Seconds that baselines take together."""
     choosing_seconds: float = 1.0
     """Seconds in which they choose a partition or recompute."""
     search_seconds: float = 60.0
     """Time limit of a search."""
     searches: int = 2
     """Searches at once."""
-    kept: int = 32
+    max_stored: int = 32
     """Schedules of searches that are kept, the latest ones."""
 
     @property

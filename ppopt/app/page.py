@@ -107,7 +107,7 @@ def _model() -> str:
 
 
 def _cards() -> Iterator[str]:
-    """A card of every hand strategy."""
+    """A card of every baseline."""
     for name, strategy in registry().items():
         text = escape(strategy.summary)
         yield (

@@ -46,7 +46,7 @@ FIELDS = {
 class Query:
     """One query, read."""
 
-    given: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[str, str], ...]
     """The keys that are given with their text, in the order of the form."""
     settings: Mapping[str, Any]
     """By their names in Python (`ppopt.formats.config`)."""
@@ -69,8 +69,8 @@ class Query:
         sizes = (settings.get(name) for name in ("stages", "batches", "chunks"))
         limits.check_size(*sizes)
         chosen = query.get(STRATEGIES)
-        words = ",".join(FIRST_STRATEGIES) if chosen is None else chosen
-        names = dict.fromkeys(resolve(word.strip()).name for word in words.split(",") if word)
+        listed = ",".join(FIRST_STRATEGIES) if chosen is None else chosen
+        names = dict.fromkeys(resolve(word.strip()).name for word in listed.split(",") if word)
         return cls(tuple(values.items()), settings, tuple(names))
 
     def pipeline(self) -> Pipeline:
@@ -96,7 +96,7 @@ class Query:
     def key(self) -> tuple[tuple[str, str], ...]:
         """What the best schedule depends on."""
         apart = (STRATEGIES, *STEPS)
-        return tuple(pair for pair in self.given if pair[0] not in apart)
+        return tuple(pair for pair in self.pairs if pair[0] not in apart)
 
     def command(self) -> str:
         """The command that compares the same on the command line.
@@ -104,7 +104,7 @@ class Query:
         The text of a config is to be saved as the file that it names.
         """
         arguments = ["ppopt", "compare"]
-        for key, text in self.given:
+        for key, text in self.pairs:
             if key == CONFIG:
                 arguments += ["--config", _FILE]
             elif key == MODEL:

@@ -142,7 +142,7 @@ class App:
     def _keep(self, name: str, query: Query, result: Result) -> None:
         if result.schedule is not None:
             self._schedules[name] = query.key, result.schedule
-            while len(self._schedules) > self._limits.kept:
+            while len(self._schedules) > self._limits.max_stored:
                 self._schedules.popitem(last=False)
 
     async def stop(self, request: Request) -> Response:

@@ -296,7 +296,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Find the fastest schedule of a pipeline-parallel training step, prove it optimal, and "
-    "compare it with hand strategies: published rules such as 1F1B or zero bubble. Start with "
+    "compare it with baselines: published strategies such as 1F1B or zero bubble. Start with "
     "`ppopt solve --stages 4 --batches 8 --mem-limit`, or with `ppopt init model.yaml`.\n\n"
     "F: forward; B: input gradient; W: weight gradient; BW: B and W in one operation. All terms: "
     "docs/reference/glossary.md.",

@@ -405,7 +405,7 @@ def search_options(settings: Settings) -> dict[str, Any]:
 
 
 def _strategies(text: str | None) -> list[str] | None:
-    """The hand strategies that are named; raises InputError on an unknown one."""
+    """The baselines that are named; raises InputError on an unknown one."""
     from ppopt.strategies import resolve
 
     if text is None:

@@ -284,7 +284,7 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     offload="which layers of the model move their activation to the host between F and the "
     "backward: none, or all that have an `offload_time` (default: as the layers say)",
 )
-def import_(settings: Settings, file: Path, source: ImportFormat) -> int:
+def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bool = False) -> int:
     """Read an operation order of another tool, time and verify it.
 
     Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
@@ -310,4 +310,4 @@ def import_(settings: Settings, file: Path, source: ImportFormat) -> int:
         timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     schedule = checked(timed, enforce_limit=False)
     report = report_evaluation(schedule, monotonic() - began)
-    return output.show_result(settings, report, of_evaluation)
+    return output.show_result(settings, report, of_evaluation, details=details)

@@ -49,7 +49,7 @@ _HOVER_TIMES = (
     "start %{{customdata[2]:.6~f}} · end %{{customdata[3]:.6~f}}{time}"
     " · duration %{{customdata[4]:.6~f}}{time}"
 )
-_HOVER_HELD = (
+_HOVER_MEMORY = (
     "<br>memory %{{customdata[5]:.6~f}}{memory} while it runs, "
     "%{{customdata[6]:.6~f}}{memory} after it"
 )
@@ -178,7 +178,7 @@ def _hover(record: KindRecord, part: str, units: Mapping[str, str]) -> str:
         [
             f"<b>{stage}{record.name}{microbatch}</b>  {record.label}<br>",
             " · ".join(filter(None, place)) + "<br>",
-            (_HOVER_TIMES + _HOVER_HELD * has_memory).format(**units),
+            (_HOVER_TIMES + _HOVER_MEMORY * has_memory).format(**units),
             "<extra></extra>",
         ]
     )

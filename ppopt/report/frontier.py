@@ -231,7 +231,7 @@ def _baseline_traces(baselines: Rows) -> list[dict[str, Any]]:
     """Hand strategies at their own memory and value, in groups by whether the curve bounds them."""
     fitting = [baseline for baseline in baselines if baseline.fits_limit]
     named = {
-        "hand strategies": [baseline for baseline in fitting if baseline.ratio_to_best],
+        "baselines": [baseline for baseline in fitting if baseline.ratio_to_best],
         "of another placement, not bound": [
             baseline for baseline in fitting if not baseline.ratio_to_best
         ],
@@ -328,7 +328,7 @@ def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
         Column("bubble rate", lambda row: percent(row.bubble_rate)),
         Column(
             "status",
-            lambda row: "hand strategy" if row.limit is None else describe_status(row),
+            lambda row: "baseline" if row.limit is None else describe_status(row),
         ),
     ]
     return html_table(columns, ("", report.rows))

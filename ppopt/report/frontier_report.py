@@ -1,4 +1,4 @@
-"""What `ppopt frontier` reports: points and hand strategies with their figures, and sentences."""
+"""What `ppopt frontier` reports: points and baselines with their figures, and sentences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WithinFigures(NamedTuple):
 
 
 class FrontierReport(NamedTuple):
-    """A frontier with the figures of its points and hand strategies."""
+    """A frontier with the figures of its points and baselines."""
 
     frontier: Frontier
     points: Sequence[ScheduleReport]
@@ -44,7 +44,7 @@ class FrontierReport(NamedTuple):
 
     @property
     def rows(self) -> list[ScheduleReport]:
-        """Points and hand strategies by memory, then value; of equal ones, points come first."""
+        """Points and baselines by memory, then value; of equal ones, points come first."""
         return sorted([*self.points, *self.baselines], key=lambda row: row.place)
 
 
@@ -145,7 +145,7 @@ def _max_useful(report: FrontierReport) -> str:
 
 
 def _faster_elsewhere(report: FrontierReport) -> list[str]:
-    """Lines for the best hand strategies outside the search that are faster than every point.
+    """Lines for the best baselines outside the search that are faster than every point.
 
     One of another placement with no more routes, and one with a second route, for which devices
     hold the weights twice, if that is faster still.

@@ -206,7 +206,7 @@ def _text(name: str) -> str:
 
 def _kind_buttons(schedules: Sequence[Schedule]) -> str:
     """A button for every kind of operation that occurs, and what its shades stand for."""
-    kinds = {int(code) for one in schedules for code in np.unique(one.operations.kind)}
+    kinds = {int(code) for entry in schedules for code in np.unique(entry.operations.kind)}
     names = {tuple(part_names(schedule.pipeline)) for schedule in schedules}
     num_shades = min(max(map(len, names)), MAX_SHADES)
     buttons = [

@@ -150,9 +150,9 @@ def _chart(
         "heading": f"{description} of every {line}{by_stage}, one at a time",
         "axis": line,
         "counted": chart.counted,
-        "labels": None if by_device else [one.label for one in lines],
-        "titles": [f"{description} of {one.title}" if by_device else one.title for one in lines],
-        "devices": [one.devices for one in lines],
+        "labels": None if by_device else [row.label for row in lines],
+        "titles": [f"{description} of {row.title}" if by_device else row.title for row in lines],
+        "devices": [row.devices for row in lines],
         "letters": _letters(drawn),
         "rows": _columns(_bars(drawn, kinds, memory) | columns),
     }

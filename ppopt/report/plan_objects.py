@@ -58,7 +58,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     and what no schedule as fast is below (`lower_bound`); equal where the least is proved. `within`
     has the configuration of least memory found that is at most a share slower, if that was asked
     for, else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
-    null). `more_memory` says what 10 % more memory brings; `hands` are hand strategies, each on the
+    null). `more_memory` says what 10 % more memory brings; `hands` are baselines, each on the
     best partition found for it, the best first: `speedup` is how many times its throughput the plan
     gives, and `within` whether the plan could have chosen it; `late_hands` names those for which no
     time was left; `use` has the text of what trainers read of the best partition. Times and memory
@@ -136,7 +136,7 @@ def _baseline_object(baseline: PlanBaseline, plan: Plan) -> dict[str, Any]:
 
 
 def speedup_over(baseline: PlanBaseline, plan: Plan) -> float | None:
-    """How many times the throughput of a hand strategy a plan has; None without a schedule."""
+    """How many times the throughput of a baseline a plan has; None without a schedule."""
     return plain(baseline.value / plan.value) if plan.value else None
 
 

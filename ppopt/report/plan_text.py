@@ -172,7 +172,7 @@ def describe_more_memory(plan: Plan) -> str:
 
 
 def describe_gain(plan: Plan) -> str:
-    """How much more throughput the plan has than hand strategies; empty if none is known."""
+    """How much more throughput the plan has than baselines; empty if none is known."""
     own = plan.rows[0].configuration.strategy
     compared = [
         (baseline, speedup)
@@ -201,7 +201,7 @@ def _gain_over(baseline: PlanBaseline, speedup: float) -> str:
 
 
 def _describe_baseline(baseline: PlanBaseline) -> str:
-    """A hand strategy with its chunks and recompute."""
+    """A baseline with its chunks and recompute."""
     chunks = baseline.schedule.pipeline.num_chunks
     name = baseline.strategy + (f"/{chunks}" if chunks > 1 else "")
     usual = baseline.recompute in ("none", "layers")
@@ -218,7 +218,7 @@ def describe_late(late: Sequence[str]) -> str:
 
 
 def describe_better_outside(plan: Plan) -> str:
-    """A hand strategy outside of the space that is better than the plan; empty without one."""
+    """A baseline outside of the space that is better than the plan; empty without one."""
     for baseline in plan.baselines:
         speedup = speedup_over(baseline, plan) or 1
         if baseline.in_space or speedup >= 1:

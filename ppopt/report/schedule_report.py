@@ -104,12 +104,12 @@ class ScheduleReport(ScheduleFigures):
         "imbalance", _Q.RECORD, "idle time that uneven work forces"
     )
     baseline: Baseline | None = figure(
-        "gain", _Q.RECORD, "the best hand strategy of the same placement", form=_baseline_object
+        "gain", _Q.RECORD, "the best baseline of the same placement", form=_baseline_object
     )
     elsewhere: Baseline | None = figure(
         "other placement",
         _Q.RECORD,
-        "a better hand strategy of another placement",
+        "a better baseline of another placement",
         form=_other_placement_object,
     )
     partition_search: StrategyChoice | None = figure(
@@ -156,16 +156,16 @@ class ScheduleReport(ScheduleFigures):
 
     @property
     def place(self) -> tuple[float, float]:
-        """Memory and value of a point of a frontier, or of a hand strategy beside it."""
+        """Memory and value of a point of a frontier, or of a baseline beside it."""
         return known(self.memory if self.limit is None else self.limit), known(self.value)
 
 
 def report_result(
-    result: Result, hand: Baseline | None = None, other: Baseline | None = None, **more: Any
+    result: Result, baseline: Baseline | None = None, elsewhere: Baseline | None = None, **more: Any
 ) -> ScheduleReport:
     """Report of a search; figures are None if there is no schedule.
 
-    `hand` is the best hand strategy of the placement within the limit, `other` a better one of
+    `baseline` is the best baseline of the placement within the limit, `elsewhere` a better one of
     another placement. `more` are further fields of the report.
     """
     origin, schedule = result.origin(), result.schedule
@@ -179,8 +179,8 @@ def report_result(
             "value": number(result.value),
             "idle": None if schedule is None else by_cause(schedule),
             "imbalance": None if schedule is None else imbalance(schedule),
-            "baseline": hand,
-            "elsewhere": other,
+            "baseline": baseline,
+            "elsewhere": elsewhere,
             "routes": result.pipeline.routes,
             "solve_seconds": round(result.solve_seconds, 3),
             "schedule": schedule,

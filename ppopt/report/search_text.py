@@ -1,4 +1,4 @@
-"""The outcome of a search as text: status, gap, gain over hand strategies, hints."""
+"""The outcome of a search as text: status, gap, gain over baselines, hints."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
 
 
 def describe_status(report: ScheduleReport) -> str:
-    """What a search claims; empty for a hand strategy, which claims nothing.
+    """What a search claims; empty for a baseline, which claims nothing.
 
     An unchecked claim of a file is marked as such.
     """
@@ -301,7 +301,7 @@ def describe_next_step(report: ScheduleReport, pipeline: Pipeline) -> str:
 
 
 def _placing_flags(baseline: Baseline, report: ScheduleReport) -> str:
-    """The flags that change the placement of a search to that of a hand strategy."""
+    """The flags that change the placement of a search to that of a baseline."""
     placement, chunks = baseline.pipeline.resolved_placement, baseline.pipeline.num_chunks
     flags = [f"--placement {placement}"] if placement != report.placement else []
     flags += [f"--chunks {chunks}"] if chunks != report.chunks else []

@@ -289,10 +289,10 @@ def _provenance(report: ScheduleReport) -> str:
 
 
 def _stages(pipeline: Pipeline) -> str:
-    shown = set(pipeline.costs.memory_fields)
+    used_costs = set(pipeline.costs.memory_fields)
     times = ("recompute_time", "offload_time")
-    shown |= {time for time in times if any(getattr(pipeline.costs, time))}
-    rare = {name: cost for name, cost in _RARE_COSTS.items() if cost in shown}
+    used_costs |= {time for time in times if any(getattr(pipeline.costs, time))}
+    rare = {name: cost for name, cost in _RARE_COSTS.items() if cost in used_costs}
     costs = {**_COSTS, **rare}
 
     def of_stages(name: str, cost: str) -> Column[int]:

@@ -227,7 +227,7 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
 
 
 def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
-    """Points of a frontier and hand strategies, by memory, then by value.
+    """Points of a frontier and baselines, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
     from the optimum, `x best` the ratio to the best schedule within that memory; `over` marks
@@ -316,5 +316,5 @@ def _named(head: str, rows: Sequence[ScheduleReport]) -> Column[ScheduleReport]:
 
 def _titled(row: ScheduleReport, rows: Sequence[ScheduleReport]) -> str:
     """Name of a row; that of a search has its placement where the rows are of several searches."""
-    several = sum(other.strategy == SEARCHED for other in rows) > 1
+    several = sum(entry.strategy == SEARCHED for entry in rows) > 1
     return title(row) + (f", {placement_of(row)}" if several and row.strategy == SEARCHED else "")

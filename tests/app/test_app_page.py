@@ -185,7 +185,7 @@ def test_a_letter_chooses_in_a_list(app: AppView) -> None:
 def test_a_search_shows_its_end_and_is_drawn_and_leaves_with_an_edit(app: AppView) -> None:
     app.type("mem_limit", "1f1b")
     app.click("find")
-    app.view.wait(lambda: "proved optimal" in app.text("progress"), "the proof")
+    app.view.wait(lambda: "optimal (proved)" in app.text("progress"), "the proof")
     app.view.wait(lambda: "optimal" in makespans(app), "the optimum")
     assert makespans(app)["optimal"] == 27
     assert app.run("return document.getElementById('of').value") == "optimum"

@@ -111,7 +111,7 @@ def test_a_search_tells_value_and_bound_and_its_schedule_is_drawn(client: Any) -
     received = list(events(client, query))
     kinds = [kind for kind, _ in received]
     assert kinds[0] == "began" and kinds[-1] == "ended" and "progress" in kinds
-    assert received[-1][1]["words"].startswith("27, proved optimal")
+    assert received[-1][1]["words"].startswith("27, optimal (proved)")
     name = received[0][1]["name"]
     drawn = {**query, "strategies": "1f1b", "optimum": name}
     assert client.get("/draw", params=drawn).json()["drawn"] == ["1f1b", "optimum"]

@@ -77,7 +77,7 @@ def test_4_x_8_draws_every_operation_once(view: View) -> None:
     assert view.range() == (0, 27)
     texts = view.texts()
     assert all(texts.count(str(microbatch)) >= 12 for microbatch in range(8))
-    assert "optimal  makespan 27 within memory 4 each; idle 11.11 %: " in " ".join(texts).replace(
+    assert "optimal  makespan 27 within memory 4 each; idle 11.1 %: " in " ".join(texts).replace(
         "\xa0", " "
     )
     view.quiet()
@@ -261,7 +261,7 @@ def test_six_schedules_stand_on_one_axis_the_best_on_top(view: View) -> None:
     axes = view.run("return Object.keys(ppopt.plot.layout).filter((key) => /^.axis/.test(key))")
     assert sorted(axes) == sorted(["xaxis", "xaxis2", "yaxis", *(f"yaxis{n}" for n in range(2, 7))])
     text = " ".join(view.texts())
-    assert "makespan 33, 6 (22.22 %) more than the best" in text
+    assert "makespan 33, 6 (22.2 %) more than the best" in text
     view.press("m")
     assert view.run("return ppopt.frame.panels.length") == 12
     view.press("m+")
