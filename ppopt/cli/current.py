@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ppopt.cli.options import option
 from ppopt.cli.settings import Settings
-from ppopt.errors import InputError
 from ppopt.problem.settings import Heading
 
 if TYPE_CHECKING:
@@ -39,10 +38,7 @@ def read_current(settings: Settings, text: str | None) -> Schedule | str | None:
         return None
     file = Path(text)
     if file.suffix.lower() not in FILES:
-        try:
-            resolve(text.partition(" ")[0])
-        except InputError as error:
-            raise InputError(f"given: it is no schedule file (.json, .csv); {error}") from None
+        within("given: it is no schedule file (.json, .csv)", resolve, text.partition(" ")[0])
         within("given", parse_strategy, text)
         return text
     if file.suffix.lower() == ".csv":

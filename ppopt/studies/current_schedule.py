@@ -12,7 +12,8 @@ from dataclasses import replace
 from math import lcm
 from typing import Any, NamedTuple
 
-from ppopt.errors import ConflictError, InputError, NotApplicableError
+from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
+from ppopt.formats.fields import within
 from ppopt.formats.typed_values import typed_value
 from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS
@@ -78,8 +79,8 @@ def current_schedule(
     `current` None stands for 1F1B with the partition of the pipeline, or the balanced one if it is
     open or of another number of stages. It has the first mode of `recompute` that fits the limits
     (default: that of the pipeline, or `OPEN_RECOMPUTE`). The result is None if 1F1B does not apply.
-    `options` are those of strategies. Raises InputError if `current` is of another pipeline, no
-    strategy, or does not apply.
+    `options` are those of strategies. Raises InputError if `current` is of another pipeline or no
+    strategy, and NotApplicableError if the strategy does not apply.
     """
     options = options or Options()
     if pipeline.limits is not None:
@@ -88,12 +89,13 @@ def current_schedule(
         if recompute is None:
             recompute = OPEN_RECOMPUTE if pipeline.recompute == SEARCH_RECOMPUTE else (None,)
         return _default(pipeline, objective, options, recompute)
+    if isinstance(current, Schedule):
+        return within("given", schedule_on, current, pipeline, objective)
+    strategy = within("given", parse_strategy, current)
     try:
-        if isinstance(current, Schedule):
-            return schedule_on(current, pipeline, objective)
-        return _of_strategy(parse_strategy(current), pipeline, objective, options)
-    except (InputError, NotApplicableError) as error:
-        raise InputError(f"given: {error}") from None
+        return within("given", _of_strategy, strategy, pipeline, objective, options)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"given: {error}") from None
 
 
 def _default(
@@ -123,10 +125,8 @@ def _of_strategy(
     rule = resolve(strategy.name)
     unplaced = rule.unplaced(pipeline)
     settings = _defaults_of_open(unplaced) | strategy.settings
-    try:
+    with not_applicable():
         unplaced = replace(unplaced, **settings)
-    except ConflictError as error:
-        raise NotApplicableError(str(error)) from None
     return evaluate(unplaced, rule.name, objective, rule.own_options(options))
 
 
@@ -164,10 +164,7 @@ def schedule_on(schedule: Schedule, pipeline: Pipeline, objective: Objective) ->
     """
     own = schedule.pipeline
     _check_sizes(own, pipeline)
-    try:
-        placed = _placed_as(own, pipeline)
-    except (ConflictError, NotApplicableError) as error:
-        raise InputError(f"it is of another pipeline: {error}") from None
+    placed = within("it is of another pipeline", _placed_as, own, pipeline)
     unit, finer = own.ticks.per_unit, lcm(own.ticks.per_unit, placed.ticks.per_unit)
     if finer > placed.ticks.per_unit:
         divisor = placed.tick_divisor * (finer // placed.ticks.per_unit)

@@ -243,7 +243,7 @@ def _with_current(row: ParallelRow, current: str | None) -> ParallelRow:
     assert plan is not None
     try:
         schedule = plan.space.current_schedule(current, plan.objective)
-    except InputError:
+    except NotApplicableError:
         return row
     return replace(row, state=row.state._replace(plan=replace(plan, current=schedule)))
 

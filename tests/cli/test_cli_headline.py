@@ -92,7 +92,7 @@ def test_a_plan_opens_with_the_strategy_and_its_partition(config: Path) -> None:
     [
         ("other.json", "microbatches 4, not 2; give a schedule of the same model"),
         ("missing.json", "cannot be read"),
-        ("1f2b", "it is no schedule file (.json, .csv); strategy: '1f2b' is unknown"),
+        ("1f2b", "it is no schedule file (.json, .csv): strategy: '1f2b' is unknown"),
         ("1f1b partition=4", "partition: has 1 stage, the placement 2"),
         ("1f1b groups=4", "'groups=4' does not follow a strategy"),
     ],

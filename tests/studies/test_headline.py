@@ -14,6 +14,7 @@ from ppopt import (
     InputError,
     Layer,
     Model,
+    NotApplicableError,
     Objective,
     Options,
     Origin,
@@ -226,8 +227,6 @@ def test_a_strategy_may_have_its_partition_chunks_and_recompute() -> None:
         ("1f1b partition", "'partition' names no value; write partition=VALUE"),
         ("1f1b partition=search", "names no value"),
         ("1f1b chunks=two", "chunks: 'two' is not a whole number"),
-        ("1f1b partition=2,5", "partition: has 2 stages, the placement 3"),
-        ("1f1b chunks=2", "chunks: 2 contradicts strategy 1f1b"),
         ("1f1b recompute=some", "recompute: 'some' is unknown"),
     ],
 )
@@ -236,6 +235,19 @@ def test_what_is_no_strategy_is_an_error_of_one_line(text: str, message: str) ->
     with pytest.raises(InputError) as error:
         current_schedule(text, pipeline, SPAN)
     assert str(error.value).startswith("given: ") and message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1f1b partition=2,5", "given: partition: has 2 stages, the placement 3"),
+        ("1f1b chunks=2", "given: chunks: 2 contradicts strategy 1f1b"),
+    ],
+)
+def test_a_strategy_that_does_not_apply_is_an_error_of_one_line(text: str, message: str) -> None:
+    with pytest.raises(NotApplicableError, match=message) as error:
+        current_schedule(text, TOY.pipeline(devices=3, batches=4), SPAN)
     assert "\n" not in str(error.value)
 
 
@@ -280,7 +292,7 @@ def test_the_default_is_balanced_if_the_partition_is_of_other_stages() -> None:
 def test_there_is_no_default_where_1f1b_does_not_apply() -> None:
     listed = Pipeline(stages=4, batches=4, placement=(0, 1, 1, 0))
     assert current_schedule(None, listed, SPAN) is None
-    with pytest.raises(InputError, match="given: placement"):
+    with pytest.raises(NotApplicableError, match="given: placement"):
         current_schedule("1f1b", listed, SPAN)
 
 
