@@ -9,7 +9,7 @@ from torch import nn
 
 import ppopt.torch
 
-WORDS, WIDTH, HEADS, SEQUENCE, BLOCKS = 512, 128, 4, 64, 6
+VOCABULARY, WIDTH, HEADS, SEQUENCE, BLOCKS = 512, 128, 4, 64, 6
 
 
 class Embedding(nn.Module):
@@ -17,12 +17,12 @@ class Embedding(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Parameter(torch.zeros(SEQUENCE, WIDTH))
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Embed words, shape [samples, words]."""
-        return self.words(words) + self.positions
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embed tokens, shape [samples, tokens]."""
+        return self.embedding(tokens) + self.positions
 
 
 class Block(nn.Module):
@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Run the block, shape [samples, words, WIDTH]."""
+        """Run the block, shape [samples, tokens, WIDTH]."""
         parts = self.heads(self.before(tensor)).chunk(3, dim=-1)
         query, key, value = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
         seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -44,28 +44,28 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The scores of all words."""
+    """The scores of all tokens."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.scores = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+        self.norm, self.scores = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Score all words at every place."""
+        """Score all tokens at every position."""
         return self.scores(self.norm(tensor))
 
 
 def loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of the next words."""
+    """Cross entropy of the next tokens."""
     return nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten())
 
 
 def build(microbatches: int) -> ppopt.torch.Job:
     """The whole model, and four sequences per microbatch."""
-    words = torch.randint(WORDS, (4 * microbatches, SEQUENCE + 1))
+    tokens = torch.randint(VOCABULARY, (4 * microbatches, SEQUENCE + 1))
     return ppopt.torch.Job(
         modules=[Embedding, *(partial(Block) for _ in range(BLOCKS)), Head],
-        inputs=words[:, :-1].contiguous(),
-        target=words[:, 1:].contiguous(),
+        inputs=tokens[:, :-1].contiguous(),
+        target=tokens[:, 1:].contiguous(),
         loss=loss,
     )

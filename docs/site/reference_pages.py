@@ -54,8 +54,8 @@ def commands() -> Iterator[str]:
         context = command.make_context(f"ppopt {name}", [], resilient_parsing=True)
         usage = " ".join([context.info_name, *command.collect_usage_pieces(context)])
         yield f"## {name}\n\n{_escaped(command.help)}\n\n```text\n{usage}\n```\n"
-        for panel, options in groupby(command.params, key=lambda one: one.rich_help_panel):
-            records = [found for one in options if (found := one.get_help_record(context))]
+        for panel, options in groupby(command.params, key=lambda option: option.rich_help_panel):
+            records = [record for option in options if (record := option.get_help_record(context))]
             if panel and records:
                 yield f"### {panel} of `{name}`\n"
             for usage, meaning in records:

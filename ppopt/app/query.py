@@ -1,8 +1,8 @@
 """What a page of the app asks for, as the query of its address, and the same as a command.
 
 The keys are the names of settings in files; `model` names a model that comes with ppopt, `config`
-is the text of a config file, which the other keys override, and `strategies` lists the hand
-strategies that are drawn.
+is the text of a config file, which the other keys override, and `strategies` lists the strategies
+that are drawn.
 """
 
 from __future__ import annotations

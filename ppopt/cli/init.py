@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".yaml", ".yml")
 SCHEMA = "ppopt-schema.json"
-"""The JSON Schema beside a new file: editors complete its keys by it."""
+"""The JSON Schema next to a new file: editors complete its keys by it."""
 
 
 @command(file=argument("[FILE]", "The file to write (.yaml)."))
@@ -116,7 +116,7 @@ def _calibrated(model: DerivedModel, measured: str) -> DerivedModel:
 
 
 def _write(file: Path | None, text: str) -> None:
-    """Write a model file with its schema beside it, or print it."""
+    """Write a model file with its schema next to it, or print it."""
     if file is None:
         print(text, end="")
         return

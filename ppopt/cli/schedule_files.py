@@ -35,7 +35,7 @@ class ExportFormat(StrEnum):
     MEGATRON_ARGUMENTS = "megatron-arguments"
     """The partition of a model in layers."""
     TORCHTITAN = "torchtitan"
-    """Its keys, with the partition of a model in layers, and beside them the order as .csv."""
+    """Its keys, with the partition of a model in layers, and next to it the order as .csv."""
 
 
 class ImportFormat(StrEnum):

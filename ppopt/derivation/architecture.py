@@ -305,7 +305,7 @@ class LinearAttention:
         """FLOPs per token of F in chunks of `CHUNK` tokens, half of a chunk under the mask.
 
         Of a chunk: scores and their product with values; of the state: its update and its reading.
-        The delta rule solves a triangular system beside them: scores of keys with keys, products of
+        The delta rule solves a triangular system, too: scores of keys with keys, products of
         its solution with keys and values, and one more reading of the state (arXiv 2406.06484,
         equations 8 to 11).
         """
@@ -407,7 +407,7 @@ class Experts:
         return feed_forward_matrices(hidden, self.width, gated=True)
 
     def shared_matrices(self, hidden: int) -> tuple[Matrix, ...]:
-        """Matrices that every token passes beside the experts, without the router."""
+        """Matrices that every token passes in addition to the experts, without the router."""
         if not self.shared:
             return ()
         gate = (Matrix("shared gate", hidden, 1, Shard.NONE),) if self.shared_gate else ()

@@ -102,7 +102,7 @@ def siglip(vision: Keys, config: Keys, out: int) -> Encoder:
 
 
 def llama4_vision(vision: Keys, _: Keys, out: int) -> Encoder:
-    """Llama 4: a class vector beside the patches of a tile, four of which are merged."""
+    """Llama 4: a class vector in addition to the patches of a tile, four of which are merged."""
     hidden, patches = vision.count("hidden_size"), _patches(vision, 448)
     inputs, outputs = vision.count("projector_input_dim"), vision.count("projector_output_dim")
     adapter = (

@@ -38,7 +38,7 @@ NO_PARTS = ("quantization_config", "compression_config", "generation_config")
 PARTS = re.compile(
     "(.*_)?(vision|visual|vit|image|video|audio|speech|vq|qformer|projector|aligner|talker)_config"
 )
-"""Keys of parts of a multimodal model beside the dimensions of its language model."""
+"""Keys of parts of a multimodal model, next to the dimensions of its language model."""
 MAX_LAYERS = 10_000
 BY_HAND = "write its layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
 
@@ -98,7 +98,7 @@ def architecture_of(config: Mapping[str, object]) -> Architecture:
 
 
 def _is_part(key: str, *, beside_text: bool) -> bool:
-    """Whether a key describes a part of a multimodal model beside its language model."""
+    """Whether a key describes a part of a multimodal model other than its language model."""
     if beside_text:
         return key.endswith("_config") and key not in NO_PARTS
     return PARTS.fullmatch(key) is not None

@@ -484,7 +484,7 @@ class Rank:
         return part
 
     def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> LayerPart:
-        """Two narrow matrices beside each (arXiv 2106.09685, section 4.1)."""
+        """Two narrow matrices for each (arXiv 2106.09685, section 4.1)."""
         rank, tensor = self.training.lora, self.training.tensor
         size = 0.0
         for matrix in matrices:

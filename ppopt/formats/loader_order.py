@@ -2,7 +2,7 @@
 
 For PyTorch's and Megatron-LM's runtimes, microbatch j is the j-th of the batch. So an export
 numbers microbatches as they run, and a second file maps j to the microbatch of the user's list:
-`best.order.json` beside `best.csv` has `{"order": [3, 0, 2, 1]}`.
+`best.order.json`, next to `best.csv`, has `{"order": [3, 0, 2, 1]}`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class CommunicationOrder(NamedTuple):
 
 
 def read_communication_order(path: Path) -> CommunicationOrder:
-    """Read a file, and the order of microbatches beside it; see `parse_communication_order`."""
+    """Read a file, and the order of microbatches next to it; see `parse_communication_order`."""
     order = parse_communication_order(
         read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path)
     )

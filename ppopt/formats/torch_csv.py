@@ -151,7 +151,7 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read a file, and the order of microbatches beside it; see `parse_order`."""
+    """Read a file, and the order of microbatches next to it; see `parse_order`."""
     order = parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
     return replace(order, microbatches=read_beside(path, order.batches))
 

@@ -397,7 +397,7 @@ def _queue_ticks(charts: Sequence[Sequence[Line]], step: int) -> dict[str, Any]:
 
 
 def _notes(schedule: Schedule, metrics: Metrics, step: int) -> list[dict[str, Any]]:
-    """Share of idle time beside the rows of operations, peak beside the rows of memory."""
+    """Share of idle time at the rows of operations, peak at the rows of memory."""
     ticks = schedule.pipeline.ticks
     peaks = headed("peak memory", schedule.pipeline.memory_unit)
     notes = [_note(_GANTT, -0.5, "idle", 10), _note(_MEMORY, -0.5, peaks, 10)]

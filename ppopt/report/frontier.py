@@ -228,7 +228,7 @@ def _describe_point(point: ScheduleReport, baselines: Rows) -> str:
 
 
 def _baseline_traces(baselines: Rows) -> list[dict[str, Any]]:
-    """Hand strategies at their own memory and value, in groups by whether the curve bounds them."""
+    """Baselines at their own memory and value, in groups by whether the curve bounds them."""
     fitting = [baseline for baseline in baselines if baseline.fits_limit]
     named = {
         "baselines": [baseline for baseline in fitting if baseline.ratio_to_best],

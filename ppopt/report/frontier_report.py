@@ -38,7 +38,7 @@ class FrontierReport(NamedTuple):
     points: Sequence[ScheduleReport]
     """By ascending `limit`."""
     baselines: Sequence[ScheduleReport]
-    """Hand strategies by `memory`, then value."""
+    """Baselines by `memory`, then value."""
     within: WithinFigures | None = None
     """None unless a share is asked for."""
 

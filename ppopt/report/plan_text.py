@@ -209,7 +209,7 @@ def _describe_baseline(baseline: PlanBaseline) -> str:
 
 
 def describe_late(late: Sequence[str]) -> str:
-    """Hand strategies that the gain does not count, as there was no time for them."""
+    """Baselines that the gain does not count, as there was no time for them."""
     if not late:
         return ""
     more = len(late) - FEW_NAMES

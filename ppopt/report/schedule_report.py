@@ -147,7 +147,7 @@ class ScheduleReport(ScheduleFigures):
     stopped_early: bool = False
     """Whether Ctrl-C ended the search."""
     predicted: bool = False
-    """Whether it is shown beside measured schedules."""
+    """Whether it is shown next to measured schedules."""
 
     @property
     def largest_peak(self) -> float | None:
@@ -156,7 +156,7 @@ class ScheduleReport(ScheduleFigures):
 
     @property
     def place(self) -> tuple[float, float]:
-        """Memory and value of a point of a frontier, or of a baseline beside it."""
+        """Memory and value of a point of a frontier, or of a baseline."""
         return known(self.memory if self.limit is None else self.limit), known(self.value)
 
 

@@ -201,7 +201,7 @@ def peaks_table(rows: Sequence[ScheduleReport]) -> Table:
 def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
     """Layers of every stage, a strategy each, of models in layers.
 
-    The layers that recompute or offload stand beside them where any strategy has such layers.
+    The layers that recompute or offload follow where any strategy has such layers.
     """
     columns: list[Column[ScheduleReport]] = [
         left("partition", lambda row: _titled(row, rows)),

@@ -1,4 +1,4 @@
-"""Published hand strategies, such as GPipe, 1F1B and zero bubble: schedules built by a fixed rule.
+"""Published strategies, such as GPipe, 1F1B and zero bubble: schedules built by a fixed rule.
 
 Each is one file, with one function that builds the orders of a pipeline. Importing this package
 registers all of them.
