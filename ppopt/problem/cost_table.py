@@ -3,8 +3,8 @@
 Everything about a cost follows from its row: its setting (flag, key in files, JSON Schema, table in
 the docs), its field in `ppopt.Pipeline` and `ppopt.Layer`, and its value in ticks. The row also
 says how layers of a stage add up, whether chunks, slices and device speeds divide the cost, and
-whether a frozen stage has it. Schedule files and the checks of total time and memory loop over the rows. What a cost does
-in a schedule is defined by a feature (`ppopt.problem.features`).
+whether a frozen stage has it. Schedule files and the checks of total time and memory loop over the
+rows. What a cost does in a schedule is defined by a feature (`ppopt.problem.features`).
 """
 
 from __future__ import annotations
