@@ -20,7 +20,7 @@ from ppopt.report.labels import title
 from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.report.summary import describe_memory_limit
+from ppopt.report.summary import describe_devices, describe_memory_limit
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
@@ -138,30 +138,32 @@ def headline_title(headline: Headline) -> str:
 
 
 def _describe_step(headline: Headline) -> str:
-    """Devices, parallelism, microbatches and memory limit of the best row, and the runtime."""
+    """Devices, parallelism, microbatches, memory limit and runtime.
+
+    The limit is that of the first row: the minimum that 1F1B needs depends on the placement.
+    """
     pipeline = headline.rows[-1].schedule.pipeline
     plural = "" if pipeline.batches == 1 else "es"
     parts = (
-        _describe_devices(pipeline),
+        _describe_gpus(pipeline),
         f"{number(pipeline.batches)} microbatch{plural}",
-        describe_memory_limit(pipeline),
+        describe_memory_limit(headline.rows[0].schedule.pipeline),
         f"runtime {headline.runtime}",
     )
     return ", ".join(filter(None, parts))
 
 
-def _describe_devices(pipeline: Pipeline) -> str:
-    """Devices, or GPUs and how they share the work: `16 GPUs (pipeline 4, data 4)`."""
-    devices, sizes = pipeline.num_devices, pipeline.training
-    if sizes is None:
-        return f"{number(devices)} device{'' if devices == 1 else 's'}"
-    gpus = devices * sizes.tensor * sizes.context * sizes.data
-    named = {
-        "pipeline": devices, "tensor": sizes.tensor, "context": sizes.context,
-        "data": sizes.data, "expert": sizes.expert,
-    }  # fmt: skip
-    shares = [f"{name} {size}" for name, size in named.items() if size > 1]
-    return f"{number(gpus)} GPUs" + (f" ({', '.join(shares)})" if shares else "")
+def _describe_gpus(pipeline: Pipeline) -> str:
+    """Devices, and all GPUs if data or expert parallelism is known: `data 8 (32 GPUs)`."""
+    training, devices = pipeline.training, describe_devices(pipeline)
+    if training is None:
+        return devices
+    sizes = {"data": training.data, "expert": training.expert}
+    shares = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    if not shares:
+        return devices
+    gpus = pipeline.num_devices * training.tensor * training.context * training.data
+    return f"{devices}, {', '.join(shares)} ({number(gpus)} GPUs)"
 
 
 # What a row changes.

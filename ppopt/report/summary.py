@@ -60,7 +60,7 @@ def describe_size(pipeline: Pipeline) -> str:
     limit = describe_memory_limit(pipeline)
     return ", ".join(
         [
-            _describe_devices(pipeline),
+            describe_devices(pipeline),
             f"{pipeline.batches} microbatches" if pipeline.batches > 1 else "1 microbatch",
             _describe_placement(pipeline),
             *([limit] if limit else []),
@@ -68,7 +68,7 @@ def describe_size(pipeline: Pipeline) -> str:
     )
 
 
-def _describe_devices(pipeline: Pipeline) -> str:
+def describe_devices(pipeline: Pipeline) -> str:
     """Number of devices, and of the GPUs of each if it is several."""
     count = pipeline.num_devices
     text = f"{count} devices" if count > 1 else "1 device"

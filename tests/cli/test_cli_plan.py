@@ -221,7 +221,7 @@ class TestOverTheParallelism:
         stdout = done(
             f"{ON_EIGHT} --tensor 8 --data 1 --microbatch 1 --strategies 1f1b -o plan.html"
         ).out
-        assert stdout.startswith("8 GPUs (tensor 8), 16 microbatches, memory limit ")
+        assert stdout.startswith("1 device of 8 GPUs (tensor 8), 16 microbatches, memory limit ")
         assert "\nbest: tensor 8, microbatch 1, data 1: " in stdout
         assert "no combination above" in stdout
         assert "parts of a step (ms):" in stdout and "optimizer" in stdout
