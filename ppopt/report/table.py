@@ -230,7 +230,7 @@ def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
     """Points of a frontier and baselines, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
-    from the optimum, `x best` the ratio to the best schedule within that memory; `over` marks
+    from the optimum, `vs best` the ratio to the best schedule within that memory; `over` marks
     strategies that break the pipeline's own limits.
     """
     searched = report.frontier.searched

@@ -93,10 +93,10 @@ def test_exact_figures_of_a_result() -> None:
 def test_exposed_work_around_the_microbatches() -> None:
     rows = [replace(ROW, exposed=6), replace(ROW, strategy="zb-2p", exposed=0.5)]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan exposed bubble memory x best x opt.",
-        "───────────────────────────────────────────────────────────────",
-        "1f1b     linear          33       6 27.3 %      4  1.222  1.245",
-        "zb-2p    linear          33     0.5 27.3 %      4  1.222  1.245",
+        "strategy placement makespan exposed bubble memory vs best vs opt.",
+        "─────────────────────────────────────────────────────────────────",
+        "1f1b     linear          33       6 27.3 %      4   1.222   1.245",
+        "zb-2p    linear          33     0.5 27.3 %      4   1.222   1.245",
     ]
 
 
@@ -114,12 +114,12 @@ def test_strategies_side_by_side() -> None:
         replace(ROW, strategy="zb-2p", placement=[0, 1, 1, 0], ratio_to_best=None),
     ]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan bubble memory x best x opt.",
-        "───────────────────────────────────────────────────────",
-        "1f1b     linear          33 27.3 %      4  1.222  1.245",
-        "zbv      v/2             33   10 %      4  1.222",
-        "gpipe    linear          33 27.3 % 8 over  1.222  1.245",
-        "zb-2p    explicit        33 27.3 %      4      –  1.245",  # noqa: RUF001
+        "strategy placement makespan bubble memory vs best vs opt.",
+        "─────────────────────────────────────────────────────────",
+        "1f1b     linear          33 27.3 %      4   1.222   1.245",
+        "zbv      v/2             33   10 %      4   1.222",
+        "gpipe    linear          33 27.3 % 8 over   1.222   1.245",
+        "zb-2p    explicit        33 27.3 %      4       –   1.245",  # noqa: RUF001
     ]
 
 
