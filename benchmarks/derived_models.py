@@ -34,6 +34,7 @@ from ppopt.derivation.training import Training
 from ppopt.formats.files import write
 
 H100 = gpu_named("h100")
+MEASUREMENTS = H100.origins["matrix_efficiency"].source
 LINK = "link: {bandwidth: 50GB/s}"
 """One 400 Gb/s adapter a GPU, no latency."""
 SLOW_LINK = "link: {bandwidth: 25GB/s}"
@@ -101,9 +102,11 @@ def model_file(
     ranks = (("tensor", training.tensor), ("context", training.context), ("data", training.ranks))
     shared = ", ".join(f"{name} {size}" for name, size in ranks if size > 1)
     comments = (
-        "Derived, not measured, by `python -m benchmarks.derived_models`: its head says how.",
+        "All figures are computed from the dimensions by `python -m benchmarks.derived_models`;",
+        "nothing was measured on this model.",
+        f"Efficiencies of the GPU: {MEASUREMENTS}.",
         f"A microbatch is a sequence of {training.sequence} tokens; parallelism: {shared}.",
-        "Left out: what happens once in a step. `ppopt init --from` has it.",
+        "Left out: work once per step (unshard, gradient_sync, optimizer). `ppopt init` adds it.",
     )
     layers = [
         replace(layer, step=NO_STEP_COSTS)
