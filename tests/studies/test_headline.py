@@ -102,7 +102,7 @@ def test_gains_are_those_of_the_exact_times_per_microbatch(study: Study) -> None
     runs = any(runs_on("torch", schedule) for schedule in study.schedules)
     assert labels(result) == [
         *([] if study.current is None else [CURRENT]),
-        *([RUNNABLE] if runs else []),
+        *([RUNNABLE["torch"]] if runs else []),
         OPTIMUM if proved else BEST,
     ]
     for index, row in enumerate(result.rows):
@@ -142,7 +142,7 @@ def test_a_bound_over_more_schedules_proves_less() -> None:
     assert result.within_bound(value) is result
     for bound in (value - 1, None):
         wider = result.within_bound(bound)
-        assert labels(wider) == [RUNNABLE, BEST]
+        assert labels(wider) == [RUNNABLE["torch"], BEST]
         assert not any(row.proved for row in wider.rows)
         assert wider.best is not None and wider.best.lower_bound == bound
 
@@ -389,7 +389,7 @@ def compared(**more: object) -> Comparison:
 def test_a_comparison_opens_with_1f1b_and_the_optimum() -> None:
     result = compared(strategies=["1f1b", "zb-h1"], mem_limit="1f1b")
     rows = result.headline.rows
-    assert [row.label for row in rows] == [CURRENT, RUNNABLE, OPTIMUM]
+    assert [row.label for row in rows] == [CURRENT, RUNNABLE["torch"], OPTIMUM]
     assert rows[0].schedule.origin.strategy == "1f1b"
     assert rows[2].value == rows[2].lower_bound == result.optimum.value
     assert rows[1].schedule is rows[2].schedule and rows[2].changes == ()
@@ -439,7 +439,7 @@ def test_a_plan_opens_with_its_rows_and_starts_from_the_current_schedule() -> No
     first = planned(batches=2, placement="linear", chunks=1)
     rows = first.headline.rows
     assert first.schedule is not None
-    assert [row.label for row in rows] == [CURRENT, RUNNABLE, OPTIMUM]
+    assert [row.label for row in rows] == [CURRENT, RUNNABLE["torch"], OPTIMUM]
     assert rows[2].schedule is first.schedule and rows[2].lower_bound == first.lower_bound
     second = planned(
         batches=(1, 2), placement="linear", chunks=1, current=stored(first.schedule)
