@@ -282,7 +282,7 @@ def compare(
     return code or exit_code(comparison.status)
 
 
-@command()
+@command(details=flag("Print exact figures.", Heading.OUTPUT))
 @with_settings_but(
     time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
 )
