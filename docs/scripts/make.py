@@ -77,9 +77,9 @@ _TABLE = re.compile(
     re.DOTALL,
 )
 _TIME = re.compile(r"^(time taken +)[\d.e-]+ s$", re.MULTILINE)
-_AT_MOST = re.compile(r"(% more memory .* at most )[\d.]+ %")
+_AT_MOST = re.compile(r"(% higher limit .* at most )[\d.]+ %")
 """How far the bound of a plan with more memory is raised depends on the time that is left."""
-_OUTSIDE = re.compile(r"(outside this space: .+ has )[\d.]+ %")
+_OUTSIDE = re.compile(r"(not searched, but faster: .+\), )[\d.]+ %")
 """How good a partition a strategy outside a plan's space gets depends on the time that is left."""
 _RECHECKED = re.compile(r"(bound .* confirmed: no schedule below .+? under ).+$", re.MULTILINE)
 """Which devices a search's certificate names depends on which of its workers proves first."""

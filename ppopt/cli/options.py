@@ -87,7 +87,8 @@ SHARED = {
         Heading.STRATEGIES,
     ),
     "details": flag(
-        "Also print exact figures, the proof, and a table of idle time by cause.", Heading.OUTPUT
+        "Also print exact figures, the proof of a search, and a table of idle time by cause.",
+        Heading.OUTPUT,
     ),
     "within": option(
         "SHARE",

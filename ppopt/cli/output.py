@@ -89,7 +89,8 @@ def show_result(
         if schedule is None:
             return
         if details:
-            yield from ("", table.idle_table(report), describe_causes(report.idle or {}))
+            yield from ("", table.idle_title(report), table.idle_table(report))
+            yield describe_causes(report.idle or {})
         yield from _gantt(schedule)
         _note_rounding(schedule)
 
@@ -226,6 +227,8 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
         if not frontier.points:
             yield f"{frontier.status}: {frontier.proof}"
         yield table.frontier_table(report, exact=details)
+        if frontier.points and report.baselines:
+            yield table.frontier_legend(report)
         yield from _links(frontier.pipeline.link_mode)
         yield from describe_frontier(report)
         yield from (f"skipped {name}: {reason}" for name, reason in frontier.skipped)
@@ -262,10 +265,8 @@ def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
         if details:
             yield from ("", details_table(report))
         yield from ("", plan_table(plan, exact=details))
-        paths = [target.path for target in settings.output]
-        saved = [path for path in paths if path.suffix.lower() == ".json" and code == 0]
-        file = str(saved[0].with_suffix("")) if saved else None
-        yield from filter(None, describe_plan(plan, file))
+        written = [target.path for target in settings.output] if code == 0 else []
+        yield from filter(None, describe_plan(plan, written))
         if plan.schedule is not None:
             _note_rounding(plan.schedule)
 

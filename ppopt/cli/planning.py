@@ -15,7 +15,7 @@ from ppopt.cli.derivation_options import (
     refuse_without_configuration,
     with_derivation_options,
 )
-from ppopt.cli.options import names, option
+from ppopt.cli.options import flag, names, option
 from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
@@ -40,6 +40,7 @@ from ppopt.solver import interrupts
         Heading.STRATEGIES,
     ),
     current=CURRENT,
+    details=flag("Also print exact figures and the proof.", Heading.OUTPUT),
     runtime=option(
         "NAME",
         "Only schedules that this runtime runs: any, torch, or megatron (1F1B and interleaved "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
@@ -19,8 +20,18 @@ HANDLES = BESIDE_COMPUTE | {
 """Traits that the arguments on the work and the memory of a device handle."""
 
 
-def min_time(claim: Claim, device: int) -> int:
-    """Lower bound on the end of a device's last operation, in ticks.
+class DeviceTimes(NamedTuple):
+    """Lower bounds on what follows one another on a device, in ticks."""
+
+    head: int
+    """Time before its first operation."""
+    work: int
+    tail: int
+    """Time after its last operation."""
+
+
+def min_times(claim: Claim, device: int) -> DeviceTimes:
+    """Lower bounds on the time before, during and after the operations of a device.
 
     A device runs one operation, or one pair, at a time. Its first operation is a forward of its
     lowest stage: some microbatch must first pass all stages before that one. If backwards are
@@ -39,7 +50,7 @@ def min_time(claim: Claim, device: int) -> int:
     tail = step_operations.tail(smallest, device) if pipeline.has_auxiliary_operations else 0
     if not claim.span and claim.fused:
         tail = max(tail, _min_way(smallest, device, OpKind.BW))
-    return head(smallest, device) + work + tail
+    return DeviceTimes(head(smallest, device), work, tail)
 
 
 def head(claim: Claim, device: int) -> int:
@@ -107,16 +118,18 @@ def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | 
         need = stated.pipeline.memory_text(min_memory(stated, device, route))
         return device, f"device {device} needs {need} in every order, above its limit"
     idle = [min_idle(stated, device) for device in devices]
-    times = [min_time(stated, device) + idle[device] for device in devices]
+    parts = [min_times(stated, device) for device in devices]
+    times = [sum(parts[device]) + idle[device] for device in devices]
     device = max(devices, key=lambda device: (times[device], -idle[device]))
     longest = times[device]
     if longest < stated.bound:
         return None
-    parts = ["its work"]
-    if not stated.span:
-        after = " and after its last one" if stated.fused else ""
-        parts.append(f"the pipeline latency before its first operation{after}")
-    if idle[device]:
-        parts.append("the idle time that its memory limit forces")
-    text = stated.pipeline.time_text(longest)
-    return device, f"device {device} alone needs {text}: {', '.join(parts)}"
+    amounts = {
+        "of work": parts[device].work,
+        "before its first operation": parts[device].head,
+        "after its last one": parts[device].tail,
+        "of idle time that its memory limit forces": idle[device],
+    }
+    write = stated.pipeline.time_text
+    reason = " plus ".join(f"{write(time)} {what}" for what, time in amounts.items() if time)
+    return device, f"device {device} alone needs {write(longest)}: {reason}"

@@ -132,16 +132,18 @@ def _max_useful(report: FrontierReport) -> str:
     if last.tokens_per_second is not None:
         value += f" ({significant(last.tokens_per_second)} tokens/s)"
     within = "" if pipeline.limits is None else " within the pipeline's own limits"
-    useful = "maximum useful memory"
-    if "placement" not in frontier.searched:
-        useful += f" in placement {placement_of(last)}"
-    if last.status != "optimal":
-        return (
-            f"{useful}: unknown; the best {objective} found{within} is {value}, "
-            f"{describe_gap(last)}, with {memory}"
-        )
-    amount = f"{memory} (proved)" if frontier.enough_proved else f"at most {memory}"
-    return f"{useful}: {amount}; more memory leaves the {objective} at {value}{within}"
+    is_fixed = "placement" not in frontier.searched
+    helped = f" placement {placement_of(last)}" if is_fixed else ""
+    is_optimal = last.status == "optimal"
+    if not is_optimal or frontier.bounds[-1][1] != frontier.points[-1].result.value:
+        gap = "" if is_optimal else f", {describe_gap(last)}"
+        best = f"the best {objective} found{within} is {value}{gap}"
+        return f"memory above {memory} may help{helped}: {best}"
+    less = "" if frontier.enough_proved else "; less may be enough"
+    return (
+        f"memory above {memory} does not help{helped} (proved): the {objective} stays at "
+        f"{value}{within}{less}"
+    )
 
 
 def _faster_elsewhere(report: FrontierReport) -> list[str]:

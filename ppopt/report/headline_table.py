@@ -30,6 +30,8 @@ KEYS = (
     "offload",
 )
 """Keys of the figures of a row in JSON."""
+SAME = "same schedule"
+"""Stands in a row that changes nothing."""
 MAX_COUNTS = 16
 """Most stages whose layers are all listed."""
 _STYLES = {OPTIMUM: "bold green", BEST: "bold"}
@@ -103,13 +105,27 @@ def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
         )
     return [
         left("", lambda entry: entry.row.label, no_wrap=True),
-        left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
+        left("schedule", _describe_schedule),
         value,
         *([bound] if is_open else []),
         Column("gain", _gain),
         memory,
-        left("changes", lambda entry: describe_changes(entry.row)),
+        left(
+            "changes",
+            lambda entry: "" if entry is entries[0] else describe_changes(entry.row),
+        ),
     ]
+
+
+def _describe_schedule(entry: _Entry) -> str:
+    """Strategy and placement of a row; of the current schedule, how the model is cut, too."""
+    text = f"{title(entry.report)}, {placement_of(entry.report)}"
+    if entry.row.label != CURRENT:
+        return text
+    values = _decision_values(entry.row.schedule.pipeline)
+    cut = {name: values.get(name, "none") for name in ("partition", "recompute", "offload")}
+    named = ", ".join(f"{name} {value}" for name, value in cut.items() if value != "none")
+    return f"{text},\n{named}" if named else text
 
 
 def _figures(entry: _Entry) -> ScheduleReport:
@@ -138,7 +154,7 @@ def headline_title(headline: Headline) -> str:
 
 
 def _describe_step(headline: Headline) -> str:
-    """Devices, parallelism, microbatches, memory limit and runtime.
+    """Devices, parallelism, microbatches and memory limit.
 
     The limit is that of the first row: the minimum that 1F1B needs depends on the placement.
     """
@@ -148,7 +164,6 @@ def _describe_step(headline: Headline) -> str:
         _describe_gpus(pipeline),
         f"{number(pipeline.batches)} microbatch{plural}",
         describe_memory_limit(headline.rows[0].schedule.pipeline),
-        f"runtime {headline.runtime}",
     )
     return ", ".join(filter(None, parts))
 
@@ -170,16 +185,10 @@ def _describe_gpus(pipeline: Pipeline) -> str:
 
 
 def describe_changes(row: HeadlineRow) -> str:
-    """What a row changes against the row above; of the first row, how the model is cut."""
+    """What a row changes against the row above."""
     values = _decision_values(row.schedule.pipeline)
-    if row.label == CURRENT:
-        used = {name: values.get(name) for name in ("partition", "recompute", "offload")}
-        named = [name for name, value in used.items() if value not in (None, "none")]
-    else:
-        named = list(row.changes)
-    parts = (f"{name} {values[name]}" if name in values else name for name in named)
-    text = ", ".join(parts)
-    return text or ("" if row.label == CURRENT else "nothing")
+    parts = (f"{name} {values[name]}" if name in values else name for name in row.changes)
+    return ", ".join(parts) or SAME
 
 
 def _decision_values(pipeline: Pipeline) -> dict[str, str]:

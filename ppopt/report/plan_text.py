@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from fractions import Fraction
 from itertools import accumulate
+from pathlib import Path
 
 from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
@@ -18,18 +19,20 @@ from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, PlanRow, RowStatus
-from ppopt.studies.plan_space import OPTIMAL, PLACEMENTS, PlanConfiguration
+from ppopt.studies.plan_space import ANY_RUNTIME, OPTIMAL, PLACEMENTS, PlanConfiguration
 
 MIN_SLOWDOWN = 0.0001
 """Proved slowdowns below it are not written as a number."""
+TWO_ROUTES = "--routes 2 --partition balanced"
+"""Flags of a plan with two routes."""
 FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
 
 
-def describe_plan(plan: Plan, file: str | None) -> Iterator[str]:
+def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     """What the tables of a plan do not say, a sentence each; empty ones are to be left out.
 
-    `file` is that of `describe_use`.
+    `files` are those of `describe_use`.
     """
     yield describe_limit(plan)
     yield describe_gain(plan)
@@ -40,7 +43,8 @@ def describe_plan(plan: Plan, file: str | None) -> Iterator[str]:
     yield describe_more_memory(plan)
     yield describe_space(plan)
     yield describe_beyond(plan)
-    yield from describe_use(plan, file)
+    yield describe_no_limit(plan)
+    yield from describe_use(plan, files)
     yield from (f"skipped {name}: {reason}" for name, reason in plan.skipped)
 
 
@@ -48,7 +52,9 @@ def slowdown(row: PlanRow, best: Fraction | None) -> str:
     """Slowdown of a configuration relative to the best one; `best` is per microbatch."""
     low, more = excess(row.bound_per_microbatch, best), excess(row.per_microbatch, best)
     text = describe_slowdown(row.status, row.searches, low, more)
-    return f"{text}; not searched further" if row.given_up and more else text
+    if row.given_up and low is not None and low >= 0:
+        return f"excluded: {_proved_slowdown(low)}"
+    return text
 
 
 def excess(value: Fraction | None, best: Fraction | None) -> float | None:
@@ -68,23 +74,25 @@ def describe_slowdown(
         return "does not fit"
     if low is None or status is RowStatus.UNKNOWN:
         text = "no schedule found in time" if searches else "not searched"
-        return text if low is None else f"{text}; {_at_best(low)}"
+        return text if low is None else f"{text}; {_max_speedup(low)}"
     if more is None:
-        return _proved_slowdown(low) if low else "no faster"
+        return _proved_slowdown(low)
     text = percent(more)
     if 0 <= low != more and status is not RowStatus.OPTIMAL:
         text = f"{percent(low, ROUND_FLOOR)} to {text}"
     text = f"{text} slower" if more else "as fast"
     may_be_faster = low < 0 and status is not RowStatus.OPTIMAL
-    return f"{text}; {_at_best(low)}" if may_be_faster else text
+    return f"{text}; {_max_speedup(low)}" if may_be_faster else text
 
 
-def _at_best(low: float) -> str:
-    return f"at best {percent(-low, ROUND_CEILING)} faster"
+def _max_speedup(low: float) -> str:
+    return f"could be up to {percent(-low, ROUND_CEILING)} faster"
 
 
 def _proved_slowdown(low: float) -> str:
     """A proved slowdown, rounded down; of less than 0.01 % only that there is one."""
+    if not low:
+        return "no faster"
     if 0 < low < MIN_SLOWDOWN:
         return "slower"
     return f"at least {percent(low, ROUND_FLOOR)} slower"
@@ -105,15 +113,13 @@ def describe_least_memory(min_memory: LeastMemory | None, unit: str | None) -> s
     if min_memory is None:
         return ""
     memory = significant(min_memory.memory, unit, ROUND_CEILING)
-    if min_memory.memory == min_memory.lower_bound:
-        return f"minimum memory at this speed: {memory} per device (proved for this configuration)"
+    text = f"runs at this speed in {memory} per device"
     if not min_memory.lower_bound:
-        return f"minimum memory at this speed: at most {memory} per device"
-    low = significant(min_memory.lower_bound, rounding=ROUND_FLOOR)
-    return (
-        f"minimum memory at this speed: {low} to {memory} per device (proved for this "
-        "configuration)"
-    )
+        return f"{text}; less memory may be enough"
+    below = "less"
+    if min_memory.memory != min_memory.lower_bound:
+        below = f"below {significant(min_memory.lower_bound, unit, ROUND_FLOOR)}"
+    return f"{text}; {below} is proved impossible for this configuration"
 
 
 def describe_configuration(configuration: PlanConfiguration) -> str:
@@ -153,7 +159,7 @@ def describe_more_memory(plan: Plan) -> str:
         return ""
     pipeline = plan.rows[0].result.pipeline
     memory = f"up to {significant(max(more.limits), pipeline.memory_unit)} per device"
-    limit = f"10 % more memory ({memory})"
+    limit = f"with a 10 % higher limit ({memory})"
     gain = 1 - plain(more.value) / plain(value)
     max_gain = 1 - plain(more.lower_bound) / plain(value)
     if not max_gain:
@@ -187,9 +193,9 @@ def describe_gain(plan: Plan) -> str:
     if speedup < 1:
         name, more = _describe_baseline(baseline), percent(1 / speedup - 1)
         return f"no gain: {name} has {more} more throughput; raise --time-limit"
-    each = "each on" if len(named) > 1 else "on"
+    each = "each with" if len(named) > 1 else "with"
     gains = ", ".join(_gain_over(*entry) for entry in named)
-    return f"gain: {gains}, {each} its own best partition found"
+    return f"gain: {gains}, {each} the best partition found for it"
 
 
 def _gain_over(baseline: PlanBaseline, speedup: float) -> str:
@@ -224,8 +230,23 @@ def describe_better_outside(plan: Plan) -> str:
         if baseline.in_space or speedup >= 1:
             continue
         where, more = describe_placing(baseline.schedule.pipeline), percent(1 / speedup - 1)
-        return f"outside this space: {baseline.strategy} ({where}) has {more} more throughput"
+        text = f"not searched, but faster: {baseline.strategy} ({where}), {more} more throughput"
+        flags = _widening_flags(plan, baseline)
+        return f"{text}; try `{flags}`" if flags else text
     return ""
+
+
+def _widening_flags(plan: Plan, baseline: PlanBaseline) -> str:
+    """The flags that add a baseline to the space of a plan; empty if no flags do."""
+    space, pipeline = plan.space, baseline.schedule.pipeline
+    placement, chunks = pipeline.resolved_placement, pipeline.num_chunks
+    if placement not in PLACEMENTS or space.runtime != ANY_RUNTIME:
+        return ""
+    flags = [] if OPTIMAL in space.strategies else [f"--strategies {baseline.strategy}"]
+    flags += [] if placement in space.placements else [f"--placement {placement}"]
+    flags += [] if chunks in space.chunks else [f"--chunks {chunks}"]
+    flags += [TWO_ROUTES] if pipeline.routes > _routes(plan) else []
+    return " ".join(flags)
 
 
 def describe_space(plan: Plan) -> str:
@@ -263,16 +284,27 @@ def _routes(plan: Plan) -> int:
     return int(plan.space.fields.get("routes", 1))
 
 
-def describe_use(plan: Plan, file: str | None = None) -> list[str]:
+def describe_no_limit(plan: Plan) -> str:
+    """How to set a memory limit; empty if there is one, or if memory has no unit."""
+    pipeline = plan.rows[0].result.pipeline
+    if plan.value is None or pipeline.memory_unit is None or pipeline.limits is not None:
+        return ""
+    return "no memory limit: add one, such as --mem-limit 80GiB"
+
+
+def describe_use(plan: Plan, files: Sequence[Path] = ()) -> list[str]:
     """How to use the best plan, a line each; nothing if there is none.
 
-    `file`: the schedule file that was written, without `.json`; None: there is none yet.
+    `files`: the files that were written, perhaps a schedule (`.json`) among them.
     """
     if plan.value is None:
         return []
+    schedules = [path for path in files if path.suffix.lower() == ".json"]
+    file = str(schedules[0].with_suffix("")) if schedules else "best"
     lines = [f"to use {file}.json:"]
-    if file is None:
-        lines, file = ["to use it: -o best.json writes the schedule, and then"], "best"
+    if not schedules:
+        written = f"{', '.join(map(str, files))} written; " if files else ""
+        lines = [f"{written}to use the plan, add -o best.json, then:"]
     text, strategy = trainer_text(plan), plan.rows[0].configuration.strategy
     arguments = text["megatron_arguments"]
     if arguments is not None:
@@ -297,6 +329,6 @@ def describe_beyond(plan: Plan) -> str:
     fixed = [f"more chunks (--chunks {chunks})"]
     if len(space.placements) < len(PLACEMENTS):
         fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
-    if _routes(plan) == 1 and space.runtime == "any":
-        fixed.append("two routes (--routes 2 --partition balanced)")
+    if _routes(plan) == 1 and space.runtime == ANY_RUNTIME:
+        fixed.append(f"two routes ({TWO_ROUTES})")
     return f"not searched: {', '.join(fixed)}"

@@ -134,7 +134,7 @@ class ScheduleReport(ScheduleFigures):
     ratio_to_best: float | None = figure("vs best", _Q.RATIO, "value over that of the best")
     ratio_to_optimum: float | None = figure("vs opt.", _Q.RATIO, "value over the optimum")
     optimum_proved: bool | None = figure("proved", _Q.FLAG, "whether the optimum is proved")
-    communication: int | None = figure("sent", _Q.COUNT, "tensors sent between devices")
+    communication: int | None = figure("transfers", _Q.COUNT, "tensors sent between devices")
     limit: float | None = figure("memory", _Q.MEMORY, "memory limit of every device")
     limit_proved: bool | None = figure("proved", _Q.FLAG, "whether no smaller limit is enough")
     memory: float | None = figure("memory", _Q.MEMORY, "largest device peak")

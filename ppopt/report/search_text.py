@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import TYPE_CHECKING
 
@@ -40,12 +40,23 @@ def describe_throughput(report: ScheduleReport) -> str:
     """Tokens per second, per device, and MFU, as far as known; empty if nothing is."""
     parts = []
     if report.tokens_per_second is not None:
-        each = significant(report.tokens_per_second_per_device)
-        parts.append(f"{significant(report.tokens_per_second)} tokens/s, {each} per device")
+        parts.append(significant(report.tokens_per_second) + " tokens/s" + tokens_basis(report))
     if report.mfu is not None:
         check = "; check the FLOPs and the unit of time" if report.mfu > 1 else ""
         parts.append(f"MFU {percent(report.mfu)}{check}")
     return ", ".join(parts)
+
+
+def tokens_basis(report: ScheduleReport, write: Callable[[float | None], str] = significant) -> str:
+    """What tokens per second count, behind their unit: `, 248 per device`.
+
+    They are those of one pipeline: with data parallelism, of one replica.
+    """
+    each = report.tokens_per_second_per_device
+    training = None if report.pipeline is None else report.pipeline.training
+    if each is None or training is None or training.data == 1:
+        return f", {write(each)} per device"
+    return f" per replica, {write(each / (training.tensor * training.context))} per GPU"
 
 
 def describe_exposed(report: ScheduleReport) -> str:
@@ -99,17 +110,18 @@ def describe_gap(report: ScheduleReport) -> str:
 
 
 def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ()) -> str:
-    """The outcome of a search of one placement: `best found, v/2: optimal (proved)`.
+    """The outcome of a search of one placement: `v/2: optimal (proved)`.
 
     `rows` are schedules it is compared with: where one of them has other routes, those of the
     search are named.
     """
-    where = f"best found, {placement_of(report)}"
+    where = placement_of(report)
     if any((row.routes or 1) > 1 for row in rows) and report.routes == 1:
         where += ", one route"
     if report.value is None:
         return f"{where}: {describe_status(report)}; {report.proof}"
-    return f"{where}: {describe_status(report)}"
+    best = "best found, " if report.status == "feasible" else ""
+    return f"{where}: {best}{describe_status(report)}"
 
 
 def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
@@ -222,9 +234,9 @@ def describe_gain(report: ScheduleReport) -> str:
         best += f", each with its own {' and '.join(baseline.chosen)}"
     if baseline.skipped:
         best += f" ({', '.join(baseline.skipped)} not evaluated: time limit reached)"
-    if speedup == 1:
-        return f"none: {name} ({value}), {best}, is as fast"
-    return f"{percent(speedup - 1, ROUND_FLOOR)} more throughput than {name} ({value}), {best}"
+    gain = percent(speedup - 1, ROUND_FLOOR)
+    over = "over" if speedup == 1 else "more throughput than"
+    return f"{gain} {over} {name} ({value}), {best}"
 
 
 def describe_baseline(report: ScheduleReport) -> str:
@@ -294,8 +306,8 @@ def describe_next_step(report: ScheduleReport, pipeline: Pipeline) -> str:
     if elsewhere is not None and elsewhere.speedup is not None and elsewhere.speedup < 1:
         gain = percent(1 / plain(elsewhere.speedup) - 1)
         return (
-            f"next: {elsewhere.strategy} has {gain} more throughput; "
-            f"`{_placing_flags(elsewhere, report)}` searches its placement"
+            f"faster elsewhere: {elsewhere.strategy}, {gain} more throughput; to search there: "
+            f"{_placing_flags(elsewhere, report)}"
         )
     return describe_unsearched(pipeline)
 

@@ -18,7 +18,7 @@ from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name, title
-from ppopt.report.numbers import NONE, headed, measured, number, percent, significant, spread
+from ppopt.report.numbers import NONE, headed, measured, number, percent, spread
 from ppopt.report.placement_text import listed_placement
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
@@ -27,6 +27,7 @@ from ppopt.report.search_text import (
     describe_hint,
     describe_imbalance,
     describe_status,
+    tokens_basis,
 )
 
 _COSTS = {
@@ -108,12 +109,11 @@ def _tiles(report: ScheduleReport) -> str:
     limits, peaks = report.mem_limit, spread(report.peak_memory or (), report.memory_unit)
     limit = "no limit" if limits is None else f"limit {spread(limits, report.memory_unit)}"
     source = "" if report.checked else "; says the file"
-    tokens = f"{significant(report.tokens_per_second_per_device)} per device"
     notes = {
         "makespan": "",
         "exposed": f"of the {objective}, for {STEP_WORK}",
         "lower_bound": f"of the {objective}; gap {percent(report.gap)}{source}",
-        "tokens_per_second": tokens,
+        "tokens_per_second": tokens_basis(report).lstrip(", "),
         "mfu": "",
         "peak_memory": f"{peaks}; {limit}",
         "bubble_rate": "",

@@ -143,7 +143,7 @@ def _bubble(report: ScheduleReport) -> str:
 
 
 def _memory(report: ScheduleReport) -> Text:
-    """The largest peak and its device, and the limits."""
+    """The largest peak and its device, and the limits; of a search, also that there is none."""
     peaks, limits, unit = report.peak_memory, report.mem_limit, report.memory_unit
     if not peaks:
         return Text()
@@ -154,6 +154,8 @@ def _memory(report: ScheduleReport) -> Text:
         low, high = significant(min(limits)), significant(max(limits), unit)
         same = min(limits) == max(limits)
         text.append(f"; limit {high}" if same else f"; limits {low} to {high}")
+    elif describe_status(report):
+        text.append("; no limit")
     if report.fits_limit is False:
         text.append(", over the limit", style="red")
     return text

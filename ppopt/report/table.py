@@ -38,6 +38,7 @@ from ppopt.report.search_text import (
     describe_baseline,
     describe_lowering,
     describe_other_placement,
+    tokens_basis,
 )
 from ppopt.report.summary import status_style
 from ppopt.schedule.idle import Cause
@@ -74,8 +75,7 @@ def _bound(report: ScheduleReport) -> str:
 def _throughput(report: ScheduleReport) -> str:
     if report.tokens_per_second is None:
         return ""
-    each = number(report.tokens_per_second_per_device)
-    return f"{number(report.tokens_per_second)} tokens/s, {each} per device"
+    return f"{number(report.tokens_per_second)} tokens/s{tokens_basis(report, number)}"
 
 
 def _memory(report: ScheduleReport) -> str:
@@ -110,25 +110,29 @@ def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Tab
 
     The third column is the objective, `bubble` the bubble rate of it, `memory` the largest device
     peak, and the last two columns are the ratios to the best row that fits and to the optimum of
-    the same placement, empty if that is not known. `exposed` stands if the pipeline has work around
-    the microbatches.
+    the same placement, empty if that is not known or the row is over its limit. `exposed` stands if
+    the pipeline has work around the microbatches.
     """
     first = rows[0] if rows else ScheduleReport()
     further = ["exposed"] if any(row.exposed is not None for row in rows) else []
     keys = ("value", *further, "bubble_rate", "peak_memory", "ratio_to_best")
+    (versus_optimum,) = figure_columns(["ratio_to_optimum"], first, absent="", exact=exact)
     columns = [
         left("strategy", lambda row: _titled(row, rows)),
         left("placement", placement_of),
         *figure_columns(keys, first, exact=exact),
-        *figure_columns(["ratio_to_optimum"], first, absent="", exact=exact),
+        Column(
+            versus_optimum.head,
+            lambda row: "" if row.fits_limit is False else versus_optimum.cell(row),
+        ),
     ]
     return table_of(columns, rows, _style)
 
 
 def idle_table(report: ScheduleReport) -> Table:
-    """Why every device is idle: its time busy, and idle by cause, until the makespan.
+    """Why every device is idle: its time busy and idle by cause, and the share of idle time.
 
-    Causes of no idle time are left out.
+    Times are until the makespan. Causes of no idle time are left out.
     """
     makespan, idle = report.makespan or 0, {
         cause: times for cause, times in (report.idle or {}).items() if any(times)
@@ -143,7 +147,7 @@ def idle_table(report: ScheduleReport) -> Table:
         )
 
     columns: list[Column[int]] = [
-        Column(headed("device", report.time_unit), str),
+        Column("device", str),
         Column("busy", lambda device: number(makespan - waits(device))),
         *map(by_cause, idle),
         Column("idle", lambda device: percent(waits(device) / makespan if makespan else 0)),
@@ -151,11 +155,16 @@ def idle_table(report: ScheduleReport) -> Table:
     return table_of(columns, range(len(report.peak_memory or ())))
 
 
+def idle_title(report: ScheduleReport) -> str:
+    """Line above `idle_table`."""
+    return headed("time per device", report.time_unit)
+
+
 def why_table(rows: Sequence[ScheduleReport]) -> Table:
     """Idle time of strategies by cause, in percent of all devices' time until the makespan.
 
     `imbalance` is the part, of whatever cause, that uneven work of the devices forces on every
-    schedule; `sent` counts activations and gradients between devices.
+    schedule; `transfers` counts activations and gradients between devices.
     """
 
     def share(percents: float) -> str:
@@ -177,7 +186,7 @@ def why_table(rows: Sequence[ScheduleReport]) -> Table:
     uneven: list[Column[ScheduleReport]] = (
         [Column("imbalance", lambda row: share(forced(row)))] if any(map(forced, rows)) else []
     )
-    columns = [_named("% idle in", rows), *map(by_cause, causes), *uneven]
+    columns = [_named("idle by cause,\n% of makespan", rows), *map(by_cause, causes), *uneven]
     return table_of([*columns, *figure_columns(["communication"], rows[0])], rows, _style)
 
 
@@ -230,20 +239,32 @@ def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
     """Points of a frontier and baselines, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
-    from the optimum, `vs best` the ratio to the best schedule within that memory; `over` marks
-    strategies that break the pipeline's own limits.
+    from the optimum. The next one is the ratio to the best schedule within that memory: the optimum
+    if all points are proved. `over` marks strategies that break the pipeline's own limits.
     """
     searched = report.frontier.searched
     units = ScheduleFigures.of(None, report.frontier.pipeline, objective=report.frontier.objective)
     keys = ("value", "bubble_rate", "memory")
     value, bubble, memory = figure_columns(keys, units, exact=exact)
-    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, absent="", exact=exact)
+    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, exact=exact)
     columns = [
         Column(memory.head, partial(_frontier_memory, exact=exact)),
-        *(value, bubble, gap, ratio),
+        *(value, bubble, gap, Column(_ratio_head(report), ratio.cell)),
         left("schedule", lambda row: _describe_spot(row, searched)),
     ]
     return table_of(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
+
+
+def _ratio_head(report: FrontierReport) -> str:
+    return "vs opt." if report.frontier.status == "optimal" else "vs best"
+
+
+def frontier_legend(report: FrontierReport) -> str:
+    """What the column of ratios of `frontier_table` means."""
+    best = "optimum" if report.frontier.status == "optimal" else "best schedule found"
+    return (
+        f"{_ratio_head(report)}: ratio to the {best} within that memory; {NONE}: outside the search"
+    )
 
 
 def _frontier_memory(row: ScheduleReport, *, exact: bool) -> Text:

@@ -21,10 +21,12 @@ from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.evaluate import objective_value
 
-CURRENT, RUNNABLE, OPTIMUM, BEST = "yours", "runs today", "optimum", "best found"
-"""Labels of the rows; the last row is `OPTIMUM` only if that is proved."""
+CURRENT, OPTIMUM, BEST = "current", "optimum", "best found"
+"""Labels of the first row and of the last, which is `OPTIMUM` only if that is proved."""
 RUNTIMES = {"torch": "PyTorch", "megatron": "Megatron-LM"}
 """Runtimes and their names."""
+RUNNABLE = {runtime: f"on {name}" for runtime, name in RUNTIMES.items()}
+"""Labels of the row that a runtime runs."""
 DEFAULT_RUNTIME = "torch"
 
 
@@ -44,7 +46,7 @@ class HeadlineRow(NamedTuple):
     """One row of a headline; times in the user's unit."""
 
     label: str
-    """`CURRENT`, `RUNNABLE`, `OPTIMUM` or `BEST`."""
+    """`CURRENT`, one of `RUNNABLE`, `OPTIMUM` or `BEST`."""
     schedule: Schedule
     value: Fraction
     """Objective of the schedule."""
@@ -131,7 +133,7 @@ def headline(
     return Headline(
         RUNTIMES[runtime],
         None if current is None else row(CURRENT, current),
-        None if runnable is None else row(RUNNABLE, runnable, current),
+        None if runnable is None else row(RUNNABLE[runtime], runnable, current),
         last,
     )
 

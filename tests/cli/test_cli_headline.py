@@ -41,10 +41,10 @@ def test_a_comparison_opens_with_three_rows() -> None:
     The optimum has W of device 1 last: only the F is left.
     """
     title, rows = first_rows(done(COMPARE).out)
-    assert title == "2 devices, 4 microbatches, runtime PyTorch"
-    assert rows[0].startswith("yours      1f1b, linear ")
-    assert rows[1].startswith("runs today optimal, linear ") and rows[1].endswith(" order")
-    assert rows[2].startswith("optimum    optimal, linear ") and rows[2].endswith(" nothing")
+    assert title == "2 devices, 4 microbatches"
+    assert rows[0].startswith("current    1f1b, linear ")
+    assert rows[1].startswith("on PyTorch optimal, linear ") and rows[1].endswith(" order")
+    assert rows[2].startswith("optimum    optimal, linear ") and rows[2].endswith(" same schedule")
     output = json_of(COMPARE)
     assert_headline(output)
     assert [output[key]["strategy"] for key in ("given", "optimum")] == ["1f1b", "optimal"]
@@ -57,7 +57,7 @@ def test_given_names_a_strategy() -> None:
     output = json_of(f"{COMPARE} --given gpipe")
     assert output["given"]["strategy"] == "gpipe"
     _, rows = first_rows(done(f"{COMPARE} --given gpipe").out)
-    assert rows[0].startswith("yours      gpipe, linear ")
+    assert rows[0].startswith("current    gpipe, linear ")
 
 
 def test_given_names_a_schedule_file(tmp_path: Path, config: Path) -> None:
@@ -83,8 +83,9 @@ def test_given_names_an_order_of_pytorch(tmp_path: Path) -> None:
 def test_a_plan_opens_with_the_strategy_and_its_partition(config: Path) -> None:
     out = done(f"{PLAN} {config} --given '1f1b partition=1,2'").out
     title, rows = first_rows(out)
-    assert title == "three: 2 devices, 2 microbatches, runtime PyTorch"
-    assert rows[0].endswith("partition 1 2")
+    assert title == "three: 2 devices, 2 microbatches"
+    assert rows[0].startswith("current    1f1b, linear,")
+    assert re.search(r"\n {11}partition 1 2 *\n", out)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_page_opens_with_the_rows(tmp_path: Path, config: Path) -> None:
         done(f"{line} -o {page}")
         text = page.read_text(encoding="utf-8")
         rows = text.index('<section class="headline">')
-        assert rows < text.index("runs today", rows) < text.index("optimum", rows)
+        assert rows < text.index("on PyTorch", rows) < text.index("optimum", rows)
         assert text.index("optimum", rows) < text.index(table, rows)
 
 

@@ -34,8 +34,8 @@ VIEWS = {
     "schedule": ("<svg", "1f1b"),
     "result": ("<svg", "optimal (proved)", "device 1 is the bottleneck"),
     "infeasible": ("infeasible (proved)", "the minimum feasible limit"),
-    "comparison": ("<table", "zb-1p", "vs opt.", "best found, linear: optimal (proved)"),
-    "frontier": ("<table", "maximum useful memory in placement linear: 2 (proved)"),
+    "comparison": ("<table", "zb-1p", "vs opt.", "linear: optimal (proved)"),
+    "frontier": ("<table", "memory above 2 does not help placement linear (proved)"),
     "plan": ("<svg", "<table", "optimal (proved)"),
     "study": ("<table", "batches", "2 done"),
 }

@@ -57,9 +57,7 @@ def test_a_bound_that_arithmetic_confirms_is_argued_anew() -> None:
     """Device 3 waits 3 and works 24: ZB-1P, which takes 27, is optimal. The file's words go."""
     text = result_text(read(claimed("zb-1p", 27)))
     assert "optimal optimal (proved) within the memory limit" in text
-    assert (
-        "below 27, because device 3 alone needs 27: its work, the pipeline latency before" in text
-    )
+    assert "below 27, because device 3 alone needs 27: 24 of work plus 3 before its first" in text
     assert LIE not in text
 
 

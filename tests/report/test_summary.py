@@ -124,6 +124,12 @@ def test_a_baseline_claims_nothing() -> None:
     assert printed(summary_table(equal))[-1] == "memory    peak 4 GiB on every device"
 
 
+def test_a_search_without_a_limit_says_so() -> None:
+    assert printed(summary_table(SOLVED))[-1].endswith("; limit 4")
+    unlimited = printed(summary_table(replace(SOLVED, mem_limit=None)))
+    assert unlimited[-1] == "memory    peak 4 on device 0; no limit"
+
+
 def test_what_of_the_bubble_is_imbalance() -> None:
     share = Imbalance(3, (3,), Fraction(26, 25), Fraction(37, 1000), Fraction(3, 27), None)
     lines = printed(summary_table(replace(SOLVED, imbalance=share)), 200)

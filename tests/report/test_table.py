@@ -118,7 +118,7 @@ def test_strategies_side_by_side() -> None:
         "─────────────────────────────────────────────────────────",
         "1f1b     linear          33 27.3 %      4   1.222   1.245",
         "zbv      v/2             33   10 %      4   1.222",
-        "gpipe    linear          33 27.3 % 8 over   1.222   1.245",
+        "gpipe    linear          33 27.3 % 8 over   1.222",
         "zb-2p    explicit        33 27.3 %      4       –   1.245",  # noqa: RUF001
     ]
 
@@ -175,14 +175,13 @@ def test_the_row_of_the_search_says_what_it_is() -> None:
     assert names == ["optimal,", "best found,", "optimal,"]
     descriptions = [describe_search(row) for row in rows]
     assert descriptions == [
-        "best found, linear: optimal (proved)",
-        "best found, linear: feasible, at most 1.3 % slower than the optimum",
-        "best found, linear: infeasible (proved); device 0 needs 4",
+        "linear: optimal (proved)",
+        "linear: best found, feasible, at most 1.3 % slower than the optimum",
+        "linear: infeasible (proved); device 0 needs 4",
     ]
     two = replace(rows[0], strategy="dualpipe", routes=2)
     assert (
-        describe_search(replace(rows[0], routes=1), [two])
-        == "best found, linear, one route: optimal (proved)"
+        describe_search(replace(rows[0], routes=1), [two]) == "linear, one route: optimal (proved)"
     )
     assert "dualpipe linear x2" in " ".join(printed(compare_table([two]))[2].split())
 
@@ -219,9 +218,10 @@ def test_why_devices_idle() -> None:
     imbalance = Imbalance(3, (3,), Fraction(11, 10), Fraction(1, 25), Fraction(1, 10), None)
     row = replace(ROW, idle=idle, communication=48, imbalance=imbalance)
     assert printed(why_table([row])) == [
-        "% idle in warm-up input link memory order cool-down imbalance sent",
-        "──────────────────────────────────────────────────────────────────",
-        "1f1b         10.0        0.1                              4.0   48",
+        "idle by cause,",
+        "% of makespan  warm-up input link memory order cool-down imbalance transfers",
+        "────────────────────────────────────────────────────────────────────────────",
+        "1f1b              10.0        0.1                              4.0        48",
     ]
 
 

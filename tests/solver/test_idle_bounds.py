@@ -51,7 +51,7 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
     assert "and 72.709 ms after its last forward (the memory limit forces it)" in result.proof
     rechecked = recheck(result)
     assert rechecked.verdict == "confirmed"
-    assert "the idle time that its memory limit forces" in rechecked.reason
+    assert " of idle time that its memory limit forces" in rechecked.reason
 
 
 def forced_idle(pipeline: Pipeline, device: int) -> ForcedIdle:

@@ -485,14 +485,14 @@ class TestCommand:
         assert any("1f1b, linear" in line for line in lines)
         minimum = "minimum memory: 1 (proved); device 0 needs 1 even for one microbatch at a time"
         assert minimum in lines
-        useful = r"maximum useful memory in placement linear: \d \(proved\); .* makespan at 10$"
+        useful = r"memory above \d does not help placement linear \(proved\): the .* stays at 10$"
         assert any(re.match(useful, line) for line in lines)
 
     def test_more_than_the_pipeline_s_own_limits_is_not_promised_to_be_of_no_use(self) -> None:
         """Without them 10, see above."""
         last = (
-            "maximum useful memory in placement linear: 1 (proved); more memory leaves the "
-            "makespan at 15 within the "
+            "memory above 1 does not help placement linear (proved): the makespan stays at 15 "
+            "within the "
         )
         assert f"{last}pipeline's own limits" in done(f"{SMALL} --mem-limit 1").out.splitlines()
         assert json_of(f"{SMALL} --mem-limit 1,2")["mem_limit"] == [1, 2]

@@ -28,6 +28,7 @@ from ppopt import (
     verify,
 )
 from ppopt.formats.schedule_json import dumps, loads
+from ppopt.report.headline_table import headline_table
 from ppopt.studies.compare import Comparison
 from ppopt.studies.current_schedule import can_start_from, current_schedule, parse_strategy
 from ppopt.studies.evaluate import objective_value
@@ -102,7 +103,7 @@ def test_gains_are_those_of_the_exact_times_per_microbatch(study: Study) -> None
     runs = any(runs_on("torch", schedule) for schedule in study.schedules)
     assert labels(result) == [
         *([] if study.current is None else [CURRENT]),
-        *([RUNNABLE] if runs else []),
+        *([RUNNABLE["torch"]] if runs else []),
         OPTIMUM if proved else BEST,
     ]
     for index, row in enumerate(result.rows):
@@ -142,9 +143,16 @@ def test_a_bound_over_more_schedules_proves_less() -> None:
     assert result.within_bound(value) is result
     for bound in (value - 1, None):
         wider = result.within_bound(bound)
-        assert labels(wider) == [RUNNABLE, BEST]
+        assert labels(wider) == [RUNNABLE["torch"], BEST]
         assert not any(row.proved for row in wider.rows)
         assert wider.best is not None and wider.best.lower_bound == bound
+
+
+def test_only_a_row_below_another_is_the_same_schedule() -> None:
+    """Without a current schedule the first row changes nothing, either."""
+    schedule = on(replace(UNEQUAL, batches=4), "1f1b")
+    rows = headline(None, [], BestSchedule(schedule, None), SPAN)
+    assert list(map(str, headline_table(rows).columns[-1].cells)) == ["", "same schedule"]
 
 
 def test_two_routes_run_on_no_runtime_and_megatron_runs_its_own_orders() -> None:
@@ -389,7 +397,7 @@ def compared(**more: object) -> Comparison:
 def test_a_comparison_opens_with_1f1b_and_the_optimum() -> None:
     result = compared(strategies=["1f1b", "zb-h1"], mem_limit="1f1b")
     rows = result.headline.rows
-    assert [row.label for row in rows] == [CURRENT, RUNNABLE, OPTIMUM]
+    assert [row.label for row in rows] == [CURRENT, RUNNABLE["torch"], OPTIMUM]
     assert rows[0].schedule.origin.strategy == "1f1b"
     assert rows[2].value == rows[2].lower_bound == result.optimum.value
     assert rows[1].schedule is rows[2].schedule and rows[2].changes == ()
@@ -439,7 +447,7 @@ def test_a_plan_opens_with_its_rows_and_starts_from_the_current_schedule() -> No
     first = planned(batches=2, placement="linear", chunks=1)
     rows = first.headline.rows
     assert first.schedule is not None
-    assert [row.label for row in rows] == [CURRENT, RUNNABLE, OPTIMUM]
+    assert [row.label for row in rows] == [CURRENT, RUNNABLE["torch"], OPTIMUM]
     assert rows[2].schedule is first.schedule and rows[2].lower_bound == first.lower_bound
     second = planned(
         batches=(1, 2), placement="linear", chunks=1, current=stored(first.schedule)

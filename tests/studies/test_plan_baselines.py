@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,9 @@ from ppopt.report.plan_text import (
     describe_least_memory,
     describe_limit,
     describe_more_memory,
+    describe_no_limit,
     describe_space,
+    describe_use,
     describe_within,
     slowdown,
 )
@@ -224,7 +227,7 @@ def test_the_gain_is_told_over_the_best_and_the_best_known_strategies() -> None:
     plan = plan_with_baselines()
     assert describe_gain(plan) == (
         "gain: 3.5 % more throughput than interleaved/2, 16.2 % more throughput than 1f1b, "
-        "each on its own best partition found"
+        "each with the best partition found for it"
     )
     (best,) = plan.rows
     own = best.configuration._replace(strategy="interleaved")
@@ -245,18 +248,60 @@ def test_a_plan_worse_than_a_strategy_is_no_gain() -> None:
 
 def test_a_better_strategy_outside_of_the_space_is_told() -> None:
     assert describe_better_outside(plan_with_baselines()) == (
-        "outside this space: dualpipe (placement linear, two routes, weights allocated twice) has "
-        "25 % more throughput"
+        "not searched, but faster: dualpipe (placement linear, two routes, weights allocated "
+        "twice), 25 % more throughput; try `--routes 2 --partition balanced`"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({"strategies": ("1f1b",)}, "--strategies dualpipe --routes 2 --partition balanced"),
+        (
+            {"placements": ("v",), "chunks": (2,)},
+            "--placement linear --chunks 1 --routes 2 --partition balanced",
+        ),
+        ({"runtime": "torch"}, None),
+    ],
+)
+def test_the_flags_add_the_strategy_to_the_space(
+    changes: dict[str, object], flags: str | None
+) -> None:
+    plan = plan_with_baselines()
+    changed = replace(plan, space=replace(plan.space, **changes))
+    text = describe_better_outside(changed)
+    assert text.endswith("more throughput" if flags is None else f"; try `{flags}`")
+
+
+def test_a_plan_without_a_limit_names_the_flag() -> None:
+    plan = plan_with_baselines()
+    assert describe_no_limit(plan) == ""
+    (best,) = plan.rows
+    open_pipeline = replace(best.result.pipeline, mem_limit=None)
+    unlimited = replace(best, result=replace(best.result, pipeline=open_pipeline))
+    text = describe_no_limit(replace(plan, rows=(unlimited,)))
+    assert text == "no memory limit: add one, such as --mem-limit 80GiB"
+
+
+def test_the_files_that_were_written_are_named() -> None:
+    plan = plan_with_baselines()
+    assert describe_use(plan)[0] == "to use the plan, add -o best.json, then:"
+    page = Path("plan.html")
+    assert describe_use(plan, [page])[0] == (
+        "plan.html written; to use the plan, add -o best.json, then:"
+    )
+    assert describe_use(plan, [page, Path("a.json")])[0] == "to use a.json:"
 
 
 def test_down_to_which_memory_it_is_as_fast_is_told_with_its_proof() -> None:
     proved = LeastMemory(Fraction("49.5"), Fraction("49.5"))
     assert describe_least_memory(proved, "GiB") == (
-        "minimum memory at this speed: 49.5 GiB per device (proved for this configuration)"
+        "runs at this speed in 49.5 GiB per device; less is proved impossible for this "
+        "configuration"
     )
     assert describe_least_memory(proved._replace(lower_bound=Fraction(30)), "GiB") == (
-        "minimum memory at this speed: 30 to 49.5 GiB per device (proved for this configuration)"
+        "runs at this speed in 49.5 GiB per device; below 30 GiB is proved impossible for this "
+        "configuration"
     )
     assert describe_least_memory(None, "GiB") == ""
 
@@ -320,7 +365,7 @@ def test_a_row_that_was_given_up_says_between_what_it_is() -> None:
     (best,) = plan_with_baselines().rows
     longer = replace(best.result, value=Fraction(112))
     row = replace(best, status=RowStatus.PRUNED, result=longer, lower_bound=Fraction(104))
-    assert slowdown(row, Fraction(10)) == "4 % to 12 % slower; not searched further"
+    assert slowdown(row, Fraction(10)) == "excluded: at least 4 % slower"
 
 
 def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
