@@ -316,7 +316,7 @@ class OrderChoice(Choice):
             return f"none of the {scope} fits the memory limits{self._reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
-                f"all {scope} need at lowest this long: {search.ruled_out} are excluded by their "
+                f"all {scope} need at least this long: {search.ruled_out} are excluded by their "
                 f"bounds, {search.searched} were searched"
             )
         if self._alone:
