@@ -266,15 +266,23 @@ class Pipeline(PipelineFields):
     def without_model(self) -> Pipeline:
         """The same pipeline, its costs given stage by stage with an explicit placement.
 
-        If microbatches differ in memory, BW allocates what it allocates for the smallest one, times
-        the factor: no more than it allocates if layers recompute one at a time.
+        If microbatches differ in memory, BW allocates the minimum over them, its recomputed part
+        times the factor: no more than it allocates if layers run one at a time.
         """
         if self.model is None:
             return self
         memory: dict[str, Any] = {}
         if self.microbatch_memory is not None:
             smallest = min(self.microbatch_memory)
-            costs = {**self.costs_at(Fraction(1), smallest), **self._unstated}
+            rows, (in_weight, *_) = zip(
+                *(self._allocated_by_backward(factor, 1) for factor in set(self.microbatch_memory)),
+                strict=True,
+            )
+            allocated = None if None in rows else tuple(map(min, zip(*rows, strict=True)))
+            costs = {
+                **microbatches.costs_of(self.costs, Fraction(1), smallest, allocated, in_weight),
+                **self._unstated,
+            }
             memory = cost_fields.of_slice(costs, self.num_slices)
             factors = tuple(factor / smallest for factor in self.microbatch_memory)
             memory[microbatches.MEMORY] = factors

@@ -196,7 +196,8 @@ def _order_not_compared(reference: Schedule) -> str | None:
             "repeats itself"
         )
     certificate = reference.origin.certificate
-    if certificate is not None and certificate.argument is Argument.ORDERS:
+    chosen = isinstance(reference.pipeline.order, tuple)
+    if chosen or (certificate is not None and certificate.argument is Argument.ORDERS):
         return (
             "the search chose the order of the microbatches, which is kept here; another order of "
             "operations may be of equal value"

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from ppopt import (
     ConflictError,
     InputError,
+    Layer,
     MicrobatchOrders,
+    Model,
     Objective,
     Pipeline,
     Verdict,
@@ -260,6 +262,19 @@ def test_a_recheck_says_for_which_order_it_holds(tmp_path: Path) -> None:
         assert outcome.verdict is Verdict.CONFIRMED
         assert ("order of the file" in outcome.reason) == (schedule is result.schedule)
         assert text in outcome.reason or "in any order" in outcome.reason
+
+
+def test_a_recheck_of_one_partition_confirms_no_bound_of_all() -> None:
+    """With partition 1,3, device 1 waits at least 1 and then works 3 x (1 + 1 + 3) x 3 = 45."""
+    model = Model([Layer(forward=time) for time in (1, 1, 1, 3)])
+    pipeline = model.pipeline(
+        devices=2, batches=2, partition=(1, 3), microbatch_times=(1, 2), order="search"
+    )
+    one_partition = solve(pipeline, workers=1, time_limit=60)
+    joint = solve(replace(pipeline, partition="search"), workers=1, time_limit=60)
+    assert one_partition.value == 46 > joint.value
+    claims_all = replace(one_partition, certificate=joint.certificate)
+    assert recheck(claims_all, workers=1).verdict is Verdict.UNDECIDED
 
 
 ONE_LARGE = Pipeline(stages=4, batches=6, microbatch_times=[1, 1, 1, 9, 1, 1], p2p="0.5")

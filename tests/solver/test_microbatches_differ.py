@@ -35,7 +35,7 @@ from ppopt.problem.operation_classes import OperationClass
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import ListScheduler, _RuleSimulation, one_at_a_time
-from ppopt.solver.bounds.device_bounds import device_bound
+from ppopt.solver.bounds.device_bounds import device_bound, minimum_memory
 from ppopt.solver.dynamic_programming.applicability import is_supported
 from ppopt.solver.heuristics.moves import State
 from ppopt.solver.heuristics.priority_rules import priority_rules
@@ -342,3 +342,18 @@ def test_offload_of_a_part_of_a_stage_for_small_microbatches() -> None:
         devices=2, batches=2, microbatch_times=(1, 2), microbatch_memory=("0.5", 1), mem_limit=4
     )
     assert solve(pipeline, workers=1, time_limit=60).status is Status.OPTIMAL
+
+
+def test_costs_of_stages_allocate_no_more_than_layers() -> None:
+    """BW of the first layer needs 5 beside what F keeps of the second: 2 or 4, which BW has freed.
+
+    So it allocates 5 - 2 = 3 for the small microbatch and 5 - 4 = 1 for the large one, whose
+    activation is 6.
+    """
+    layers = [Layer(forward=1, activation=2, workspace={"BW": 5}), Layer(forward=1, activation=4)]
+    fields = {"microbatch_times": (1, 2), "microbatch_memory": ("0.5", 1), "mem_limit": 7}
+    pipeline = Model(layers).pipeline(devices=1, batches=2, **fields)
+    for same in (pipeline, pipeline.without_model()):
+        problem = Problem(same, Objective.MAKESPAN, BackwardKind.WHOLE)
+        minimum = minimum_memory(problem.instance)
+        assert list(map(same.ticks.memory, minimum)) == [7]

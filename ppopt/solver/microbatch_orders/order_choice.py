@@ -62,8 +62,6 @@ KICKS = 2
 class OrderChoice(Choice):
     """The orders of the microbatches, for every configuration of an inner choice."""
 
-    argument = Argument.ORDERS
-
     def __init__(self, problem: Problem, inner: Choice, deadline: Deadline) -> None:
         """The bounds of `inner`, a choice for the listed order, must hold in every order.
 
@@ -74,6 +72,9 @@ class OrderChoice(Choice):
         self._problem, self.inner, self._deadline = problem, inner, deadline
         self._alone = isinstance(inner, SinglePipeline)
         self.name = "order" if self._alone else f"{inner.name} with order"
+        self.argument = Argument.ORDERS if self._alone else inner.argument
+        """That of the inner choice: a re-check of the orders of one configuration proves nothing
+        about the others."""
         self._listed_order: Order = tuple(range(self._base.batches))
         self._equal_microbatches = {
             factors: [
@@ -316,7 +317,7 @@ class OrderChoice(Choice):
             return f"none of the {scope} fits the memory limits{self._reason}"
         if isinstance(self._listed, Complete) and search.closed:
             return (
-                f"all {scope} need at lowest this long: {search.ruled_out} are excluded by their "
+                f"all {scope} need at least this long: {search.ruled_out} are excluded by their "
                 f"bounds, {search.searched} were searched"
             )
         if self._alone:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
@@ -16,7 +17,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
-from ppopt.solver.choices.enumeration import Key, Partial, Rest, Unlisted, min_rest
+from ppopt.solver.choices.enumeration import Key, Rest, Unlisted, min_rest
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
@@ -42,15 +43,15 @@ class PlacementProduct(ProductChoice):
         """
         self._space = PlacementSpace(problem, deadline)
         self._stages = self._space.num_stages
-        listed = self._space.listed
-        if isinstance(listed, Partial) or len(listed.members) > MAX_PLACEMENTS:
+        listed = list(islice(self._space.representatives(), MAX_PLACEMENTS + 1))
+        if len(listed) > MAX_PLACEMENTS:
             raise NotApplicableError(
                 f"placement: search with a search of partition or recompute takes at most "
                 f"{MAX_PLACEMENTS} placements, here are {self._space.size}; search the placement "
                 "alone, then give the one found"
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
-        order = [*simple, *(hosts for hosts in listed.members if hosts not in simple)]
+        order = [*simple, *(hosts for hosts in listed if hosts not in simple)]
         setting_up = deadline.share(SET_UP)
         choices: dict[Hosts, Choice] = {}
         for hosts in order:

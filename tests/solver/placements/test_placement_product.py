@@ -131,3 +131,16 @@ def test_too_many_placements_are_refused_with_what_to_do() -> None:
     )  # fmt: skip
     with pytest.raises(NotApplicableError, match="search the placement alone"):
         solve(pipeline)
+
+
+@pytest.mark.parametrize("field", ["partition", "recompute"])
+def test_without_time_for_all_placements_some_are_set_up(field: str) -> None:
+    """Two placements are not too many, also if the time is up."""
+    model = [{"forward": 1, "activation": 1, "count": 3}]
+    pipeline = Pipeline(
+        stages=2, batches=2, model=model, mem_limit=9, placement="search", **{field: "search"}
+    )
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    candidates = choice_of(problem, Deadline.after(0))
+    assert candidates is not None
+    assert candidates.lower_bound <= least_value(pipeline, fused=False)
