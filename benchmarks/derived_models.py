@@ -11,6 +11,7 @@ model is trained.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from ppopt.derivation.training import Training
 from ppopt.formats.files import write
 
 H100 = gpu_named("h100")
+MEASUREMENTS = H100.origins["matrix_efficiency"].source
 LINK = "link: {bandwidth: 50GB/s}"
 """One 400 Gb/s adapter a GPU, no latency."""
 SLOW_LINK = "link: {bandwidth: 25GB/s}"
@@ -94,16 +96,31 @@ INTERNVL2 = Architecture(
 )
 
 
+def gpus(training: Training) -> str:
+    """Say how many H100 train a model, and how the parallelism divides them."""
+    sizes = (
+        ("pipeline stages", training.devices),
+        ("tensor-parallel", training.tensor),
+        ("context-parallel", training.context),
+        ("data-parallel", training.data),
+    )
+    factors = " x ".join(f"{size} {name}" for name, size in sizes if size > 1)
+    return f"{math.prod(size for _, size in sizes)} H100 ({factors})"
+
+
 def model_file(
-    description: str, source: str, training: Training, architecture: Architecture
+    model: str, source: str, training: Training, architecture: Architecture
 ) -> ModelFile:
     """A model file on H100; its comments name the ranks that share optimizer states `data`."""
+    description = f"{model} on {gpus(training)}"
     ranks = (("tensor", training.tensor), ("context", training.context), ("data", training.ranks))
     shared = ", ".join(f"{name} {size}" for name, size in ranks if size > 1)
     comments = (
-        "Derived, not measured, by `python -m benchmarks.derived_models`: its head says how.",
+        "All figures are computed from the dimensions by `python -m benchmarks.derived_models`;",
+        "nothing was measured on this model.",
+        f"Efficiencies of the GPU: {MEASUREMENTS}.",
         f"A microbatch is a sequence of {training.sequence} tokens; parallelism: {shared}.",
-        "Left out: what happens once in a step. `ppopt init --from` has it.",
+        "Left out: work once per step (unshard, gradient_sync, optimizer). `ppopt init` adds it.",
     )
     layers = [
         replace(layer, step=NO_STEP_COSTS)
@@ -115,30 +132,29 @@ def model_file(
 def llama_8b() -> ModelFile:
     """Llama 3.1 8B, its context of training."""
     training = Training(devices=4, batches=16, data=8, sequence=8192)
-    return model_file("Llama 3.1 8B on 4 H100", LLAMA, training, LLAMA_8B)
+    return model_file("Llama 3.1 8B", LLAMA, training, LLAMA_8B)
 
 
 def llama_70b() -> ModelFile:
     """Llama 3.1 70B."""
     training = Training(devices=8, batches=32, tensor=8, data=4, sequence=8192)
-    return model_file("Llama 3.1 70B on 8 x 8 H100", LLAMA, training, LLAMA_70B)
+    return model_file("Llama 3.1 70B", LLAMA, training, LLAMA_70B)
 
 
 def llama_8b_long() -> ModelFile:
     """Llama 3.1 8B at 128K tokens, as its last stage of training has them (arXiv 2407.21783)."""
     training = Training(devices=4, batches=8, tensor=2, context=8, sequence=131072)
-    description = "Llama 3.1 8B at 131072 tokens on 4 x 16 H100"
-    return model_file(description, LLAMA, training, LLAMA_8B)
+    return model_file("Llama 3.1 8B at 131072 tokens", LLAMA, training, LLAMA_8B)
 
 
 def llama_8b_mixed() -> ModelFile:
-    """Llama 3.1 8B on two H100 and two A100, 80 GiB each."""
+    """Llama 3.1 8B on two stages of H100 and two of A100, 80 GiB each."""
     slow = round(gpu_named("a100").bf16 / H100.bf16, 3)
     settings = (
         f"device_speed: [1, 1, {slow}, {slow}]  # 312 / 989.4: dense BF16 peaks of A100 and H100",
         "mem_limit: 81920  # 80 GiB",
     )
-    description = "Llama 3.1 8B on 2 H100 and 2 A100"
+    description = "Llama 3.1 8B on 16 H100 and 16 A100 (2 + 2 pipeline stages x 8 data-parallel)"
     return llama_8b()._replace(description=description, transfer=SLOW_LINK, settings=settings)
 
 
@@ -146,7 +162,7 @@ def deepseek_v3() -> ModelFile:
     """DeepSeek-V3 on 16 stages; 2048 devices: 128 data-parallel ranks, experts over 64 of them."""
     training = Training(devices=16, batches=24, data=128, expert=64, sequence=4096)
     return model_file(
-        "DeepSeek-V3 671B with its MTP module on 16 x 128 H100",
+        "DeepSeek-V3 671B with its MTP module",
         "derived from arXiv 2412.19437, sections 2.1, 2.2, 3.2 and 4.2 (24 x 128 = 3072 sequences, "
         "its first batch size); words and the feed-forward of dense layers from "
         "inference/configs/config_671B.json of github.com/deepseek-ai/DeepSeek-V3",
@@ -159,7 +175,7 @@ def internvl2() -> ModelFile:
     """InternVL2-26B: a vision encoder of 6 tiles in front of InternLM2-20B, all trained."""
     training = Training(devices=8, batches=16, tensor=2, data=8, sequence=8192, images=6)
     return model_file(
-        "InternVL2-26B with its vision encoder, 6 tiles of 448 x 448, on 8 x 2 H100",
+        "InternVL2-26B with its vision encoder, 6 tiles of 448 x 448,",
         "derived from the encoder of examples/multimodal/config.py (`internvit`) of "
         "github.com/NVIDIA/Megatron-LM at commit d98e8a6, tiles and projector of arXiv 2404.16821, "
         "section 3, and the published config.json of InternLM2-20B (arXiv 2403.17297)",

@@ -4,7 +4,7 @@
 
     pipe = ppopt.Pipeline(stages=4, batches=8, forward=1, backward=2, weight=1)
     best = ppopt.solve(pipe, mem_limit="1f1b")
-    hand = ppopt.evaluate(pipe, "zb-1p")
+    baseline = ppopt.evaluate(pipe, "zb-1p")
 
 All else loads on use: importing this package loads no other module. Messages go to the logger
 `ppopt`, which is silent by default; `logging.basicConfig(level="INFO")` shows them.

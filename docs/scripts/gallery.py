@@ -35,7 +35,7 @@ SHOTS = {
     "large": "64 devices, 512 microbatches, 98,304 operations, zoomed out.",
     "close": "The same page, zoomed in.",
     "dark": "Dark mode, zoomed in: two chunks per device, memory stacked by chunk.",
-    "model": "Llama 3.1 8B on four devices of 64 GiB, two stages per device, optimal.",
+    "model": "Llama 3.1 8B on 4 devices (32 GPUs), 64 GiB each, two stages per device, optimal.",
     "phone": "The same page on a phone.",
 }
 """Screenshot -> its caption."""

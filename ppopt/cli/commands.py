@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
 from ppopt.cli.current import CURRENT, read_current, read_order_file
-from ppopt.cli.options import argument, flag, names, one_of, option
+from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, names, one_of, option
 from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
 from ppopt.errors import InputError
 from ppopt.problem.settings import Heading
@@ -139,7 +139,8 @@ def _stored(
         "STRATEGY",
         "Name of the strategy; `ppopt strategies` lists them.",
         autocompletion=_strategy_names,
-    )
+    ),
+    details=DETAILS_WITHOUT_PROOF,
 )
 @with_settings_but(
     "workers",
@@ -150,10 +151,10 @@ def _stored(
     "search (the best found for the strategy), a list of counts, or a layout of Megatron-LM such "
     "as Et*3|(tt|)*2tL (default: balanced)",
     recompute="which layers of the model recompute: none, full (every decoder and mtp layer), or "
-    "search (the best found for the strategy) (default: as the layers say)",
+    "search (the best found for the strategy) (default: set per layer in the file)",
     offload="which layers of the model move their activation to the host between F and the "
     "backward: none, all that have an `offload_time`, or search (the best found for the strategy) "
-    "(default: as the layers say)",
+    "(default: set per layer in the file)",
 )
 def eval_(
     settings: Settings, *, strategy: str, jitter: str | None = None, details: bool = False

@@ -7,6 +7,7 @@ receives those that were given as one mapping, `derivation`, by their names with
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter
@@ -280,6 +281,16 @@ def derivation_fields(derivation: Derivation) -> dict[str, Any]:
         for name, value in derivation.items()
         if name != FROM
     }
+
+
+def init_command(derivation: Derivation) -> str:
+    """The command line of `ppopt init` with these options, for a shell."""
+    line = ["ppopt", INIT]
+    for name, value in derivation.items():
+        line.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            line.append(",".join(value) if isinstance(value, tuple) else str(value))
+    return shlex.join(line)
 
 
 def refuse_without_configuration(derivation: Derivation) -> None:

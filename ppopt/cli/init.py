@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ppopt.cli.derivation_options import (
     INIT,
     Derivation,
     derivation_fields,
+    init_command,
     refuse_without_configuration,
     with_derivation_options,
 )
@@ -55,6 +57,9 @@ def init(derivation: Derivation, file: Path | None = None) -> int:
     model = _derived(derivation)
     if derivation.get("explain"):
         return _explain(model, file)
+    command_line = init_command({**derivation, "explain": True})
+    if command_line.isprintable():  # else it is no comment of one line
+        model = replace(model, explaining_command=command_line)
     _write(file, model.text)
     for sentence in model.architecture.notes:
         note(f"note: {sentence}")
@@ -133,4 +138,4 @@ def _write(file: Path | None, text: str) -> None:
     write(file, f"# yaml-language-server: $schema={SCHEMA}\n{text}")
     if not beside.exists():
         write(beside, json.dumps(schema(), indent=2) + "\n")
-    note(f"{file}: written; `ppopt solve --config {file}` solves it")
+    note(f"{file}: written; next: `ppopt plan --config {file}`")

@@ -61,6 +61,10 @@ def _model_names(incomplete: str) -> list[str]:
     return one_of(models())(incomplete)
 
 
+DETAILS_WITHOUT_PROOF = flag(
+    "Also print exact figures and a table of idle time by cause.", Heading.OUTPUT
+)
+"""The option of commands that search no schedule."""
 SHARED = {
     "config": option(
         "FILE",

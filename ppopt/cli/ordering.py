@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ppopt.cli.application import command
+from ppopt.cli.options import option
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
@@ -27,11 +28,10 @@ DIGITS = 9
 """Significant digits of the figures in lines."""
 
 
-@command()
+@command(json=option("", "", hidden=True), quiet=option("", "", hidden=True))
 @with_settings_but(
-    *("mem_limit", "objective", "backward_kind", "time_limit", "workers", "seed", "output"),
-    *("microbatch_times", "microbatch_memory", "order", "json", "quiet"),
-    batches="ignored: every line has its own number of microbatches",
+    *("mem_limit", "objective", "backward_kind", "fused", "time_limit", "workers", "seed"),
+    *("output", "batches", "microbatch_times", "microbatch_memory", "order"),
 )
 def order(
     settings: Settings,
@@ -48,7 +48,7 @@ def order(
         typer.Option(
             "--strategy",
             metavar="STRATEGY",
-            help="Hand strategy that the trainer runs; `ppopt strategies` lists them.",
+            help="Strategy that the trainer runs; `ppopt strategies` lists them.",
             show_default=True,
             rich_help_panel=Heading.STRATEGIES,
         ),

@@ -30,7 +30,7 @@ from ppopt.solver import interrupts
     recompute=option(
         "LIST",
         "Recompute modes to try: none, full (every decoder and mtp layer), search (chosen per "
-        "stage), layers (as the layers say). Default: layers if any layer sets recompute. "
+        "stage), layers (set per layer in the file). Default: layers if any layer sets recompute. "
         "Otherwise none; with a memory limit also full and search (no search for Megatron-LM).",
         NAMED["recompute"].heading,
     ),
@@ -54,7 +54,7 @@ from ppopt.solver import interrupts
     "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
     "Et*3|(tt|)*2tL (default: search)",
     offload="which layers of the model move their activation to the host between F and the "
-    "backward: none, or all that have an `offload_time` (default: as the layers say)",
+    "backward: none, or all that have an `offload_time` (default: set per layer in the file)",
 )
 @with_derivation_options(PLAN)
 def plan(

@@ -79,7 +79,7 @@ def profile(
     stages: int | None = None,
     batches: int | None = None,
 ) -> int:
-    """Make a pipeline file of measurements or your own model.
+    """Make a pipeline file from measurements, or measure your model.
 
     `ppopt solve --config FILE` reads it.
     """

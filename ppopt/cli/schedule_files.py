@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ppopt.cli.application import EXIT_CHANGED, EXIT_UNKNOWN, EXIT_VIOLATIONS, command
-from ppopt.cli.options import argument, flag, option
+from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, option
 from ppopt.cli.options import output as output_option
 from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, with_settings_but
 from ppopt.cli.streams import note
@@ -52,8 +52,10 @@ FILES = argument("FILE", "Schedule files (.json).")
 @command(
     file=FILE,
     bound=flag("Also prove the lower bound again, by the re-checker."),
-    time_limit=option("SECONDS", "Time limit of --bound, in seconds."),
-    workers=option("N", "Threads of --bound."),
+    time_limit=option(
+        "SECONDS", "Time limit of --bound in seconds (default: 60).", show_default=False
+    ),
+    workers=option("N", "Number of processors of --bound (default: all)."),
 )
 def verify(
     context: typer.Context,
@@ -271,6 +273,7 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
 @command(
     file=argument("FILE", "The file to read."),
     source=option("", "Format of the file.", names=("--from",)),
+    details=DETAILS_WITHOUT_PROOF,
 )
 @with_settings_but(
     *OF_STRATEGIES,
@@ -280,12 +283,12 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     partition="layers of each stage: balanced (the slowest stage is as fast as possible), even, a "
     "list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: balanced)",
     recompute="which layers of the model recompute: none, or full, every decoder and mtp layer "
-    "(default: as the layers say)",
+    "(default: set per layer in the file)",
     offload="which layers of the model move their activation to the host between F and the "
-    "backward: none, or all that have an `offload_time` (default: as the layers say)",
+    "backward: none, or all that have an `offload_time` (default: set per layer in the file)",
 )
 def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bool = False) -> int:
-    """Read an operation order of another tool, time and verify it.
+    """Read an order of another tool, compute its times, and verify it.
 
     Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
     """

@@ -20,7 +20,9 @@ PORTS = range(1, 2**16)
         "NAME", "Also accept requests for this host name, e.g. of a proxy; may be repeated."
     ),
     searches=option("N", "Maximum number of searches at once."),
-    time_limit=option("SECONDS", "Time limit of a search in seconds."),
+    time_limit=option(
+        "SECONDS", "Time limit of a search in seconds (default: 60).", show_default=False
+    ),
     quiet=flag("Do not print the address."),
 )
 def app(

@@ -50,6 +50,9 @@ class DerivedModel:
     """Link between devices, as for `--link`; None: that of the GPU, in a node or between nodes."""
     origin: str = "config.json"
     """The file of the dimensions."""
+    explaining_command: str = ""
+    """The command that lists the kernels and collectives, for the comments of the file; empty: the
+    model does not come from the command line."""
 
     def __post_init__(self) -> None:
         share = self.efficiency
@@ -182,15 +185,16 @@ class DerivedModel:
             each = self.architecture.prediction_parameters
             predictions = f"; {each:,} more in each prediction module"
         basis = "as given" if self.efficiency is not None else f"{origin.basis}: {origin.source}"
+        use = "times are scaled to measured steps" if self.calibration else "nothing was measured"
         return [
-            "Every figure below is derived from published dimensions, none is measured on them.",
+            f"All figures are computed from the dimensions; {use} on this model.",
             f"parameters: {self.parameters:,}, norms and biases included{predictions}",
             f"training: {training.gpus} GPUs, parallelism: {training.describe_parallelism()}; ZeRO "
             f"{training.zero}; {training.framework}",
             f"microbatch: {training.microbatch} x {training.sequence} tokens",
             *self.architecture.notes,
-            "forward, backward, weight, input: kernels and exposed collectives; `ppopt init",
-            f"  --explain` lists them. Matrices reach {gpu.matrix_efficiency:.3g} of {products},",
+            *self._origin_of_times(),
+            f"efficiencies of the GPU: matrices reach {gpu.matrix_efficiency:.3g} of {products},",
             f"  attention {gpu.attention_efficiency:.3g}, experts {gpu.grouped_efficiency:.3g};",
             f"  {basis}",
             *([f"calibrated: {self.calibration}"] if self.calibration else []),
@@ -198,7 +202,27 @@ class DerivedModel:
             f"static: {self._static()}",
             "output: 2 bytes for each output element of a layer; workspace: gradients alive at",
             "  once, and logits; kept: what a layer that recomputes keeps, its input",
-            "unshard, gradient_sync, optimizer: once in a step",
+            "unshard, gradient_sync, optimizer: once per step",
+            *self._tied(),
+        ]
+
+    def _origin_of_times(self) -> list[str]:
+        """Lines on the times of layers, with the command that lists their parts."""
+        if not self.explaining_command:
+            return ["forward, backward, weight, input: kernels and exposed collectives"]
+        return [
+            "forward, backward, weight, input: kernels and exposed collectives, as listed by",
+            f"  {self.explaining_command}",
+        ]
+
+    def _tied(self) -> list[str]:
+        """Lines on a head that shares its matrix with the embedding on another stage."""
+        stages_share = self.architecture.tied and self.training.devices > 1
+        if not stages_share or self.layers[-1].frozen:
+            return []
+        return [
+            "head: its matrix is that of the embedding (tied); its gradient_sync includes the",
+            "  all-reduce of this gradient between the first and the last stage",
         ]
 
     def _static(self) -> str:

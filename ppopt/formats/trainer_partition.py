@@ -237,13 +237,14 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
     the order, as PyTorch reads it. Raises NotApplicableError if torchtitan has no such module,
     placement or recompute, and without `order` if there are no layers.
     """
-    lines = [
-        "[parallelism]",
-        f"pipeline_parallel_degree = {pipeline.num_devices}",
-        f'pipeline_parallel_schedule = "{_torchtitan_schedule(pipeline)}"',
-    ]
+    name = f'pipeline_parallel_schedule = "{_torchtitan_schedule(pipeline)}"'
+    lines = ["[parallelism]", f"pipeline_parallel_degree = {pipeline.num_devices}", name]
     if order:
-        lines += [f"pipeline_parallel_schedule_csv = {json.dumps(order)}"]
+        lines[-1:] = [
+            "# the name places the stages; the order that runs is that of the file",
+            name,
+            f"pipeline_parallel_schedule_csv = {json.dumps(order)}",
+        ]
     lines += [
         "# torchtitan 0.3.0 and older: pipeline_parallel_microbatch_size = "
         f"local_batch_size / {pipeline.batches}",

@@ -342,9 +342,10 @@ PAIRS = (
     _time(
         "overlap",
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
-        "strategies with overlap and searches use it. For two different stages: the sum of both "
-        "times minus the smaller of the two stages' savings. The same saving applies to B, without "
-        "overlap_input_times. In files also a matrix [stage of F][stage of BW]",
+        "strategies with overlap and searches use it. The pair saves F + BW - overlap_times: with "
+        "F = 1, BW = 2 and 2.5, it saves 0.5. For two stages, the smaller saving counts. Without "
+        "overlap_input_times, F with B saves as much. In files also a matrix [stage of F]"
+        "[stage of BW]",
         "",
         key="overlap_times",
         default=Default("F + BW", add, ("forward", "backward")),

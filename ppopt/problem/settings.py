@@ -222,13 +222,14 @@ SETTINGS = (
     _size(
         "stages",
         "P",
-        "number of devices; with a placement list, number of stages",
+        "number of devices, with one stage each unless chunks or placement says otherwise; with a "
+        "placement list, number of stages",
         aliases=("num_stages",),
     ),
     _size(
         "batches",
         "M",
-        "number of microbatches",
+        "microbatches per step (of each replica)",
         aliases=("num_batches",),
     ),
     _size(
@@ -256,9 +257,9 @@ SETTINGS = (
     Setting(
         "partition",
         Shape.PARTITION,
-        "layers of each stage: balanced (minimizes the longest stage), even, search (chosen with "
-        "the schedule), a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL. "
-        "Counts are of all layers, or of decoder layers only",
+        "layers of each stage: balanced (the slowest stage is as fast as possible), even, search "
+        "(chosen with the schedule), a list of counts, or a layout of Megatron-LM such as "
+        "Et*3|(tt|)*2tL. Counts are of all layers, or of decoder layers only",
         "balanced",
     ),
     Setting(
@@ -456,7 +457,7 @@ SETTINGS = (
         "time_unit",
         Shape.CHOICE,
         "unit of times, in results and for numbers without a unit",
-        "the largest that a number has",
+        "the largest unit used in the input",
         choices=tuple(units.SCALES[Unit.TIME]),
         placeholder="UNIT",
         under=Heading.UNITS,
@@ -465,7 +466,7 @@ SETTINGS = (
         "memory_unit",
         Shape.CHOICE,
         "unit of memory, in results and for numbers without a unit",
-        "the largest that a number has",
+        "the largest unit used in the input",
         choices=tuple(units.SCALES[Unit.MEMORY]),
         placeholder="UNIT",
         under=Heading.UNITS,
@@ -517,7 +518,7 @@ SETTINGS = (
         "group_size",
         Shape.WHOLE,
         "microbatches per group of interleaved strategies",
-        "the smallest size of at least P for which no group has fewer than P",
+        "P, or slightly more so that the last group has at least P",
         minimum=1,
         under=Heading.STRATEGIES,
     ),

@@ -58,11 +58,11 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     and what no schedule as fast is below (`lower_bound`); equal where the least is proved. `within`
     has the configuration of least memory found that is at most a share slower, if that was asked
     for, else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
-    null). `more_memory` says what 10 % more memory brings; `hands` are baselines, each on the
+    null). `more_memory` says what 10 % more memory brings; `baselines` are each on the
     best partition found for it, the best first: `speedup` is how many times its throughput the plan
-    gives, and `within` whether the plan could have chosen it; `late_hands` names those for which no
-    time was left; `use` has the text of what trainers read of the best partition. Times and memory
-    that are not known are null.
+    gives, and `within` whether the plan could have chosen it; `late_baselines` names those for
+    which no time was left; `use` has the text of what trainers read of the best partition. Times
+    and memory that are not known are null.
     """
     first, within, more = plan.rows[0], plan.within, plan.more_memory
     min_memory, batches, bound = plan.least_memory, first.configuration.batches, plan.lower_bound
@@ -90,8 +90,8 @@ def of_plan(plan: Plan) -> dict[str, Any]:
                 "value": more.value,
                 "lower_bound": more.lower_bound,
             },
-            "hands": [_baseline_object(baseline, plan) for baseline in plan.baselines],
-            "late_hands": plan.late_baselines,
+            "baselines": [_baseline_object(baseline, plan) for baseline in plan.baselines],
+            "late_baselines": plan.late_baselines,
             "use": trainer_text(plan),
             "rows": [_row(row, plan) for row in plan.rows],
             "skipped": [{"configuration": name, "reason": reason} for name, reason in plan.skipped],

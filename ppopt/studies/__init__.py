@@ -1,4 +1,4 @@
-"""Studies that need many schedules: compare, frontier, plan, sweep, robustness, references.
+"""Functions that need many schedules: compare, frontier, plan, sweep, robustness, references.
 
 May import the solver, the strategies and all packages below them.
 """

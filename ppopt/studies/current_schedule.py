@@ -35,7 +35,7 @@ DEFAULT = "1f1b"
 CHOICES = ("partition", "chunks", "recompute")
 """Settings that may follow the name of a strategy."""
 OPEN_RECOMPUTE = (None, "full")
-"""Recompute of the default strategy if recompute is open: as the layers say, or full if that
+"""Recompute of the default strategy if recompute is open: as set per layer, or full if that
 exceeds the limits."""
 
 

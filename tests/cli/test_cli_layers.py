@@ -328,6 +328,27 @@ class TestInitFromAConfiguration:
         assert installed["makespan"] < without < 1.01 * installed["makespan"]
         assert derived["mem_limit"] == [75366] * 4  # 0.92 x 80 GiB
 
+    def test_the_file_names_the_command_that_lists_its_kernels(self, llama_json: Path) -> None:
+        """With every option of the file, quoted for a shell; it runs as it is."""
+        folder = Path("my model")
+        folder.mkdir()
+        llama_json.rename(folder / "config.json")
+        options = "--gpu h100 --tensor 2 --freeze embedding,head --no-sequence-parallel"
+        done(f"init mine.yaml --from 'my model' {options}")
+        (line,) = re.findall(r"^#   ppopt (init .*)$", Path("mine.yaml").read_text(), re.MULTILINE)
+        assert "'my model'" in line and all(word in line for word in options.split())
+        listed, expected = (
+            done(text).out for text in (line, f"init --explain --from 'my model' {options}")
+        )
+        assert listed == expected and "block" in listed
+
+    def test_a_command_that_is_not_one_line_is_no_comment(self, llama_json: Path) -> None:
+        Path("a\nb").mkdir()
+        llama_json.rename("a\nb/config.json")
+        done("init mine.yaml --from 'a\nb' --gpu h100")
+        assert "--explain" not in Path("mine.yaml").read_text()
+        assert json_of("eval 1f1b --config mine.yaml")["makespan"] > 0
+
     def test_a_measured_step_sets_the_efficiency(self, llama_json: Path) -> None:
         line = f"init mine.yaml --from {llama_json} --gpu h100 --calibrate 3000"
         done(f"{line} --partition Et*8|t*8|t*8|t*8L --link bandwidth=900GB/s")

@@ -82,9 +82,36 @@ def test_options_stand_in_groups(name: str) -> None:
     assert "-h, --help" in by_heading["Output"]
 
 
-def test_options_without_effect_are_accepted() -> None:
+def test_options_without_effect_are_accepted(tmp_path: Path) -> None:
     """All commands can be called with the same options."""
     assert "27" in done("solve --stages 4 --batches 8 --mem-limit --waves 2").out
+    (tmp_path / "steps.jsonl").write_text("[1, 2]\n")
+    call = f"order {tmp_path / 'steps.jsonl'} --stages 2 --reference-tokens 1"
+    assert done(f"{call} --batches 9 --fused --json --quiet").out == done(call).out != ""
+
+
+@pytest.mark.parametrize("flag", ["--batches", "--fused", "--backward", "--json", "--quiet"])
+def test_the_help_of_order_leaves_out_what_has_no_effect(flag: str) -> None:
+    assert f" {flag} " not in done("order -h").out
+
+
+@pytest.mark.parametrize(
+    ("name", "proves"), [("solve", True), ("plan", True), ("eval", False), ("import", False)]
+)
+def test_details_name_a_proof_where_one_is_printed(name: str, *, proves: bool) -> None:
+    text = " ".join(done(f"{name} -h").out.split())
+    assert ("exact figures, the proof, and" in text) is proves
+    assert ("exact figures and a table of idle time by cause" in text) is not proves
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_help_states_defaults_in_one_form(name: str) -> None:
+    """Numbers as users type them; workers are processors."""
+    text = " ".join(done(f"{name} -h").out.split())
+    assert not re.search(r"\[default: [0-9]+\.0\]", text)
+    workers = re.search(r"--workers N ([^-;.]*)", text)
+    assert workers is None or "processors" in workers[1].lower()
+    assert "as the layers say" not in text
 
 
 @pytest.fixture(scope="module")

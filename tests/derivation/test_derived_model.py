@@ -42,7 +42,7 @@ def test_the_layers_are_those_of_the_models_that_come_along(
 
 def test_a_file_says_what_it_is_and_reads_back() -> None:
     model = derive_model(LLAMA_8B, gpu="H100", devices=2, batches=4, tensor=2, data=3)
-    assert "none is measured" in model.text and "8,030,261,248" in model.text
+    assert "nothing was measured on this model" in model.text and "8,030,261,248" in model.text
     assert "of 989.4 TFLOP/s (h100, bf16)" in model.text
     assert repr(model) == ("<DerivedModel LlamaForCausalLM, 8,030,261,248 parameters, 12 x h100>")
     assert (model.pipeline.num_devices, model.pipeline.batches) == (2, 4)
@@ -154,6 +154,20 @@ def test_a_frozen_layer_has_no_weight_gradients_and_keeps_less() -> None:
         layer = derive_model(LLAMA_8B, gpu="h100", framework=framework, freeze=("decoder",))
         assert layer.layers[1].weight == 0
         assert layer.layers[1].backward == layer.layers[1].input
+
+
+@pytest.mark.parametrize(
+    ("training", "says"),
+    [({}, True), ({"devices": 1}, False), ({"freeze": ("head",)}, False), ({"lora": 8}, False)],
+)
+def test_the_file_says_where_the_gradient_of_a_tied_matrix_is_reduced(
+    training: dict[str, Any], *, says: bool
+) -> None:
+    """As the head's `gradient_sync`, also without data parallelism."""
+    model = derive_model(LLAMA_8B | {"tie_word_embeddings": True}, gpu="h100", **training)
+    assert (model.layers[-1].step.gradient_sync > 0) is says
+    assert ("# head: its matrix is that of the embedding (tied)" in model.text) is says
+    assert "(tied)" not in derive_model(LLAMA_8B, gpu="h100", **training).text
 
 
 def test_a_tied_matrix_is_held_once_on_a_single_stage() -> None:

@@ -94,9 +94,9 @@ def test_two_at_once_on_one_way_are_named() -> None:
     ]
     changed = joined(slow, table(schedule), transfers=rows)
     assert [str(violation) for violation in verify(changed) if violation.rule is Rule.LINK] == [
-        "link-overlap: 0SEND_F1 from device 0 to 1 at 4..7 runs beside "
+        "link-overlap: 0SEND_F1 from device 0 to 1 at 4..7 overlaps "
         "0SEND_F0 from device 0 to 1 at 2..5",
-        "link-overlap: 0SEND_F2 from device 0 to 1 at 6..9 runs beside "
+        "link-overlap: 0SEND_F2 from device 0 to 1 at 6..9 overlaps "
         "0SEND_F1 from device 0 to 1 at 4..7",
     ]
 

@@ -81,7 +81,7 @@ def test_the_wheel_installed_alone_runs(built: tuple[Path, Path], tmp_path: Path
     assert "llama-3.1-8b" in models.split()
     program = installed / "bin" / "ppopt"
     asked = [sys.executable, program, "eval", "1f1b", "--stages", "2", "--batches", "2"]
-    assert "makespan         9" in subprocess.run(asked, check=True, **options).stdout
+    assert "makespan  9\n" in subprocess.run(asked, check=True, **options).stdout
 
 
 def test_what_an_installed_ppopt_needs_is_little(built: tuple[Path, Path]) -> None:

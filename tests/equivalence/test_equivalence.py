@@ -35,7 +35,7 @@ ROW: dict[str, Any] = {
 OPEN: dict[str, Any] = {**ROW, "may_improve": True, "status": "feasible", "lower_bound": "6"}
 SAMPLE = (
     *("infeasible-0", "mixed-00", "streams-04", "partition-02", "placement-02", "recompute-03"),
-    *("plan-hands-03", "frontier-07", "compare-04", "hint-08", "model-full-linear"),
+    *("plan-baselines-03", "frontier-07", "compare-04", "hint-08", "model-full-linear"),
     *("model-mixed-00", "model-window-00", "model-subset-limited-00"),
 )
 

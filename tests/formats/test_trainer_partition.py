@@ -289,6 +289,9 @@ def test_export_writes_them(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     keys = tomllib.loads((tmp_path / "keys.toml").read_text())["parallelism"]
     assert [len(part) for part in keys["module_fqns_per_model_part"]] == [7, 6, 6, 8]
     assert keys["pipeline_parallel_schedule_csv"] == "keys.csv"
+    lines = (tmp_path / "keys.toml").read_text().splitlines()
+    name = lines.index('pipeline_parallel_schedule = "1F1B"')  # no schedule that runs
+    assert lines[name - 1].startswith("# the name places the stages; the order that runs is")
     assert read_order(tmp_path / "keys.csv").placement == (0, 1, 2, 3)
 
 

@@ -138,7 +138,7 @@ def gain(fields: dict[str, Any], plan: Any) -> Iterator[Finding]:
     asked = set(plan["space"]["recompute"])
     allowed = {"none", "full"} & asked if "search" not in asked else {"none", "full"}
     value = configs.stated(plan["value"])
-    for baseline in plan["hands"]:
+    for baseline in plan["baselines"]:
         configuration = _configuration(baseline)
         own, named = configs.exact(baseline["value"]), ", ".join(map(str, configuration))
         if value and abs(Fraction(baseline["speedup"]) * value - own) > Fraction(1, 10**6):
@@ -149,14 +149,14 @@ def gain(fields: dict[str, Any], plan: Any) -> Iterator[Finding]:
                 fields, configuration.strategy, baseline["partition"], which
             )
             if schedule is None or configs.value(schedule) != own or not schedule.fits_limits:
-                yield Finding("wrong-hand", f"{named}: it states {own}, eval gives {schedule}")
+                yield Finding("wrong-baseline", f"{named}: it states {own}, eval gives {schedule}")
         for row in plan["rows"]:
             same = _configuration(row)._replace(recompute="") == configuration._replace(
                 recompute=""
             )
             better = configs.stated(row["value"])
             if same and row["strategy"] != SEARCHED and better is not None and better < own:
-                yield Finding("hand-slower-than-row", f"{named}: {own}, a row has {better}")
+                yield Finding("baseline-slower-than-row", f"{named}: {own}, a row has {better}")
         for recompute in sorted(allowed):
             (which,) = configs.chosen(fields, recompute)
             schedule = configs.schedule(fields, configuration.strategy, "balanced", which)
@@ -164,4 +164,4 @@ def gain(fields: dict[str, Any], plan: Any) -> Iterator[Finding]:
                 message = (
                     f"{named}: {own}, recompute {recompute}, balanced: {configs.value(schedule)}"
                 )
-                yield Finding("hand-slower-than-eval", message)
+                yield Finding("baseline-slower-than-eval", message)

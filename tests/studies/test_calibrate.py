@@ -22,6 +22,7 @@ def test_one_step_sets_the_time_of_kernels() -> None:
     assert step.makespan == pytest.approx(6000, rel=1e-4)
     assert calibrated.scale.communication == 1
     assert "one measured step took 6000 ms" in calibrated.text
+    assert "nothing was measured" not in calibrated.text
 
 
 def test_steps_of_known_factors_give_them_back() -> None:

@@ -123,7 +123,7 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
         set(late)
     ) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
-    assert plan.late_baselines == () and of_plan(plan)["late_hands"] == []
+    assert plan.late_baselines == () and of_plan(plan)["late_baselines"] == []
     assert describe_late([]) == ""
     assert describe_late(["zbv", "v-min"]) == ("skipped zbv, v-min: time limit reached")
     assert "a, b, c, d, e and 2 more:" in describe_late(list("abcdefg"))
@@ -182,7 +182,7 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
             Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=6
         )
         check_named(plan, 0.5, 0.5)
-    rows = {row["strategy"]: row for row in of_plan(plan)["hands"]}
+    rows = {row["strategy"]: row for row in of_plan(plan)["baselines"]}
     for baseline in plan.baselines:
         assert not baseline.in_space or baseline.value >= plan.value
         assert rows[baseline.strategy]["speedup"] == plain(baseline.value / plan.value)

@@ -138,9 +138,7 @@ function labels(panel, { style, pixel, view }, rows) {
     const halved = ops.lane[row] && panel.row < 2 * LEAST_LABELLED_ROW;
     return !halved && size(row) >= LEAST_LETTER;
   });
-  const fitting = roomy.length > MAX_LABELS
-    ? roomy.filter((row) => seen(panel, view, row))
-    : roomy;
+  const fitting = roomy.length > MAX_LABELS ? roomy.filter((row) => seen(panel, view, row)) : roomy;
   if (!fitting.length || fitting.length > MAX_LABELS) return [];
   const sort = (/** @type {number} */ row) => 3 * ops.kind[row] + ops.lane[row];
   /** @type {Map<number, number>} */
