@@ -13,7 +13,7 @@ from ppopt.report.labels import objective_name
 from ppopt.report.numbers import percent, significant
 from ppopt.report.placement_text import explain_routes, placement_of
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
-from ppopt.report.search_text import describe_gap
+from ppopt.report.search_text import describe_gap, tokens_basis
 from ppopt.studies.baselines import best
 from ppopt.studies.frontier import Frontier
 
@@ -130,7 +130,7 @@ def _max_useful(report: FrontierReport) -> str:
     memory = significant(last.limit, pipeline.memory_unit, ROUND_CEILING)
     value = significant(last.value, pipeline.time_unit)
     if last.tokens_per_second is not None:
-        value += f" ({significant(last.tokens_per_second)} tokens/s)"
+        value += f" ({significant(last.tokens_per_second)} tokens/s{tokens_basis(last)})"
     within = "" if pipeline.limits is None else " within the pipeline's own limits"
     is_fixed = "placement" not in frontier.searched
     helped = f" placement {placement_of(last)}" if is_fixed else ""

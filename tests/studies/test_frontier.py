@@ -189,7 +189,7 @@ def test_strategies_over_the_pipelines_own_limits_are_no_better() -> None:
     assert rows["zb-1p"]["fits_limit"] is False
     assert rows["zb-1p"]["ratio_to_best"] is None
     table = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3").out
-    assert re.search(r"3 over +14 +\S+ % +zb-1p", table)
+    assert re.search(r"3 over +14 +\S+ % +– +– zb-1p", table)  # noqa: RUF001
 
 
 @pytest.fixture(scope="module")
