@@ -84,7 +84,7 @@ def test_the_least_limit_holds_gathered_weights(limit: int) -> None:
     assert result.status is (Status.OPTIMAL if limit == 4 else Status.INFEASIBLE)
     if limit == 3:
         assert "needs 4" in result.proof
-        assert "every device is 4" in result.proof
+        assert "limit for all devices is 4" in result.proof
 
 
 def _values(pipeline: Pipeline, kind: str, objective: Objective) -> tuple[Fraction | None, ...]:

@@ -352,7 +352,7 @@ class TestCommand:
         ran = done("solve --fused --mem-limit --hint", tmp_path / "a.json")
         assert "33; no schedule is better" in ran.out
         ran = done("solve --mem-limit 2 --hint", tmp_path / "a.json")
-        assert "but with memory max 4 (4 3 2 1)" in " ".join(ran.out.split())
+        assert "33, but with peak memory 4;" in " ".join(ran.out.split())
 
     def test_without_flags_the_pipeline_is_that_of_the_hint(self, tmp_path: Path) -> None:
         times = "--forward-times 1,2 --p2p-time 0.5"

@@ -726,8 +726,8 @@ def test_order_of_microbatches_is_one_more_choice() -> None:
     assert listed.value > 74
     text = of_plan(plan)["space"]
     assert text["order"] == "search"
-    assert "order of microbatches" in describe_space(plan).partition("Fixed")[0]
-    assert "order of microbatches" in describe_space(listed).partition("Fixed")[2]
+    assert "order of microbatches" in describe_space(plan).partition("fixed: ")[0]
+    assert "order of microbatches" in describe_space(listed).partition("fixed: ")[2]
 
 
 def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:

@@ -141,7 +141,10 @@ SHARED = {
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
     *(f"ppopt.problem.{name}" for name in ("kinds", "resources")),
-    *(f"ppopt.problem.{name}" for name in ("cost_table", "layer", "layer_choices")),
+    *(
+        f"ppopt.problem.{name}"
+        for name in ("cost_table", "layer", "layer_choices", "pipeline_reading", "setting_fields")
+    ),
     *(
         f"ppopt.problem.{name}"
         for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")

@@ -123,7 +123,7 @@ def test_what_the_pipeline_does_not_have_occupies_nothing() -> None:
     assert figures(added) == figures(plain)
     assert str(verify(added)[0]) == (
         "auxiliary-operation: GRADIENT_SYNC of stage 0, microbatch -1, slice 0, route 0, device 0, "
-        "target 0 at 0 is none of this pipeline"
+        "target 0 at 0 does not exist in this pipeline"
     )
 
 

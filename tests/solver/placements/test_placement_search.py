@@ -244,7 +244,7 @@ def test_flags_search_placements_and_print_what_is_found() -> None:
     assert listed["placement"] == [1, 0]
     text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
                 "--placement search").out  # fmt: skip
-    assert "1 0, device of every stage" in text
+    assert "4 microbatches, placement 1,0\n" in text
 
 
 def test_many_devices_take_little_time_to_begin() -> None:
