@@ -113,7 +113,8 @@ def confirmed(schedule: Timetable) -> str | None:
         from ppopt.rechecker.configurations import confirmed_without_search  # noqa: PLC0415  loads on use
 
         return confirmed_without_search(stated)
-    known = None if stated.placements else proof_without_search(stated)
+    several = stated.placements or stated.combinations
+    known = None if several else proof_without_search(stated)
     if known is None:
         return None
     return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
@@ -177,12 +178,14 @@ def proof_without_search(stated: Claim) -> tuple[int, str] | None:
 def _check_configurations(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
-    """Check a claim of all partitions, choices of recompute, placements, or orders."""
+    """Check a claim of several configurations."""
     from ppopt.rechecker import configurations  # noqa: PLC0415  loads on use
 
     def check_configuration(configuration_claim: Claim, seconds: float) -> Recheck:
         return check(configuration_claim, seconds, workers, seed, progress)
 
+    if stated.combinations:
+        return configurations.check_combinations(stated, time_limit, check_configuration)
     if stated.of_layers:
         return configurations.check_partitions(stated, time_limit, check_configuration)
     if stated.orders:

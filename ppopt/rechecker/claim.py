@@ -48,6 +48,8 @@ class Claim(NamedTuple):
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     orders: bool = False
     """Whether it is of every order of the microbatches."""
+    combinations: bool = False
+    """Whether it is of every combination of decisions that the file does not name."""
     bound_time: Fraction | None = None
     """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
     either: bool = False
@@ -62,7 +64,7 @@ class Claim(NamedTuple):
     @property
     def of_several(self) -> bool:
         """Whether it is of several pipelines."""
-        return self.of_layers or self.placements or self.orders
+        return self.of_layers or self.placements or self.orders or self.combinations
 
     @property
     def configurations(self) -> str:
@@ -97,6 +99,7 @@ class Claim(NamedTuple):
             offload=pipeline.offload == SEARCH_OFFLOAD,
             placements=False,
             orders=False,
+            combinations=False,
         )
 
     @property
@@ -396,7 +399,7 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
 
 
 def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
-    """The claim said of every partition, choice of layers or placement, as the argument is."""
+    """The claim of every configuration that the argument covers."""
     quantified = claim._replace(
         partitions=argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE),
         recompute=argument
@@ -404,6 +407,7 @@ def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
         offload=argument in (Argument.OFFLOAD, Argument.RECOMPUTE_OFFLOAD),
         placements=argument is Argument.PLACEMENTS,
         orders=argument is Argument.ORDERS,
+        combinations=argument is Argument.COMBINATIONS,
         bound_time=bound,
     )
     return quantified if quantified.of_several else claim

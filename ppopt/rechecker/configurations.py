@@ -62,6 +62,19 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
     return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
 
 
+def check_combinations(stated: Claim, time_limit: float, check: Check) -> Recheck:
+    """Check a claim of every combination of decisions for the schedule's own configuration only.
+
+    This cannot confirm the claim, but it can refute it.
+    """
+    outcome = check(stated.of_pipeline(stated.pipeline), time_limit)
+    if outcome.verdict is Verdict.WRONG:
+        return outcome
+    reason = "combinations of decisions are not enumerated; for the configuration of this schedule"
+    text = f"{reason} it is {outcome.verdict}: {outcome.reason}"
+    return replace(outcome, verdict=Verdict.UNDECIDED, reason=text)
+
+
 def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
     """Check a claim of all placements: those that arithmetic does not confirm, one by one."""
     began = monotonic()

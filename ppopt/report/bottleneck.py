@@ -20,6 +20,7 @@ _SPACES: Mapping[Argument, str] = {
     Argument.RECOMPUTE_OFFLOAD: "choice of layers that recompute or offload",
     Argument.PLACEMENTS: "placement",
     Argument.ORDERS: "order of microbatches",
+    Argument.COMBINATIONS: "combination of the decisions",
 }
 """What every member of needs as long, by an argument that names no device."""
 

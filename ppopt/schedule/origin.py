@@ -45,6 +45,9 @@ class Argument(StrEnum):
     """No placement of the stages on the devices has a smaller value; no devices are named."""
     ORDERS = "orders"
     """No order of the microbatches has a smaller value; no devices are named."""
+    COMBINATIONS = "combinations"
+    """No combination of several decisions, of which one is the placement, has a smaller value; no
+    devices are named."""
     MEMORY = "memory"
     """No schedule is within the memory limits; no devices are named."""
 

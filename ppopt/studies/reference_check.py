@@ -35,6 +35,7 @@ _CLAIMED_OVER = {
     Argument.RECOMPUTE_OFFLOAD: "choices of recompute and offload",
     Argument.PLACEMENTS: "placements",
     Argument.ORDERS: "orders of the microbatches",
+    Argument.COMBINATIONS: "combinations of decisions",
 }
 """What a bound quantifies over, by its argument."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ppopt import Pipeline, Verdict, recheck, solve
+from ppopt import Layer, Model, Pipeline, Verdict, recheck, solve
 from ppopt.formats.schedule_json import dumps, loads
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import placements
@@ -35,6 +35,26 @@ def test_a_file_says_that_its_bound_is_of_all_placements() -> None:
     rechecked = recheck(loads(dumps(result.schedule), "x")[0], workers=1)
     assert rechecked.verdict is Verdict.CONFIRMED
     assert "placements" in rechecked.reason
+
+
+def test_a_bound_of_placements_and_partitions_together_is_refuted_but_not_confirmed() -> None:
+    """Two devices, one half as fast, and four layers, three of them light."""
+    model = Model([Layer(forward=time) for time in (1, 1, 1, 3)])
+    pipeline = model.pipeline(
+        devices=2, batches=2, placement="search", partition="search", device_speed=[1, "0.5"]
+    )
+    best = solve(pipeline, workers=1, time_limit=600)
+    assert best.schedule is not None and best.schedule.origin.certificate is not None
+    rechecked = recheck(loads(dumps(best.schedule), "x")[0], workers=1)
+    assert rechecked.verdict is Verdict.UNDECIDED
+    assert "combinations of decisions are not enumerated" in rechecked.reason
+    higher = replace(best, lower_bound=best.lower_bound + 1)
+    assert recheck(higher, workers=1).verdict is Verdict.WRONG
+    slower = solve(replace(pipeline, placement=(1, 0), partition=(1, 3)), workers=1, time_limit=600)
+    assert slower.value > best.value
+    assert recheck(slower, workers=1).verdict is Verdict.CONFIRMED
+    false = replace(slower, certificate=best.certificate)
+    assert recheck(false, workers=1).verdict is Verdict.UNDECIDED
 
 
 def test_placements_are_enumerated_but_for_devices_that_are_alike() -> None:

@@ -34,7 +34,7 @@ Inner = Callable[[Pipeline], Choice]
 class PlacementProduct(ProductChoice):
     """Placements with the choice of their pipelines, as many as are set up in time."""
 
-    argument = Argument.SEARCH
+    argument = Argument.COMBINATIONS
 
     def __init__(self, problem: Problem, inner: Inner, deadline: Deadline) -> None:
         """`deadline` is that of the search.
