@@ -69,7 +69,7 @@ def test_the_re_checker_says_that_it_does_not_know_a_trait(
     assert confirmed(schedule) is None
     rechecked = recheck(schedule)
     assert rechecked.verdict is Verdict.UNDECIDED
-    assert "do not handle novelty" in rechecked.reason
+    assert "not handle novelty" in rechecked.reason
 
 
 # The search for a schedule below a bound brings in the rules of devices only where it must.
