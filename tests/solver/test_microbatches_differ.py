@@ -345,7 +345,7 @@ def test_offload_of_a_part_of_a_stage_for_small_microbatches() -> None:
 
 
 def test_costs_of_stages_allocate_no_more_than_layers() -> None:
-    """BW of the first layer needs 5 beside what F keeps of the second: 2 or 4, which BW has freed.
+    """BW of the first layer needs 5; before, it frees what F keeps of the second layer, 2 or 4.
 
     So it allocates 5 - 2 = 3 for the small microbatch and 5 - 4 = 1 for the large one, whose
     activation is 6.
