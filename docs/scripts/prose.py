@@ -23,6 +23,8 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
+BUILT = {"_site", "jupyter_execute"}
+"""Folders that a build of the site leaves in `docs`."""
 LONGEST = 30
 """Most words of a sentence."""
 LONGEST_IN_CODE = 45
@@ -74,7 +76,7 @@ def documents() -> list[Path]:
     named = ("README.md", "CONTRIBUTING.md", "models/README.md")
     guides = sorted((ROOT / "docs").rglob("*.md"))
     return [ROOT / name for name in named] + [
-        path for path in guides if "_site" not in path.parts and path.name != "unequal.md"
+        path for path in guides if not BUILT & {*path.parts} and path.name != "unequal.md"
     ]
 
 
@@ -211,7 +213,7 @@ def files(folders: Iterable[str]) -> list[Path]:
     """The modules and documents of folders, or files by themselves."""
     roots = [ROOT / folder for folder in folders]
     pages = [page for page in documents() if any(page.is_relative_to(root) for root in roots)]
-    code = {path for root in roots for path in root.rglob("*.py")}
+    code = {path for root in roots for path in root.rglob("*.py") if not BUILT & {*path.parts}}
     return sorted(code.union(pages, (root for root in roots if root.suffix == ".py")))
 
 

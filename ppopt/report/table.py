@@ -108,10 +108,10 @@ _DETAILS: Mapping[str, Callable[[ScheduleReport], str]] = {
 def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Table:
     """Strategies side by side, a row each, in the order given.
 
-    The third column is the objective, `bubble` the bubble rate of it, `memory` the largest device
-    peak, and the last two columns are the ratios to the best row that fits and to the optimum of
-    the same placement, empty if that is not known or the row is over its limit. `exposed` stands if
-    the pipeline has work around the microbatches.
+    The third column is the objective, `bubble` the bubble rate of it, and `memory` the largest
+    device peak. The last two columns are the ratios to the best row that fits and to the optimum of
+    the same placement. They are empty if that is not known, or the row is over its limit. `exposed`
+    stands if the pipeline has work around the microbatches.
     """
     first = rows[0] if rows else ScheduleReport()
     further = ["exposed"] if any(row.exposed is not None for row in rows) else []

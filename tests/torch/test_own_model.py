@@ -47,7 +47,7 @@ REFUSED = {
     "ragged_mask": r"mask has the shape \(\); its first dimension must be a multiple of the 4",
     "wrong_shape": r"module 1 \(Linear\): its forward raised TypeError",
     "no_module_made": "module 0: its function returns dict, not a torch.nn.Module",
-    "no_tensor": r"module 0 \(Words\): returns str; return tensors",
+    "no_tensor": r"module 0 \(Tokens\): returns str; return tensors",
     "no_gradient": r"module 0 \(Cut\): no tensor that it returns requires a gradient",
     "broken_loss": "loss: it raised",
     "no_scalar": "loss: it returns no scalar tensor that requires a gradient",
@@ -255,7 +255,7 @@ def test_schedules_that_do_not_fit(world: World) -> None:
         execution.run(world, [four], model(GOOD))
     with pytest.raises(InputError, match="a compiled module cannot split its backward"):
         execution.run(world, [four], model(GOOD, "aot_eager"))
-    with pytest.raises(InputError, match=r"^module 0 \(Words\): returns str; return tensors$"):
+    with pytest.raises(InputError, match=r"^module 0 \(Tokens\): returns str; return tensors$"):
         execution.run(world, [four], model("no_tensor")._replace(spec=f"{FILE}:one_of_tokens"))
 
 
