@@ -116,7 +116,7 @@ class TestEval:
 
     def test_help_says_how_pairs_of_two_stages_last(self) -> None:
         stdout = " ".join(done("eval --help").out.split())
-        assert "two different stages: the sum of both times minus the smaller" in stdout
+        assert "For two stages, the smaller saving counts." in stdout
 
     def test_routes(self) -> None:
         """DualPipe has two, 1F1B one: a flag that says so changes nothing, another is refused."""
