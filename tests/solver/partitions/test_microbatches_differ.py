@@ -68,15 +68,25 @@ def optimum(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> 
     return min((value for value in values if value is not None), default=None)
 
 
+def drawn_case(
+    seed: int,
+) -> tuple[str, list[dict[str, Any]], dict[str, Any], ppopt.Pipeline]:
+    """Kind of backward, layers, fields, and a pipeline whose partition is open."""
+    kind = ("split", "whole", "mixed")[seed % 3]
+    layers, fields = drawn(Random(seed), batches=3 if kind == "whole" else 2)
+    model = ppopt.Model([ppopt.Layer(**layer) for layer in layers])
+    batches = len(fields["microbatch_times"])
+    return (
+        kind,
+        layers,
+        fields,
+        model.pipeline(devices=2, batches=batches, partition=SEARCH, **fields),
+    )
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_best_schedule_of_every_partition(seed: int) -> None:
-    rng = Random(seed)
-    kind = ("split", "whole", "mixed")[seed % 3]
-    layers, fields = drawn(rng, batches=3 if kind == "whole" else 2)
-    model = ppopt.Model([ppopt.Layer(**layer) for layer in layers])
-    pipeline = model.pipeline(
-        devices=2, batches=len(fields["microbatch_times"]), partition=SEARCH, **fields
-    )
+    kind, layers, fields, pipeline = drawn_case(seed)
     result = ppopt.solve(pipeline, backward_kind=kind, workers=1)
     assert result.value == optimum(layers, fields, kind)
     assert str(result.status) == ("infeasible" if result.value is None else "optimal")
@@ -111,17 +121,9 @@ def smallest(values: list[Fraction | None]) -> Fraction | None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_schedule_of_every_partition_in_every_order(seed: int) -> None:
-    rng = Random(seed)
-    kind = ("split", "whole", "mixed")[seed % 3]
-    layers, fields = drawn(rng, batches=3 if kind == "whole" else 2)
-    model = ppopt.Model([ppopt.Layer(**layer) for layer in layers])
-    batches = len(fields["microbatch_times"])
-    searched = {"partition": SEARCH, "order": "search"}
+    kind, layers, fields, pipeline = drawn_case(seed)
     result = ppopt.solve(
-        model.pipeline(devices=2, batches=batches, **searched, **fields),
-        backward_kind=kind,
-        workers=1,
-        time_limit=600,
+        replace(pipeline, order="search"), backward_kind=kind, workers=1, time_limit=600
     )
     assert result.value == smallest([optimum(layers, each, kind) for each in orders_of(fields)])
     assert result.status is (Status.INFEASIBLE if result.value is None else Status.OPTIMAL)
@@ -129,12 +131,7 @@ def test_the_best_schedule_of_every_partition_in_every_order(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
-    rng = Random(seed)
-    kind = ("split", "whole", "mixed")[seed % 3]
-    layers, fields = drawn(rng, batches=3 if kind == "whole" else 2)
-    model = ppopt.Model([ppopt.Layer(**layer) for layer in layers])
-    batches = len(fields["microbatch_times"])
-    pipeline = model.pipeline(devices=2, batches=batches, partition=SEARCH, **fields)
+    kind, _, _, pipeline = drawn_case(seed)
     ticks = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind)))
     partitions_of = list(every_partition(ticks.space))
     for counts, bound in zip(
@@ -143,7 +140,7 @@ def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
         cut = replace(pipeline, partition=counts)
         optima = [
             ppopt.solve(cut.reordered(order), backward_kind=kind, workers=1, time_limit=600).value
-            for order in permutations(range(batches))
+            for order in permutations(range(pipeline.batches))
         ]
         minimum = smallest(optima)
         if bound >= FOREVER:
