@@ -27,6 +27,11 @@ class TrainingSizes(NamedTuple):
     sequence: int | None = None
     """Tokens of a sequence; None: unknown."""
 
+    @property
+    def gpus_per_device(self) -> int:
+        """GPUs that a device of the pipeline stands for."""
+        return self.tensor * self.context
+
     def in_file(self) -> dict[str, int]:
         """Sizes as a mapping in files, which `read_training` reads."""
         return {name: size for name, size in self._asdict().items() if size is not None}

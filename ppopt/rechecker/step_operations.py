@@ -200,11 +200,9 @@ def _unmoved(pipeline: Pipeline) -> Pipeline:
     stages = pipeline.without_model()
     costs = stages.costs
     offloaded = costs.offload_memory
-    smallest = min(stages.microbatch_memory or (1,))
-    in_workspace = (smallest * memory for memory in offloaded)
     fields = {
         "kept": tuple(map(sub, costs.kept, offloaded)),
-        "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
+        "forward_workspace": tuple(map(add, costs.forward_workspace, offloaded)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
     }
     unmoved = stages.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})

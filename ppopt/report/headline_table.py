@@ -20,7 +20,7 @@ from ppopt.report.labels import title
 from ppopt.report.numbers import NONE, number, percent, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.report.summary import describe_devices, describe_memory_limit
+from ppopt.report.summary import describe_devices, describe_memory_limit, describe_microbatches
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
@@ -159,10 +159,9 @@ def _describe_step(headline: Headline) -> str:
     The limit is that of the first row: the minimum that 1F1B needs depends on the placement.
     """
     pipeline = headline.rows[-1].schedule.pipeline
-    plural = "" if pipeline.batches == 1 else "es"
     parts = (
         _describe_gpus(pipeline),
-        f"{number(pipeline.batches)} microbatch{plural}",
+        describe_microbatches(pipeline),
         describe_memory_limit(headline.rows[0].schedule.pipeline),
     )
     return ", ".join(filter(None, parts))
@@ -177,7 +176,7 @@ def _describe_gpus(pipeline: Pipeline) -> str:
     shares = [f"{name} {size}" for name, size in sizes.items() if size > 1]
     if not shares:
         return devices
-    gpus = pipeline.num_devices * training.tensor * training.context * training.data
+    gpus = pipeline.num_devices * training.gpus_per_device * training.data
     return f"{devices}, {', '.join(shares)} ({number(gpus)} GPUs)"
 
 

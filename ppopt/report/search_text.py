@@ -56,7 +56,7 @@ def tokens_basis(report: ScheduleReport, write: Callable[[float | None], str] = 
     training = None if report.pipeline is None else report.pipeline.training
     if each is None or training is None or training.data == 1:
         return f", {write(each)} per device"
-    return f" per replica, {write(each / (training.tensor * training.context))} per GPU"
+    return f" per replica, {write(each / training.gpus_per_device)} per GPU"
 
 
 def describe_exposed(report: ScheduleReport) -> str:

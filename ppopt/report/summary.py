@@ -5,8 +5,9 @@ Numbers have four significant digits. `ppopt.report.table.details_table` has the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_FLOOR
+from fractions import Fraction
 
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +18,7 @@ from ppopt.problem.placement import SEARCH
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.columns import as_text
 from ppopt.report.labels import describe_links, objective_name, title
-from ppopt.report.numbers import percent, significant
+from ppopt.report.numbers import number, percent, significant
 from ppopt.report.placement_text import (
     describe_layers,
     describe_partition,
@@ -61,7 +62,7 @@ def describe_size(pipeline: Pipeline) -> str:
     return ", ".join(
         [
             describe_devices(pipeline),
-            f"{pipeline.batches} microbatches" if pipeline.batches > 1 else "1 microbatch",
+            describe_microbatches(pipeline),
             _describe_placement(pipeline),
             *([limit] if limit else []),
         ]
@@ -73,11 +74,16 @@ def describe_devices(pipeline: Pipeline) -> str:
     count = pipeline.num_devices
     text = f"{count} devices" if count > 1 else "1 device"
     training = pipeline.training
-    if training is None or training.tensor * training.context == 1:
+    if training is None or training.gpus_per_device == 1:
         return text
     sizes = {"tensor": training.tensor, "context": training.context}
     named = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
-    return f"{text} of {training.tensor * training.context} GPUs ({named})"
+    return f"{text} of {training.gpus_per_device} GPUs ({named})"
+
+
+def describe_microbatches(pipeline: Pipeline) -> str:
+    """Number of microbatches of a step."""
+    return f"{number(pipeline.batches)} microbatch{'' if pipeline.batches == 1 else 'es'}"
 
 
 def _describe_placement(pipeline: Pipeline) -> str:
@@ -93,20 +99,27 @@ def _describe_placement(pipeline: Pipeline) -> str:
 
 def describe_memory_limit(pipeline: Pipeline) -> str:
     """The memory limit of the devices; empty without one."""
-    limits, unit = pipeline.limits, pipeline.memory_unit
-    if limits is None:
-        return ""
-    if min(limits) == max(limits):
-        return f"memory limit {significant(limits[0], unit)}"
-    return f"memory limits {significant(min(limits))} to {significant(max(limits), unit)}"
+    limits = pipeline.limits
+    return f"memory {_describe_limits(limits, pipeline.memory_unit)}" if limits else ""
+
+
+def _describe_limits(limits: Sequence[float | Fraction], unit: str | None) -> str:
+    """The limits of all devices, or their range."""
+    low, high = significant(min(limits)), significant(max(limits), unit)
+    return f"limit {high}" if min(limits) == max(limits) else f"limits {low} to {high}"
 
 
 def summary_table(report: ScheduleReport) -> Table:
     """The main figures, a line each; what is not known is left out."""
+    return lines_table(_LINES, report)
+
+
+def lines_table(lines: Mapping[str, _Cell], report: ScheduleReport) -> Table:
+    """Label and text of every line that has a text; `{objective}` in a label is its name."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, describe in _LINES.items():
+    for label, describe in lines.items():
         text = describe(report)
         if text:
             table.add_row(label.format(objective=objective_name(report.objective)), as_text(text))
@@ -151,9 +164,7 @@ def _memory(report: ScheduleReport) -> Text:
     where = "every device" if min(peaks) == peak else f"device {list(peaks).index(peak)}"
     text = Text(f"peak {significant(peak, unit)} on {where}")
     if limits:
-        low, high = significant(min(limits)), significant(max(limits), unit)
-        same = min(limits) == max(limits)
-        text.append(f"; limit {high}" if same else f"; limits {low} to {high}")
+        text.append(f"; {_describe_limits(limits, unit)}")
     elif describe_status(report):
         text.append("; no limit")
     if report.fits_limit is False:

@@ -13,7 +13,6 @@ from rich.text import Text
 from ppopt.formats.figures import ScheduleFigures, known
 from ppopt.report.columns import (
     Column,
-    as_text,
     figure_columns,
     figure_text,
     left,
@@ -40,21 +39,14 @@ from ppopt.report.search_text import (
     describe_other_placement,
     tokens_basis,
 )
-from ppopt.report.summary import status_style
+from ppopt.report.summary import lines_table, status_style
 from ppopt.schedule.idle import Cause
 from ppopt.studies.records import SweepRow
 
 
 def details_table(report: ScheduleReport) -> Table:
     """Exact figures of one schedule or search, a line each; what is not known is left out."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, describe in _DETAILS.items():
-        text = describe(report)
-        if text:
-            table.add_row(label, as_text(text))
-    return table
+    return lines_table(_DETAILS, report)
 
 
 def _verified(report: ScheduleReport) -> str:

@@ -23,9 +23,9 @@ from ppopt.studies.evaluate import objective_value
 
 CURRENT, OPTIMUM, BEST = "current", "optimum", "best found"
 """Labels of the first row and of the last, which is `OPTIMUM` only if that is proved."""
-RUNTIMES = {"torch": "PyTorch", "megatron": "Megatron-LM"}
+RUNTIME_NAMES = {"torch": "PyTorch", "megatron": "Megatron-LM"}
 """Runtimes and their names."""
-RUNNABLE = {runtime: f"on {name}" for runtime, name in RUNTIMES.items()}
+RUNNABLE = {runtime: f"on {name}" for runtime, name in RUNTIME_NAMES.items()}
 """Labels of the row that a runtime runs."""
 DEFAULT_RUNTIME = "torch"
 
@@ -69,7 +69,7 @@ class HeadlineRow(NamedTuple):
 class Headline(NamedTuple):
     """The first rows of a study; a row is None if there is no such schedule."""
 
-    runtime: str = RUNTIMES[DEFAULT_RUNTIME]
+    runtime: str = RUNTIME_NAMES[DEFAULT_RUNTIME]
     """Name of the runtime that runs the second row."""
     current: HeadlineRow | None = None
     """What the user has."""
@@ -131,7 +131,7 @@ def headline(
         last = row(OPTIMUM if proved else BEST, best.schedule, above)
         last = last._replace(lower_bound=best.lower_bound)
     return Headline(
-        RUNTIMES[runtime],
+        RUNTIME_NAMES[runtime],
         None if current is None else row(CURRENT, current),
         None if runnable is None else row(RUNNABLE[runtime], runnable, current),
         last,

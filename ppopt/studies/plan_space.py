@@ -22,6 +22,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Options, resolve
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import current_schedule
+from ppopt.studies.headline import RUNTIME_NAMES
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -33,7 +34,7 @@ OPTIMAL = "optimal"
 """Value of `strategies` for the best schedule of any order."""
 ANY_RUNTIME = "any"
 """Value of `runtime` for a plan that no runtime restricts."""
-RUNTIMES = (ANY_RUNTIME, "torch", "megatron")
+RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
