@@ -33,7 +33,7 @@ class PpoptError(Exception):
 
 
 class InputError(PpoptError):
-    """Input that cannot be used; the message is one line: what, where, and how to mend it."""
+    """Input that cannot be used; the message is one line: what, where, and how to fix it."""
 
 
 class ConflictError(InputError):

@@ -133,10 +133,10 @@ def _ops(schedule: Schedule) -> list[list[Any]]:
     return [*map(list, zip(*columns, strict=True))]
 
 
-def _or_null(column: Ints, nowhere: Bools) -> list[int | None]:
+def _or_null(column: Ints, is_absent: Bools) -> list[int | None]:
     """A column as a list, with null in some places."""
     values: list[int | None] = column.tolist()
-    for row in np.flatnonzero(nowhere).tolist():
+    for row in np.flatnonzero(is_absent).tolist():
         values[row] = None
     return values
 

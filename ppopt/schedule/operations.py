@@ -244,9 +244,9 @@ class Operations:
         flow = tuple(np.where(flows, key, 0) for key in keys)
         strange = len(self.resources)
         resource = np.where(computed, self.device, self.resource)
-        nowhere = ~computed & (resource == MISSING) | (resource > strange)
-        resource = np.where(nowhere, strange, resource)
-        apart = np.where(nowhere, self.device, 0)
+        has_no_resource = ~computed & (resource == MISSING) | (resource > strange)
+        resource = np.where(has_no_resource, strange, resource)
+        apart = np.where(has_no_resource, self.device, 0)
         return np.lexsort((*flow, self.end, self.start, self.microbatch == ONCE, apart, resource))
 
 

@@ -112,8 +112,8 @@ class Curve:
         starts = [bisect_left(self.limits, point.limit) for point in self.points]
         values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
-        betters = [*values[1:], inf]
-        for (first, after), value, better in zip(edges, values, betters, strict=True):
+        next_values = [*values[1:], inf]
+        for (first, after), value, better in zip(edges, values, next_values, strict=True):
             opens = self._closed(first, after, value)
             if opens < after:
                 lower_bound = self.lower_bound(self.limits[after - 1])
