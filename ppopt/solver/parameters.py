@@ -240,14 +240,12 @@ class RelaxationParams(NamedTuple):
 class SubsetParams(NamedTuple):
     """Dynamic programming over subsets of devices."""
 
-    share: float = 0.5
-    """Largest share of a budget for one subset, and of that for one target."""
-    max_remaining_share: float = 1 / 3
-    """A layered DP over all values below the incumbent is abandoned if its remaining layers, at the
-    present width, would take more than this share of the whole search."""
-    max_overrun_factor: float = 10
-    """A layered DP over a target is abandoned if its remaining layers, at the present width, would
-    take more than this multiple of its time."""
+    spaced_sizes: tuple[int, ...] = (2, 3, 4, 5)
+    """Sizes of the evenly spaced subsets. If memory is tight, their devices delay each other more
+    than neighbours do, and their programs have fewer states."""
+    max_remaining_share: float = 1.5
+    """A layered DP is abandoned if the estimate for its remaining layers, at the present width,
+    exceeds this share of the whole search. Most states end much earlier."""
     max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 

@@ -102,11 +102,11 @@ def test_few_devices_never_need_more_than_all() -> None:
 def test_the_work_that_remains_counts_the_wait_for_memory() -> None:
     """Memory for one microbatch: one after the other, each 2 + 1 + 2 + 3 + 1 + 3 + 1 ticks.
 
-    Without the limit the first F is followed by two more, and the last takes 13 ticks from its
-    start to the end of its W.
+    Without the limit the first microbatch is followed by two more B on the last stage, of 3 ticks
+    each: 2 + 1 + 2 + 3 x 3 + 1 + 3 + 1.
     """
     pipe = Pipeline(stages=2, batches=3, forward=2, backward_input=3, weight=1, p2p=1)
-    for mem_limit, expected in ((1, [39, 26, 13, 0]), (None, [17, 15, 13, 0])):
+    for mem_limit, expected in ((1, [39, 26, 13, 0]), (None, [19, 16, 13, 0])):
         pipeline = replace(pipe, mem_limit=mem_limit)
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=False))
         classes = Classes(DeviceSubset(Delays(problem.instance), frozenset(range(2))))

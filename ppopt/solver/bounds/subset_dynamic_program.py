@@ -10,10 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds.destructive_bounds import TargetSequence
-from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, single_devices
+from ppopt.solver.bounds.destructive_bounds import FIRST_STEPS
+from ppopt.solver.bounds.subset_selection import (
+    Devices,
+    dp_subset_bound,
+    evenly_spaced_subsets,
+    single_devices,
+)
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
     HANDLES,
@@ -37,17 +43,26 @@ class _OpenSubset:
 
     classes: Classes
     program: LayeredDP | None
-    """Layered DP for all values below the incumbent; None: abandoned, it would take too long."""
+    """Layered DP in progress, which is resumed in the next turn: first for all values below the
+    incumbent, then for one target after the other."""
+    below_incumbent: bool = True
+    """Whether the layered DP for all values is not abandoned yet."""
+    target: int = 0
+    """Target of `program`, in ticks."""
+    step: int = 0
+    """Ticks from the best known bound to the next target."""
+    abandoned: bool = False
+    """Whether even the lowest target takes too long: other subsets come first, then it goes on."""
 
 
 class SubsetDP:
     """Dynamic programming over subsets of devices, one subset after the other.
 
-    It starts from single devices: those with several stages and, if memory is limited, all. Each
-    subset gets a share of the time. A solved subset is not tried again; an abandoned one is tried
-    last in the next turn. When a solved subset has the best bound, its union with each other device
-    is added to the subsets to solve. If none of these raises the bound, a subset with an equal
-    bound is extended too.
+    It starts from single devices: those with several stages and, if memory is limited, all. Evenly
+    spaced subsets follow, small ones first. Each subset gets a share of the time. A solved subset
+    is not tried again; an abandoned one is tried last in the next turn. When a solved subset has
+    the best bound, its union with each other device is added to the subsets to solve. If none of
+    these raises the bound, a subset with an equal bound is extended too.
     """
 
     name = "subset dynamic program"
@@ -73,10 +88,27 @@ class SubsetDP:
         self._tie: Devices = ()
         """Solved superset of `base` with the same bound, which is extended next."""
         self._first = frozenset(first)
-        self.open: dict[Devices, None] = dict.fromkeys(first if self._needs else ()) or (
-            dict.fromkeys(self._needs)
-        )
+        """Subsets to try before all others."""
+        self._spaced = [
+            devices
+            for size in params.spaced_sizes
+            for devices in evenly_spaced_subsets(problem.pipeline, size)[:1]
+        ]
+        """Evenly spaced subsets."""
+        self.open: dict[Devices, None] = {}
         """Subsets to solve, in order."""
+        if self._needs:
+            self.open = dict.fromkeys(first) or self._all_first
+
+    @property
+    def _independent(self) -> frozenset[Devices]:
+        """Subsets that are solved whether or not they extend `base`."""
+        return self._first.union(self._spaced)
+
+    @property
+    def _all_first(self) -> dict[Devices, None]:
+        """Single devices, then evenly spaced subsets."""
+        return dict.fromkeys((*self._needs, *self._spaced))
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the DP applies and memory is limited, or a device has several stages."""
@@ -93,19 +125,16 @@ class SubsetDP:
         while self.open and not budget.over and budget.affords(preparing):
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
-            portion = budget.portion(self._params.share)
-            closed = self._closed(devices, incumbent, portion)
-            raised = incumbent.bound.value > known
+            closed = self._closed(devices, incumbent, budget)
             if closed:
                 self._asked.pop(devices, None)
-            elif raised or self._asked[devices].program is not None:
+            elif not self._asked[devices].abandoned:
                 first[devices] = None
             else:
                 last[devices] = None
-            fruitful |= closed or raised
+            fruitful |= closed or incumbent.bound.value > known
             if devices in self._first and self._first.isdisjoint((*self.open, self.base)):
-                self.open |= dict.fromkeys(self._needs)
-            budget.pay(portion.spent)
+                self.open |= self._all_first
         self.open = first | self.open | last
         if not self.open and self._tie:
             self._extend(self._tie)
@@ -117,7 +146,7 @@ class SubsetDP:
         First a layered DP over all values below the incumbent solves the subset. If that takes too
         long, layered DPs over target values closer to the bound follow, which have fewer states.
         """
-        if len(devices) > 1 and not {*self.base} < {*devices} and devices not in self._first:
+        if not (len(devices) == 1 or {*self.base} < {*devices} or devices in self._independent):
             return True
         assert incumbent.value is not None
         if devices not in self._asked:
@@ -126,46 +155,53 @@ class SubsetDP:
                 return True
             self._asked[devices] = _OpenSubset(classes, LayeredDP(classes, incumbent.value))
         asked = self._asked[devices]
-        if asked.program is None:
-            return self._questioned(devices, asked.classes, incumbent, budget)
-        asked.program.below = incumbent.value
-        if self._followed(
-            asked.program, budget, self._params.max_remaining_share * budget.deadline.seconds
-        ):
-            self._settle(devices, asked.program, incumbent)
-            return True
-        if not budget.over:
-            asked.program = None
-            return self._questioned(devices, asked.classes, incumbent, budget)
-        return False
+        if asked.below_incumbent:
+            assert asked.program is not None
+            asked.program.below = incumbent.value
+            if self._followed(asked.program, budget):
+                self._settle(devices, asked.program, incumbent)
+                return True
+            if budget.over:
+                return False
+            asked.program, asked.below_incumbent = None, False
+        return self._questioned(devices, asked, incumbent, budget)
 
     def _questioned(
-        self, devices: Devices, classes: Classes, incumbent: Incumbent, budget: Budget
+        self, devices: Devices, asked: _OpenSubset, incumbent: Incumbent, budget: Budget
     ) -> bool:
-        """Try targets from the bound up, until one takes too long; return whether it is solved."""
+        """Try targets from the bound up by growing steps; return whether the subset is solved.
+
+        A target that takes too long is abandoned, and the lowest one follows.
+        """
         assert incumbent.value is not None
-        sequence = TargetSequence(incumbent.bound.value, incumbent.value)
-        for target in sequence.targets(lambda: incumbent.bound.value):
-            program, portion = LayeredDP(classes, target + 1), budget.portion(self._params.share)
-            ended = self._followed(program, portion, self._params.max_overrun_factor * portion.left)
-            budget.pay(portion.spent)
-            if ended and program.best is not None:
+        while not budget.over:
+            known, value = incumbent.bound.value, incumbent.value
+            if asked.program is None or asked.target < known:
+                asked.target = min(known + asked.step, value - 1)
+                asked.program = LayeredDP(asked.classes, asked.target + 1)
+            program = asked.program
+            if not self._followed(program, budget, asked.abandoned):
+                asked.abandoned |= not budget.over and not asked.step
+                if budget.over or asked.abandoned:
+                    return False
+                asked.step = 0
+            elif program.best is not None:
                 self._settle(devices, program, incumbent)
                 return True
-            if ended:
-                incumbent.raise_bound(dp_subset_bound(devices, target + 1))
-            elif budget.over or target == sequence.low:
-                return False
             else:
-                sequence.skip(target)
-        return sequence.low == sequence.high
+                incumbent.raise_bound(dp_subset_bound(devices, asked.target + 1))
+                asked.step = max(2 * asked.step, (value - known) // FIRST_STEPS, 1)
+                asked.abandoned = False
+            asked.program = None
+        return False
 
-    def _followed(self, program: LayeredDP, budget: Budget, max_seconds: float) -> bool:
+    def _followed(self, program: LayeredDP, budget: Budget, slow: bool = False) -> bool:
         """Run a layered DP to its end; returns False if time is up, or if it would take too long.
 
-        It would take too long if the remaining layers, at the present width, exceeded
-        `max_seconds`.
+        It would take too long if the remaining layers, at the present width, exceeded a share of
+        the whole search; `slow`: it may.
         """
+        max_seconds = inf if slow else self._params.max_remaining_share * budget.deadline.seconds
         while not program.ended:
             seconds = layer_seconds(program)
             if (

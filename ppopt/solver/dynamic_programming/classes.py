@@ -195,39 +195,38 @@ class Classes:
     def remaining(self) -> Ints:
         """Minimum ticks from the start of an operation, [class, microbatch], to the end.
 
-        The maximum of three paths: the later operations of its class, one after the other; the
-        classes that wait for this one; and the later operation of this class that waits until this
-        microbatch frees memory.
+        The longest of four paths: the end of this operation and its tail; the later operations of
+        its class, one after the other; the classes that wait for this one; and the F that waits
+        until this operation frees memory.
         """
         ticks = np.zeros((len(self), self.batches + 1), dtype=np.int64)
-        tails: dict[int, int] = {}
-        for index in reversed(self._sorted):
-            tail = max(
-                (lag + self.duration[after] + tails[after] for after, lag in self._after[index]),
-                default=0,
-            )
-            tails[index] = tail
-            lasts = self.duration[index] + np.maximum(self.tail[index], tail)
-            ahead, life = self._max_ahead(index)
-            for microbatch in reversed(range(self.batches)):
-                minimum = lasts[microbatch]
-                if microbatch + 1 < self.batches:
-                    minimum = max(minimum, ticks[index, microbatch + 1] + self.duration[index])
-                if ahead is not None and microbatch + ahead < self.batches:
-                    minimum = max(minimum, ticks[index, microbatch + ahead] + life)
-                ticks[index, microbatch] = minimum
+        for microbatch in reversed(range(self.batches)):
+            for index in reversed(self._sorted):
+                follows = [self.tail[index, microbatch], ticks[index, microbatch + 1]]
+                follows += [lag + ticks[after, microbatch] for after, lag in self._after[index]]
+                follows += [
+                    ticks[forward, microbatch + ahead]
+                    for forward, ahead in self._freed_for[index]
+                    if microbatch + ahead < self.batches
+                ]
+                ticks[index, microbatch] = self.duration[index] + max(follows)
         return ticks
+
+    @cached_property
+    def _freed_for(self) -> list[list[tuple[int, int]]]:
+        """Per class: (F that waits until it frees memory, number of microbatches between them)."""
+        subset, delays = self.subset, self.subset.delays
+        freed_for: list[list[tuple[int, int]]] = [[] for _ in self.of]
+        limits = {subset.instance.backward: delays.max_until_b}
+        limits[subset.instance.closing] = delays.max_until_w
+        for kind, stage in self.index:
+            ahead = limits[kind][stage] if kind in limits else None
+            if ahead:
+                freed_for[self.index[kind, stage]].append((self.index[OpKind.F, stage], ahead))
+        return freed_for
 
     @cached_property
     def _sorted(self) -> list[int]:
         """The classes in topological order."""
         waiting = {index: [after for after, _ in links] for index, links in enumerate(self._after)}
         return [*TopologicalSorter(waiting).static_order()][::-1]
-
-    def _max_ahead(self, index: int) -> tuple[int | None, int]:
-        """Number of F of its stage after which an F waits for the W of this F, and the lag."""
-        if self.of[index].kind is not OpKind.F:
-            return None, 0
-        stage, delays = self.of[index].stage, self.subset.delays
-        life = delays.forward[stage] + delays.round_trip(stage) + delays.backward[stage]
-        return delays.max_until_w[stage], life + delays.closing[stage]
