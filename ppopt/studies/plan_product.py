@@ -70,9 +70,20 @@ class PlanProduct(ProductChoice):
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
             useful = None if ceiling is None else ceiling * self._margin * batches
-            self.inner[prefix].bound(deadline.turn(len(waiting)), useful)
+            self.inner[prefix].bound(deadline.turn(self._others(prefix, waiting)), useful)
             self._share_bounds()
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
+
+    def _others(self, prefix: Key, waiting: Sequence[Key]) -> int:
+        """Number of configurations that wait for a turn as long as that of `prefix`.
+
+        If `prefix` has chosen recompute, other modes wait for what is left: its bound covers those
+        of its placement, and the minimum bound of the plan is that of a chosen one until then.
+        """
+        configuration = self._candidates[prefix].configuration
+        if configuration.recompute != SEARCH:
+            return len(waiting)
+        return sum(self._candidates[key].configuration.recompute == SEARCH for key in waiting)
 
     def _share_bounds(self) -> None:
         """Raise bounds to those with chosen recompute, which cover every mode of a placement."""

@@ -13,7 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.deadline import NO_DEADLINE, TURN, Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
@@ -119,6 +119,31 @@ def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
     assert product.min_bound((0,)) < 1000
     product.bound(NO_DEADLINE)
     assert product.min_bound((0,)) == 1000
+
+
+def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two placements, chosen ones wait for each other only, the other modes for all."""
+    layers = ppopt.Model([{"forward": 1, "activation": 2, "kept": 1} for _ in range(4)])
+    space = PlanSpace(
+        model=layers, devices=2, batches=(3,), recompute=("none", "full", "search"), chunks=(1, 2),
+        placements=("linear", "v"), fields={"mem_limit": 9},
+    )  # fmt: skip
+    candidates = candidates_of(space)
+    product = PlanProduct(candidates)
+    turns: dict[str, list[float]] = {}
+    for (index,), choice in product.inner.items():
+        own = turns.setdefault(candidates[index].configuration.recompute, [])
+
+        def noted(turn: Deadline, _: Fraction | None, own: list[float] = own) -> None:
+            own.append(turn.seconds)
+
+        monkeypatch.setattr(choice, "bound", noted)
+    product.bound(Deadline.after(1000))
+    assert [len(turns[mode]) for mode in ("search", "none", "full")] == [2, 2, 2]
+    shares = [turn / 1000 for turn in (*turns["search"], min(turns["none"] + turns["full"]))]
+    assert shares == pytest.approx([TURN / 3, TURN / 2, TURN / 6], rel=1e-2)
 
 
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:

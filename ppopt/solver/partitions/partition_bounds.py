@@ -47,9 +47,15 @@ TOGETHER = 128
 """Partitions that are bounded together between two checks of the deadline."""
 PROGRAM_SHARE = 0.9
 """Share of the first turn for a program; the rest is for the bounds of stages alone."""
-NEAR = 0.1
-"""Maximum share by which the first ceiling of a resumable program exceeds the quick bound: such a
-program is faster than one with a higher ceiling, and often suffices."""
+FIRST_RESUMABLE_CEILINGS = (0.1, 0.05)
+"""Shares by which the first ceiling of a resumable program exceeds the quick bound, for small and
+for large spaces; the share doubles until the minimum bound is below the ceiling. A program with a
+lower ceiling is faster, and one without partitions raises the bound to its ceiling. Interleaved
+placement with chosen recompute: 1 s at 0.1 and 4 s at 0.7 for deepseek-v3, 7 s at 0.05 and 12 s at
+0.1 for internvl2-26b."""
+LARGE = 256
+"""Layers of the model times mean layers of a stage, above which a space is large: the runs that a
+device with two stages may host grow with the square of this product."""
 FIRST_CEILING = 0.03
 """Share by which the first ceiling of a program exceeds the quick bound; it doubles until the
 minimum bound is below the ceiling."""
@@ -193,6 +199,8 @@ class ResumableBounding:
         """Program of all partitions with bounds up to a ceiling; None: no turn had one yet."""
         self._above = -1
         """Value that all bounds exceed."""
+        self._share = FIRST_RESUMABLE_CEILINGS[space.num_layers**2 > LARGE * space.num_stages]
+        """Share by which the ceiling of the next program exceeds the quick bound."""
         self._whole: PartitionBounds | None = None
         """Bounds without a ceiling; None: not started."""
         self._alone: _PerStageBounds | None = None
@@ -236,16 +244,22 @@ class ResumableBounding:
 
     def _within(self, ceiling: int, pattern: PlacementPattern, turn: Deadline) -> PartitionBounds:
         """Bounds by programs up to a ceiling; raises TimeoutError as `_of_all` does."""
-        near = int(quick_bound(self._space) * (1 + NEAR))
         while self._above < ceiling:
             if self._program is None:
-                program_ceiling = ceiling if self._above >= near else min(near, ceiling)
-                self._program = PartitionProgram(self._space, pattern, program_ceiling, turn)
+                self._program = PartitionProgram(
+                    self._space, pattern, self._next_ceiling(ceiling), turn
+                )
             self._program.deadline = turn
             if self._program.min_bound < FOREVER:
                 return _DpBounds(self._space, pattern, turn, self._program)
             self._above, self._program = self._program.ceiling, None
         return _PerStageBounds(self._space, above=self._above)
+
+    def _next_ceiling(self, ceiling: int) -> int:
+        """Ceiling of the next program, above that of the last one and at most `ceiling`."""
+        following = int(quick_bound(self._space) * (1 + self._share))
+        self._share *= 2
+        return min(following, ceiling) if following > self._above else ceiling
 
 
 class _DpBounds(CompleteBounds):

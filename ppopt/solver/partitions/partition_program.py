@@ -463,7 +463,9 @@ class PartitionProgram:
 
     def _suffix(self, stage: StageZeroContext, level: int) -> Ints:
         """[first][second][middle]: minimum bound over all devices after a level."""
-        levels = self._suffixes.setdefault(stage, [self._end()])
+        if stage not in self._suffixes:
+            self._suffixes[stage] = [self._end()]
+        levels = self._suffixes[stage]
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
             self.deadline.check()
             weight = choices.bound.with_tail(stage.tail)

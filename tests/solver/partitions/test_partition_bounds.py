@@ -64,12 +64,22 @@ def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", first(15, range(60)))
-def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(seed: int) -> None:
-    """A ceiling below, at and above the least bound, which is by enumeration."""
+@pytest.mark.parametrize("share", [None, 0.001])
+def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(
+    seed: int, share: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ceiling below, at and above the least bound, which is by enumeration.
+
+    `share`: of the first of several programs with growing ceilings.
+    """
+    if share is not None:
+        monkeypatch.setattr(partition_bounds, "FIRST_RESUMABLE_CEILINGS", (share, share))
     space = draw_space(Random(2000 + seed))
     listed = by_enumeration(space)
     minimum = listed[0][0]
-    for ceiling in (minimum - 1, minimum, minimum + 5) if minimum < FOREVER else (10**6,):
+    for ceiling in (
+        (minimum - 1, minimum, minimum + 5, 4 * minimum) if minimum < FOREVER else (10**6,)
+    ):
         bounds = ResumableBounding(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
         assert bounds.min_bound <= minimum
         if isinstance(bounds, CompleteBounds):
