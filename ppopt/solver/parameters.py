@@ -243,9 +243,11 @@ class SubsetParams(NamedTuple):
     spaced_sizes: tuple[int, ...] = (2, 3, 4, 5)
     """Sizes of the evenly spaced subsets. If memory is tight, their devices delay each other more
     than neighbours do, and their programs have fewer states."""
-    max_remaining_share: float = 1.5
-    """A layered DP is abandoned if the estimate for its remaining layers, at the present width,
-    exceeds this share of the whole search. Most states end much earlier."""
+    max_remaining_share: float = 1 / 3
+    """A layered DP over all values below the incumbent is abandoned if the estimate for its
+    remaining layers, at the present width, exceeds this share of the whole search."""
+    max_remaining_share_of_target: float = 1.5
+    """The same for the layered DP over a target: most of its states end much earlier."""
     max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 

@@ -298,7 +298,10 @@ def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too
     The first turn abandons every subset; the second one goes on with the lowest targets.
     """
     search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))
-    subset_dp = SubsetDP(search.incumbent.problem, SubsetParams(max_remaining_share=0))
+    subset_dp = SubsetDP(
+        search.incumbent.problem,
+        SubsetParams(max_remaining_share=0, max_remaining_share_of_target=0),
+    )
     before = search.incumbent.bound.value
     subset_dp.run(search.incumbent, search.budget(60.0, 1))
     assert search.incumbent.bound.value == before

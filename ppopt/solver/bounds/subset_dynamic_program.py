@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import inf
 
 from ppopt.problem.problem import Problem
-from ppopt.solver.bounds.destructive_bounds import FIRST_STEPS
 from ppopt.solver.bounds.subset_selection import (
     Devices,
     dp_subset_bound,
@@ -35,6 +34,9 @@ from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+
+FIRST_STEP = 4
+"""The first target is this fraction of the distance from the bound to the value above the bound."""
 
 
 @dataclass
@@ -158,12 +160,13 @@ class SubsetDP:
         if asked.below_incumbent:
             assert asked.program is not None
             asked.program.below = incumbent.value
-            if self._followed(asked.program, budget):
+            if self._followed(asked.program, budget, self._params.max_remaining_share):
                 self._settle(devices, asked.program, incumbent)
                 return True
             if budget.over:
                 return False
             asked.program, asked.below_incumbent = None, False
+            asked.step = (incumbent.value - incumbent.bound.value) // FIRST_STEP
         return self._questioned(devices, asked, incumbent, budget)
 
     def _questioned(
@@ -171,37 +174,38 @@ class SubsetDP:
     ) -> bool:
         """Try targets from the bound up by growing steps; return whether the subset is solved.
 
-        A target that takes too long is abandoned, and the lowest one follows.
+        If a target takes too long, one nearer to the bound follows.
         """
         assert incumbent.value is not None
+        max_share = self._params.max_remaining_share_of_target
         while not budget.over:
             known, value = incumbent.bound.value, incumbent.value
             if asked.program is None or asked.target < known:
                 asked.target = min(known + asked.step, value - 1)
                 asked.program = LayeredDP(asked.classes, asked.target + 1)
             program = asked.program
-            if not self._followed(program, budget, asked.abandoned):
+            if not self._followed(program, budget, inf if asked.abandoned else max_share):
                 asked.abandoned |= not budget.over and not asked.step
                 if budget.over or asked.abandoned:
                     return False
-                asked.step = 0
+                asked.step //= FIRST_STEP
             elif program.best is not None:
                 self._settle(devices, program, incumbent)
                 return True
             else:
                 incumbent.raise_bound(dp_subset_bound(devices, asked.target + 1))
-                asked.step = max(2 * asked.step, (value - known) // FIRST_STEPS, 1)
+                asked.step = max(2 * asked.step, 1)
                 asked.abandoned = False
             asked.program = None
         return False
 
-    def _followed(self, program: LayeredDP, budget: Budget, slow: bool = False) -> bool:
+    def _followed(self, program: LayeredDP, budget: Budget, max_share: float) -> bool:
         """Run a layered DP to its end; returns False if time is up, or if it would take too long.
 
         It would take too long if the remaining layers, at the present width, exceeded a share of
-        the whole search; `slow`: it may.
+        the whole search.
         """
-        max_seconds = inf if slow else self._params.max_remaining_share * budget.deadline.seconds
+        max_seconds = max_share * budget.deadline.seconds
         while not program.ended:
             seconds = layer_seconds(program)
             if (
