@@ -1,12 +1,14 @@
-"""Layered DP on all devices, resumed in every round, and beam search."""
+"""Layered DP on all devices and on subsets of devices, resumed in every round; beam search."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, evenly_spaced_subsets
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
     HANDLES,
@@ -25,10 +27,10 @@ from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
 
 class DynamicProgram:
-    """Dynamic programming over all devices.
+    """Dynamic programming over all devices, and over evenly spaced subsets.
 
-    Each turn resumes the layered DP. It is abandoned if it would take longer than the search.
-    `SubsetDP` solves subsets of the devices.
+    Each turn resumes the layered DP of every subset for a share of the time, all devices first. A
+    DP that would take longer than the search is abandoned.
     """
 
     name = "dynamic program"
@@ -37,55 +39,54 @@ class DynamicProgram:
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._problem = problem
         self._params = params
-        self._classes = _classes(problem, params)
-        self._program: LayeredDP | None = None
+        self._begun: dict[Devices, LayeredDP] = {}
+        self._open = dict(_sets(problem, params)) if is_supported(problem) else {}
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the dynamic program supports a problem and its states are small."""
-        return self._classes is not None
+        return bool(self._open)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Resume the layered DP."""
+        """Resume the layered DP of every subset."""
         self._turn += 1
-        assert self._classes is not None
-        if incumbent.value is None:
-            return Outcome()
-        if self._program is None:
-            if not budget.affords(preparing_seconds(self._problem, self._params)):
-                return Outcome(exhausted=True)
-            self._program = LayeredDP(self._classes, incumbent.value)
-        program, before = self._program, incumbent.bound.value
-        program.below = incumbent.value
-        abandoned = self._is_abandoned(program, budget)
-        if program.ended:
-            if program.best is not None:
-                incumbent.submit_orders(program.classes.orders(program.path()))
-            incumbent.raise_bound(_none_below(self._problem, program.lower_bound))
-        return Outcome(
-            budget.spent,
-            exhausted=abandoned or program.ended,
-            fruitful=incumbent.bound.value > before,
-        )
+        before = incumbent.bound.value
+        for devices in tuple(self._open):
+            if budget.over or incumbent.value is None:
+                break
+            part = budget.portion(self._params.share if len(self._open) > 1 else 1.0)
+            if self._goes_on(devices, incumbent, part):
+                self._note(devices, incumbent)
+            budget.pay(part.spent)
+        fruitful = incumbent.bound.value > before
+        return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
 
-    def _is_abandoned(self, program: LayeredDP, budget: Budget) -> bool:
-        """Advance the layered DP while the budget lasts; return whether it takes too long."""
-        params = self._params
+    def _goes_on(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
+        """Resume one layered DP or abandon it; return whether it has ended."""
+        assert incumbent.value is not None
+        if devices not in self._begun:
+            if not budget.affords(preparing_seconds(self._problem, self._params)):
+                del self._open[devices]
+                return False
+            self._begun[devices] = LayeredDP(self._open[devices], incumbent.value)
+        program, params = self._begun[devices], self._params
+        program.below = incumbent.value
         reach = params.reach if self._turn > 1 else params.first_reach
         while not program.ended and not budget.search_over:
             share = self._remaining_share(program, budget)
             if share > 1:
-                return True
+                self._close(devices)
+                return False
             if 2 * params.state_seconds * program.width > budget.search_left:
                 return False
-            if budget.over and share >= reach:
+            if budget.over and not (self._whole(devices) and share < reach):
                 return False
             try:
                 program.advance(deadline=budget.deadline)
             except TimeoutError:
                 return False
             budget.pay(layer_seconds(program, params))
-        return False
+        return program.ended
 
     def _remaining_share(self, program: LayeredDP, budget: Budget) -> float:
         """Time of the remaining layers at the present width, as a share of the whole search."""
@@ -97,6 +98,23 @@ class DynamicProgram:
             / budget.deadline.seconds
         )
 
+    def _note(self, devices: Devices, incumbent: Incumbent) -> None:
+        """Submit the schedule and the bound of a layered DP that has ended."""
+        program = self._begun[devices]
+        if self._whole(devices):
+            if program.best is not None:
+                incumbent.submit_orders(program.classes.orders(program.path()))
+            incumbent.raise_bound(_none_below(self._problem, program.lower_bound))
+        else:
+            incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))
+        self._close(devices)
+
+    def _whole(self, devices: Devices) -> bool:
+        return len(devices) == self._problem.pipeline.num_devices
+
+    def _close(self, devices: Devices) -> None:
+        del self._open[devices], self._begun[devices]
+
 
 class BeamSearch:
     """Dynamic programming on all devices, restricted to the most promising states: no proof."""
@@ -107,8 +125,13 @@ class BeamSearch:
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._params = params
         self._turn = 0
-        classes = _classes(problem, params)
-        self._classes = classes if classes and len(classes) <= params.max_classes else None
+        self._classes = None
+        if is_supported(problem):
+            delays = Delays(problem.instance)
+            every = frozenset(range(problem.pipeline.num_devices))
+            classes = small_classes(DeviceSubset(delays, every), params)
+            if classes is not None and len(classes) <= params.max_classes:
+                self._classes = classes
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the dynamic program supports a problem and its states are small."""
@@ -145,12 +168,16 @@ class BeamSearch:
         return int(min(each / self._chosen, self._params.max_entries))
 
 
-def _classes(problem: Problem, params: DynamicProgramParams) -> Classes | None:
-    """Classes of all devices; None if they are not supported or a state has too many rows."""
-    if not is_supported(problem):
-        return None
-    every = frozenset(range(problem.pipeline.num_devices))
-    return small_classes(DeviceSubset(Delays(problem.instance), every), params)
+def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
+    """All devices and one evenly spaced subset per size, if their states are small."""
+    pipeline, delays = problem.pipeline, Delays(problem.instance)
+    spaced = (
+        sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
+    )
+    for devices in (tuple(range(pipeline.num_devices)), *spaced):
+        classes = small_classes(DeviceSubset(delays, frozenset(devices)), params)
+        if classes is not None:
+            yield devices, classes
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
