@@ -292,21 +292,26 @@ def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_what_a_device_could_do_in_less_is_asked_near_the_bound_where_all_is_too_much() -> None:
-    """With no hope of following all that is better than the best schedule."""
+    """With no hope of following all that is better than the best schedule.
+
+    The first turn abandons every subset; the second one goes on with the lowest targets.
+    """
     search = begun(Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT))
-    subset_dp = SubsetDP(
-        search.incumbent.problem,
-        SubsetParams(max_remaining_share=0, max_remaining_share_of_target=0),
-    )
+    params = SubsetParams(max_remaining_share=0, max_remaining_share_of_target=0)
+    subset_dp = SubsetDP(search.incumbent.problem, params)
     before = search.incumbent.bound.value
+    subset_dp.run(search.incumbent, search.budget(60.0, 1))
+    assert search.incumbent.bound.value == before
     subset_dp.run(search.incumbent, search.budget(60.0, 1))
     assert before < search.incumbent.bound.value <= 595
 
 
 def test_devices_of_one_stage_are_asked_where_memory_is_limited() -> None:
-    """Without a limit they are left to others."""
+    """Evenly spaced subsets follow them. Without a limit they are left to others."""
     subset_dp = subsets(begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)))
-    assert {*subset_dp.open} == {(device,) for device in range(TIGHT.num_devices)}
+    alone = {(device,) for device in range(TIGHT.num_devices)}
+    assert {*list(subset_dp.open)[: TIGHT.num_devices]} == alone
+    assert {*subset_dp.open} == alone | {(0, 2), (0, 1, 2)}
     free = replace(TIGHT, mem_limit=None)
     assert not subsets(begun(Problem(free, Objective.MAKESPAN, BackwardKind.SPLIT))).open
 
