@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import le
 from time import monotonic
 from typing import NamedTuple
@@ -146,12 +146,9 @@ class PartialSchedules:
             [*inner, *(delay.first for delay in self._delays if delay.then == class_id)]
             for class_id, inner in enumerate(self._inner)
         ]
-        self._tails: dict[int, int] = {}
-        """Time from the end of an operation of every class to the end of all that wait for it."""
-        for class_id in self._last_first():
-            self._tails[class_id] = self._tail(class_id)
         ticks = pipeline.ticks
         self._headroom = [ticks.headroom(device) for device in devices]
+        self._remaining = self._remaining_times()
         free = [0] * len(devices)
         if self._stages:
             first = self._stages[0]
@@ -207,14 +204,51 @@ class PartialSchedules:
 
         return sorted(range(len(self._classes)), key=key)
 
-    def _tail(self, class_id: int) -> int:
-        """Time from the end of an operation to the end of all that wait for it."""
-        tail = self._elsewhere(self._classes[class_id])
-        after = [(delay.then, delay.lag) for delay in self._delays if delay.first == class_id]
-        after += [(later, 0) for later, inner in enumerate(self._inner) if class_id in inner]
-        for later, lag in after:
-            tail = max(tail, lag + self._classes[later].time + self._tails[later])
-        return tail
+    def _remaining_times(self) -> list[list[int]]:
+        """Least time from the start of an operation to the end, [class][operations left].
+
+        The operations left are those of its class, itself included. After it come the operations of
+        its microbatch that wait for it, the next one of its class, and the F that starts only when
+        it has freed its memory.
+        """
+        waits: list[list[tuple[int, int]]] = [[] for _ in self._classes]
+        for delay in self._delays:
+            waits[delay.first].append((delay.then, delay.lag))
+        for later, inner in enumerate(self._inner):
+            for class_id in inner:
+                waits[class_id].append((later, 0))
+        elsewhere = [self._elsewhere(each) for each in self._classes]
+        held = dict(self._held_until())
+        order = self._last_first()
+        remaining = [[0] for _ in self._classes]
+        for left in range(1, self._claim.pipeline.batches + 1):
+            for class_id in order:
+                after = [elsewhere[class_id], remaining[class_id][left - 1]]
+                after += [lag + remaining[later][left] for later, lag in waits[class_id]]
+                forward, microbatches = held.get(class_id, (class_id, left))
+                if microbatches < left:
+                    after.append(remaining[forward][left - microbatches])
+                remaining[class_id].append(self._classes[class_id].time + max(after))
+        return remaining
+
+    def _held_until(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """(last class of a stage, (its F, microbatches that fit between the two)).
+
+        From the start of F to the end of its last operation, a microbatch holds at least the least
+        of what it holds after each operation but the last.
+        """
+        for stage in self._stages:
+            class_ids = [
+                self._class_ids[kind, stage]
+                for kind in self._claim.kinds
+                if (kind, stage) in self._class_ids
+            ]
+            *before, last = (self._classes[class_id] for class_id in class_ids)
+            headroom = self._headroom[last.device]
+            live = accumulate(each.allocates - each.frees for each in before)
+            held = min(live, default=0)
+            if headroom is not None and 0 < held <= headroom:
+                yield class_ids[-1], (class_ids[0], headroom // held)
 
     def _elsewhere(self, own: StageOperations) -> int:
         """Time from its end to the last W (or BW) of its microbatch on devices not modelled.
@@ -293,9 +327,7 @@ class PartialSchedules:
             link = self._into[index]
             arrived = None if link is None or not new_arrivals[link] else new_first[link]
             if count:
-                remaining_times.append(
-                    (each.device, arrived, count * each.time + self._tails[index])
-                )
+                remaining_times.append((each.device, arrived, self._remaining[index][count]))
         link, out = self._into[class_id], self._out[class_id]
         return Extension(
             after,

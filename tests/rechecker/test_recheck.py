@@ -335,6 +335,23 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
     assert partial_schedules.refuted(claim._replace(bound=program.best + 1), never, print) is None
 
 
+def test_two_devices_far_apart_that_wait_for_memory_are_followed_to_what_the_search_found() -> None:
+    """Memory for 3 of 4 devices: every F waits until an earlier microbatch frees its memory."""
+    pipeline = Pipeline(stages=4, batches=24, **HARD, mem_limit=3)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    program = ended(problem, (0, 2), 2000)
+    claim = Claim(
+        pipeline,
+        span=False,
+        backward_kind=BackwardKind.SPLIT,
+        bound=program.best,
+        devices=(0, 2),
+    )
+    never = inf
+    assert partial_schedules.refuted(claim, never, print) == (0, 2)
+    assert partial_schedules.refuted(claim._replace(bound=program.best + 1), never, print) is None
+
+
 def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
     """Memory for 2 of 3 devices, W short: what 32 microbatches need was found by one search, and
     is followed by the other; a tick more is not."""
