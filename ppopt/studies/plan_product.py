@@ -70,11 +70,11 @@ class PlanProduct(ProductChoice):
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
             useful = None if ceiling is None else ceiling * self._margin * batches
-            self.inner[prefix].bound(deadline.turn(self._others(prefix, waiting)), useful)
+            self.inner[prefix].bound(deadline.turn(self._num_waiting(prefix, waiting)), useful)
             self._share_bounds()
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
-    def _others(self, prefix: Key, waiting: Sequence[Key]) -> int:
+    def _num_waiting(self, prefix: Key, waiting: Sequence[Key]) -> int:
         """Number of configurations that wait for a turn as long as that of `prefix`.
 
         If `prefix` has chosen recompute, other modes wait for what is left: its bound covers those
