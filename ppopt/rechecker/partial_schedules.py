@@ -218,20 +218,20 @@ class PartialSchedules:
             for class_id in inner:
                 waits[class_id].append((later, 0))
         elsewhere = [self._elsewhere(each) for each in self._classes]
-        held = dict(self._held_until())
+        holders = dict(self._memory_holders())
         order = self._last_first()
         remaining = [[0] for _ in self._classes]
         for left in range(1, self._claim.pipeline.batches + 1):
             for class_id in order:
                 after = [elsewhere[class_id], remaining[class_id][left - 1]]
                 after += [lag + remaining[later][left] for later, lag in waits[class_id]]
-                forward, microbatches = held.get(class_id, (class_id, left))
+                forward, microbatches = holders.get(class_id, (class_id, left))
                 if microbatches < left:
                     after.append(remaining[forward][left - microbatches])
                 remaining[class_id].append(self._classes[class_id].time + max(after))
         return remaining
 
-    def _held_until(self) -> Iterator[tuple[int, tuple[int, int]]]:
+    def _memory_holders(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """(last class of a stage, (its F, microbatches that fit between the two)).
 
         From the start of F to the end of its last operation, a microbatch holds at least the least
@@ -246,9 +246,9 @@ class PartialSchedules:
             *before, last = (self._classes[class_id] for class_id in class_ids)
             headroom = self._headroom[last.device]
             live = accumulate(each.allocates - each.frees for each in before)
-            held = min(live, default=0)
-            if headroom is not None and 0 < held <= headroom:
-                yield class_ids[-1], (class_ids[0], headroom // held)
+            min_live = min(live, default=0)
+            if headroom is not None and 0 < min_live <= headroom:
+                yield class_ids[-1], (class_ids[0], headroom // min_live)
 
     def _elsewhere(self, own: StageOperations) -> int:
         """Time from its end to the last W (or BW) of its microbatch on devices not modelled.
