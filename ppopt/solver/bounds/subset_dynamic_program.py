@@ -35,8 +35,9 @@ from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
-FIRST_STEP = 4
-"""The first target is this fraction of the distance from the bound to the value above the bound."""
+STEP_DIVISOR = 4
+"""The first step is the distance from the bound to the value, divided by this number; so is a step
+that takes too long."""
 
 
 @dataclass
@@ -61,10 +62,11 @@ class SubsetDP:
     """Dynamic programming over subsets of devices, one subset after the other.
 
     It starts from single devices: those with several stages and, if memory is limited, all. Evenly
-    spaced subsets follow, small ones first. Each subset gets a share of the time. A solved subset
-    is not tried again; an abandoned one is tried last in the next turn. When a solved subset has
-    the best bound, its union with each other device is added to the subsets to solve. If none of
-    these raises the bound, a subset with an equal bound is extended too.
+    spaced subsets follow, small ones first. A subset has the time until it is solved or abandoned,
+    and goes on in the next turn. A solved subset is not tried again; an abandoned one comes last in
+    the next turn. When a solved subset has the best bound, its union with each other device is
+    added to the subsets to solve. If none of these raises the bound, a subset with an equal bound
+    is extended too.
     """
 
     name = "subset dynamic program"
@@ -166,7 +168,7 @@ class SubsetDP:
             if budget.over:
                 return False
             asked.program, asked.below_incumbent = None, False
-            asked.step = (incumbent.value - incumbent.bound.value) // FIRST_STEP
+            asked.step = (incumbent.value - incumbent.bound.value) // STEP_DIVISOR
         return self._questioned(devices, asked, incumbent, budget)
 
     def _questioned(
@@ -188,7 +190,7 @@ class SubsetDP:
                 asked.abandoned |= not budget.over and not asked.step
                 if budget.over or asked.abandoned:
                     return False
-                asked.step //= FIRST_STEP
+                asked.step //= STEP_DIVISOR
             elif program.best is not None:
                 self._settle(devices, program, incumbent)
                 return True
@@ -239,8 +241,9 @@ class SubsetDP:
     def _extend(self, devices: Devices) -> None:
         """Add the subset joined with each other device to those to solve.
 
-        Devices with the largest bounds come first. From then on only supersets of this subset and
-        single devices are solved. `DynamicProgram` solves all devices together.
+        Devices with the largest bounds come first. From then on only supersets of this subset,
+        single devices and evenly spaced subsets are solved. `DynamicProgram` solves all devices
+        together.
         """
         self.base, self._tie = devices, ()
         if len(devices) + 1 < self._problem.pipeline.num_devices:
