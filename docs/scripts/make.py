@@ -81,6 +81,10 @@ _AT_MOST = re.compile(r"(% higher limit .* at most )[\d.]+ %")
 """How far the bound of a plan with more memory is raised depends on the time that is left."""
 _OUTSIDE = re.compile(r"(not searched, but faster: .+\), )[\d.]+ %")
 """How good a partition a strategy outside a plan's space gets depends on the time that is left."""
+_PEAK = re.compile(r"^optimum +optimal, .+ % +([\d,]+) ", re.MULTILINE)
+"""Optimal schedules differ in peak memory; which of them a plan has depends on the time left."""
+_PEAK_DEVICE = re.compile(r"(peak \.\.\. MiB on device )\d+")
+_LESS_MEMORY = re.compile(r"(runs at this speed in .+; below )[\d,]+")
 _RECHECKED = re.compile(r"(bound .* confirmed: no schedule below .+? under ).+$", re.MULTILINE)
 """Which devices a search's certificate names depends on which of its workers proves first."""
 
@@ -208,7 +212,17 @@ def without_times(output: str) -> str:
     output = _TIME.sub(r"\1... s", output)
     output = _AT_MOST.sub(r"\1... %", output)
     output = _OUTSIDE.sub(r"\1... %", output)
-    return _RECHECKED.sub(r"\1...", output)
+    output = _RECHECKED.sub(r"\1...", output)
+    return _without_peak(output)
+
+
+def _without_peak(output: str) -> str:
+    """Replace the peak memory of a plan's optimum, its device and the bound on less memory."""
+    optimum = _PEAK.search(output)
+    if optimum is None:
+        return output
+    output = _PEAK_DEVICE.sub(r"\1...", output.replace(optimum[1], "..."))
+    return _LESS_MEMORY.sub(r"\1...", output)
 
 
 def renewed(document: str) -> str:
