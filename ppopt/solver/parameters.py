@@ -127,6 +127,27 @@ class JustificationParams(NamedTuple):
     """Seconds of a turn that justifies all schedules; a shorter one justifies a share of them."""
 
 
+class CyclicParams(NamedTuple):
+    """Cyclic schedules of a few microbatches per period."""
+
+    sizes: tuple[int, ...] = (2, 4)
+    """Numbers of microbatches per period, one after the other."""
+    min_cycles: int = 4
+    """Minimum number of cycles of the largest size in a run."""
+    close: float = 1.002
+    """Bisection of the period ends when its interval is within this factor."""
+    fineness: int = 256
+    """Minimum number of coarse units of time per microbatch of a period."""
+    max_delay: int = 2
+    """Longest time of a microbatch through the pipeline, as a multiple of all of its work."""
+    effort: float = 2.0
+    """Largest number of deterministic units of CP-SAT for one period."""
+    longest: float = 5.0
+    """Largest number of seconds for one period, with several workers."""
+    overhead: float = 0.2
+    """Overhead of a period besides CP-SAT, in deterministic units."""
+
+
 class SteadyStateParams(NamedTuple):
     """Unrolling of the steady state of a short run to a long run.
 
@@ -359,6 +380,7 @@ class RoundParams(NamedTuple):
     annealing: Share = Share(1 / 3)
     beam: Share = Share(2, 0)
     dynamic_program: Share = Share(2)
+    cyclic: Share = Share(4, 0)
     windows: Share = Share(3)
     full_model: Share = Share(12)
     feasibility: Share = Share(4)
@@ -494,6 +516,7 @@ class SolveParams:
     cp_sat: CpSatParams = CP_SAT
     construction: ConstructionParams = field(default_factory=ConstructionParams)
     priority_rules: PriorityRuleParams = field(default_factory=PriorityRuleParams)
+    cyclic: CyclicParams = field(default_factory=CyclicParams)
     steady_state: SteadyStateParams = field(default_factory=SteadyStateParams)
     pool: PoolParams = field(default_factory=PoolParams)
     justification: JustificationParams = field(default_factory=JustificationParams)

@@ -14,6 +14,7 @@ from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import Baselines, ListScheduling
+from ppopt.solver.heuristics.cyclic_schedules import CyclicSchedules
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
 from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
@@ -33,7 +34,7 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
         *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, WindowLNS, CriticalSwaps, FullModel, TargetFeasibility),
+        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps, FullModel, TargetFeasibility),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""
@@ -139,6 +140,7 @@ class _Portfolio:
         """Windows on schedules of one kind of backward, of both kinds, and of all operations."""
         rng, params, share = self._rng, self._params, self._params.rounds
         for pool, view in self._parts:
+            yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
             yield run_on_view(view, WindowLNS(pool, rng, params.windows)), share.windows
         if self._mixed:
             pool = Pool(self._compute.problem, params.pool)

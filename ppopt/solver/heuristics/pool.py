@@ -31,6 +31,8 @@ class Pool:
         """Value in ticks and rule; only the best ones after construction."""
         self.schedules: list[tuple[int, Starts]] = []
         """Justified schedules of different values, the best first: value in ticks and starts."""
+        self.alternative: tuple[int, Starts] | None = None
+        """A cyclic schedule, unrolled, from which window LNS starts too: value and starts."""
 
     @cached_property
     def network(self) -> OperationNetwork:

@@ -60,7 +60,7 @@ class WindowLNS:
         return windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search from the best schedule, then from that of a view."""
+        """Search from the best schedule, then from the alternative and that of a view."""
         pool = self._pool
         if pool.out_of_time(budget):
             return Outcome(exhausted=True)
@@ -68,17 +68,31 @@ class WindowLNS:
         if not pool.schedules:
             return Outcome()
         alternative = self._of_next_view(incumbent)
-        share = self._share(incumbent.problem) * (0.5 if alternative else 1.0)
+        starts = 1 + (alternative is not None) + (pool.alternative is not None)
+        share = self._share(incumbent.problem) / starts
         before, spent = incumbent.value, 0.0
         _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
         pool.add(*self._searched(start, incumbent, portion := budget.portion(share)))
         spent += portion.spent
+        if pool.alternative and not budget.search_over:
+            self._improve_alternative(incumbent, portion := budget.portion(share))
+            spent += portion.spent
         if alternative and not budget.search_over:
             self._searched(alternative, incumbent, portion := budget.portion(share))
             spent += portion.spent
         fruitful = incumbent.value != before
         self._in_vain = 0 if fruitful else self._in_vain + 1
         return Outcome(spent, fruitful=fruitful)
+
+    def _improve_alternative(self, incumbent: Incumbent, budget: Budget) -> None:
+        """Search from the alternative; once it is the best schedule, it is none any more."""
+        pool = self._pool
+        assert pool.alternative is not None
+        value, start = self._searched(pool.alternative[1], incumbent, budget)
+        pool.alternative = (value, start)
+        if value < pool.schedules[0][0]:
+            pool.add(value, start)
+            pool.alternative = None
 
     def _of_next_view(self, incumbent: Incumbent) -> Starts | None:
         """Best schedule of the next view whose schedule differs from the incumbent."""
