@@ -134,7 +134,7 @@ class CyclicParams(NamedTuple):
     """Numbers of microbatches per period, one after the other."""
     min_cycles: int = 4
     """Minimum number of cycles of the largest size in a run."""
-    close: float = 1.002
+    close: float = 1.004
     """Bisection of the period ends when its interval is within this factor."""
     fineness: int = 256
     """Minimum number of coarse units of time per microbatch of a period."""
@@ -142,7 +142,7 @@ class CyclicParams(NamedTuple):
     """Longest time of a microbatch through the pipeline, as a multiple of all of its work."""
     effort: float = 2.0
     """Largest number of deterministic units of CP-SAT for one period."""
-    longest: float = 5.0
+    longest: float = 4.0
     """Largest number of seconds for one period, with several workers."""
     overhead: float = 0.2
     """Overhead of a period besides CP-SAT, in deterministic units."""
@@ -380,7 +380,7 @@ class RoundParams(NamedTuple):
     annealing: Share = Share(1 / 3)
     beam: Share = Share(2, 0)
     dynamic_program: Share = Share(2)
-    cyclic: Share = Share(4, 0)
+    cyclic: Share = Share(2, 0, max_share=0.1)
     windows: Share = Share(3)
     full_model: Share = Share(12)
     feasibility: Share = Share(4)

@@ -14,8 +14,8 @@ from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import Baselines, ListScheduling
-from ppopt.solver.heuristics.cyclic_schedules import CyclicSchedules
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
+from ppopt.solver.heuristics.cyclic_schedules import CyclicSchedules
 from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.pool import Pool
@@ -34,7 +34,15 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
         *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps, FullModel, TargetFeasibility),
+        *(
+            BeamSearch,
+            DynamicProgram,
+            CyclicSchedules,
+            WindowLNS,
+            CriticalSwaps,
+            FullModel,
+            TargetFeasibility,
+        ),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""

@@ -110,9 +110,7 @@ class CyclicSchedules:
                 self._low = 0.0
                 continue
             self._bisect(instance, incumbent, budget)
-        return Outcome(
-            budget.spent, exhausted=not self._sizes, fruitful=incumbent.value < before
-        )
+        return Outcome(budget.spent, exhausted=not self._sizes, fruitful=incumbent.value < before)
 
     def _bisect(self, instance: Instance, incumbent: Incumbent, budget: Budget) -> None:
         """Search for a cycle in the middle of the interval, and submit its unrolled schedule."""
@@ -128,9 +126,12 @@ class CyclicSchedules:
         self._high = middle
         problem = self._pool.problem
         unrolled = timing.schedule(problem.pipeline, cycle.orders(instance), problem.objective)
-        if unrolled.fits_limits:
-            start = self._pool.network.starts(unrolled)
-            self._pool.alternative = self._pool.justify(start, incumbent, budget)
+        if not unrolled.fits_limits:
+            return
+        start = self._pool.network.starts(unrolled)
+        justified = self._pool.justify(start, incumbent, budget)
+        assert incumbent.value is not None
+        self._pool.alternative = justified if justified[0] > incumbent.value else None
 
 
 def min_period(instance: Instance) -> int:
