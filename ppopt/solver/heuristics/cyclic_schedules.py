@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -85,10 +86,10 @@ class CyclicSchedules:
         self._params = params
         self._sizes = list(params.sizes)
         """Numbers of microbatches per period that are still to be searched."""
-        self._low = 0.0
+        self._low: float | None = None
         """Ticks per microbatch for which no cycle of the present size was found."""
-        self._high = 0.0
-        """Ticks per microbatch of the best cycle; 0: not determined."""
+        self._high = inf
+        """Ticks per microbatch of the best cycle, or of the best schedule."""
 
     def supports(self, problem: Problem) -> bool:
         """Whether memory is limited, the run is long enough, and window LNS applies."""
@@ -101,31 +102,32 @@ class CyclicSchedules:
         if incumbent.value is None:
             return Outcome()
         instance, before = self._pool.problem.instance, incumbent.value
-        if not self._high:
-            self._high = incumbent.value / instance.batches
+        self._high = min(self._high, before / instance.batches)
         while self._sizes and not self._pool.out_of_time(budget) and not budget.over:
-            self._low = max(self._low, float(min_period(instance)))
-            if self._high <= self._params.close * self._low:
+            low = min_period(instance) if self._low is None else self._low
+            if self._high <= self._params.close * low:
                 del self._sizes[0]
-                self._low = 0.0
-                continue
-            self._bisect(instance, incumbent, budget)
+                self._low = None
+            else:
+                self._search(
+                    low if self._low is None else (low + self._high) / 2, incumbent, budget
+                )
         return Outcome(budget.spent, exhausted=not self._sizes, fruitful=incumbent.value < before)
 
-    def _bisect(self, instance: Instance, incumbent: Incumbent, budget: Budget) -> None:
-        """Search for a cycle in the middle of the interval, and submit its unrolled schedule."""
-        params, middle = self._params, (self._low + self._high) / 2
+    def _search(self, ticks: float, incumbent: Incumbent, budget: Budget) -> None:
+        """Search for a cycle of this period per microbatch; submit its unrolled schedule."""
+        params, problem = self._params, self._pool.problem
         limits = budget.single_worker_limits(
             params.longest, params.effort, self._rng.getrandbits(31)
         )
-        cycle, work = search(instance, self._sizes[0], middle, limits, params)
+        cycle, work = search(problem.instance, self._sizes[0], ticks, limits, params)
         budget.spent += work + params.overhead
         if cycle is None:
-            self._low = middle
+            self._low = ticks
             return
-        self._high = middle
-        problem = self._pool.problem
-        unrolled = timing.schedule(problem.pipeline, cycle.orders(instance), problem.objective)
+        self._high = ticks
+        orders = cycle.orders(problem.instance)
+        unrolled = timing.schedule(problem.pipeline, orders, problem.objective)
         if not unrolled.fits_limits:
             return
         start = self._pool.network.starts(unrolled)
