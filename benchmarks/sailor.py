@@ -34,7 +34,7 @@ Values of 1 and 2 samples were rounded by hand where they are published."""
 PARTITIONS = {1: (26,), 2: (12, 14), 4: (5, 7, 7, 7)}
 """Layers of every stage, by the number of stages."""
 OUTPUT = 8_388_608
-"""Bytes that a layer hands on for one sample: 2048 tokens of 1024 values in fp32."""
+"""Bytes of the output of a layer for one sample: 2048 tokens of 1024 values in fp32."""
 BANDWIDTH = 25e6
 """Bytes per ms."""
 

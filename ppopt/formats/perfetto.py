@@ -62,7 +62,7 @@ def chrome_trace(schedule: Schedule, unit: str | None = None) -> str:
     violations = faults(schedule)
     if violations:
         raise InputError(
-            f"perfetto: not a schedule of its pipeline: {violations[0]}; mend it first"
+            f"perfetto: not a schedule of its pipeline: {violations[0]}; correct it first"
         )
     events = ",\n".join(map(json.dumps, _events(schedule, _Clock(schedule, unit))))
     about = json.dumps(_about(schedule, unit))

@@ -122,7 +122,9 @@ def check_planned(schedule: Schedule, form: str) -> None:
     planned(schedule, form)
     violations = verify(schedule, enforce_limit=False)
     if violations:
-        raise InputError(f"{form}: not a schedule of its pipeline: {violations[0]}; mend it first")
+        raise InputError(
+            f"{form}: not a schedule of its pipeline: {violations[0]}; correct it first"
+        )
 
 
 @dataclass(frozen=True)

@@ -170,10 +170,10 @@ _DERIVED_NOTES = (
 _LAYER_NOTES = (
     "PyTorch runs the whole backward of the first stage in W, and nothing in B: the times of",
     "the first layer are so, those of the next ones are not until they are in that stage.",
-    "Measured: times; activation, with what the layer hands on; memory_b; static: weights and",
+    "Measured: times; activation, with the output of the layer; memory_b; static: weights and",
     "gradients, no optimizer. The loss belongs to the last layer: its time to F, its gradient to B",
     "and BW, what it keeps to activation.",
-    "Derived: output, and kept (what F keeps with recompute): the size of what the layer hands on;",
+    "Derived: output, and kept (what F keeps with recompute): the size of the output;",
     "of the last layer also what the loss keeps.",
     "Assumed: recompute makes B and BW longer by F. Not in the file: workspace.",
 )

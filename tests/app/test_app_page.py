@@ -132,7 +132,7 @@ def test_schedules_of_other_settings_are_marked(app: AppView, address: str) -> N
     assert app.run(stale) and app.run(offset_visible)
     for button in ("find", "copy"):
         app.click(button)
-        assert app.text("progress") == "mend the form first"
+        assert app.text("progress") == "correct the form first"
     app.type("forward_times", "2")
     assert not app.run(stale) and not app.run(offset_visible)
     assert list(makespans(app)) == ["1f1b"]

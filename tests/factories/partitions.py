@@ -44,7 +44,7 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
 
 
 def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> CutDelays:
-    """Delays by p2p time, or by what every layer hands on."""
+    """Delays by p2p time, or by the output of every layer."""
     by_size = rng.random() < 0.5
     rows = []
     for _ in range(2):

@@ -37,7 +37,7 @@ class Last(Layer):
 
 
 class Plain(Layer):
-    """Takes a tensor alone, and hands one on."""
+    """Maps one tensor to one tensor."""
 
     def forward(self, tensor: Any, *, mask: Any, factor: float) -> Any:
         return torch.tanh(self.linear(factor * tensor)) * mask

@@ -266,14 +266,14 @@ def test_what_a_process_refuses_is_one_line(world: World) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(WITHOUT_GRADIENT, reason="this PyTorch hands on integers")
+@pytest.mark.skipif(WITHOUT_GRADIENT, reason="this PyTorch outputs integers")
 def test_integers_are_refused_by_an_old_pytorch(world: World) -> None:
     with pytest.raises(InputError, match="this PyTorch wants a gradient of every tensor"):
         execution.measure(world, model("good"), steps=1)
 
 
 def test_modules_are_profiled_as_layers(world: World) -> None:
-    """A module hands on a tensor of 2 x 8 floats and two integers. F of the first four keeps what
+    """A module outputs a tensor of 2 x 8 floats and two integers. F of the first four keeps what
     tanh returned and the product with the mask; weights and gradients: 2 x 72 floats."""
     measurements, names = execution.measure(world, model(GOOD), steps=2)
     layers = (["Layer"] * 4 + ["Last"]) if GOOD == "good" else (["Plain"] * 4 + ["PlainLast"])

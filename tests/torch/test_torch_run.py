@@ -111,7 +111,7 @@ def test_any_valid_schedule(world: World, seed: int) -> None:
 FROZEN = {
     "all": Pipeline(stages=RANKS, batches=3, frozen=True),
     "in front": replace(UNEQUAL, frozen=[True, True, False, False]),
-    "in front, and hands on within a rank": Pipeline(
+    "in front, and transfers within a rank": Pipeline(
         stages=6, batches=3, placement=[2, 0, 1, 1, 3, 2], frozen=[True] * 3 + [False] * 3
     ),
     "between": replace(UNEQUAL, frozen=[False, True, False, True]),

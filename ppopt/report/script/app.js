@@ -7,7 +7,7 @@ const PAUSE = 60;
 /** Key of the query that names the search whose schedule is drawn. */
 const OPTIMUM = "optimum";
 /** Said where the form is not valid. */
-const FIRST = "mend the form first";
+const FIRST = "correct the form first";
 
 FURTHER.push((page) => new App(page).begin());
 
