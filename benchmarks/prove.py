@@ -16,11 +16,13 @@ from benchmarks.outcome import Limits
 from benchmarks.sides import LIBRARIES, OURS
 from benchmarks.suite import Instance
 
+SUITES = {"core": suite.core, "full": suite.full, "drawn": suite.drawn}
+
 
 def main() -> None:
     """Run what the record does not hold yet, one instance after another."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("which", choices=("core", "full"))
+    parser.add_argument("which", choices=tuple(SUITES))
     parser.add_argument("-o", "--output", type=Path, required=True, help="the record, JSON lines")
     parser.add_argument("--group", default="", help="start of the group's name: `linear p=8`")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit per instance")
@@ -29,8 +31,8 @@ def main() -> None:
     arguments = parser.parse_args()
     limits = Limits(arguments.seconds, arguments.workers, arguments.seed)
     record = Record(arguments.output, LIBRARIES[OURS])
-    every = suite.core() if arguments.which == "core" else suite.full()
-    for solved in run(_chosen(every, arguments.group, record, limits), limits):
+    instances = SUITES[arguments.which]()
+    for solved in run(_chosen(instances, arguments.group, record, limits), limits):
         record.add(solved)
         print(line(solved), file=sys.stderr, flush=True)
 

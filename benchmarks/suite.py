@@ -120,6 +120,44 @@ def large() -> Iterator[Instance]:
         yield Instance(name, "large", pipeline)
 
 
+def drawn(count: int = 40) -> Iterator[Instance]:
+    """Pipelines unlike those that the search was tuned on, by a fixed seed.
+
+    8 to 64 devices, up to four chunks and 1,024 microbatches, unequal stages, and a matrix of p2p
+    times: 1 within a node of eight devices, up to 8 between nodes. Limits are shares of what all
+    chunks of a microbatch per device allocate.
+    """
+    rng = Random("drawn")
+    for index in range(count):
+        size, chunks = rng.choice((8, 16, 32, 64)), rng.choice((1, 1, 2, 3, 4))
+        batches = size * rng.choice((1, 2, 4, 8, 16))
+        share, between = (
+            rng.choice((Fraction(3, 4), Fraction(1), Fraction(3, 2))),
+            rng.randint(1, 8),
+        )
+        times = [[chunks * rng.randint(8, 14) for _ in range(size)] for _ in range(3)]
+        placement = "linear" if chunks == 1 else rng.choice(("v", "interleaved"))
+        limit = int(share * size * chunks)
+        name = f"drawn {index}: {placement} p={size} m={batches} K={limit} chunks={chunks}"
+        pipeline = Pipeline(
+            stages=size,
+            batches=batches,
+            forward=times[0],
+            backward_input=times[1],
+            weight=times[2],
+            p2p=[
+                [0 if a == b else 1 if a // 8 == b // 8 else between for b in range(size)]
+                for a in range(size)
+            ],
+            placement=placement,
+            chunks=chunks,
+            activation=chunks,
+            mem_limit=limit,
+            name=name,
+        )
+        yield Instance(name, "drawn", pipeline)
+
+
 def spans() -> Iterator[Instance]:
     """Device span on the measured pipelines of the zero-bubble paper, at p and 2p activations."""
     from ppopt.formats.config import pipeline_of  # noqa: PLC0415
