@@ -65,6 +65,22 @@ def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
     assert tight > 20
 
 
+@pytest.mark.parametrize("frozen", [(True, True, False, False), (False, True, False, True)])
+@pytest.mark.parametrize("kind", [BackwardKind.SPLIT, BackwardKind.WHOLE])
+def test_frozen_stages_have_no_operation_of_weights(
+    frozen: tuple[bool, ...], kind: BackwardKind
+) -> None:
+    pipeline = Pipeline(
+        stages=4, batches=20, forward=3, backward=6, weight=3, p2p=1, mem_limit=3, frozen=frozen
+    )
+    problem = Problem(pipeline, Objective.MAKESPAN, kind)
+    cycle, _ = search(problem.instance, 2, 2 * min_period(problem.instance), LIMITS, PARAMS)
+    assert cycle is not None
+    schedule = unrolled(cycle, problem, 20)
+    assert verify(schedule) == []
+    assert schedule.fits_limits
+
+
 def test_a_cycle_takes_its_period() -> None:
     """The makespan grows by at most a period per cycle, however many there are."""
     problem = Problem(LONG_W, Objective.MAKESPAN, BackwardKind.SPLIT)
