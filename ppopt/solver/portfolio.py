@@ -34,15 +34,8 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
         *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
-        *(
-            BeamSearch,
-            DynamicProgram,
-            CyclicSchedules,
-            WindowLNS,
-            CriticalSwaps,
-            FullModel,
-            TargetFeasibility,
-        ),
+        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps),
+        *(FullModel, TargetFeasibility),
     )
 )
 """Names of all methods, including construction; `SolveParams.without` leaves methods out."""

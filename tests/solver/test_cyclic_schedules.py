@@ -48,10 +48,8 @@ def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
     tight = 0
     for network in feasible(tiny_cases(81, 60, routes=1, overlap=None)):
         problem = network.problem
-        low, high = (
-            min_period(problem.instance),
-            3 * sum(map(sum, problem.pipeline.ticks.durations)),
-        )
+        low = min_period(problem.instance)
+        high = 3 * sum(map(sum, problem.pipeline.ticks.durations))
         assert search(problem.instance, 1, high, LIMITS, PARAMS)[0] is not None
         for size, ticks in ((1, low), (2, low), (2, (3 * low + high) / 4)):
             cycle, _ = search(problem.instance, size, ticks, LIMITS, PARAMS)

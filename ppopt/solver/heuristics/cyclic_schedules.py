@@ -29,7 +29,6 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
-from ppopt.schedule import timing
 from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
 from ppopt.solver import interrupts
@@ -54,7 +53,11 @@ class Cycle(NamedTuple):
     start: dict[CycleOp, int]
 
     def orders(self, instance: Instance) -> Orders:
-        """Orders of a run of all microbatches, each at its place in the cycle."""
+        """Orders of a run of all microbatches, each at its place in the cycle.
+
+        They keep the memory limits of the cycle: an absent microbatch has no live memory, and a
+        present one never less than none.
+        """
         return class_orders(
             instance,
             [
@@ -86,8 +89,8 @@ class CyclicSchedules:
         self._params = params
         self._sizes = list(params.sizes)
         """Numbers of microbatches per period that are still to be searched."""
-        self._low: float | None = None
-        """Ticks per microbatch for which no cycle of the present size was found."""
+        self._low = 0.0
+        """Ticks per microbatch for which no cycle of the present size was found; 0: none tried."""
         self._high = inf
         """Ticks per microbatch of the best cycle, or of the best schedule."""
 
@@ -103,15 +106,14 @@ class CyclicSchedules:
             return Outcome()
         instance, before = self._pool.problem.instance, incumbent.value
         self._high = min(self._high, before / instance.batches)
+        shortest = min_period(instance)
         while self._sizes and not self._pool.out_of_time(budget) and not budget.over:
-            low = min_period(instance) if self._low is None else self._low
-            if self._high <= self._params.close * low:
+            if self._high <= self._params.close * (self._low or shortest):
                 del self._sizes[0]
-                self._low = None
+                self._low = 0.0
             else:
-                self._search(
-                    low if self._low is None else (low + self._high) / 2, incumbent, budget
-                )
+                ticks = (self._low + self._high) / 2 if self._low else shortest
+                self._search(ticks, incumbent, budget)
         return Outcome(budget.spent, exhausted=not self._sizes, fruitful=incumbent.value < before)
 
     def _search(self, ticks: float, incumbent: Incumbent, budget: Budget) -> None:
@@ -127,11 +129,7 @@ class CyclicSchedules:
             return
         self._high = ticks
         orders = cycle.orders(problem.instance)
-        unrolled = timing.schedule(problem.pipeline, orders, problem.objective)
-        if not unrolled.fits_limits:
-            return
-        start = self._pool.network.starts(unrolled)
-        justified = self._pool.justify(start, incumbent, budget)
+        justified = self._pool.justify_orders(orders, incumbent, budget)
         assert incumbent.value is not None
         self._pool.alternative = justified if justified[0] > incumbent.value else None
 
@@ -256,10 +254,10 @@ class _CycleModel:
 
         An amount that is allocated at a start and freed at an end is live between them.
         """
+        classes = self.instance.classes
         area = sum(
-            op_class.frees * (self.start[op] + self._time[op[0]])
-            - op_class.allocates * self.start[op]
-            for op in ops
-            for op_class in (self.instance.classes[op[0]],)
+            classes[class_id].frees * (self.start[class_id, batch] + self._time[class_id])
+            - classes[class_id].allocates * self.start[class_id, batch]
+            for class_id, batch in ops
         )
         self.cp.add(area <= headroom * self.period)

@@ -67,31 +67,29 @@ class WindowLNS:
         pool.add_best(incumbent)
         if not pool.schedules:
             return Outcome()
-        alternative = self._of_next_view(incumbent)
-        starts = 1 + (alternative is not None) + (pool.alternative is not None)
-        share = self._share(incumbent.problem) / starts
+        of_view = self._of_next_view(incumbent)
+        num_starts = 1 + (of_view is not None) + (pool.alternative is not None)
+        share = self._share(incumbent.problem) / num_starts
         before, spent = incumbent.value, 0.0
         _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
         pool.add(*self._searched(start, incumbent, portion := budget.portion(share)))
         spent += portion.spent
         if pool.alternative and not budget.search_over:
-            self._improve_alternative(incumbent, portion := budget.portion(share))
+            self._improve(pool.alternative[1], incumbent, portion := budget.portion(share))
             spent += portion.spent
-        if alternative and not budget.search_over:
-            self._searched(alternative, incumbent, portion := budget.portion(share))
+        if of_view and not budget.search_over:
+            self._searched(of_view, incumbent, portion := budget.portion(share))
             spent += portion.spent
         fruitful = incumbent.value != before
         self._in_vain = 0 if fruitful else self._in_vain + 1
         return Outcome(spent, fruitful=fruitful)
 
-    def _improve_alternative(self, incumbent: Incumbent, budget: Budget) -> None:
+    def _improve(self, alternative: Starts, incumbent: Incumbent, budget: Budget) -> None:
         """Search from the alternative; once it is the best schedule, it is none any more."""
-        pool = self._pool
-        assert pool.alternative is not None
-        value, start = self._searched(pool.alternative[1], incumbent, budget)
-        pool.alternative = (value, start)
-        if value < pool.schedules[0][0]:
-            pool.add(value, start)
+        pool, improved = self._pool, self._searched(alternative, incumbent, budget)
+        pool.alternative = improved
+        if improved[0] < pool.schedules[0][0]:
+            pool.add(*improved)
             pool.alternative = None
 
     def _of_next_view(self, incumbent: Incumbent) -> Starts | None:
