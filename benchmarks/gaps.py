@@ -9,11 +9,20 @@ import argparse
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.attempt import Attempt, read
+from benchmarks.attempt import read
 
 LEFT, WIDTH, ROW, PAD = 170, 560, 30, 34
 """Pixels: the margin for names of groups, the axis, a group, and the margins above and below."""
+
+
+class Change(NamedTuple):
+    """Gaps of an instance in both records, in percent."""
+
+    group: str
+    before: float
+    after: float
 
 
 def main() -> None:
@@ -25,15 +34,19 @@ def main() -> None:
     arguments = parser.parse_args()
     paths = (arguments.before, arguments.after)
     before, after = ({row.instance: row for row in read(path)[1]} for path in paths)
-    pairs = [(before[name], after[name]) for name in after if name in before]
-    picture = "\n".join(draw([pair for pair in pairs if any(attempt.gap for attempt in pair)]))
+    changes = [
+        Change(row.group, 100 * (before[name].gap or 0), 100 * (row.gap or 0))
+        for name, row in after.items()
+        if name in before
+    ]
+    picture = "\n".join(draw([change for change in changes if change.before or change.after]))
     arguments.output.write_text(f"{picture}\n", encoding="utf-8")
 
 
-def draw(pairs: Sequence[tuple[Attempt, Attempt]]) -> Iterator[str]:
+def draw(changes: Sequence[Change]) -> Iterator[str]:
     """Lines of an SVG: a row per group, with a mark per instance and record."""
-    groups = list(dict.fromkeys(after.group for _, after in pairs))
-    max_gap = max(100 * (attempt.gap or 0) for pair in pairs for attempt in pair)
+    groups = list(dict.fromkeys(change.group for change in changes))
+    max_gap = max(max(change.before, change.after) for change in changes)
     scale, height = WIDTH / max_gap, ROW * len(groups) + 2 * PAD
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + PAD}" height="{height}"'
@@ -50,12 +63,12 @@ def draw(pairs: Sequence[tuple[Attempt, Attempt]]) -> Iterator[str]:
     for row, group in enumerate(groups):
         y = PAD + ROW * (row + 0.5)
         yield f'<text x="8" y="{y + 4:.1f}">{escape(group)}</text>'
-        for before, after in pairs:
-            if after.group == group:
-                first, second = (LEFT + 100 * (of.gap or 0) * scale for of in (before, after))
+        for change in changes:
+            if change.group == group:
+                before, after = LEFT + change.before * scale, LEFT + change.after * scale
                 yield (
-                    f'<circle cx="{first:.1f}" cy="{y - 6:.1f}" r="4" fill="none" stroke="#b33"/>'
-                    f'<circle cx="{second:.1f}" cy="{y + 6:.1f}" r="4" fill="#27a" opacity="0.7"/>'
+                    f'<circle cx="{before:.1f}" cy="{y - 6:.1f}" r="4" fill="none" stroke="#b33"/>'
+                    f'<circle cx="{after:.1f}" cy="{y + 6:.1f}" r="4" fill="#27a" opacity="0.7"/>'
                 )
     yield "</svg>"
 

@@ -458,7 +458,7 @@ _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, then run the same command again: what "
     "is stored is not done again",
     sqlite3.SQLITE_IOERR: "it cannot be written or read; is the disk full, or over a quota? "
-    "Free space, then run the same command again: what is stored is not done again",
+    "Correct that, then run the same command again: what is stored is not done again",
     sqlite3.SQLITE_READONLY: "it is read-only; change its permissions or name another file",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
     sqlite3.SQLITE_PERM: "no permission; change its permissions or name another file",
