@@ -155,7 +155,7 @@ def search(
     tick = max(1, int(ticks / params.fineness))
     model = _CycleModel(instance, size, tick, int(size * ticks / tick), params.max_delay)
     solver = cpsat.solver(limits)
-    status, interrupted = cpsat.run(solver, model.cp)
+    status, interrupted = cpsat.run(solver, model.cp, enough=limits.enough)
     if interrupted:
         raise KeyboardInterrupt
     work = solver.response_proto.deterministic_time
