@@ -142,7 +142,6 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {"stop": "ppopt.solver.stop", "strategies": "ppopt.strategies"}
 """Public modules; `strategies` can be called, too."""
-_DISTRIBUTION = "ppopt-pipeline"
 
 __all__ = tuple(sorted((*_HOME_OF, *_MODULES, "__version__", "show_versions")))
 
@@ -151,7 +150,8 @@ def __getattr__(name: str) -> object:
     import importlib  # noqa: PLC0415  loads on use
 
     if name == "__version__":
-        return importlib.import_module("importlib.metadata").version(_DISTRIBUTION)
+        module = importlib.import_module("ppopt.versions")
+        return module.version_of(module.DISTRIBUTION)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name not in _HOME_OF:
@@ -168,14 +168,12 @@ def __dir__() -> list[str]:
 def show_versions() -> None:
     """Print the versions of ppopt, Python, the system, and the libraries, for a bug report."""
     import platform  # noqa: PLC0415  loads on use
-    from importlib import metadata  # noqa: PLC0415
+
+    from ppopt.versions import DISTRIBUTION, version_of  # noqa: PLC0415
 
     rows = {"Python": platform.python_version(), "system": platform.platform()}
     names = ("ortools", "numpy", "plotly", "typer", "rich", "pyyaml", "pandas", "torch")
-    for name in (_DISTRIBUTION, *names):
-        try:
-            rows[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            rows[name] = "not installed"
+    for name in (DISTRIBUTION, *names):
+        rows[name] = version_of(name)
     for name, version in rows.items():
         print(f"{name:<16}{version}")

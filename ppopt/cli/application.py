@@ -21,6 +21,7 @@ from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, Verific
 from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
 from ppopt.solver import interrupts
+from ppopt.versions import DISTRIBUTION, version_of
 
 EXIT_BUG = 1
 EXIT_INPUT = 2
@@ -305,9 +306,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # noqa: PLC0415  only for --version
-
-        print(f"ppopt {metadata.version('ppopt-pipeline')}")
+        print(f"ppopt {version_of(DISTRIBUTION)}")
         raise typer.Exit
 
 

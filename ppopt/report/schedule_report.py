@@ -21,8 +21,8 @@ from ppopt.schedule.imbalance import Imbalance, imbalance
 from ppopt.schedule.origin import Certificate, HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timing import exposed
-from ppopt.solver.options import versions
 from ppopt.solver.result import Result
+from ppopt.versions import versions
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import metadata
 
 from ppopt import processors
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline, Stop
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Provenance
+from ppopt.versions import versions
 
 TIME_LIMIT = 60.0
 """Default time limit of a search, in seconds."""
@@ -57,19 +55,3 @@ def checked_options(
     workers = processors.checked_workers(time_limit, workers, seed)
     deadline = Deadline.after(time_limit, began, progress, stop)
     return SolveOptions(deadline, workers, seed, params)
-
-
-def versions() -> dict[str, str]:
-    """Versions that a result depends on."""
-    return {
-        "ppopt": _version("ppopt-pipeline"),
-        "python": platform.python_version(),
-        "ortools": _version("ortools"),
-        "numpy": _version("numpy"),
-    }
-
-
-@cache
-def _version(distribution: str) -> str:
-    """Version of a distribution, cached: reading it takes longer than searching a tiny pipeline."""
-    return metadata.version(distribution)

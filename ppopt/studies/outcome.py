@@ -25,7 +25,7 @@ from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.open_decisions import choice_of
-from ppopt.solver.options import checked_options, versions
+from ppopt.solver.options import checked_options
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.solve import solve
@@ -35,6 +35,7 @@ from ppopt.studies.evaluate import objective_value
 from ppopt.studies.records import DamagedError, StoredResult, damage, one_line, packed, unpacked
 from ppopt.studies.solve_job import SolveJob, instance_of, version
 from ppopt.verifier import checked, verify
+from ppopt.versions import versions
 
 SCHEMA = 1
 """Version of the document in a stored result."""

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
-from importlib import metadata
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -27,6 +26,7 @@ from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.records import canonical
+from ppopt.versions import DISTRIBUTION, version_of
 
 _APPEARANCE = (
     *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
@@ -58,7 +58,7 @@ def search_version() -> str:
 
 def version() -> str:
     """Version of ppopt with that of its search, as in `0.1.0+3f2a9c01b7de`."""
-    return f"{metadata.version('ppopt-pipeline')}+{search_version()[:12]}"
+    return f"{version_of(DISTRIBUTION)}+{search_version()[:12]}"
 
 
 def _sources(name: str, path: Traversable) -> Iterator[tuple[str, bytes]]:
