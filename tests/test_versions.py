@@ -1,4 +1,4 @@
-"""Sources that are not installed, as in a copied checkout, have no version, and everything works."""
+"""Sources that are not installed, as in a copied checkout, have no version; all else works."""
 
 from __future__ import annotations
 
