@@ -111,6 +111,8 @@ class PlanSearch:
                     break
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            self._search.close()
         return self.plan()
 
     def run_rounds(self, round_index: int) -> None:

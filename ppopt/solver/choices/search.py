@@ -3,7 +3,8 @@
 Each configuration of a choice has its own bound. A configuration is closed when its bound, or the
 bound of its search, reaches the best value found in any; the best value is optimal when all are
 closed. The search gives every configuration a little effort first, and more in later rounds, so
-that an easy configuration does not wait for a hard one.
+that an easy configuration does not wait for a hard one. With several workers, a search of more than
+a second searches several configurations at once (`ppopt.solver.choices.search_processes`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ from ppopt.solver.choices.configuration import (
 )
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import result_of
+from ppopt.solver.choices.search_processes import (
+    MIN_SECONDS,
+    WARM_UP,
+    SearchProcesses,
+    SearchTask,
+)
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
@@ -115,6 +122,8 @@ class ConfigurationSearch:
         self.exhausted = False
         """Whether the last run stopped because no ordered candidate remains: another run, with any
         effort, does nothing until there are new bounds or hints."""
+        self._processes: SearchProcesses | None = None
+        """Processes that search configurations at once; None: not started."""
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Choice.bound`."""
@@ -131,7 +140,10 @@ class ConfigurationSearch:
 
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
         """Search, as `search` does, and return the result."""
-        self.search(effort)
+        try:
+            self.search(effort)
+        finally:
+            self.close()
         return self.result()
 
     def search(self, effort: Effort = ANY_EFFORT) -> None:
@@ -153,16 +165,23 @@ class ConfigurationSearch:
     def search_best(self, without: frozenset[str]) -> None:
         """Search only the configuration of the best schedule, without some methods.
 
-        It ends with the deadline of the search, or as the caller says.
+        If several searches can run at once, also those of the best schedules of other groups. It
+        ends with the deadline of the search, or as the caller says.
         """
-        best = self.state.best
-        if best is None or self._over or not self._is_open(best):
+        if self.state.best is None or self._over or not self._is_open(self.state.best):
             return
+        processes, bests = self._started_processes, [self.state.best]
+        if processes is not None:
+            bests = list(filter(self._is_open, self._best_of_groups()))[: len(processes.members)]
         params = self._options.params
         options = replace(self._options, params=replace(params, without=params.without | without))
+        tasks = ((best, self._task_of(best, options, self._left)) for best in bests)
         try:
             with interrupts.heard():
-                self._search(best, self._problem_of(best), options, self._left)
+                if processes is None or len(bests) == 1:
+                    self._search(*next(tasks))
+                else:
+                    self._search_at_once(processes, tasks)
                 self._raise_bound()
         except KeyboardInterrupt:
             self.interrupted = True
@@ -194,27 +213,33 @@ class ConfigurationSearch:
         finally:
             self._begun = True
         self._raise_at(0)
-        for configuration in self._open()[: self._params.quick]:
-            self._solve(configuration, 0)
+        self._solve_all(self._open()[: self._params.quick], 0)
 
     def _schedule_first(self) -> None:
         """Schedule the first candidates quickly."""
         for anchor in self.choice.required_candidates():
             self._solve(self._at(anchor), 0, ignore_deadline=True)
+        self._solve_all(self._first_configurations(), 0)
+
+    def _first_configurations(self) -> Iterator[Configuration]:
+        """Remaining configurations to schedule first."""
         if self._first_keys is None:
             self._first_keys = iter(self.choice.first())
         while not self._over and not self._quick_spent:
             key = next(self._first_keys, None)
             if key is None:
-                break
+                return
             if self._over:
                 self._first_keys = chain((key,), self._first_keys)
                 return
             self._first.append(self._at(key))
-            self._solve(self._first[-1], 0)
+            yield self._first[-1]
 
     def _follow_hints(self) -> None:
         """Schedule the configurations of known schedules."""
+        self._solve_all(self._hinted_configurations(), 0)
+
+    def _hinted_configurations(self) -> Iterator[Configuration]:
         while self._hints and not self._over and not self._quick_spent:
             schedule = self._hints.pop()
             key = self.choice.key(schedule.pipeline)
@@ -222,7 +247,7 @@ class ConfigurationSearch:
                 self._start_from.setdefault(key, []).append(schedule)
                 configuration = self._at(key)
                 configuration.level = -1
-                self._solve(configuration, 0)
+                yield configuration
 
     def _deepen(self) -> None:
         """Search with growing effort; in between, raise bounds and try moves of the best."""
@@ -321,10 +346,10 @@ class ConfigurationSearch:
             self._add(moves, until=lambda: self._over)
             known = (self.state.known[move] for move in moves if move in self.state.known)
             fresh = [move for move in known if not move.searched]
-            for move in by_bound(fresh):
-                if self._over or tried >= max_searches or self._left < reserve:
-                    return
-                tried += self._solve(move, 0)
+            allowed = islice(by_bound(fresh), max(0, ceil(max_searches - tried)))
+            tried += self._solve_all(takewhile(lambda _: self._left >= reserve, allowed), 0)
+            if self._over or tried >= max_searches or self._left < reserve:
+                return
             better = by_value([begin, *fresh])
             if not better or better[0].value == begin.value:
                 return
@@ -412,6 +437,11 @@ class ConfigurationSearch:
         ceiling = self._ceiling()
         return ceiling is not None and bound >= ceiling
 
+    def _cutoff(self, configuration: Configuration) -> Fraction | None:
+        """Bound of a configuration, for all its microbatches, from which on it is useless."""
+        values = [value for value in (self.state.value, self._ceiling()) if value is not None]
+        return min(values) * configuration.batches if values else None
+
     def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
         """Whether the caller ends the search."""
         stop = self._options.deadline.stop
@@ -435,11 +465,68 @@ class ConfigurationSearch:
             self._rest = self.choice.rest(state.known, min(ends, default=None))
         state.raise_to(state.bounds_with(self._rest))
 
-    # One configuration.
+    # One configuration, or several at once.
 
     def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:
-        """Search open configurations; return how many were searched."""
-        return sum(self._solve(configuration, level) for configuration in configurations)
+        """Search open configurations, several at once if possible; return how many were searched.
+
+        A search alone has all workers.
+        """
+        processes = self._started_processes
+        if processes is None:
+            return sum(self._solve(configuration, level) for configuration in configurations)
+        entered: list[Configuration] = []
+        tasks = self._tasks(configurations, level, entered)
+        first, second = next(tasks, None), next(tasks, None)
+        if second is not None:
+            self._search_at_once(processes, chain(filter(None, (first, second)), tasks))
+        elif first is not None:
+            self._search(*first)
+        self._raise_bound()
+        return len(entered)
+
+    def _tasks(
+        self, configurations: Iterable[Configuration], level: int, entered: list[Configuration]
+    ) -> Iterator[tuple[Configuration, SearchTask]]:
+        """Searches of open configurations; `entered` gets those that would be searched."""
+        for configuration in configurations:
+            if self._enter(configuration, level):
+                entered.append(configuration)
+                if self._is_open(configuration):
+                    yield configuration, self._task(configuration, level)
+
+    def _search_at_once(
+        self, processes: SearchProcesses, tasks: Iterator[tuple[Configuration, SearchTask]]
+    ) -> None:
+        """Search each configuration in a process."""
+
+        def receive(configuration: Configuration, task: SearchTask, result: Result | None) -> None:
+            if result is None:
+                self._search(configuration, task)
+                return
+            self._take(configuration, result)
+            self._raise_bound()
+            self._announce(self.choice.describe(configuration.key))
+
+        processes.run(tasks, receive, over=lambda: self._over, cutoff=self._cutoff)
+
+    @property
+    def _started_processes(self) -> SearchProcesses | None:
+        """Processes for several searches at once; None: one after the other."""
+        workers, deadline = self._options.workers, self._options.deadline
+        if workers == 1 or interrupts.pressed():
+            return None
+        worthwhile = deadline.spent >= WARM_UP and deadline.left >= MIN_SECONDS
+        if self._processes is None and worthwhile:
+            self._processes = SearchProcesses(workers)
+        several = self._processes is not None and len(self._processes.members) > 1
+        return self._processes if several else None
+
+    def close(self) -> None:
+        """End the processes of the search; a later run may start new ones."""
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
 
     def _solve(
         self, configuration: Configuration, level: int, *, ignore_deadline: bool = False
@@ -448,6 +535,20 @@ class ConfigurationSearch:
 
         Returns False if it is not open, or was searched with this effort. `ignore_deadline`: search
         also after the deadline.
+        """
+        if not self._enter(configuration, level, ignore_deadline=ignore_deadline):
+            return False
+        if self._is_open(configuration):
+            self._search(configuration, self._task(configuration, level))
+        self._raise_bound()
+        return True
+
+    def _enter(
+        self, configuration: Configuration, level: int, *, ignore_deadline: bool = False
+    ) -> bool:
+        """Whether a configuration is to be searched with an effort, before its one-device bounds.
+
+        Counts the search, and includes these bounds.
         """
         if configuration.level >= level or not self._is_open(configuration) or self.interrupted:
             return False
@@ -458,14 +559,22 @@ class ConfigurationSearch:
                 return False
             self._quick += 1
         self._begun = True
-        problem = self._problem_of(configuration)
-        self._refine(configuration, problem)
-        if self._is_open(configuration):
-            seconds = self._left * (1.0 if level else self._params.quick_share)
-            self._search(configuration, problem, self._options.with_max_rounds(level), seconds)
-            configuration.level = level
-        self._raise_bound()
+        self._refine(configuration, self._problem_of(configuration))
         return True
+
+    def _task(self, configuration: Configuration, level: int) -> SearchTask:
+        """Search of a configuration with `level` rounds of all methods."""
+        configuration.level = level
+        seconds = self._left * (1.0 if level else self._params.quick_share)
+        return self._task_of(configuration, self._options.with_max_rounds(level), seconds)
+
+    def _task_of(
+        self, configuration: Configuration, options: SolveOptions, seconds: float
+    ) -> SearchTask:
+        """Search of a configuration for at most `seconds`, from the best schedules."""
+        problem = self._problem_of(configuration)
+        start = self._warm_start(configuration, problem)
+        return SearchTask(problem, start, options, max(seconds, 0.01))
 
     def _problem_of(self, configuration: Configuration) -> Problem:
         return replace(self._problem, pipeline=self.choice.pipeline(configuration.key))
@@ -480,17 +589,18 @@ class ConfigurationSearch:
         configuration.raise_bound(problem.pipeline.ticks.time(bound))
 
     @interrupts.deferred()
-    def _search(
-        self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
-    ) -> None:
-        """Search a configuration for at most `seconds`, from the best schedules."""
+    def _search(self, configuration: Configuration, task: SearchTask) -> None:
+        """Search a configuration in this process."""
         deadline = Deadline.after(
-            max(seconds, 0.01),
+            task.seconds,
             progress=lambda state: self._report(configuration, state),
             stop=lambda state: self._ends(configuration, state),
         )
-        start = self._warm_start(configuration, problem)
-        result = search_from(start, problem, options.with_deadline(deadline))
+        options = task.options.with_deadline(deadline)
+        self._take(configuration, search_from(task.start, task.problem, options))
+
+    def _take(self, configuration: Configuration, result: Result) -> None:
+        """Include the result of a search."""
         configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
             configuration.raise_bound(result.lower_bound)
@@ -538,12 +648,13 @@ class ConfigurationSearch:
         return Progress(spent, phase, min(values, default=None), self.state.lower_bound)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
+        value = None if state.value is None else state.value / configuration.batches
+        self._announce(f"{self.choice.describe(configuration.key)}, {state.phase}", value)
+
+    def _announce(self, phase: str, value: Fraction | None = None) -> None:
         progress = self._options.deadline.progress
         if progress is not None:
-            value = None if state.value is None else state.value / configuration.batches
-            progress(
-                self._state(f"{self.choice.describe(configuration.key)}, {state.phase}", value)
-            )
+            progress(self._state(phase, value))
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration can no longer be better, or the caller ends the search."""

@@ -1,0 +1,245 @@
+"""Searches several configurations at once, each in a child process.
+
+Most methods of a search are Python code, which uses one processor. So a search over configurations
+with several workers gives each configuration to a process of its own. The parent sends tasks,
+cutoffs and stops; a process sends the result of each task.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from ppopt.errors import VerificationError
+from ppopt.problem.problem import Problem
+from ppopt.solver import child_process, interrupts
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Progress, Result
+from ppopt.solver.search import search_from
+from ppopt.solver.warm_start import WarmStart
+
+MAX_PROCESSES = 16
+"""Maximum number of processes; each needs about 150 MB."""
+WARM_UP = 1.0
+"""Seconds of a search before its processes start: starting one takes about as long."""
+MIN_SECONDS = 3.0
+"""Minimum number of remaining seconds to start processes."""
+PAUSE = 0.05
+"""Seconds between two looks at messages and stop criteria."""
+GRACE = 1.0
+"""Seconds that processes have for their results after a stop; then they are killed."""
+
+
+class SearchTask(NamedTuple):
+    """The search of one configuration."""
+
+    problem: Problem
+    start: WarmStart
+    options: SolveOptions
+    """Options; their deadline is not used."""
+    seconds: float
+    """Time limit in seconds."""
+
+
+Task = tuple[Configuration, SearchTask]
+Receive = Callable[[Configuration, SearchTask, Result | None], None]
+
+
+class Cutoff(NamedTuple):
+    """Message to a process: its search ends when its bound reaches a value.
+
+    None: it ends now.
+    """
+
+    value: Fraction | None
+
+
+class SearchProcess:
+    """One process, and what it does."""
+
+    def __init__(self, pipe: Connection, process: subprocess.Popen[bytes]) -> None:
+        self.pipe, self.child = pipe, process
+        self.work: tuple[Configuration, SearchTask] | None = None
+        """What the process searches; None: it is idle."""
+        self.cutoff: Fraction | None = None
+        """Last cutoff sent."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """Configuration that the process searches."""
+        assert self.work is not None
+        return self.work[0]
+
+    def send_cutoff(self, value: Fraction | None) -> None:
+        """Send a new cutoff."""
+        if value != self.cutoff:
+            self.cutoff = value
+            self.send(Cutoff(value))
+
+    def send(self, message: SearchTask | Cutoff) -> None:
+        """Send a message, unless the process has ended."""
+        with interrupts.deferred():
+            try:
+                self.pipe.send(message)
+            except OSError:
+                self.child.kill()
+
+
+class SearchProcesses:
+    """Processes that search configurations for one parent search."""
+
+    def __init__(self, workers: int) -> None:
+        """Start a process per worker, as far as the system can."""
+        self.members: list[SearchProcess] = []
+        python = child_process.interpreter()
+        with suppress(OSError):
+            while python is not None and len(self.members) < min(workers, MAX_PROCESSES):
+                self.members.append(SearchProcess(*child_process.start(python, __name__)))
+        self._workers = workers // max(1, len(self.members))
+        """Workers of each process."""
+        self._end = weakref.finalize(self, _kill, self.members)
+
+    def run(
+        self,
+        tasks: Iterator[Task],
+        receive: Receive,
+        *,
+        over: Callable[[], bool],
+        cutoff: Callable[[Configuration], Fraction | None],
+    ) -> None:
+        """Search configurations until none is left, or until `over()`.
+
+        `receive` gets each result, or None if the process ended without one. `cutoff` returns the
+        bound from which on a configuration is useless. Ctrl-C ends the searches; their results so
+        far are received before it raises KeyboardInterrupt. Raises VerificationError if a process
+        does.
+        """
+        with interrupts.deferred():
+            try:
+                while not (interrupts.pressed() or over()):
+                    self._assign(tasks)
+                    if not self._busy:
+                        return
+                    for member in self._busy:
+                        member.send_cutoff(cutoff(member.configuration))
+                    self._receive(receive)
+                self._receive_last(receive)
+            finally:
+                self._drop(self._busy)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._end()
+
+    @property
+    def _busy(self) -> list[SearchProcess]:
+        return [member for member in self.members if member.work is not None]
+
+    def _assign(self, tasks: Iterator[Task]) -> None:
+        """Give a task to every idle process."""
+        for member in self.members:
+            if member.work is None:
+                member.work = next(tasks, None)
+                if member.work is None:
+                    return
+                member.send(self._sendable(member.work[1]))
+
+    def _sendable(self, task: SearchTask) -> SearchTask:
+        options = replace(task.options, workers=self._workers, deadline=NO_DEADLINE)
+        return task._replace(options=options)
+
+    def _receive_last(self, receive: Receive) -> None:
+        """Stop the searches, and receive what they have."""
+        grace = Deadline.after(GRACE)
+        for member in self._busy:
+            member.send(Cutoff(None))
+        while self._busy and not grace.over:
+            self._receive(receive)
+
+    def _receive(self, receive: Receive) -> None:
+        """Receive the results that arrive within a pause."""
+        busy = self._busy
+        ready = connection.wait([member.pipe for member in busy], PAUSE)
+        for member in (member for member in busy if member.pipe in ready):
+            assert member.work is not None
+            configuration, task = member.work
+            try:
+                message = member.pipe.recv()
+            except (EOFError, OSError):
+                self._drop([member])
+                receive(configuration, task, None)
+                continue
+            member.work = member.cutoff = None
+            if isinstance(message, VerificationError):
+                raise message
+            receive(configuration, task, message)
+
+    def _drop(self, members: Sequence[SearchProcess]) -> None:
+        """End some processes."""
+        _kill(members)
+        self.members[:] = [member for member in self.members if member not in members]
+
+
+def _kill(members: Sequence[SearchProcess]) -> None:
+    for member in members:
+        member.child.kill()
+        member.child.wait()
+        member.pipe.close()
+
+
+def serve(descriptor: int) -> None:
+    """Search for the process at the other end of a pipe, until it ends."""
+    with Connection(descriptor) as pipe:
+        try:
+            while True:
+                task = pipe.recv()
+                if isinstance(task, SearchTask):
+                    pipe.send(_searched(task, pipe))
+        except (EOFError, OSError):
+            return
+
+
+def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
+    """Search a configuration until its end, its cutoff, or a stop."""
+    messages = _Messages(pipe)
+    deadline = Deadline.after(task.seconds, stop=messages.end)
+    try:
+        return search_from(task.start, task.problem, task.options.with_deadline(deadline))
+    except VerificationError as error:
+        return error
+
+
+class _Messages:
+    """Messages of the parent during a search."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._cutoff: Fraction | None = None
+        self._stopped = False
+        self._next = Deadline.after(0.0)
+
+    def end(self, state: Progress) -> bool:
+        """Whether the search ends now."""
+        if self._next.over and not self._stopped:
+            self._next = Deadline.after(PAUSE)
+            self._read()
+        cutoff = self._cutoff
+        return self._stopped or (cutoff is not None and state.lower_bound >= cutoff)
+
+    def _read(self) -> None:
+        try:
+            while self._pipe.poll():
+                message: Cutoff = self._pipe.recv()
+                self._cutoff = message.value
+                self._stopped |= message.value is None
+        except (EOFError, OSError):
+            self._stopped = True

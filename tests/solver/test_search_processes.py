@@ -1,0 +1,232 @@
+"""Configurations that are searched at once, in processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from fractions import Fraction
+from multiprocessing import Pipe
+from typing import Any
+
+import pytest
+
+from ppopt import Pipeline, VerificationError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
+from ppopt.solver.choices import search as searching
+from ppopt.solver.choices import search_processes
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.search_processes import Cutoff, SearchProcesses, SearchTask
+from ppopt.solver.options import checked_options
+from ppopt.solver.result import Progress, Result, Status
+from ppopt.solver.warm_start import WarmStart
+from ppopt.verifier import verify
+from tests.solver.test_choice_search import Forwards
+
+TIMES = (5, 4, 3)
+OPTIONS = checked_options(1000, 2)
+
+
+def problem(forward: int) -> Problem:
+    pipeline = Pipeline(stages=2, batches=2, forward=forward)
+    return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+
+
+def tasks() -> Iterator[tuple[Configuration, SearchTask]]:
+    for time in TIMES:
+        task = SearchTask(problem(time), WarmStart(), OPTIONS, 1000)
+        yield Configuration((time,), Fraction(0)), task
+
+
+@pytest.fixture
+def pool() -> Iterator[SearchProcesses]:
+    pool = SearchProcesses(2)
+    assert len(pool.members) == 2
+    yield pool
+    pool.close()
+
+
+class Received:
+    """The results that the processes hand over, by key."""
+
+    def __init__(self) -> None:
+        self.results: dict[Any, Result | None] = {}
+
+    def __call__(self, configuration: Configuration, _: SearchTask, result: Result | None) -> None:
+        self.results[configuration.key] = result
+
+
+def never() -> bool:
+    return False
+
+
+def no_cutoff(_: Configuration) -> None:
+    return None
+
+
+def test_every_configuration_is_searched_by_a_process(pool: SearchProcesses) -> None:
+    received = Received()
+    pool.run(tasks(), received, over=never, cutoff=no_cutoff)
+    assert sorted(received.results) == [(3,), (4,), (5,)]
+    for (time,), result in received.results.items():
+        assert result is not None and result.status is Status.OPTIMAL
+        assert result.pipeline.forward == (time, time)
+
+
+def test_a_search_uses_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration is searched in this process, and none of the processes stays."""
+
+    def refused(*_: Any) -> Result:
+        raise AssertionError("searched here")
+
+    kept: list[SearchProcesses] = []
+
+    def started(workers: int) -> SearchProcesses:
+        kept.append(SearchProcesses(workers))
+        return kept[-1]
+
+    monkeypatch.setattr(searching, "search_from", refused)
+    monkeypatch.setattr(searching, "SearchProcesses", started)
+    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
+    assert result.status is Status.OPTIMAL and result.pipeline.forward == (3, 3)
+    (pool,) = kept
+    assert all(member.child.poll() is not None for member in pool.members)
+
+
+def test_with_one_worker_there_are_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> SearchProcesses:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(searching, "SearchProcesses", refused)
+    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    result = ConfigurationSearch(Forwards(), problem(1), checked_options(1000, 1)).run()
+    assert result.status is Status.OPTIMAL
+
+
+def test_what_a_killed_process_searched_is_handed_back(pool: SearchProcesses) -> None:
+    pool.members[0].child.kill()
+    pool.members[0].child.wait()
+    received = Received()
+    pool.run(tasks(), received, over=never, cutoff=no_cutoff)
+    assert list(received.results.values()).count(None) == 1
+    assert len(received.results) == 3 and len(pool.members) == 1
+
+
+def test_a_search_goes_on_without_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are killed: it searches in this process."""
+
+    def killed(workers: int) -> SearchProcesses:
+        pool = SearchProcesses(workers)
+        for member in pool.members:
+            member.child.kill()
+        return pool
+
+    monkeypatch.setattr(searching, "SearchProcesses", killed)
+    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
+    assert result.status is Status.OPTIMAL and result.pipeline.forward == (3, 3)
+
+
+def long_tasks() -> Iterator[tuple[Configuration, SearchTask]]:
+    """Searches that only a stop ends: 0.75 activations per device is far from proved."""
+    for time in (7, 11):
+        pipeline = Pipeline(
+            stages=8, batches=64, forward=time, backward=24, weight=14, p2p=2, mem_limit=6
+        )
+        hard = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+        yield Configuration((time,), Fraction(0)), SearchTask(hard, WarmStart(), OPTIONS, 1000)
+
+
+class AtThirdPoll:
+    """A stop criterion, or Ctrl-C, once both processes have their tasks."""
+
+    def __init__(self, *, ctrl_c: bool = False) -> None:
+        self._polled, self._ctrl_c = 0, ctrl_c
+
+    def __call__(self) -> bool:
+        self._polled += 1
+        if self._polled == 3 and self._ctrl_c:
+            signal.raise_signal(signal.SIGINT)
+        return self._polled >= 3 and not self._ctrl_c
+
+
+def test_a_stop_keeps_what_the_processes_have(
+    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_processes, "GRACE", 600.0)
+    received = Received()
+    pool.run(long_tasks(), received, over=AtThirdPoll(), cutoff=no_cutoff)
+    assert sorted(received.results) == [(7,), (11,)]
+    for result in received.results.values():
+        assert result is not None and result.status is Status.FEASIBLE
+        assert result.schedule is not None and verify(result.schedule) == []
+    assert len(pool.members) == 2
+
+
+def test_ctrl_c_keeps_what_the_processes_have(
+    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_processes, "GRACE", 600.0)
+    received = Received()
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(long_tasks(), received, over=AtThirdPoll(ctrl_c=True), cutoff=no_cutoff)
+    assert sorted(received.results) == [(7,), (11,)]
+
+
+def test_processes_that_do_not_answer_a_stop_are_ended(
+    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_processes, "GRACE", 0.0)
+    processes = [member.child for member in pool.members]
+    pool.run(long_tasks(), Received(), over=AtThirdPoll(), cutoff=no_cutoff)
+    assert not pool.members
+    assert all(process.poll() is not None for process in processes)
+
+
+def test_messages_end_a_search() -> None:
+    def state(bound: int) -> Progress:
+        return Progress(0.0, "", None, Fraction(bound))
+
+    def ends(message: Cutoff | None, bound: int) -> bool:
+        here, there = Pipe()
+        with here:
+            with there:
+                if message is not None:
+                    there.send(message)
+                    return search_processes._Messages(here).end(state(bound))
+            return search_processes._Messages(here).end(state(bound))
+
+    assert not ends(Cutoff(Fraction(8)), 7)
+    assert ends(Cutoff(Fraction(8)), 8)
+    assert ends(Cutoff(None), 0)
+    assert ends(None, 0)
+    """The parent is gone."""
+
+
+def test_an_error_of_the_verifier_reaches_the_parent(
+    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = Pipe()
+
+    def refused(*_: Any) -> Result:
+        raise VerificationError("a bound is above a value")
+
+    monkeypatch.setattr(search_processes, "search_from", refused)
+    (configuration, task), *_ = tasks()
+    answer = search_processes._searched(task, here)
+    assert isinstance(answer, VerificationError)
+    there.send(answer)
+    member = pool.members[0]
+    member.pipe, member.work = here, (configuration, task)
+    with pytest.raises(VerificationError, match="above a value"):
+        pool._receive(Received())
+
+
+def test_processes_end_with_their_owner() -> None:
+    pool = SearchProcesses(2)
+    processes = [member.child for member in pool.members]
+    del pool
+    assert [process.wait() for process in processes] == [-signal.SIGKILL, -signal.SIGKILL]
