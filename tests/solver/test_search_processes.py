@@ -81,18 +81,18 @@ def test_a_search_uses_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Result:
         raise AssertionError("searched here")
 
-    kept: list[SearchProcesses] = []
+    started_pools: list[SearchProcesses] = []
 
     def started(workers: int) -> SearchProcesses:
-        kept.append(SearchProcesses(workers))
-        return kept[-1]
+        started_pools.append(SearchProcesses(workers))
+        return started_pools[-1]
 
     monkeypatch.setattr(searching, "search_from", refused)
     monkeypatch.setattr(searching, "SearchProcesses", started)
     monkeypatch.setattr(searching, "WARM_UP", 0.0)
     result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
     assert result.status is Status.OPTIMAL and result.pipeline.forward == (3, 3)
-    (pool,) = kept
+    (pool,) = started_pools
     assert all(member.child.poll() is not None for member in pool.members)
 
 
