@@ -1,4 +1,4 @@
-"""Times of packed microbatches, measured on a GPU beside their factors.
+"""Times of packed microbatches, measured on a GPU, and their factors.
 
     python -m benchmarks.packed_times measure -o ROWS.jsonl     # with CUDA and PyTorch
     python -m benchmarks.packed_times report ROWS.jsonl > RECORD.md

@@ -2,7 +2,7 @@
 
     python -m benchmarks.plans --seconds 30 --one-by-one --jobs 2 -o records/DATE-plans.md
 
-A model per row, its devices and microbatches as in its file, 80 GiB a device, one worker. `plan`
+A model per row, its devices and microbatches as in its file, 80 GiB a device. `plan`
 searches linear, interleaved and V placement, one and two chunks, and recompute `none`, `full` and
 `search`, for `--seconds`. `ruled out` is the share of configurations that bounds alone rule out.
 `by hand` is 1F1B (or interleaved 1F1B) on the published partition of that model, if there is
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -57,6 +58,7 @@ class Task(NamedTuple):
     """`plan`, or a configuration in words."""
     seconds: float
     limit: str
+    workers: int = 1
 
 
 class Baseline(NamedTuple):
@@ -78,7 +80,7 @@ def space_of(pipeline: Pipeline, limit: str) -> PlanSpace:
     )
 
 
-def plan_of(space: PlanSpace, seconds: float) -> Plan:
+def plan_of(space: PlanSpace, seconds: float, workers: int) -> Plan:
     """The plan of that space."""
     return ppopt.plan(
         space.model,
@@ -87,7 +89,7 @@ def plan_of(space: PlanSpace, seconds: float) -> Plan:
         recompute=space.recompute,
         **space.fields,
         time_limit=seconds,
-        workers=1,
+        workers=workers,
     )
 
 
@@ -115,16 +117,23 @@ def done(task: Task) -> Row:
     pipeline = ppopt.read_pipeline(task.model)
     space = space_of(pipeline, task.limit)
     result: Plan | Result
-    began, busy = time.monotonic(), time.process_time()
+    began, busy = time.monotonic(), _processor_seconds()
     if task.part == PLAN:
-        result = plan_of(space, task.seconds)
+        result = plan_of(space, task.seconds, task.workers)
     else:
         candidate = next(candidate for candidate in space if str(candidate) == task.part)
-        result = ppopt.solve(space.pipeline(candidate), time_limit=task.seconds, workers=1)
-    times = {"s": time.monotonic() - began, "cpu": time.process_time() - busy}
+        result = ppopt.solve(
+            space.pipeline(candidate), time_limit=task.seconds, workers=task.workers
+        )
+    times = {"s": time.monotonic() - began, "cpu": _processor_seconds() - busy}
     figures = {"value": number(result.value), "lower_bound": number(result.lower_bound)}
     more = _planned(result, pipeline, task) if isinstance(result, Plan) else {}
     return task._asdict() | times | figures | more
+
+
+def _processor_seconds() -> float:
+    """Seconds of processors of this process and its ended children."""
+    return sum(os.times()[:4])
 
 
 def _planned(plan: Plan, pipeline: Pipeline, task: Task) -> Row:
@@ -140,14 +149,16 @@ def _planned(plan: Plan, pipeline: Pipeline, task: Task) -> Row:
     }
 
 
-def tasks(names: Sequence[str], seconds: float, limit: str, *, loop: bool) -> Iterator[Task]:
+def tasks(
+    names: Sequence[str], seconds: float, limit: str, workers: int, *, loop: bool
+) -> Iterator[Task]:
     """Everything there is to do, model after model."""
     for name in names:
-        yield Task(name, PLAN, seconds, limit)
+        yield Task(name, PLAN, seconds, limit, workers)
         space: Sequence[PlanConfiguration] = ()
         if loop:
             space = tuple(space_of(ppopt.read_pipeline(name), limit))
-        yield from (Task(name, str(part), seconds, limit) for part in space)
+        yield from (Task(name, str(part), seconds, limit, workers) for part in space)
 
 
 def cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -188,7 +199,7 @@ def lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
 
 def of_row(row: Row) -> Task:
     """The task that a line of the record is of."""
-    return Task(*(row[name] for name in Task._fields))
+    return Task(**{name: row[name] for name in Task._fields if name in row})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -197,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", default=MODELS, help="names, see `ppopt models`")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each plan (default 30)")
     parser.add_argument("--mem-limit", default=LIMIT, help=f"memory of a device (default {LIMIT})")
+    parser.add_argument("--workers", type=int, default=1, help="of each search (default 1)")
     parser.add_argument("--one-by-one", action="store_true", help="solve each configuration, too")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("-o", "--output", type=Path, help="the record")
@@ -204,11 +216,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     head = (
         heading("Plans", "ortools", "numpy"),
         f"\n{(__doc__ or '').strip()}\n\nSeconds of each plan: {options.seconds:g}, {options.jobs} "
-        f"at a time. Memory: {options.mem_limit}. Makespan in ms.\n",
+        f"at a time, {options.workers} workers. Memory: {options.mem_limit}. Makespan in ms.\n",
     )
     log = options.output and options.output.with_suffix(".jsonl")
     known = {of_row(row): row for row in read_lines(log)}
-    asked = list(tasks(options.models, options.seconds, options.mem_limit, loop=options.one_by_one))
+    wanted = options.models, options.seconds, options.mem_limit, options.workers
+    asked = list(tasks(*wanted, loop=options.one_by_one))
     with ProcessPoolExecutor(options.jobs, max_tasks_per_child=1) as pool:
         waiting = [task for task in asked if task not in known]
         for ended in as_completed(pool.submit(done, task) for task in waiting):

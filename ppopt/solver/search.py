@@ -26,7 +26,7 @@ from ppopt.solver.heuristics.construction import (
     ListScheduling,
     MixedBaselines,
 )
-from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
+from ppopt.solver.heuristics.steady_state import ShortRun, ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome, supported
 from ppopt.solver.options import SolveOptions
@@ -58,7 +58,12 @@ def problem_of(pipeline: Pipeline, objective: Objective, backward_kind: Backward
 
 def search_from(start: WarmStart, problem: Problem, options: SolveOptions) -> Result:
     """Search from known schedules and a known bound of this problem."""
-    search = Search(problem, options)
+    return run_search(Search(problem, options), start)
+
+
+def run_search(search: Search, start: WarmStart) -> Result:
+    """Run a search from known schedules and a known bound of its problem."""
+    problem = search.requested
     search.run(start)
     with interrupts.recorded() as pressed:
         hinted = start.record(problem, followed=not search.incumbent.infeasible)
@@ -169,8 +174,8 @@ class Search:
 
     def _unrolling(self) -> Turns:
         """Unroll a shorter run, if the run is long."""
-        for _, view in self.parts:
-            short = ShortRunUnrolling(self._solve_for, self.params.steady_state)
+        for pool, view in self.parts:
+            short = ShortRunUnrolling(pool, self._solve_for, self.params.steady_state)
             for method in self._supported(run_on_view(view, short)):
                 yield Turn(method, 0.0)
 
@@ -220,10 +225,11 @@ class Search:
             self.incumbent, self.view, self.parts, self.options, self.budget
         )
 
-    def _solve_for(self, problem: Problem, seconds: float) -> Result:
-        return search_from(
-            WarmStart(), problem, self.options.with_deadline(Deadline.after(seconds))
-        )
+    def _solve_for(self, problem: Problem, seconds: float) -> ShortRun:
+        """Search the short run, whose backwards are all of one kind."""
+        search = Search(problem, self.options.with_deadline(Deadline.after(seconds)))
+        result = run_search(search, WarmStart())
+        return ShortRun(result, [rule for _, rule in search.parts[0].pool.rules])
 
 
 def _result(search: Search, hint: HintRecord | None) -> Result:

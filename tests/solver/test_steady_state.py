@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,15 +13,25 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import ListScheduler, PriorityRule
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver import search as solving
+from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics import steady_state
 from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.heuristics.pool import Pool
-from ppopt.solver.heuristics.steady_state import Section, ShortRunUnrolling, SteadyStatePattern
+from ppopt.solver.heuristics.priority_rules import priority_rules
+from ppopt.solver.heuristics.steady_state import (
+    Section,
+    ShortRun,
+    ShortRunUnrolling,
+    SteadyStatePattern,
+)
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.result import Result
+from ppopt.solver.warm_start import WarmStart
 from tests.factories import schedules
 from tests.factories.instances import tiny_cases
 from tests.factories.searches import Begun, waiting
@@ -40,9 +50,18 @@ def search_of(pipeline: Pipeline) -> Begun:
     return waiting(problem(pipeline), seconds=60)
 
 
-def offer(search: Begun, solved: Callable[[Problem, float], Result]) -> None:
-    """Repeat the middle of what is solved."""
-    ShortRunUnrolling(solved, SHORT).run(search.incumbent, search.budget())
+def offer(
+    search: Begun,
+    solved: Callable[[Problem, float], Result],
+    rules: Sequence[PriorityRule] = (),
+) -> Pool:
+    """Repeat the middle of what is solved; return the pool of the search."""
+    pool = Pool(search.incumbent.problem, PoolParams())
+    short = ShortRunUnrolling(
+        pool, lambda problem, seconds: ShortRun(solved(problem, seconds), rules), SHORT
+    )
+    short.run(search.incumbent, search.budget())
+    return pool
 
 
 @pytest.mark.parametrize(
@@ -122,7 +141,8 @@ def test_only_long_runs_of_one_route_without_slices_and_pairs_are_unrolled(
     fields: dict[str, int], is_unrolled: bool
 ) -> None:
     long = problem(Pipeline(stages=2, batches=2000, **fields))
-    assert applies(ShortRunUnrolling(lambda _, __: None), long) is is_unrolled
+    pool = Pool(long, PoolParams())
+    assert applies(ShortRunUnrolling(pool, lambda _, __: None), long) is is_unrolled
 
 
 def test_below_the_limit_of_a_steady_state_it_is_verified_and_never_worse() -> None:
@@ -148,6 +168,53 @@ def test_repeated_alone_it_gives_a_schedule() -> None:
     assert search.incumbent.closed
 
 
+def first_rule(pipeline: Pipeline) -> PriorityRule:
+    return next(iter(priority_rules(problem(pipeline).instance)))
+
+
+def test_the_best_rule_of_the_short_run_is_followed() -> None:
+    """Its schedule of the long run is there before any rule of the long run is tried."""
+    pipeline = replace(UNIT, batches=64, mem_limit=3)
+    rule = first_rule(pipeline)
+    built = ListScheduler(problem(pipeline).instance).build(rule)
+    assert built is not None
+    value = built.value(Objective.MAKESPAN)
+    search = search_of(pipeline)
+    pool = offer(search, lambda short, _: solve(short.pipeline, time_limit=0.3, workers=2), [rule])
+    assert pool.rules == [(value, rule)]
+    assert search.incumbent.value is not None and search.incumbent.value <= value
+
+
+def test_a_rule_that_was_followed_is_not_tried_again() -> None:
+    pipeline = replace(UNIT, batches=64, mem_limit=3)
+    search, pool = search_of(pipeline), Pool(problem(pipeline), PoolParams())
+    rule = first_rule(pipeline)
+    pool.build(rule, search.incumbent)
+    rules = ListScheduling(pool)
+    while not rules.run(search.incumbent, search.budget()).exhausted:
+        pass
+    assert [known for _, known in pool.rules].count(rule) == 1 < len(pool.rules)
+
+
+def test_sections_of_a_worse_rate_are_not_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The long run has its optimum already: no section leads to a lower value."""
+    pipeline = replace(UNIT, batches=64)
+    search = search_of(pipeline)
+    search.incumbent.submit(evaluate(pipeline, "zb-h1"))
+    assert search.incumbent.closed
+    unrolled: list[int] = []
+    unroll, short = SteadyStatePattern.unroll, solve(UNIT)
+
+    def counted(self: SteadyStatePattern, longer: Pipeline, section: Section) -> Schedule:
+        unrolled.append(longer.batches)
+        return unroll(self, longer, section)
+
+    monkeypatch.setattr(SteadyStatePattern, "unroll", counted)
+    monkeypatch.setattr(Budget, "search_over", False)
+    offer(search, lambda *_: short)
+    assert unrolled and 64 not in unrolled
+
+
 def test_one_worker_repeats_only_what_is_proved() -> None:
     """What a search has found when its time is up differs from run to run. One microbatch at a
     time, 4 F + 4 B + W each, is what there is otherwise."""
@@ -168,14 +235,17 @@ def test_one_worker_repeats_only_what_is_proved() -> None:
 
 
 def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    search_from = solving.search_from
+    run_search = solving.run_search
     calls = []
 
-    def interrupted(*args: object, **kwargs: object) -> Result:
-        calls.append(args)
-        return replace(search_from(*args, **kwargs), interrupted=True)  # type: ignore[arg-type]
+    def interrupted(search: solving.Search, start: WarmStart) -> Result:
+        result = run_search(search, start)
+        if search.problem.pipeline.batches == 64:
+            return result
+        calls.append(search)
+        return replace(result, interrupted=True)
 
-    monkeypatch.setattr(solving, "search_from", interrupted)
+    monkeypatch.setattr(solving, "run_search", interrupted)
     tight = Pipeline(stages=4, batches=64, forward=10, backward=20, weight=9, p2p=1, mem_limit=3)
     result = solve(tight, time_limit=20, params=SolveParams(steady_state=SHORT))
     assert len(calls) == 1

@@ -47,7 +47,11 @@ class ListScheduling(Method):
         params: ConstructionParams = ConstructionParams(),
     ) -> None:
         self._pool, self._params = pool, params
-        self._rules = iter(priority_rules(pool.problem.instance, rules))
+        self._rules = (
+            rule
+            for rule in priority_rules(pool.problem.instance, rules)
+            if all(rule != known for _, known in pool.rules)
+        )
         building = params.building_plain if pool.scheduler.plain else params.building
         self._seconds = building * pool.problem.operations
 
@@ -61,13 +65,8 @@ class ListScheduling(Method):
         if rule is None or seconds_left < self._seconds:
             return Outcome(exhausted=True)
         began = time.monotonic()
-        built = self._pool.scheduler.build(rule, began + seconds_left)
+        self._pool.build(rule, incumbent, began + seconds_left)
         self._seconds = time.monotonic() - began
-        if built is not None:
-            value = built.value(self._pool.problem.objective)
-            self._pool.rules.append((value, rule))
-            self._pool.constructed.append((value, True, built.arrays()))
-            self._pool.submit_built(built, incumbent)
         return Outcome()
 
 

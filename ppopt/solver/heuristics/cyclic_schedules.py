@@ -114,7 +114,8 @@ class CyclicSchedules:
             else:
                 ticks = (self._low + self._high) / 2 if self._low else shortest
                 self._search(ticks, incumbent, budget)
-        return Outcome(budget.spent, exhausted=not self._sizes, fruitful=incumbent.value < before)
+        exhausted = not self._sizes or self._pool.out_of_time(budget)
+        return Outcome(budget.spent, exhausted=exhausted, fruitful=incumbent.value < before)
 
     def _search(self, ticks: float, incumbent: Incumbent, budget: Budget) -> None:
         """Search for a cycle of this period per microbatch; submit its unrolled schedule."""

@@ -34,4 +34,4 @@ class DoubleJustification(Method):
                 break
             _, _, orders = pool.constructed.pop(0)
             pool.add(*pool.justify_orders(orders, incumbent, budget))
-        return Outcome(exhausted=not pool.constructed)
+        return Outcome(exhausted=not pool.constructed or pool.out_of_time(budget))

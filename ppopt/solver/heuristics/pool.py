@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import inf
 from operator import itemgetter
 
 from ppopt.problem.objective import Objective
@@ -101,6 +102,18 @@ class Pool:
         """Submit a schedule of this value if it is better than the incumbent."""
         if incumbent.may_improve(value):
             incumbent.submit(self.network.schedule(start))
+
+    def build(self, rule: PriorityRule, incumbent: Incumbent, end: float = inf) -> None:
+        """Add and submit the schedule of a rule, unless it gets stuck or time is up.
+
+        `end` is an instant of `time.monotonic`.
+        """
+        built = self.scheduler.build(rule, end)
+        if built is not None:
+            value = built.value(self.problem.objective)
+            self.rules.append((value, rule))
+            self.constructed.append((value, True, built.arrays()))
+            self.submit_built(built, incumbent)
 
     def submit_built(self, built: ListSchedule, incumbent: Incumbent) -> None:
         """Submit a schedule that is, or after timing may be, better than the incumbent.

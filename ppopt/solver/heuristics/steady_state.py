@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import floor
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +24,11 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
 from ppopt.schedule import timing
-from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.list_scheduling import PriorityRule, one_at_a_time
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
@@ -54,6 +56,14 @@ class Section(NamedTuple):
         return self.first + self.size * self.repeats
 
 
+class ShortRun(NamedTuple):
+    """The result of the short run, and the rules of its list schedules."""
+
+    result: Result
+    rules: Sequence[PriorityRule] = ()
+    """Priority rules, the best first."""
+
+
 class RatedSection(NamedTuple):
     """A section and its rating; sorted, the best section comes first."""
 
@@ -78,18 +88,19 @@ def short_problem(
 
 
 class ShortRunUnrolling:
-    """For a long run, the unrolled steady states of a solved shorter run."""
+    """For a long run, the best rule and the unrolled steady states of a solved shorter run."""
 
     name = "steady state"
     handles = UNROLLED
 
     def __init__(
         self,
-        solve: Callable[[Problem, float], Result],
+        pool: Pool,
+        solve: Callable[[Problem, float], ShortRun],
         params: SteadyStateParams = SteadyStateParams(),
     ) -> None:
         """`solve` searches the short problem for a number of seconds."""
-        self._solve = solve
+        self._pool, self._solve = pool, solve
         self._params = params
 
     def supports(self, problem: Problem) -> bool:
@@ -97,7 +108,7 @@ class ShortRunUnrolling:
         return short_problem(problem, self._params) is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Solve the short run and unroll its steady state, once.
+        """Solve the short run, follow its best rule and unroll its steady state, once.
 
         If there is no schedule yet, one microbatch at a time is submitted first, as a result in any
         case. Raises KeyboardInterrupt if the short search was interrupted.
@@ -107,22 +118,30 @@ class ShortRunUnrolling:
         if incumbent.value is None:
             incumbent.submit_orders(one_at_a_time(incumbent.problem.instance))
         share = self._params.share
-        result = self._solve(problem, share * budget.search_left)
+        result, rules = self._solve(problem, share * budget.search_left)
         if result.interrupted:
             raise KeyboardInterrupt
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
+            for rule in rules[:1]:
+                self._pool.build(rule, incumbent, budget.deadline.end)
             portion = budget.turn(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
         return Outcome(exhausted=True)
 
 
 def _unroll(incumbent: Incumbent, steady: SteadyStatePattern, budget: Budget) -> None:
-    """Submit the unrolled schedules of the best sections, until the time limit."""
-    problem = incumbent.problem
+    """Submit the unrolled schedules of the best sections, until the time limit.
+
+    Sections whose rate leads to a value above the incumbent are skipped.
+    """
+    problem, short_value = incumbent.problem, steady.value
+    more = problem.pipeline.batches - steady.short.pipeline.batches
     for rated in steady.ranked(lambda: budget.over)[: steady.params.unrolled]:
         if budget.search_over:
             return
+        if not incumbent.may_improve(floor(short_value + rated.rate * more)):
+            continue
         schedule = steady.unroll(problem.pipeline, rated.section)
         if schedule.fits_limits:
             incumbent.submit(schedule)
@@ -150,11 +169,14 @@ class SteadyStatePattern:
         order = np.lexsort((schedule.start, schedule.stage, schedule.kind))
         return schedule.start[order].reshape(-1, schedule.pipeline.batches)
 
+    @property
+    def value(self) -> int:
+        """Objective of the short schedule, in ticks."""
+        return self.short.metrics.value_ticks(self.problem.objective)
+
     def ranked(self, stop: Callable[[], bool]) -> list[RatedSection]:
         """Sections by rate, those within the memory limits first."""
-        batches = self.short.pipeline.batches
-        value = self.short.metrics.value_ticks(self.problem.objective)
-        rated = []
+        batches, value, rated = self.short.pipeline.batches, self.value, []
         for section in self._sections():
             if stop():
                 break
