@@ -44,7 +44,7 @@ class SubsetBounding:
         budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).turn(work)
         outcome = self._method.run(incumbent, budget)
         self.exhausted = outcome.exhausted
-        return budget.spent
+        return outcome.work
 
     @property
     def base(self) -> Devices:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
+
+import pytest
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
@@ -53,6 +56,15 @@ def test_several_devices_of_tight_memory_need_longer_than_any_alone() -> None:
     together = followed(problem, ceiling)
     assert together.bound > alone
     assert len(together.base) > 1
+
+
+@pytest.mark.parametrize("kind", [BackwardKind.SPLIT, BackwardKind.MIXED])
+def test_work_is_counted(kind: BackwardKind) -> None:
+    """Also that of a relaxation, which mixed backwards are bounded by."""
+    shorter = replace(TIGHT, forward=2, backward=3, backward_input=2, weight=2)
+    problem = Problem(shorter, Objective.MAKESPAN, kind)
+    bounding = SubsetBounding(problem.reduced, SubsetParams(), ())
+    assert bounding.run(10_000, 0.01, 60.0, lambda: False) > 0
 
 
 def test_a_subset_that_did_well_before_is_tried_first() -> None:

@@ -523,16 +523,16 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if there were no time for baselines and the search of chosen recompute."""
-    solve_one = ConfigurationSearch._solve
+    enter = ConfigurationSearch._enter
 
     def late(
         self: ConfigurationSearch, configuration: Configuration, level: int, **more: Any
     ) -> bool:
-        return "recompute search" not in self.choice.describe(configuration.key) and solve_one(
+        return "recompute search" not in self.choice.describe(configuration.key) and enter(
             self, configuration, level, **more
         )
 
-    monkeypatch.setattr(ConfigurationSearch, "_solve", late)
+    monkeypatch.setattr(ConfigurationSearch, "_enter", late)
     monkeypatch.setattr(PlanBaselines, "search", lambda *_: None)
     layers = Model([{"forward": 2, "activation": 1, "count": 4}])
     plan = ppopt.plan(

@@ -472,17 +472,16 @@ class ConfigurationSearch:
 
         A search alone has all workers.
         """
-        processes = self._started_processes
-        if processes is None:
-            return sum(self._solve(configuration, level) for configuration in configurations)
         entered: list[Configuration] = []
         tasks = self._tasks(configurations, level, entered)
-        first, second = next(tasks, None), next(tasks, None)
-        if second is not None:
-            self._search_at_once(processes, chain(filter(None, (first, second)), tasks))
-        elif first is not None:
-            self._search(*first)
-        self._raise_bound()
+        for task in tasks:
+            processes = self._started_processes
+            following = None if processes is None else next(tasks, None)
+            if processes is None or following is None:
+                self._search(*task)
+            else:
+                self._search_at_once(processes, chain((task, following), tasks))
+            self._raise_bound()
         return len(entered)
 
     def _tasks(
@@ -494,6 +493,8 @@ class ConfigurationSearch:
                 entered.append(configuration)
                 if self._is_open(configuration):
                     yield configuration, self._task(configuration, level)
+                else:
+                    self._raise_bound()
 
     def _search_at_once(
         self, processes: SearchProcesses, tasks: Iterator[tuple[Configuration, SearchTask]]
