@@ -47,6 +47,10 @@ from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 
+METHOD_WORKERS = 2
+"""Minimum number of workers of a search by all methods. In 25 s on 16 devices with 24 microbatches
+and two chunks (deepseek-v3), it ends at 12285 with two workers, and at 12550 with one."""
+
 
 class Effort(NamedTuple):
     """Effort limit of a run of the search; a later run with more effort resumes it."""
@@ -170,9 +174,10 @@ class ConfigurationSearch:
         """
         if self.state.best is None or self._over or not self._is_open(self.state.best):
             return
-        processes, bests = self._started_processes, [self.state.best]
+        processes, bests = self._processes_for(METHOD_WORKERS), [self.state.best]
         if processes is not None:
-            bests = list(filter(self._is_open, self._best_of_groups()))[: len(processes.members)]
+            at_once = processes.at_once(METHOD_WORKERS)
+            bests = list(filter(self._is_open, self._best_of_groups()))[:at_once]
         params = self._options.params
         options = replace(self._options, params=replace(params, without=params.without | without))
         tasks = ((best, self._task_of(best, options, self._left)) for best in bests)
@@ -181,7 +186,7 @@ class ConfigurationSearch:
                 if processes is None or len(bests) == 1:
                     self._search(*next(tasks))
                 else:
-                    self._search_at_once(processes, tasks)
+                    self._search_at_once(processes, tasks, METHOD_WORKERS)
                 self._raise_bound()
         except KeyboardInterrupt:
             self.interrupted = True
@@ -473,14 +478,16 @@ class ConfigurationSearch:
         A search alone has all workers.
         """
         entered: list[Configuration] = []
-        tasks = self._tasks(configurations, level, entered)
+        tasks, min_workers = self._tasks(configurations, level, entered), METHOD_WORKERS
+        if level == 0:
+            min_workers = 1
         for task in tasks:
-            processes = self._started_processes
+            processes = self._processes_for(min_workers)
             following = None if processes is None else next(tasks, None)
             if processes is None or following is None:
                 self._search(*task)
             else:
-                self._search_at_once(processes, chain((task, following), tasks))
+                self._search_at_once(processes, chain((task, following), tasks), min_workers)
             self._raise_bound()
         return len(entered)
 
@@ -497,7 +504,10 @@ class ConfigurationSearch:
                     self._raise_bound()
 
     def _search_at_once(
-        self, processes: SearchProcesses, tasks: Iterator[tuple[Configuration, SearchTask]]
+        self,
+        processes: SearchProcesses,
+        tasks: Iterator[tuple[Configuration, SearchTask]],
+        min_workers: int,
     ) -> None:
         """Search each configuration in a process."""
 
@@ -509,18 +519,23 @@ class ConfigurationSearch:
             self._raise_bound()
             self._announce(self.choice.describe(configuration.key))
 
-        processes.run(tasks, receive, over=lambda: self._over, cutoff=self._cutoff)
+        processes.run(
+            tasks,
+            receive,
+            min_workers=min_workers,
+            over=lambda: self._over,
+            cutoff=self._cutoff,
+        )
 
-    @property
-    def _started_processes(self) -> SearchProcesses | None:
-        """Processes for several searches at once; None: one after the other."""
+    def _processes_for(self, min_workers: int) -> SearchProcesses | None:
+        """Processes for several searches at once of so many workers; None: one after the other."""
         workers, deadline = self._options.workers, self._options.deadline
-        if workers == 1 or interrupts.pressed():
+        if workers < 2 * min_workers or interrupts.pressed():
             return None
         worthwhile = deadline.spent >= WARM_UP and deadline.left >= MIN_SECONDS
         if self._processes is None and worthwhile:
             self._processes = SearchProcesses(workers)
-        several = self._processes is not None and len(self._processes.members) > 1
+        several = self._processes is not None and self._processes.at_once(min_workers) > 1
         return self._processes if several else None
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Searches several configurations at once, each in a child process.
 
-Most methods of a search are Python code, which uses one processor. So a search over configurations
-with several workers gives each configuration to a process of its own. The parent sends tasks,
-cutoffs and stops; a process sends the result of each task.
+Heuristics are Python code, which uses one processor. So a search over configurations with several
+workers gives each configuration to a process of its own. The parent sends tasks, cutoffs and stops;
+a process sends the result of each task.
 """
 
 from __future__ import annotations
@@ -99,13 +99,12 @@ class SearchProcesses:
 
     def __init__(self, workers: int) -> None:
         """Start a process per worker, as far as the system can."""
+        self._workers = workers
         self.members: list[SearchProcess] = []
         python = child_process.interpreter()
         with suppress(OSError):
             while python is not None and len(self.members) < min(workers, MAX_PROCESSES):
                 self.members.append(SearchProcess(*child_process.start(python, __name__)))
-        self._workers = workers // max(1, len(self.members))
-        """Workers of each process."""
         self._end = weakref.finalize(self, _kill, self.members)
 
     def run(
@@ -113,11 +112,13 @@ class SearchProcesses:
         tasks: Iterator[Task],
         receive: Receive,
         *,
+        min_workers: int = 1,
         over: Callable[[], bool],
         cutoff: Callable[[Configuration], Fraction | None],
     ) -> None:
         """Search configurations until none is left, or until `over()`.
 
+        Each search has at least `min_workers` workers, so some processes may have nothing to do.
         `receive` gets each result, or None if the process ended without one. `cutoff` returns the
         bound from which on a configuration is useless. Ctrl-C ends the searches; their results so
         far are received before it raises KeyboardInterrupt. Raises VerificationError if a process
@@ -126,7 +127,7 @@ class SearchProcesses:
         with interrupts.deferred():
             try:
                 while not (interrupts.pressed() or over()):
-                    self._assign(tasks)
+                    self._assign(tasks, min_workers)
                     if not self._busy:
                         return
                     for member in self._busy:
@@ -144,18 +145,21 @@ class SearchProcesses:
     def _busy(self) -> list[SearchProcess]:
         return [member for member in self.members if member.work is not None]
 
-    def _assign(self, tasks: Iterator[Task]) -> None:
-        """Give a task to every idle process."""
-        for member in self.members:
+    def at_once(self, min_workers: int) -> int:
+        """Number of searches at once if each has at least `min_workers` workers."""
+        return min(len(self.members), self._workers // min_workers)
+
+    def _assign(self, tasks: Iterator[Task], min_workers: int) -> None:
+        """Give a task to every idle process that has enough workers."""
+        processes = max(1, self.at_once(min_workers))
+        for member in self.members[:processes]:
             if member.work is None:
                 member.work = next(tasks, None)
                 if member.work is None:
                     return
-                member.send(self._sendable(member.work[1]))
-
-    def _sendable(self, task: SearchTask) -> SearchTask:
-        options = replace(task.options, workers=self._workers, deadline=NO_DEADLINE)
-        return task._replace(options=options)
+                task, workers = member.work[1], self._workers // processes
+                options = replace(task.options, workers=workers, deadline=NO_DEADLINE)
+                member.send(task._replace(options=options))
 
     def _receive_last(self, receive: Receive) -> None:
         """Stop the searches, and receive what they have."""
