@@ -464,11 +464,15 @@ class PlanParams(NamedTuple):
     margin: Fraction = Fraction(11, 10)
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
-    polishing: float = 0.4
-    """Share of the remaining time, after the first round, for searching only the partition and
-    recompute of the best schedule. In 60 s a plan of deepseek-v3 ends at 5728 with it and at 5880
-    without,
-    one of internvl2-26b at 3553 and 3594."""
+    polishing: float = 0.8
+    """Maximum share of the remaining time, after the first round, for searching only the partition
+    and recompute of the best schedule. With two workers in 60 s a plan of deepseek-v3 ends at 12385
+    and at 12530 with half of this share, one of internvl2-26b at 2830 and 2840."""
+    polishing_patience: float = 0.4
+    """Share of that time without improvement after which that search ends, but not before
+    `polishing_seconds`."""
+    polishing_seconds: float = 8.0
+    """Minimum seconds without improvement: large pipelines improve only once windows have begun."""
     first_round_partitions: int = 3
     """Partitions of a configuration in the first round, besides even ones with small bounds."""
     partitions_per_round: int = 8

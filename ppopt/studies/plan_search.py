@@ -26,9 +26,10 @@ from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.deadline import Deadline, Stop
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
+from ppopt.solver.stop import NoImprovement
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_candidate import PlanCandidate
@@ -66,6 +67,8 @@ class PlanSearch:
         self._orders = self.set_up.orders
         self._turn = self._deadline
         """Deadline of the running search of all orders."""
+        self._stalled: Stop | None = None
+        """Further stop criterion of the running search."""
         self._cutoff: Fraction | None = None
         """Ceiling at the start of that search: values at or above it are not useful."""
         self._quick = 0
@@ -200,7 +203,10 @@ class PlanSearch:
         from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
 
         self._begin(turn)
+        share, seconds = self._params.polishing_patience, self._params.polishing_seconds
+        self._stalled = NoImprovement(max(share * turn.left, seconds))
         self._search.search_best(PROVING)
+        self._stalled = None
         self._update_orders()
         self._note("configurations")
 
@@ -214,7 +220,7 @@ class PlanSearch:
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
         has_value, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
-        if has_value and self._turn.over:
+        if has_value and (self._turn.over or (self._stalled and self._stalled(state))):
             return True
         return stop is not None and stop(self._state(state.phase, state))
 
