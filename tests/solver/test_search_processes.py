@@ -176,6 +176,20 @@ def test_ctrl_c_keeps_what_the_processes_have(
     assert sorted(received.results) == [(7,), (11,)]
 
 
+def test_tasks_that_take_too_long_end_the_searches(
+    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_processes, "GRACE", 600.0)
+
+    def one_task() -> Iterator[tuple[Configuration, SearchTask]]:
+        yield next(long_tasks())
+        raise TimeoutError
+
+    received = Received()
+    pool.run(one_task(), received, over=never, cutoff=no_cutoff)
+    assert list(received.results) == [(7,)]
+
+
 def test_processes_that_do_not_answer_a_stop_are_ended(
     pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,18 +121,19 @@ class SearchProcesses:
         Each search has at least `min_workers` workers, so some processes may have nothing to do.
         `receive` gets each result, or None if the process ended without one. `cutoff` returns the
         bound from which on a configuration is useless. Ctrl-C ends the searches; their results so
-        far are received before it raises KeyboardInterrupt. Raises VerificationError if a process
-        does.
+        far are received before it raises KeyboardInterrupt. `tasks` may raise TimeoutError, which
+        ends the searches, too. Raises VerificationError if a process does.
         """
         with interrupts.deferred():
             try:
-                while not (interrupts.pressed() or over()):
-                    self._assign(tasks, min_workers)
-                    if not self._busy:
-                        return
-                    for member in self._busy:
-                        member.send_cutoff(cutoff(member.configuration))
-                    self._receive(receive)
+                with suppress(TimeoutError):
+                    while not (interrupts.pressed() or over()):
+                        self._assign(tasks, min_workers)
+                        if not self._busy:
+                            break
+                        for member in self._busy:
+                            member.send_cutoff(cutoff(member.configuration))
+                        self._receive(receive)
                 self._receive_last(receive)
             finally:
                 self._drop(self._busy)
