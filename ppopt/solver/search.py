@@ -227,9 +227,10 @@ class Search:
 
     def _solve_for(self, problem: Problem, seconds: float) -> ShortRun:
         """Search the short run, whose backwards are all of one kind."""
-        search = Search(problem, self.options.with_deadline(Deadline.after(seconds)))
+        deadline = Deadline.after(seconds, stop=lambda _: self._stopped())
+        search = Search(problem, self.options.with_deadline(deadline))
         result = run_search(search, WarmStart())
-        return ShortRun(result, [rule for _, rule in search.parts[0].pool.rules])
+        return ShortRun(result, [rule for _, rule in sorted(search.parts[0].pool.rules)])
 
 
 def _result(search: Search, hint: HintRecord | None) -> Result:

@@ -126,6 +126,8 @@ class PlanSearch:
                     self._round(effort)
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            self._search.close()
 
     # The rounds.
 

@@ -52,9 +52,9 @@ class Received:
     """The results that the processes hand over, by key."""
 
     def __init__(self) -> None:
-        self.results: dict[Any, Result | None] = {}
+        self.results: dict[Any, Result] = {}
 
-    def __call__(self, configuration: Configuration, _: SearchTask, result: Result | None) -> None:
+    def __call__(self, configuration: Configuration, result: Result) -> None:
         self.results[configuration.key] = result
 
 
@@ -71,7 +71,7 @@ def test_every_configuration_is_searched_by_a_process(pool: SearchProcesses) -> 
     pool.run(tasks(), received, over=never, cutoff=no_cutoff)
     assert sorted(received.results) == [(3,), (4,), (5,)]
     for (time,), result in received.results.items():
-        assert result is not None and result.status is Status.OPTIMAL
+        assert result.status is Status.OPTIMAL
         assert result.pipeline.forward == (time, time)
 
 
@@ -106,13 +106,22 @@ def test_with_one_worker_there_are_no_processes(monkeypatch: pytest.MonkeyPatch)
     assert result.status is Status.OPTIMAL
 
 
-def test_what_a_killed_process_searched_is_handed_back(pool: SearchProcesses) -> None:
+def test_a_killed_process_gives_no_result(pool: SearchProcesses) -> None:
     pool.members[0].child.kill()
     pool.members[0].child.wait()
     received = Received()
     pool.run(tasks(), received, over=never, cutoff=no_cutoff)
-    assert list(received.results.values()).count(None) == 1
-    assert len(received.results) == 3 and len(pool.members) == 1
+    assert len(received.results) == 2 and len(pool.members) == 1
+    pool.start_missing()
+    assert len(pool.members) == 2
+
+
+def test_processes_that_end_are_replaced_once(pool: SearchProcesses) -> None:
+    """Not forever, as if memory is short."""
+    for expected in (2, 0):
+        pool._drop(pool.members)
+        pool.start_missing()
+        assert len(pool.members) == expected
 
 
 def test_a_search_goes_on_without_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +170,7 @@ def test_a_stop_keeps_what_the_processes_have(
     pool.run(long_tasks(), received, over=AtThirdPoll(), cutoff=no_cutoff)
     assert sorted(received.results) == [(7,), (11,)]
     for result in received.results.values():
-        assert result is not None and result.status is Status.FEASIBLE
+        assert result.status is Status.FEASIBLE
         assert result.schedule is not None and verify(result.schedule) == []
     assert len(pool.members) == 2
 
@@ -200,6 +209,38 @@ def test_processes_that_do_not_answer_a_stop_are_ended(
     assert all(process.poll() is not None for process in processes)
 
 
+def test_the_value_of_a_running_search_is_known(
+    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_processes, "GRACE", 600.0)
+    values: list[Fraction] = []
+
+    def over() -> bool:
+        values.extend(pool.values)
+        return bool(values)
+
+    received = Received()
+    pool.run(long_tasks(), received, over=over, cutoff=no_cutoff)
+    best = min(result.value for result in received.results.values() if result.value is not None)
+    assert best <= min(values)
+
+
+def test_a_search_without_a_result_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its level is that before, so that a later round searches it; the last one is searched here."""
+
+    def lost(*_: Any, **__: Any) -> None:
+        return
+
+    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    monkeypatch.setattr(SearchProcesses, "run", lost)
+    search = ConfigurationSearch(Forwards(), problem(1), OPTIONS)
+    search.enumerate_listed()
+    assert search._solve_all(search._open(), 0) == 3
+    known = search.state.known.values()
+    assert sorted(configuration.level for configuration in known) == [-1, -1, 0]
+    search.close()
+
+
 def test_messages_end_a_search() -> None:
     def state(bound: int) -> Progress:
         return Progress(0.0, "", None, Fraction(bound))
@@ -234,7 +275,7 @@ def test_an_error_of_the_verifier_reaches_the_parent(
     assert isinstance(answer, VerificationError)
     there.send(answer)
     member = pool.members[0]
-    member.pipe, member.work = here, (configuration, task)
+    member.pipe, member.configuration = here, configuration
     with pytest.raises(VerificationError, match="above a value"):
         pool._receive(Received())
 

@@ -47,6 +47,8 @@ from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 
+MIN_SEARCH = 0.01
+"""Minimum seconds of a search."""
 METHOD_WORKERS = 2
 """Minimum number of workers of a search by all methods. In 25 s on 16 devices with 24 microbatches
 and two chunks (deepseek-v3), it ends at 12285 with two workers, and at 12550 with one."""
@@ -128,6 +130,8 @@ class ConfigurationSearch:
         effort, does nothing until there are new bounds or hints."""
         self._processes: SearchProcesses | None = None
         """Processes that search configurations at once; None: not started."""
+        self._waiting: dict[Key, tuple[Configuration, int]] = {}
+        """Configurations whose search has no result yet, with their levels before."""
 
     def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
         """Bound all configurations before any is searched; see `Choice.bound`."""
@@ -176,8 +180,13 @@ class ConfigurationSearch:
             return
         processes, bests = self._processes_for(METHOD_WORKERS), [self.state.best]
         if processes is not None:
-            at_once = processes.at_once(METHOD_WORKERS)
-            bests = list(filter(self._is_open, self._best_of_groups()))[:at_once]
+            group = self.choice.group(self.state.best.key)
+            bests += [
+                best
+                for best in filter(self._is_open, self._best_of_groups())
+                if self.choice.group(best.key) != group
+            ]
+            del bests[processes.at_once(METHOD_WORKERS) :]
         params = self._options.params
         options = replace(self._options, params=replace(params, without=params.without | without))
         tasks = ((best, self._task_of(best, options, self._left)) for best in bests)
@@ -432,10 +441,14 @@ class ConfigurationSearch:
     @property
     def _over(self) -> bool:
         """Whether the search ends now."""
+        return self._over_with(None)
+
+    def _over_with(self, value: Fraction | None) -> bool:
+        """Whether the search ends now, if a running search has a value."""
         late = self._begun and self._left <= (0 if self.state.value is not None else -self._grace)
         if self.interrupted or late or self.state.closed or self._is_beaten(self.state.lower_bound):
             return True
-        return self._stopped(f"{self.choice.name}s")
+        return self._stopped(f"{self.choice.name}s", value)
 
     def _is_beaten(self, bound: Fraction) -> bool:
         """Whether a bound reaches the cutoff."""
@@ -481,14 +494,19 @@ class ConfigurationSearch:
         tasks, min_workers = self._tasks(configurations, level, entered), METHOD_WORKERS
         if level == 0:
             min_workers = 1
-        for task in tasks:
-            processes = self._processes_for(min_workers)
-            following = None if processes is None else next(tasks, None)
-            if processes is None or following is None:
-                self._search(*task)
-            else:
-                self._search_at_once(processes, chain((task, following), tasks), min_workers)
-            self._raise_bound()
+        try:
+            for task in tasks:
+                processes = self._processes_for(min_workers)
+                following = None if processes is None else next(tasks, None)
+                if processes is None or following is None:
+                    self._search(*task)
+                else:
+                    self._search_at_once(processes, chain((task, following), tasks), min_workers)
+                self._raise_bound()
+        finally:
+            for configuration, before in self._waiting.values():
+                configuration.level = before
+            self._waiting.clear()
         return len(entered)
 
     def _tasks(
@@ -496,9 +514,11 @@ class ConfigurationSearch:
     ) -> Iterator[tuple[Configuration, SearchTask]]:
         """Searches of open configurations; `entered` gets those that would be searched."""
         for configuration in configurations:
+            before = configuration.level
             if self._enter(configuration, level):
                 entered.append(configuration)
                 if self._is_open(configuration):
+                    self._waiting[configuration.key] = configuration, before
                     yield configuration, self._task(configuration, level)
                 else:
                     self._raise_bound()
@@ -510,22 +530,21 @@ class ConfigurationSearch:
         min_workers: int,
     ) -> None:
         """Search each configuration in a process."""
+        reported: list[Fraction] = []
 
-        def receive(configuration: Configuration, task: SearchTask, result: Result | None) -> None:
-            if result is None:
-                self._search(configuration, task)
-                return
+        def receive(configuration: Configuration, result: Result) -> None:
             self._take(configuration, result)
             self._raise_bound()
             self._announce(self.choice.describe(configuration.key))
 
-        processes.run(
-            tasks,
-            receive,
-            min_workers=min_workers,
-            over=lambda: self._over,
-            cutoff=self._cutoff,
-        )
+        def over() -> bool:
+            value = min(processes.values, default=None)
+            if value is not None and value not in reported:
+                reported[:] = [value]
+                self._announce(f"{self.choice.name}s", value)
+            return self._over_with(value)
+
+        processes.run(tasks, receive, min_workers=min_workers, over=over, cutoff=self._cutoff)
 
     def _processes_for(self, min_workers: int) -> SearchProcesses | None:
         """Processes for several searches at once of so many workers; None: one after the other."""
@@ -535,6 +554,8 @@ class ConfigurationSearch:
         worthwhile = deadline.spent >= WARM_UP and deadline.left >= MIN_SECONDS
         if self._processes is None and worthwhile:
             self._processes = SearchProcesses(workers)
+        elif self._processes is not None and worthwhile:
+            self._processes.start_missing()
         several = self._processes is not None and self._processes.at_once(min_workers) > 1
         return self._processes if several else None
 
@@ -590,7 +611,7 @@ class ConfigurationSearch:
         """Search of a configuration for at most `seconds`, from the best schedules."""
         problem = self._problem_of(configuration)
         start = self._warm_start(configuration, problem)
-        return SearchTask(problem, start, options, max(seconds, 0.01))
+        return SearchTask(problem, start, options, max(seconds, MIN_SEARCH))
 
     def _problem_of(self, configuration: Configuration) -> Problem:
         return replace(self._problem, pipeline=self.choice.pipeline(configuration.key))
@@ -608,7 +629,7 @@ class ConfigurationSearch:
     def _search(self, configuration: Configuration, task: SearchTask) -> None:
         """Search a configuration in this process."""
         deadline = Deadline.after(
-            task.seconds,
+            min(task.seconds, max(self._left, MIN_SEARCH)),
             progress=lambda state: self._report(configuration, state),
             stop=lambda state: self._ends(configuration, state),
         )
@@ -617,6 +638,7 @@ class ConfigurationSearch:
 
     def _take(self, configuration: Configuration, result: Result) -> None:
         """Include the result of a search."""
+        self._waiting.pop(configuration.key, None)
         configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
             configuration.raise_bound(result.lower_bound)

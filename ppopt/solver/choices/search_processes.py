@@ -2,7 +2,7 @@
 
 Heuristics are Python code, which uses one processor. So a search over configurations with several
 workers gives each configuration to a process of its own. The parent sends tasks, cutoffs and stops;
-a process sends the result of each task.
+a process sends its progress and the result of each task.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_SECONDS = 3.0
 """Minimum number of remaining seconds to start processes."""
 PAUSE = 0.05
 """Seconds between two looks at messages and stop criteria."""
-GRACE = 1.0
+GRACE = 2.0
 """Seconds that processes have for their results after a stop; then they are killed."""
 
 
@@ -51,7 +51,10 @@ class SearchTask(NamedTuple):
 
 
 Task = tuple[Configuration, SearchTask]
-Receive = Callable[[Configuration, SearchTask, Result | None], None]
+Receive = Callable[[Configuration, Result], None]
+MIN_WORKERS = 2
+"""Minimum workers of a search in a process: with one worker a search would be reproducible, and for
+that omits what the clock ends."""
 
 
 class Cutoff(NamedTuple):
@@ -68,16 +71,12 @@ class SearchProcess:
 
     def __init__(self, pipe: Connection, process: subprocess.Popen[bytes]) -> None:
         self.pipe, self.child = pipe, process
-        self.work: tuple[Configuration, SearchTask] | None = None
-        """What the process searches; None: it is idle."""
+        self.configuration: Configuration | None = None
+        """Configuration that the process searches; None: it is idle."""
+        self.progress: Progress | None = None
+        """Last progress of that search."""
         self.cutoff: Fraction | None = None
         """Last cutoff sent."""
-
-    @property
-    def configuration(self) -> Configuration:
-        """Configuration that the process searches."""
-        assert self.work is not None
-        return self.work[0]
 
     def send_cutoff(self, value: Fraction | None) -> None:
         """Send a new cutoff."""
@@ -101,10 +100,9 @@ class SearchProcesses:
         """Start a process per worker, as far as the system can."""
         self._workers = workers
         self.members: list[SearchProcess] = []
-        python = child_process.interpreter()
-        with suppress(OSError):
-            while python is not None and len(self.members) < min(workers, MAX_PROCESSES):
-                self.members.append(SearchProcess(*child_process.start(python, __name__)))
+        self._starts = 2 * min(workers, MAX_PROCESSES)
+        """Number of processes that may still be started."""
+        self.start_missing()
         self._end = weakref.finalize(self, _kill, self.members)
 
     def run(
@@ -119,10 +117,10 @@ class SearchProcesses:
         """Search configurations until none is left, or until `over()`.
 
         Each search has at least `min_workers` workers, so some processes may have nothing to do.
-        `receive` gets each result, or None if the process ended without one. `cutoff` returns the
-        bound from which on a configuration is useless. Ctrl-C ends the searches; their results so
-        far are received before it raises KeyboardInterrupt. `tasks` may raise TimeoutError, which
-        ends the searches, too. Raises VerificationError if a process does.
+        `receive` gets each result; there is none of a search whose process ended. `cutoff` returns
+        the bound from which on a configuration is useless. Ctrl-C ends the searches; their results
+        so far are received before it raises KeyboardInterrupt. `tasks` may raise TimeoutError,
+        which ends the searches, too. Raises VerificationError if a process does.
         """
         with interrupts.deferred():
             try:
@@ -132,6 +130,7 @@ class SearchProcesses:
                         if not self._busy:
                             break
                         for member in self._busy:
+                            assert member.configuration is not None
                             member.send_cutoff(cutoff(member.configuration))
                         self._receive(receive)
                 self._receive_last(receive)
@@ -142,9 +141,28 @@ class SearchProcesses:
         """End the processes."""
         self._end()
 
+    def start_missing(self) -> None:
+        """Start processes up to one per worker, as far as the system can."""
+        python, size = child_process.interpreter(), min(self._workers, MAX_PROCESSES)
+        with suppress(OSError):
+            while python is not None and self._starts and len(self.members) < size:
+                self._starts -= 1
+                self.members.append(SearchProcess(*child_process.start(python, __name__)))
+
+    @property
+    def values(self) -> list[Fraction]:
+        """Best value of every running search that has one, per microbatch if those are compared."""
+        return [
+            member.progress.value / member.configuration.batches
+            for member in self.members
+            if member.configuration is not None
+            and member.progress is not None
+            and member.progress.value is not None
+        ]
+
     @property
     def _busy(self) -> list[SearchProcess]:
-        return [member for member in self.members if member.work is not None]
+        return [member for member in self.members if member.configuration is not None]
 
     def at_once(self, min_workers: int) -> int:
         """Number of searches at once if each has at least `min_workers` workers."""
@@ -154,12 +172,13 @@ class SearchProcesses:
         """Give a task to every idle process that has enough workers."""
         processes = max(1, self.at_once(min_workers))
         for member in self.members[:processes]:
-            if member.work is None:
-                member.work = next(tasks, None)
-                if member.work is None:
+            if member.configuration is None:
+                configuration, task = next(tasks, (None, None))
+                if task is None:
                     return
-                task, workers = member.work[1], self._workers // processes
+                workers = max(MIN_WORKERS, self._workers // processes)
                 options = replace(task.options, workers=workers, deadline=NO_DEADLINE)
+                member.configuration = configuration
                 member.send(task._replace(options=options))
 
     def _receive_last(self, receive: Receive) -> None:
@@ -171,22 +190,24 @@ class SearchProcesses:
             self._receive(receive)
 
     def _receive(self, receive: Receive) -> None:
-        """Receive the results that arrive within a pause."""
+        """Receive the progress and the results that arrive within a pause."""
         busy = self._busy
         ready = connection.wait([member.pipe for member in busy], PAUSE)
         for member in (member for member in busy if member.pipe in ready):
-            assert member.work is not None
-            configuration, task = member.work
+            configuration = member.configuration
+            assert configuration is not None
             try:
                 message = member.pipe.recv()
             except (EOFError, OSError):
                 self._drop([member])
-                receive(configuration, task, None)
                 continue
-            member.work = member.cutoff = None
+            if isinstance(message, Progress):
+                member.progress = message
+                continue
+            member.configuration = member.progress = member.cutoff = None
             if isinstance(message, VerificationError):
                 raise message
-            receive(configuration, task, message)
+            receive(configuration, message)
 
     def _drop(self, members: Sequence[SearchProcess]) -> None:
         """End some processes."""
@@ -224,24 +245,30 @@ def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
 
 
 class _Messages:
-    """Messages of the parent during a search."""
+    """Messages from and to the parent during a search."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._cutoff: Fraction | None = None
         self._stopped = False
         self._next = Deadline.after(0.0)
+        self._value: Fraction | None = None
+        """Last value sent."""
 
     def end(self, state: Progress) -> bool:
         """Whether the search ends now."""
         if self._next.over and not self._stopped:
             self._next = Deadline.after(PAUSE)
-            self._read()
+            self._exchange(state)
         cutoff = self._cutoff
         return self._stopped or (cutoff is not None and state.lower_bound >= cutoff)
 
-    def _read(self) -> None:
+    def _exchange(self, state: Progress) -> None:
+        """Receive messages, and send a better value."""
         try:
+            if state.value != self._value:
+                self._value = state.value
+                self._pipe.send(state)
             while self._pipe.poll():
                 message: Cutoff = self._pipe.recv()
                 self._cutoff = message.value

@@ -123,7 +123,7 @@ class ShortRunUnrolling:
             raise KeyboardInterrupt
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
-            for rule in rules[:1]:
+            for rule in () if budget.search_over else rules[:1]:
                 self._pool.build(rule, incumbent, budget.deadline.end)
             portion = budget.turn(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
