@@ -226,7 +226,7 @@ def test_the_value_of_a_running_search_is_known(
 
 
 def test_a_search_without_a_result_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its level is that before, so that a later round searches it; the last one is searched here."""
+    """It has its level of before; the last one is searched here."""
 
     def lost(*_: Any, **__: Any) -> None:
         return
