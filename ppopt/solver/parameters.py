@@ -464,6 +464,8 @@ class PlanParams(NamedTuple):
     margin: Fraction = Fraction(11, 10)
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
+    first_round: float = 0.5
+    """Maximum share of the remaining time for searching partitions in the first round."""
     polishing: float = 0.8
     """Maximum share of the remaining time, after the first round, for searching only the partition
     and recompute of the best schedule. With two workers in 60 s a plan of deepseek-v3 ends at 12385

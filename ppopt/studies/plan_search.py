@@ -163,7 +163,10 @@ class PlanSearch:
                 else self._params.first_round_partitions
             )
             self._quick += each * opened
-            turn = self._deadline.share(opened / (opened + waiting))
+            share = opened / (opened + waiting)
+            if round_index == 0:
+                share = min(share, self._params.first_round)
+            turn = self._deadline.share(share)
             self._search_orders(Effort(max(0, round_index - 1), self._quick), turn)
         for candidate in sorted(self._strategies, key=_by_bound):
             if self._over:
