@@ -17,11 +17,13 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import ppopt
 from benchmarks.record import Row, add_line, read_lines, table
+from ppopt.problem.sequence_lengths import read_lengths, time_factors
 
 HIDDEN, INNER, HEADS, GROUPS = 4096, 14336, 32, 8
 """Dimensions of a layer: https://huggingface.co/meta-llama/Llama-3.1-8B config.json."""
@@ -128,9 +130,9 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
     assert share is not None
     base = next(row for row in rows if row["documents"] == [REFERENCE])
     cells, errors = [], []
-    for row in rows:
-        tokens, squares = sum(row["documents"]), sum(each**2 for each in row["documents"])
-        factor = float((1 - share) * tokens / REFERENCE + share * squares / REFERENCE**2)
+    lengths = read_lengths([row["documents"] for row in rows])
+    factors = map(float, time_factors(lengths, REFERENCE, Fraction(share)))
+    for row, factor in zip(rows, factors, strict=True):
         measured = (row["F"] + row["BW"]) / (base["F"] + base["BW"])
         errors.append(factor / measured - 1)
         named = " + ".join(map(str, row["documents"]))

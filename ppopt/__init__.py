@@ -169,11 +169,10 @@ def show_versions() -> None:
     """Print the versions of ppopt, Python, the system, and the libraries, for a bug report."""
     import platform  # noqa: PLC0415  loads on use
 
-    from ppopt.versions import DISTRIBUTION, version_of  # noqa: PLC0415
+    from ppopt.versions import DISTRIBUTION, UNKNOWN, version_of  # noqa: PLC0415
 
     rows = {"Python": platform.python_version(), "system": platform.platform()}
     names = ("ortools", "numpy", "plotly", "typer", "rich", "pyyaml", "pandas", "torch")
-    for name in (DISTRIBUTION, *names):
-        rows[name] = version_of(name)
+    rows |= {name: version_of(name) for name in (DISTRIBUTION, *names)}
     for name, version in rows.items():
-        print(f"{name:<16}{version}")
+        print(f"{name:<16}{'not installed' if version == UNKNOWN else version}")

@@ -230,7 +230,8 @@ class Search:
         deadline = Deadline.after(seconds, stop=lambda _: self._stopped())
         search = Search(problem, self.options.with_deadline(deadline))
         result = run_search(search, WarmStart())
-        return ShortRun(result, [rule for _, rule in sorted(search.parts[0].pool.rules)])
+        _, rule = min(search.parts[0].pool.rules, default=(0, None))
+        return ShortRun(result, rule)
 
 
 def _result(search: Search, hint: HintRecord | None) -> Result:

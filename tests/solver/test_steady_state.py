@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -53,12 +53,12 @@ def search_of(pipeline: Pipeline) -> Begun:
 def offer(
     search: Begun,
     solved: Callable[[Problem, float], Result],
-    rules: Sequence[PriorityRule] = (),
+    rule: PriorityRule | None = None,
 ) -> Pool:
     """Repeat the middle of what is solved; return the pool of the search."""
     pool = Pool(search.incumbent.problem, PoolParams())
     short = ShortRunUnrolling(
-        pool, lambda problem, seconds: ShortRun(solved(problem, seconds), rules), SHORT
+        pool, lambda problem, seconds: ShortRun(solved(problem, seconds), rule), SHORT
     )
     short.run(search.incumbent, search.budget())
     return pool
@@ -180,7 +180,7 @@ def test_the_best_rule_of_the_short_run_is_followed() -> None:
     assert built is not None
     value = built.value(Objective.MAKESPAN)
     search = search_of(pipeline)
-    pool = offer(search, lambda short, _: solve(short.pipeline, time_limit=0.3, workers=2), [rule])
+    pool = offer(search, lambda short, _: solve(short.pipeline, time_limit=0.3, workers=2), rule)
     assert pool.rules == [(value, rule)]
     assert search.incumbent.value is not None and search.incumbent.value <= value
 

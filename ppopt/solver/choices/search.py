@@ -491,9 +491,8 @@ class ConfigurationSearch:
         A search alone has all workers.
         """
         entered: list[Configuration] = []
-        tasks, min_workers = self._tasks(configurations, level, entered), METHOD_WORKERS
-        if level == 0:
-            min_workers = 1
+        tasks = self._tasks(configurations, level, entered)
+        min_workers = METHOD_WORKERS if level else 1
         try:
             for task in tasks:
                 processes = self._processes_for(min_workers)

@@ -86,11 +86,10 @@ class SearchProcess:
 
     def send(self, message: SearchTask | Cutoff) -> None:
         """Send a message, unless the process has ended."""
-        with interrupts.deferred():
-            try:
-                self.pipe.send(message)
-            except OSError:
-                self.child.kill()
+        try:
+            self.pipe.send(message)
+        except OSError:
+            self.child.kill()
 
 
 class SearchProcesses:

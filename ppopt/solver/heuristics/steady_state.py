@@ -57,11 +57,10 @@ class Section(NamedTuple):
 
 
 class ShortRun(NamedTuple):
-    """The result of the short run, and the rules of its list schedules."""
+    """The result of the short run, and the rule of its best list schedule."""
 
     result: Result
-    rules: Sequence[PriorityRule] = ()
-    """Priority rules, the best first."""
+    rule: PriorityRule | None = None
 
 
 class RatedSection(NamedTuple):
@@ -118,12 +117,12 @@ class ShortRunUnrolling:
         if incumbent.value is None:
             incumbent.submit_orders(one_at_a_time(incumbent.problem.instance))
         share = self._params.share
-        result, rules = self._solve(problem, share * budget.search_left)
+        result, rule = self._solve(problem, share * budget.search_left)
         if result.interrupted:
             raise KeyboardInterrupt
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
-            for rule in () if budget.search_over else rules[:1]:
+            if rule is not None and not budget.search_over:
                 self._pool.build(rule, incumbent, budget.deadline.end)
             portion = budget.turn(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
