@@ -205,12 +205,10 @@ class PlanSearch:
         Rounds divide their time between configurations and partitions. Methods that improve large
         pipelines most, such as windows, have no long turn in them.
         """
-        from ppopt.solver.portfolio import PROVING  # noqa: PLC0415  ortools takes long to load
-
         self._begin(turn)
         share, seconds = self._params.polishing_patience, self._params.polishing_seconds
         self._stalled = NoImprovement(max(share * turn.left, seconds))
-        self._search.search_best(PROVING)
+        self._search.search_best()
         self._stalled = None
         self._update_orders()
         self._note("configurations")

@@ -18,7 +18,8 @@ from ppopt.solver.choices import search as searching
 from ppopt.solver.choices import search_processes
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
-from ppopt.solver.choices.search_processes import Cutoff, SearchProcesses, SearchTask
+from ppopt.solver.choices.search_processes import Cutoff, SearchProcesses
+from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.options import checked_options
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.warm_start import WarmStart

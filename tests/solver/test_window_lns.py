@@ -15,9 +15,11 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import SolverLimits
+from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
-from ppopt.solver.heuristics.window_lns import WindowSearch
+from ppopt.solver.heuristics.window_lns import WindowLNS, WindowSearch
+from ppopt.solver.portfolio import PROVING, left_out_when_improving
 from ppopt.solver.result import Status
 from ppopt.solver.solve import solve
 from tests.factories.instances import Case, middle_cases, tiny_cases
@@ -158,6 +160,17 @@ def test_a_window_sees_what_holds_memory_around_it() -> None:
     for first in range(network.size):
         outcome = upright(network, start, first, min(network.size, first + 7)).reoptimise(LIMITS)
         assert (outcome.order, outcome.complete) == (None, True)
+
+
+def test_windows_replace_other_heuristics_where_they_apply() -> None:
+    """Overlapped pairs are one operation each, which windows do not handle."""
+    plain, paired = Pipeline(stages=2, batches=4), Pipeline(stages=2, batches=4, overlap=2)
+    replaced, none = (
+        left_out_when_improving(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)) - PROVING
+        for pipeline in (plain, paired)
+    )
+    assert WindowLNS.name not in replaced and CriticalSwaps.name in replaced
+    assert not none
 
 
 def test_one_worker_finds_the_same_again_and_two_find_no_worse() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, islice, takewhile
 from math import ceil, inf
@@ -19,12 +18,9 @@ from random import Random
 from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
-from ppopt.schedule import timing
-from ppopt.schedule.orders import of_kind, portable
-from ppopt.schedule.origin import Argument, Certificate, HintRecord
+from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import (
@@ -39,16 +35,13 @@ from ppopt.solver.choices.search_processes import (
     MIN_SECONDS,
     WARM_UP,
     SearchProcesses,
-    SearchTask,
 )
+from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
-from ppopt.solver.warm_start import WarmStart
 
-MIN_SEARCH = 0.01
-"""Minimum seconds of a search."""
 METHOD_WORKERS = 2
 """Minimum number of workers of a search by all methods. In 25 s on 16 devices with 24 microbatches
 and two chunks (deepseek-v3), it ends at 12285 with two workers, and at 12550 with one."""
@@ -97,6 +90,7 @@ class ConfigurationSearch:
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.state = SearchedConfigurations(lower_bound)
         """State of the configurations."""
+        self._tasks = SearchTasks(choice, problem, options, self.state)
         self.interrupted = False
         """Whether Ctrl-C ended a search."""
         self._strongest: tuple[tuple[int, ...], ...] = ()
@@ -112,8 +106,6 @@ class ConfigurationSearch:
         """Remaining configurations to schedule first; None: not begun."""
         self._hints = list(reversed(start_schedules))
         """Schedules whose configurations are to be scheduled next."""
-        self._start_from: dict[Key, list[Schedule]] = {}
-        """Schedules from which the next search of a configuration starts, by key."""
         self._first: list[Configuration] = []
         """Configurations scheduled first."""
         self._begun = False
@@ -170,8 +162,8 @@ class ConfigurationSearch:
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def search_best(self, without: frozenset[str]) -> None:
-        """Search only the configuration of the best schedule, without some methods.
+    def search_best(self) -> None:
+        """Improve only the best schedule, in its configuration; bounds are not raised.
 
         If several searches can run at once, also those of the best schedules of other groups. It
         ends with the deadline of the search, or as the caller says.
@@ -187,9 +179,7 @@ class ConfigurationSearch:
                 if self.choice.group(best.key) != group
             ]
             del bests[processes.at_once(METHOD_WORKERS) :]
-        params = self._options.params
-        options = replace(self._options, params=replace(params, without=params.without | without))
-        tasks = ((best, self._task_of(best, options, self._left)) for best in bests)
+        tasks = ((best, self._tasks.improvement(best, self._left)) for best in bests)
         try:
             with interrupts.heard():
                 if processes is None or len(bests) == 1:
@@ -258,7 +248,7 @@ class ConfigurationSearch:
             schedule = self._hints.pop()
             key = self.choice.key(schedule.pipeline)
             if key is not None:
-                self._start_from.setdefault(key, []).append(schedule)
+                self._tasks.start_from(key, schedule)
                 configuration = self._at(key)
                 configuration.level = -1
                 yield configuration
@@ -310,7 +300,7 @@ class ConfigurationSearch:
 
     def _raise_bound_of(self, configuration: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
-        problem = self._problem_of(configuration).reduced
+        problem = self._tasks.problem(configuration).reduced
         self._refine(configuration, problem)
         if not self._is_open(configuration):
             self._raise_bound()
@@ -491,7 +481,7 @@ class ConfigurationSearch:
         A search alone has all workers.
         """
         entered: list[Configuration] = []
-        tasks = self._tasks(configurations, level, entered)
+        tasks = self._open_tasks(configurations, level, entered)
         min_workers = METHOD_WORKERS if level else 1
         try:
             for task in tasks:
@@ -508,7 +498,7 @@ class ConfigurationSearch:
             self._waiting.clear()
         return len(entered)
 
-    def _tasks(
+    def _open_tasks(
         self, configurations: Iterable[Configuration], level: int, entered: list[Configuration]
     ) -> Iterator[tuple[Configuration, SearchTask]]:
         """Searches of open configurations; `entered` gets those that would be searched."""
@@ -518,7 +508,8 @@ class ConfigurationSearch:
                 entered.append(configuration)
                 if self._is_open(configuration):
                     self._waiting[configuration.key] = configuration, before
-                    yield configuration, self._task(configuration, level)
+                    configuration.level = level
+                    yield configuration, self._tasks.rounds(configuration, level, self._left)
                 else:
                     self._raise_bound()
 
@@ -575,7 +566,8 @@ class ConfigurationSearch:
         if not self._enter(configuration, level, ignore_deadline=ignore_deadline):
             return False
         if self._is_open(configuration):
-            self._search(configuration, self._task(configuration, level))
+            configuration.level = level
+            self._search(configuration, self._tasks.rounds(configuration, level, self._left))
         self._raise_bound()
         return True
 
@@ -595,25 +587,8 @@ class ConfigurationSearch:
                 return False
             self._quick += 1
         self._begun = True
-        self._refine(configuration, self._problem_of(configuration))
+        self._refine(configuration, self._tasks.problem(configuration))
         return True
-
-    def _task(self, configuration: Configuration, level: int) -> SearchTask:
-        """Search of a configuration with `level` rounds of all methods."""
-        configuration.level = level
-        seconds = self._left * (1.0 if level else self._params.quick_share)
-        return self._task_of(configuration, self._options.with_max_rounds(level), seconds)
-
-    def _task_of(
-        self, configuration: Configuration, options: SolveOptions, seconds: float
-    ) -> SearchTask:
-        """Search of a configuration for at most `seconds`, from the best schedules."""
-        problem = self._problem_of(configuration)
-        start = self._warm_start(configuration, problem)
-        return SearchTask(problem, start, options, max(seconds, MIN_SEARCH))
-
-    def _problem_of(self, configuration: Configuration) -> Problem:
-        return replace(self._problem, pipeline=self.choice.pipeline(configuration.key))
 
     def _refine(self, configuration: Configuration, problem: Problem) -> None:
         """Include the one-device bounds in the bound of a configuration."""
@@ -653,29 +628,6 @@ class ConfigurationSearch:
         value = configuration.value
         if self.state.value is None or (value is not None and value < self.state.value):
             self.state.best = configuration
-
-    def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
-        """Warm start of a search: the bound, its own schedule, and the best order of all."""
-        bound = Bound(
-            ceil(configuration.bound * configuration.batches * problem.pipeline.ticks.per_unit),
-            "bounded before its search",
-            Certificate(Argument.SEARCH),
-        )
-        own = None if configuration.result is None else configuration.result.schedule
-        schedules, best = self._start_from.pop(configuration.key, []), self.state.best
-        if best is not None and best is not configuration and best.result is not None:
-            schedules = [*schedules, *filter(None, (best.result.schedule,))]
-        carried = (self._timed(schedule, problem) for schedule in schedules)
-        return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
-
-    @staticmethod
-    def _timed(schedule: Schedule, problem: Problem) -> Schedule | None:
-        """Time the order of a schedule for another configuration of the same placement."""
-        own, source = problem.pipeline, schedule.pipeline
-        if (source.hosts, source.batches) != (own.hosts, own.batches):
-            return None
-        orders = of_kind(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
-        return timing.schedule(problem.pipeline, orders, problem.objective)
 
     # What is reported.
 

@@ -18,14 +18,12 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from ppopt.errors import VerificationError
-from ppopt.problem.problem import Problem
 from ppopt.solver import child_process, interrupts
 from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
-from ppopt.solver.warm_start import WarmStart
 
 MAX_PROCESSES = 16
 """Maximum number of processes; each needs about 150 MB."""
@@ -37,17 +35,6 @@ PAUSE = 0.05
 """Seconds between two looks at messages and stop criteria."""
 GRACE = 2.0
 """Seconds that processes have for their results after a stop; then they are killed."""
-
-
-class SearchTask(NamedTuple):
-    """The search of one configuration."""
-
-    problem: Problem
-    start: WarmStart
-    options: SolveOptions
-    """Options; their deadline is not used."""
-    seconds: float
-    """Time limit in seconds."""
 
 
 Task = tuple[Configuration, SearchTask]

@@ -1,0 +1,105 @@
+"""The search of one configuration as a task: its problem, its warm start, its options and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
+from ppopt.problem.problem import Problem
+from ppopt.schedule import timing
+from ppopt.schedule.orders import of_kind, portable
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.bound import Bound
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.warm_start import WarmStart
+
+MIN_SEARCH = 0.01
+"""Minimum seconds of a search."""
+
+
+class SearchTask(NamedTuple):
+    """The search of one configuration."""
+
+    problem: Problem
+    start: WarmStart
+    options: SolveOptions
+    """Options; their deadline is not used."""
+    seconds: float
+    """Time limit in seconds."""
+
+
+class SearchTasks:
+    """Makes the tasks of a search over configurations."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        problem: Problem,
+        options: SolveOptions,
+        searched: SearchedConfigurations,
+    ) -> None:
+        """`problem` has the pipeline of any configuration."""
+        self._choice, self._problem, self._options = choice, problem, options
+        self._searched = searched
+        self._starts: dict[Key, list[Schedule]] = {}
+        """Schedules from which the next search of a configuration starts, by key."""
+
+    def start_from(self, key: Key, schedule: Schedule) -> None:
+        """Start the next search of a configuration from a schedule, too."""
+        self._starts.setdefault(key, []).append(schedule)
+
+    def problem(self, configuration: Configuration) -> Problem:
+        """The problem of a configuration."""
+        return replace(self._problem, pipeline=self._choice.pipeline(configuration.key))
+
+    def rounds(self, configuration: Configuration, max_rounds: int, seconds: float) -> SearchTask:
+        """Search with so many rounds of all methods; 0: a quick search, in a share of the time."""
+        share = 1.0 if max_rounds else self._options.params.configurations.quick_share
+        options = self._options.with_max_rounds(max_rounds)
+        return self._task(configuration, options, share * seconds)
+
+    def improvement(self, configuration: Configuration, seconds: float) -> SearchTask:
+        """Search for a better schedule only."""
+        from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
+
+        params, problem = self._options.params, self.problem(configuration).reduced
+        without = params.without | left_out_when_improving(problem)
+        options = replace(self._options, params=replace(params, without=without))
+        return self._task(configuration, options, seconds)
+
+    def _task(
+        self, configuration: Configuration, options: SolveOptions, seconds: float
+    ) -> SearchTask:
+        problem = self.problem(configuration)
+        start = self._warm_start(configuration, problem)
+        return SearchTask(problem, start, options, max(seconds, MIN_SEARCH))
+
+    def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
+        """Warm start of a search: the bound, its own schedule, and the best order of all."""
+        bound = Bound(
+            ceil(configuration.bound * configuration.batches * problem.pipeline.ticks.per_unit),
+            "bounded before its search",
+            Certificate(Argument.SEARCH),
+        )
+        own = None if configuration.result is None else configuration.result.schedule
+        schedules: Sequence[Schedule] = self._starts.pop(configuration.key, [])
+        best = self._searched.best
+        if best is not None and best is not configuration and best.result is not None:
+            schedules = [*schedules, *filter(None, (best.result.schedule,))]
+        carried = (_retimed(schedule, problem) for schedule in schedules)
+        return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
+
+
+def _retimed(schedule: Schedule, problem: Problem) -> Schedule | None:
+    """Time the order of a schedule for another configuration of the same placement."""
+    own, source = problem.pipeline, schedule.pipeline
+    if (source.hosts, source.batches) != (own.hosts, own.batches):
+        return None
+    orders = of_kind(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
+    return timing.schedule(problem.pipeline, orders, problem.objective)
