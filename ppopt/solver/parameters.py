@@ -224,6 +224,9 @@ class WindowParams(NamedTuple):
     """Largest number of deterministic units of one window: about a second on a shared processor."""
     longest: float = 1.0
     """Largest number of seconds of one window, with several workers."""
+    focus: str = "ordering"
+    """Subsolver of `cp_sat.cpsat` for a window; empty: CP-SAT's own search, which solves only
+    smaller windows to their end (record 2026-11-27-windows)."""
     overhead: float = 0.05
     """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units."""
     max_at_once: int = 8

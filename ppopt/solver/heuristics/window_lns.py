@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import attrgetter
 from random import Random
 
@@ -135,9 +136,10 @@ class WindowSearch:
         self._rng = rng
         self._params = params
         self._drawn: Counter[int | None] = Counter()
-        self._size = float(
+        self.size = float(
             min(network.size, params.first_size * network.problem.pipeline.num_devices)
         )
+        """Present size of the windows: their largest number of operations."""
 
     def search(
         self,
@@ -153,15 +155,7 @@ class WindowSearch:
         with _side_by_side(min(budget.workers, self._params.max_at_once)) as do_all:
             while not budget.over:
                 windows = self._windows(whole, min(budget.workers, self._params.max_at_once))
-                jobs = [
-                    (
-                        window,
-                        budget.single_worker_limits(
-                            self._params.longest, self._params.effort, self._rng.getrandbits(31)
-                        ),
-                    )
-                    for window in windows
-                ]
+                jobs = [(window, self._limits(budget)) for window in windows]
                 outcomes = do_all(lambda job: job[0].reoptimise(job[1]), jobs)
                 budget.spent += self._params.overhead + sum(
                     outcome.work + self._params.overhead for outcome in outcomes
@@ -174,6 +168,12 @@ class WindowSearch:
                     whole = TopologicalOrder(current)
                     report(current)
         return current
+
+    def _limits(self, budget: Budget) -> SolverLimits:
+        """Limits of the next window."""
+        longest, effort = self._params.longest, self._params.effort
+        limits = budget.single_worker_limits(longest, effort, self._rng.getrandbits(31))
+        return replace(limits, focus=(self._params.focus,) if self._params.focus else ())
 
     def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
         """Disjoint windows that may shorten the schedule."""
@@ -194,7 +194,7 @@ class WindowSearch:
     def _window(self, whole: TopologicalOrder) -> Window:
         """Draw one window, around an operation that a busy device waits for, or anywhere."""
         rng, total, late = self._rng, self._network.size, whole.schedule.bottleneck_gaps
-        size = min(total, max(1, int(self._size * rng.uniform(self._params.smallest, 1))))
+        size = min(total, max(1, int(self.size * rng.uniform(self._params.smallest, 1))))
         first = rng.randrange(-size // 2, total - size // 2)
         if late and rng.random() < self._params.guided:
             op = self._rarest(rng.choice(late))
@@ -211,9 +211,9 @@ class WindowSearch:
 
     def _adapt(self, size: int, outcome: WindowResult) -> None:
         if outcome.complete:
-            self._size = max(self._size, min(size * self._params.growth, self._network.size))
+            self.size = max(self.size, min(size * self._params.growth, self._network.size))
         elif outcome.order is None:
-            self._size = max(self._params.min_size, self._size / self._params.shrinkage)
+            self.size = max(self._params.min_size, self.size / self._params.shrinkage)
 
     def _joined(
         self,
