@@ -277,7 +277,7 @@ class SubsetParams(NamedTuple):
 
 
 class DynamicProgramParams(NamedTuple):
-    """Dynamic programming over all devices, and beam search."""
+    """Dynamic programming over all devices, and over evenly spaced subsets."""
 
     subset_sizes: tuple[int, ...] = (3, 2, 4)
     """Sizes of the evenly spaced subsets of devices. Three devices often give the same bound as all
@@ -295,11 +295,6 @@ class DynamicProgramParams(NamedTuple):
     at the present width, take less than this share of the whole search."""
     reach: float = 0.5
     """Value of `first_reach` in later turns."""
-    min_beam: int = 200
-    """Minimum width of a beam."""
-    max_classes: int = 30
-    """Largest number of classes for beam search: 8 devices of one stage or 4 devices of two. With
-    more classes, beams of this width find worse schedules than local search."""
     max_rows: int = 600
     """Largest number of rows of a state."""
     max_flags: int = 30
@@ -381,7 +376,6 @@ class RoundParams(NamedTuple):
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     annealing: Share = Share(1 / 3)
-    beam: Share = Share(2, 0)
     dynamic_program: Share = Share(2)
     cyclic: Share = Share(2, 0, max_share=0.1)
     windows: Share = Share(3)

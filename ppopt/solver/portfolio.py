@@ -10,7 +10,7 @@ from ppopt.problem.traits import Trait, unhandled
 from ppopt.solver.bounds.relaxation_bound import RelaxationBound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget
-from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
+from ppopt.solver.exact.dynamic_program import DynamicProgram
 from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
 from ppopt.solver.heuristics.annealing import RuleAnnealing
@@ -35,7 +35,7 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
         *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
-        *(BeamSearch, DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps),
+        *(DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps),
         *(FullModel, TargetFeasibility),
     )
 )
@@ -46,8 +46,7 @@ PROVING = frozenset(
 )
 """Names of the methods that raise bounds; all others only find schedules."""
 _BESIDE_WINDOWS = frozenset(
-    method.name
-    for method in (IteratedLocalSearch, RuleAnnealing, BeamSearch, CyclicSchedules, CriticalSwaps)
+    method.name for method in (IteratedLocalSearch, RuleAnnealing, CyclicSchedules, CriticalSwaps)
 )
 """Names of the heuristics that take time from window LNS where that is more effective."""
 
@@ -144,7 +143,6 @@ class _Portfolio:
                 share.local_search,
             )
             yield run_on_view(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
-            yield run_on_view(view, BeamSearch(pool.problem, params.dynamic_program)), share.beam
         programs = [(self._bounded.problem, self._bounded)]
         if self._mixed:
             programs += [(pool.problem, view) for pool, view in self._parts if view is not None]

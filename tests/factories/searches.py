@@ -12,7 +12,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
+from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
@@ -44,12 +44,10 @@ def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) 
     return search
 
 
-def ended(
-    problem: Problem, devices: tuple[int, ...], below: int, beam: Beam | None = None
-) -> LayeredDP:
+def ended(problem: Problem, devices: tuple[int, ...], below: int) -> LayeredDP:
     """The dynamic program of some devices, to its end."""
     subset = DeviceSubset(Delays(problem.instance), frozenset(devices))
     program = LayeredDP(Classes(subset), below)
     while not program.ended:
-        program.advance(beam)
+        program.advance()
     return program

@@ -24,8 +24,8 @@ from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.applicability import is_supported, layer_seconds
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
-from ppopt.solver.exact.dynamic_program import BeamSearch, DynamicProgram
+from ppopt.solver.dynamic_programming.layered import LayeredDP
+from ppopt.solver.exact.dynamic_program import DynamicProgram
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
 from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
@@ -131,42 +131,6 @@ def test_the_optimum_of_the_model_is_found_on_larger_ones() -> None:
             compared += 1
             assert program.best == best, problem
     assert compared > 15
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bounds_first", [False, True])
-def test_of_a_beam_schedules_are_valid_and_the_optimum_is_among_many(bounds_first: bool) -> None:
-    """A narrow one finds what it finds, never below the optimum; a wide one is the whole search."""
-    missed = proved = 0
-    for problem in fitting(CASES[:80]):
-        every = tuple(range(problem.pipeline.num_devices))
-        best = ended(problem, every, long_enough(problem)).best
-        assert best is not None
-        for width in (1, 10**6):
-            program = ended(problem, every, long_enough(problem), Beam(width, bounds_first))
-            assert program.width <= width
-            if program.best is None:
-                assert width == 1
-                continue
-            schedule = timing.schedule(problem.pipeline, program.classes.orders(program.path()))
-            assert schedule.fits_limits
-            assert not verify(schedule)
-            assert best <= schedule.metrics.makespan_ticks == program.best
-            missed += width == 1 and program.best > best
-            proved += width > 1 and program.best == best
-    assert missed > 0
-    assert proved == len(list(fitting(CASES[:80])))
-
-
-def test_promising_schedules_are_offered_and_nothing_is_proved() -> None:
-    """The optimum, 313241, is that of CP-SAT on the whole model."""
-    search = begun(Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT))
-    known = search.incumbent.bound.value
-    BeamSearch(search.incumbent.problem, DynamicProgramParams()).run(
-        search.incumbent, search.budget(2.0, 1)
-    )
-    assert 313241 <= search.incumbent.value < 1.01 * 313241
-    assert search.incumbent.bound.value == known
 
 
 @pytest.mark.parametrize("limit", [4, 5])

@@ -1,14 +1,7 @@
-"""Dynamic programming layer by layer: all states with n operations, then those with n + 1.
-
-A beam restricts each layer to its most promising states, after Malandraki and Dial ("A
-restricted dynamic programming heuristic algorithm for the time dependent traveling salesman
-problem", European Journal of Operational Research 90, 1996). A beam finds good schedules and proves
-nothing.
-"""
+"""Dynamic programming layer by layer: all states with n operations, then those with n + 1."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,27 +10,7 @@ import numpy.typing as npt
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.states import Indices, Matrix, States
-
-
-@dataclass(frozen=True)
-class Beam:
-    """A restriction of every layer to its most promising states."""
-
-    width: int
-    """Maximum number of states of a layer."""
-    bounds_first: bool
-    """Whether states are ranked by lower bound, then load; else by load alone. The load of a state
-    is the sum over all devices of idle time and work."""
-
-    def select(self, space: States, states: Matrix, bounds: Matrix, columns: Indices) -> Indices:
-        """Select the most promising states among these columns of `states`."""
-        if columns.size <= self.width:
-            return columns
-        keys = [np.sum(list(space.loads(states.take(columns, axis=1))), axis=0)]
-        if self.bounds_first:
-            keys.append(bounds[columns])
-        return columns[np.lexsort(keys)[: self.width]]
+from ppopt.solver.dynamic_programming.states import States
 
 
 class StateLayer(NamedTuple):
@@ -82,11 +55,10 @@ class LayeredDP:
         """Number of matrix entries of the present layer."""
         return self._states.size
 
-    def advance(self, beam: Beam | None = None, deadline: Deadline = NO_DEADLINE) -> None:
+    def advance(self, deadline: Deadline = NO_DEADLINE) -> None:
         """Add one operation to every state; keep non-dominated states with a bound below `below`.
 
-        With a beam only the most promising of these are kept, and nothing is proved. Raises
-        TimeoutError after the deadline; the present layer is then unchanged.
+        Raises TimeoutError after the deadline; the present layer is then unchanged.
         """
         space = self._space
         states, parent, added = space.extend(self._states, self._starts, deadline)
@@ -99,8 +71,6 @@ class LayeredDP:
         selected = dominance.non_dominated(
             states[space.counts], states[space.flags], states[space.times]
         )
-        if beam is not None:
-            selected = beam.select(space, states, bounds[hopeful], selected)
         self._states = states.take(selected, axis=1)
         selected = hopeful[selected]
         self._starts = starts.take(selected, axis=1)

@@ -1,1 +1,1 @@
-"""Methods on all devices that can prove optimality, CP-SAT and dynamic programming; beam search."""
+"""Methods on all devices that can prove optimality, CP-SAT and dynamic programming."""

@@ -1,4 +1,4 @@
-"""Layered DP on all devices and on subsets of devices, resumed in every round; beam search."""
+"""Layered DP on all devices and on subsets of devices, resumed in every round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ppopt.solver.dynamic_programming.applicability import (
     small_classes,
 )
 from ppopt.solver.dynamic_programming.classes import Classes
-from ppopt.solver.dynamic_programming.layered import Beam, LayeredDP
+from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
@@ -114,58 +114,6 @@ class DynamicProgram:
 
     def _close(self, devices: Devices) -> None:
         del self._open[devices], self._begun[devices]
-
-
-class BeamSearch:
-    """Dynamic programming on all devices, restricted to the most promising states: no proof."""
-
-    name = "beam search"
-    handles = HANDLES
-
-    def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
-        self._params = params
-        self._turn = 0
-        self._classes = None
-        if is_supported(problem):
-            delays = Delays(problem.instance)
-            every = frozenset(range(problem.pipeline.num_devices))
-            classes = small_classes(DeviceSubset(delays, every), params)
-            if classes is not None and len(classes) <= params.max_classes:
-                self._classes = classes
-
-    def supports(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Whether the dynamic program supports a problem and its states are small."""
-        return self._classes is not None
-
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Keep as many states per layer as the budget allows, the most promising ones."""
-        self._turn += 1
-        assert self._classes is not None
-        if not budget.affords(preparing_seconds(incumbent.problem, self._params)):
-            return Outcome(exhausted=True)
-        if incumbent.value is None:
-            return Outcome()
-        program, min_width = LayeredDP(self._classes, incumbent.value), self._params.min_beam
-        if self._affordable(program, budget) < min_width:
-            return Outcome()
-        while not program.ended and not budget.search_over:
-            width = max(min_width, self._affordable(program, budget))
-            program.advance(Beam(width, bounds_first=self._turn % 2 == 1), budget.deadline)
-            budget.pay(self._params.layer_overhead_seconds + self._chosen * program.width)
-        solved = program.ended and program.best is not None
-        if solved:
-            incumbent.submit_orders(self._classes.orders(program.path()))
-        return Outcome(budget.spent, fruitful=solved)
-
-    @property
-    def _chosen(self) -> float:
-        """Seconds per kept state; about as many other states are generated and removed."""
-        return 2 * self._params.state_seconds
-
-    def _affordable(self, program: LayeredDP, budget: Budget) -> int:
-        """Number of states per layer with which all remaining layers fit into a budget."""
-        each = budget.left / program.remaining_layers - self._params.layer_overhead_seconds
-        return int(min(each / self._chosen, self._params.max_entries))
 
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
