@@ -225,8 +225,8 @@ class WindowParams(NamedTuple):
     longest: float = 1.0
     """Largest number of seconds of one window, with several workers."""
     focus: str = "ordering"
-    """Subsolver of `cp_sat.cpsat` for a window; empty: CP-SAT's own search, which solves only
-    smaller windows to their end (record 2026-11-27-windows)."""
+    """Subsolver of `cp_sat.cpsat` for a window; empty: CP-SAT's own search. That solves only
+    smaller windows to their end, and is worse with two chunks (record 2026-11-27-windows)."""
     overhead: float = 0.05
     """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units."""
     max_at_once: int = 8
