@@ -33,7 +33,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.parameters import SolveParams, WindowParams
 from ppopt.solver.portfolio import NAMES
 
-SETTINGS = ("", "ordering", "ordering_quick_restart")
+SETTINGS: tuple[tuple[str, ...], ...] = ((), ("ordering",), ("ordering_quick_restart",))
 """Subsolvers of `ppopt.solver.cp_sat.cpsat`; empty: CP-SAT's own search."""
 INSTANCES = (
     *("28.3b p=16 m=128 K=12", "28.3b p=32 m=64 K=24", "1.5b p=8 m=64 K=6"),
@@ -69,7 +69,7 @@ def starts() -> Iterator[Start]:
         yield Start(name, problem, result.schedule)
 
 
-def value(start: Start, focus: str, seconds: float, seed: int) -> tuple[float, int]:
+def value(start: Start, focus: tuple[str, ...], seconds: float, seed: int) -> tuple[float, int]:
     """Value after some seconds of the processor, and operations of the last window."""
     incumbent = Incumbent(start.problem, device_bounds.known_bound(start.problem))
     end = time.process_time() + seconds
@@ -93,7 +93,8 @@ def main() -> None:
         for seed in arguments.seeds:
             cells = [value(start, focus, arguments.seconds, seed) for focus in SETTINGS]
             rows.append((start.name, seed, *(f"{best:.1f} ({size})" for best, size in cells)))
-    print("\n".join(table(("instance", "seed", *(name or "own" for name in SETTINGS)), rows)))
+    names = [focus[0] if focus else "own" for focus in SETTINGS]
+    print("\n".join(table(("instance", "seed", *names), rows)))
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ class WindowParams(NamedTuple):
     """Largest number of deterministic units of one window: about a second on a shared processor."""
     longest: float = 1.0
     """Largest number of seconds of one window, with several workers."""
-    focus: str = "ordering"
+    focus: tuple[str, ...] = ("ordering",)
     """Subsolver of `cp_sat.cpsat` for a window; empty: CP-SAT's own search. That solves only
     smaller windows to their end, and is worse with two chunks (record 2026-11-27-windows)."""
     overhead: float = 0.05

@@ -31,11 +31,7 @@ from ppopt.solver.choices.configuration import (
 )
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import result_of
-from ppopt.solver.choices.search_processes import (
-    MIN_SECONDS,
-    WARM_UP,
-    SearchProcesses,
-)
+from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions

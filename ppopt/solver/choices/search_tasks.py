@@ -62,21 +62,20 @@ class SearchTasks:
         """Search with so many rounds of all methods; 0: a quick search, in a share of the time."""
         share = 1.0 if max_rounds else self._options.params.configurations.quick_share
         options = self._options.with_max_rounds(max_rounds)
-        return self._task(configuration, options, share * seconds)
+        return self._task(configuration, self.problem(configuration), options, share * seconds)
 
     def improvement(self, configuration: Configuration, seconds: float) -> SearchTask:
         """Search for a better schedule only."""
         from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
 
-        params, problem = self._options.params, self.problem(configuration).reduced
-        without = params.without | left_out_when_improving(problem)
+        params, problem = self._options.params, self.problem(configuration)
+        without = params.without | left_out_when_improving(problem.reduced)
         options = replace(self._options, params=replace(params, without=without))
-        return self._task(configuration, options, seconds)
+        return self._task(configuration, problem, options, seconds)
 
     def _task(
-        self, configuration: Configuration, options: SolveOptions, seconds: float
+        self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
     ) -> SearchTask:
-        problem = self.problem(configuration)
         start = self._warm_start(configuration, problem)
         return SearchTask(problem, start, options, max(seconds, MIN_SEARCH))
 

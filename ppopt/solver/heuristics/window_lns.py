@@ -173,7 +173,7 @@ class WindowSearch:
         """Limits of the next window."""
         longest, effort = self._params.longest, self._params.effort
         limits = budget.single_worker_limits(longest, effort, self._rng.getrandbits(31))
-        return replace(limits, focus=(self._params.focus,) if self._params.focus else ())
+        return replace(limits, focus=self._params.focus)
 
     def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
         """Disjoint windows that may shorten the schedule."""
