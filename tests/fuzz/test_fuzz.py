@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 import time
 from collections.abc import Callable, Iterator
@@ -266,6 +267,25 @@ def test_an_oracle_that_does_not_end_is_no_finding(monkeypatch: pytest.MonkeyPat
     assert finding.kind == "crash-HangError"
     with pytest.raises(SkippedError, match="the oracle was not done in time"):
         campaign.findings(Endless(), {"oracle": True})
+
+
+def test_an_alarm_during_garbage_collection_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def collecting(_: str, __: dict[str, int]) -> None:
+        time.sleep(0.7)
+
+    class Collecting(Large):
+        def check(self, case: Case) -> Iterator[Finding]:
+            gc.collect()
+            time.sleep(10)
+            yield from super().check(case)
+
+    monkeypatch.setattr(campaign, "HANGS", 1)
+    gc.callbacks.append(collecting)
+    try:
+        [finding] = campaign.findings(Collecting(), {"number": 1})
+    finally:
+        gc.callbacks.remove(collecting)
+    assert finding.kind == "crash-HangError"
 
 
 def test_a_failing_case_is_shrunk_counted_and_written_as_a_test(tmp_path: Path) -> None:
