@@ -220,6 +220,9 @@ class WindowParams(NamedTuple):
     """Largest number of draws for a window that can improve the schedule."""
     guided: float = 0.75
     """Share of the windows that lie around an idle gap of a busy device."""
+    fixed_modes: float = 0.4
+    """Share of the windows of mixed problems in which every backward stays split or whole: they are
+    larger when they are solved to their end (record 2026-11-28-improvement)."""
     effort: float = 0.1
     """Largest number of deterministic units of one window: about a second on a shared processor."""
     longest: float = 1.0
@@ -413,6 +416,12 @@ class ConfigurationParams(NamedTuple):
     """Units of work spent on one configuration before the smallest bound is determined again."""
     max_perturbations: int = 50
     """Maximum number of consecutive random moves to known configurations."""
+    contenders: int = 6
+    """Maximum number of configurations whose schedules are improved by windows alone."""
+    contender_margin: Fraction = Fraction(2, 100)
+    """Maximum excess of the mean of their value and their bound over that of the first."""
+    min_slice: float = 1.0
+    """Minimum seconds for which each of them is improved."""
 
 
 class MoveParams(NamedTuple):
@@ -461,17 +470,12 @@ class PlanParams(NamedTuple):
     margin: Fraction = Fraction(11, 10)
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
-    first_round: float = 0.5
+    first_round: float = 0.35
     """Maximum share of the remaining time for searching partitions in the first round."""
     polishing: float = 0.8
-    """Maximum share of the remaining time, after the first round, for searching only the partition
-    and recompute of the best schedule. With two workers in 60 s a plan of deepseek-v3 ends at 12385
+    """Maximum share of the remaining time, after the first round, for improving the best schedules
+    in their partitions and recompute. With two workers in 60 s a plan of deepseek-v3 ends at 12385
     and at 12530 with half of this share, one of internvl2-26b at 2830 and 2840."""
-    polishing_patience: float = 0.4
-    """Share of that time without improvement after which that search ends, but not before
-    `polishing_seconds`."""
-    polishing_seconds: float = 8.0
-    """Minimum seconds without improvement: large pipelines improve only once windows have begun."""
     first_round_partitions: int = 3
     """Partitions of a configuration in the first round, besides even ones with small bounds."""
     partitions_per_round: int = 8

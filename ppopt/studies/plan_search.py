@@ -26,10 +26,9 @@ from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
-from ppopt.solver.deadline import Deadline, Stop
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
-from ppopt.solver.stop import NoImprovement
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_candidate import PlanCandidate
@@ -67,8 +66,6 @@ class PlanSearch:
         self._orders = self.set_up.orders
         self._turn = self._deadline
         """Deadline of the running search of all orders."""
-        self._stalled: Stop | None = None
-        """Further stop criterion of the running search."""
         self._cutoff: Fraction | None = None
         """Ceiling at the start of that search: values at or above it are not useful."""
         self._quick = 0
@@ -109,7 +106,7 @@ class PlanSearch:
                 before = self.lower_bound, self.ceiling
                 self._round(round_index)
                 if round_index == 0 and not self._over:
-                    self._search_best_partition(self._deadline.share(self._params.polishing))
+                    self._improve(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
         except KeyboardInterrupt:
@@ -199,17 +196,14 @@ class PlanSearch:
         self._update_orders()
         self._note("configurations")
 
-    def _search_best_partition(self, turn: Deadline) -> None:
-        """Search only the partition and recompute of the best schedule.
+    def _improve(self, turn: Deadline) -> None:
+        """Improve the best schedules in their partitions and recompute.
 
         Rounds divide their time between configurations and partitions. Methods that improve large
         pipelines most, such as windows, have no long turn in them.
         """
         self._begin(turn)
-        share, seconds = self._params.polishing_patience, self._params.polishing_seconds
-        self._stalled = NoImprovement(max(share * turn.left, seconds))
-        self._search.search_best()
-        self._stalled = None
+        self._search.improve(turn.left)
         self._update_orders()
         self._note("configurations")
 
@@ -223,7 +217,7 @@ class PlanSearch:
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
         has_value, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
-        if has_value and (self._turn.over or (self._stalled and self._stalled(state))):
+        if has_value and self._turn.over:
             return True
         return stop is not None and stop(self._state(state.phase, state))
 

@@ -33,6 +33,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import result_of
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
+from ppopt.solver.choices.successive_halving import SuccessiveHalving
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
@@ -158,33 +159,52 @@ class ConfigurationSearch:
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def search_best(self) -> None:
-        """Improve only the best schedule, in its configuration; bounds are not raised.
+    def improve(self, seconds: float) -> None:
+        """Improve the best schedules for about so long; bounds are not raised.
 
-        If several searches can run at once, also those of the best schedules of other groups. It
-        ends with the deadline of the search, or as the caller says.
+        It ends earlier after a slice of the last contender without improvement.
         """
-        if self.state.best is None or self._over or not self._is_open(self.state.best):
-            return
-        processes, bests = self._processes_for(METHOD_WORKERS), [self.state.best]
-        if processes is not None:
-            group = self.choice.group(self.state.best.key)
-            bests += [
-                best
-                for best in filter(self._is_open, self._best_of_groups())
-                if self.choice.group(best.key) != group
-            ]
-            del bests[processes.at_once(METHOD_WORKERS) :]
-        tasks = ((best, self._tasks.improvement(best, self._left)) for best in bests)
+        processes = self._processes_for(1)
+        at_once = 1 if processes is None else processes.at_once(1)
+        race = SuccessiveHalving(self._contenders(), seconds * at_once, self._params.min_slice)
         try:
             with interrupts.heard():
-                if processes is None or len(bests) == 1:
-                    self._search(*next(tasks))
-                else:
-                    self._search_at_once(processes, tasks, METHOD_WORKERS)
-                self._raise_bound()
+                while not self._over and (running := list(filter(self._is_open, race.running))):
+                    before = self.state.value
+                    tasks = ((each, self._tasks.improvement(each, race.slice)) for each in running)
+                    if processes is None or len(running) == 1:
+                        for task in tasks:
+                            self._search(*task)
+                    else:
+                        self._search_at_once(processes, tasks, 1)
+                    self._raise_bound()
+                    if len(running) == 1 and self.state.value == before:
+                        return
+                    race.halve()
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def _contenders(self) -> list[Configuration]:
+        """The best configuration, and open ones by the mean of value and bound.
+
+        Their best values lie between these. Equal values and bounds are mostly those of one
+        pipeline in several groups.
+        """
+
+        def mean(configuration: Configuration) -> Fraction:
+            assert configuration.value is not None
+            return (configuration.value + configuration.bound) / 2
+
+        rated = sorted(by_value(filter(self._is_open, self.state.known.values())), key=mean)
+        distinct: dict[tuple[Fraction | None, Fraction], Configuration] = {}
+        for configuration in (*filter(self._is_best, rated), *rated):
+            distinct.setdefault((configuration.value, configuration.bound), configuration)
+        limit = (1 + self._params.contender_margin) * min(map(mean, rated), default=Fraction(0))
+        near = (each for each in distinct.values() if self._is_best(each) or mean(each) <= limit)
+        return list(islice(near, self._params.contenders))
+
+    def _is_best(self, configuration: Configuration) -> bool:
+        return configuration is self.state.best
 
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""

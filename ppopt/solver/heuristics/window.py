@@ -179,6 +179,8 @@ class Window:
     after: int
     """Index after the last operation: the window has the indices first .. after - 1 of the order.
     """
+    fixed_modes: bool = False
+    """Whether all operations keep their modes."""
 
     @cached_property
     def inside(self) -> list[int]:
@@ -228,6 +230,8 @@ class Window:
     @cached_property
     def choices(self) -> dict[int, int]:
         """Mode choices of operations that may have another mode in the window."""
+        if self.fixed_modes:
+            return {}
         return self.whole.schedule.network.open_choices(self.inside)
 
     @cached_property

@@ -118,6 +118,12 @@ class WindowLNS:
         return report.value, report.network.without_absent(report.start)
 
 
+class WindowLNSOfKind(WindowLNS):
+    """Window LNS on schedules whose backwards are all split, or all whole, of a mixed problem."""
+
+    name = "window LNS of one kind"
+
+
 def windows_apply(problem: Problem) -> bool:
     """Whether windows apply to a problem of a makespan: there are no operations of no length."""
     return not problem.full_instance.has_instants
@@ -136,10 +142,12 @@ class WindowSearch:
         self._rng = rng
         self._params = params
         self._drawn: Counter[int | None] = Counter()
-        self.size = float(
-            min(network.size, params.first_size * network.problem.pipeline.num_devices)
-        )
-        """Present size of the windows: their largest number of operations."""
+        first_size = params.first_size * network.problem.pipeline.num_devices
+        self._sizes = dict.fromkeys((False, True), float(min(network.size, first_size)))
+        """Present size of the windows, with open and with fixed modes: their largest number of
+        operations."""
+        self._fixed_modes = params.fixed_modes if Trait.MIXED in network.problem.traits else 0.0
+        """Share of the windows with fixed modes."""
 
     def search(
         self,
@@ -161,7 +169,7 @@ class WindowSearch:
                     outcome.work + self._params.overhead for outcome in outcomes
                 )
                 for window, outcome in zip(windows, outcomes, strict=True):
-                    self._adapt(len(window.inside), outcome)
+                    self._adapt(window, outcome)
                 joined = self._joined(current, windows, outcomes)
                 if joined.value < current.value:
                     current = joined
@@ -181,7 +189,7 @@ class WindowSearch:
         for _ in range(count * self._params.draws):
             window = self._window(whole)
             if window.cannot_improve:
-                self._adapt(len(window.inside), NO_BETTER_ORDER)
+                self._adapt(window, NO_BETTER_ORDER)
             elif all(
                 earlier.after <= window.first or window.after <= earlier.first
                 for earlier in windows
@@ -194,13 +202,15 @@ class WindowSearch:
     def _window(self, whole: TopologicalOrder) -> Window:
         """Draw one window, around an operation that a busy device waits for, or anywhere."""
         rng, total, late = self._rng, self._network.size, whole.schedule.bottleneck_gaps
-        size = min(total, max(1, int(self.size * rng.uniform(self._params.smallest, 1))))
+        fixed_modes = self._fixed_modes > 0 and rng.random() < self._fixed_modes
+        share = rng.uniform(self._params.smallest, 1)
+        size = min(total, max(1, int(self._sizes[fixed_modes] * share)))
         first = rng.randrange(-size // 2, total - size // 2)
         if late and rng.random() < self._params.guided:
             op = self._rarest(rng.choice(late))
             first = (total if op is None else whole.position[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
-        return Window(whole, first, first + size)
+        return Window(whole, first, first + size, fixed_modes)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
         """One of the operations with the fewest windows drawn around them; counts this window."""
@@ -209,11 +219,19 @@ class WindowSearch:
         self._drawn[op] += 1
         return op
 
-    def _adapt(self, size: int, outcome: WindowResult) -> None:
+    def _adapt(self, window: Window, outcome: WindowResult) -> None:
+        """Adapt the size of the windows to what became of one."""
+        size, params = self._sizes[window.fixed_modes], self._params
         if outcome.complete:
-            self.size = max(self.size, min(size * self._params.growth, self._network.size))
+            size = max(size, min(len(window.inside) * params.growth, self._network.size))
         elif outcome.order is None:
-            self.size = max(self._params.min_size, self.size / self._params.shrinkage)
+            size = max(params.min_size, size / params.shrinkage)
+        self._sizes[window.fixed_modes] = size
+
+    @property
+    def size(self) -> float:
+        """Present size of the windows with open modes: their largest number of operations."""
+        return self._sizes[False]
 
     def _joined(
         self,
