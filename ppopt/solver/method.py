@@ -19,9 +19,9 @@ class Outcome(NamedTuple):
     """Deterministic units of work done; not counted with several workers."""
     exhausted: bool = False
     """Whether further turns on this problem would do nothing."""
-    fruitful: bool = True
-    """Whether the turn improved the value or a bound: some methods get less time after a turn
-    without improvement."""
+    fruitful: bool = False
+    """Whether the turn made progress, also without a better value or bound of the search: most
+    methods get less time after a turn in vain."""
 
 
 class Method(Protocol):

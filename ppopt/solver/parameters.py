@@ -373,18 +373,19 @@ class RoundParams(NamedTuple):
     """Share of `subset_dp` with several workers: after its first turn it runs in a child process.
     """
     relaxations: Share = Share(2, 1)
-    relaxations_large: Share = Share(2, 1, 1)
+    relaxations_large: Share = Share(2, 1, 0.5)
     """Share of the relaxations for problems without a full model: there window LNS is more
     effective."""
     justification: Share = Share(1)
-    local_search: Share = Share(2 / 3)
-    annealing: Share = Share(1 / 3)
+    local_search: Share = Share(2 / 3, in_vain=1 / 6)
+    annealing: Share = Share(1 / 3, in_vain=1 / 12)
     dynamic_program: Share = Share(2)
-    cyclic: Share = Share(2, 0, max_share=0.1)
+    cyclic: Share = Share(2, 0, in_vain=0.5, max_share=0.1)
     windows: Share = Share(3)
+    windows_of_kind: Share = Share(3, in_vain=0.75)
     full_model: Share = Share(12)
     feasibility: Share = Share(4)
-    swaps: Share = Share(2 / 3)
+    swaps: Share = Share(2 / 3, in_vain=1 / 6)
     swaps_over_links: Share = Share(8)
     lagging: float = 0.25
     """Share of its turn that a method for one kind of backward uses if backwards are mixed and

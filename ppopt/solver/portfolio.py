@@ -151,10 +151,13 @@ class _Portfolio:
     def _windows(self) -> Iterator[tuple[Method, Share]]:
         """Windows on schedules of one kind of backward, of both kinds, and of all operations."""
         rng, params, share = self._rng, self._params, self._params.rounds
-        windows = WindowLNSOfKind if self._mixed else WindowLNS
         for pool, view in self._parts:
             yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
-            yield run_on_view(view, windows(pool, rng, params.windows)), share.windows
+            if self._mixed:
+                of_kind = WindowLNSOfKind(pool, rng, params.windows)
+                yield run_on_view(view, of_kind), share.windows_of_kind
+            else:
+                yield run_on_view(view, WindowLNS(pool, rng, params.windows)), share.windows
         if self._mixed:
             pool = Pool(self._compute.problem, params.pool)
             views = [view for _, view in self._parts if view is not None]

@@ -193,15 +193,12 @@ class OnView:
         """Whether the method applies to the problem of the view."""
         return applies(self.method, self.view.problem)
 
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:  # noqa: ARG002
         """Run the method on the view, unless the problem of the view is solved."""
-        before = incumbent.value, incumbent.bound.value
         self.view.sync()
         if self.view.solved and not self.constructs:
             return Outcome(exhausted=True)
-        outcome = self.method.run(self.view, budget.portion(self.view.share, self.view))
-        improved = before != (incumbent.value, incumbent.bound.value)
-        return outcome._replace(fruitful=outcome.fruitful or improved)
+        return self.method.run(self.view, budget.portion(self.view.share, self.view))
 
 
 class BackwardPool(NamedTuple):

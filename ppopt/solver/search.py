@@ -166,11 +166,14 @@ class Search:
     def _turn(self, turn: Turn, whole: Budget) -> Outcome:
         self._phase = turn.method.name
         _LOG.debug("method %s", self._phase)
-        self.incumbent.announce(self.incumbent.value, self.incumbent.bound.value)
+        before = self.incumbent.value, self.incumbent.bound.value
+        self.incumbent.announce(*before)
         try:
-            return turn.method.run(self.incumbent, whole.turn(turn.seconds))
+            outcome = turn.method.run(self.incumbent, whole.turn(turn.seconds))
         except TimeoutError:
-            return Outcome()
+            outcome = Outcome()
+        improved = before != (self.incumbent.value, self.incumbent.bound.value)
+        return outcome._replace(fruitful=outcome.fruitful or improved)
 
     def _unrolling(self) -> Turns:
         """Unroll a shorter run, if the run is long."""

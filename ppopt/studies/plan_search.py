@@ -4,10 +4,10 @@ Every configuration has a lower bound over all of its partitions: first a quick 
 dynamic programming. One search serves the partitions and recompute of all configurations
 (`ppopt.studies.plan_product`). It searches a few partitions of each by heuristics, then more, and
 with all methods those with the best values and the smallest bounds. After the first round the best
-schedule's own partition is searched alone. Configurations of strategies have a search of their own,
-which has its turn in every round. The plan ends when no configuration can beat the best schedule;
-the proof is complete when every bound reaches the best value. It also ends if no known partition
-can be better.
+schedules are improved in their own partitions. Configurations of strategies have a search of their
+own, which has its turn in every round. The plan ends when no configuration can beat the best
+schedule; the proof is complete when every bound reaches the best value. It also ends if no known
+partition can be better.
 """
 
 from __future__ import annotations

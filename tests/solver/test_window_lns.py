@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, permutations, repeat
 from random import Random
 
@@ -81,6 +82,24 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         assert network.value(starts) == best
         assert upright(network, starts, 0, network.size).reoptimise(LIMITS).order is None
     assert bettered > 30
+
+
+def test_with_fixed_modes_a_window_of_a_mixed_problem_is_that_of_one_kind() -> None:
+    """All backwards split, or all whole, remain so: the optimum of that kind, with no flips."""
+    bettered = 0
+    for network in feasible(tiny_cases(77, 80)):
+        problem = network.problem
+        schedule = network.schedule(alone(network))
+        mixed = OperationNetwork(replace(problem, backward_kind=BackwardKind.MIXED))
+        whole = TopologicalOrder(SemiActiveSchedule.of(mixed, mixed.starts(schedule)))
+        cut = Window(whole, 0, mixed.size, fixed_modes=True)
+        outcome = cut.reoptimise(LIMITS)
+        assert outcome.complete and not outcome.flips
+        best = exhaustive.best(problem.pipeline, fused=problem.fused, objective="makespan")
+        order = whole.order if outcome.order is None else outcome.order
+        assert whole.schedule.changed(order, ()).value == best
+        bettered += outcome.order is not None
+    assert bettered > 15
 
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:

@@ -1,4 +1,4 @@
-"""How a plan divides its search: the best schedule's own partition is searched by itself."""
+"""How a plan divides its search: the best schedules are improved in their own partitions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     candidate.update(None)
     bound, before = candidate.bound, candidate.value
     halves.append(before / 2)
-    search._search_best_partition(Deadline.after(600))
+    search._improve(Deadline.after(600))
     assert candidate.bound == bound
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
@@ -63,7 +63,7 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
 def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pressed just after a better schedule is found, in the search of the best partition alone."""
+    """Pressed just after a better schedule is found, while one partition is improved."""
     random = Random(1)
     layers = [{"forward": random.randint(20, 60), "activation": 1} for _ in range(14)]
     space = PlanSpace(
@@ -81,7 +81,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(inner, "_keep_best", pressed)
-    search._search_best_partition(Deadline.after(5))
+    search._improve(Deadline.after(5))
     assert search.interrupted
     assert search.plan().value == min(values)
 

@@ -59,7 +59,6 @@ class RelaxationBound(Method):
         ]
         affordable = set(self._open)
         self._next = [devices for devices in self._next if devices in affordable]
-        before = incumbent.bound.value
         asks = self._turn % 2
         raised, in_vain, settled = self._tried(
             self._next if asks else self._open, incumbent, budget
@@ -74,8 +73,7 @@ class RelaxationBound(Method):
         self._open = [devices for devices in self._open if devices not in settled]
         self._next = [devices for devices in self._next if devices not in settled]
         self._turn += 1
-        fruitful = incumbent.bound.value > before
-        return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
+        return Outcome(budget.spent, exhausted=not self._open)
 
     def _tried(
         self, sets: list[Devices], incumbent: Incumbent, budget: Budget

@@ -50,7 +50,6 @@ class DynamicProgram:
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Resume the layered DP of every subset."""
         self._turn += 1
-        before = incumbent.bound.value
         for devices in tuple(self._open):
             if budget.over or incumbent.value is None:
                 break
@@ -58,8 +57,7 @@ class DynamicProgram:
             if self._goes_on(devices, incumbent, part):
                 self._note(devices, incumbent)
             budget.pay(part.spent)
-        fruitful = incumbent.bound.value > before
-        return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
+        return Outcome(budget.spent, exhausted=not self._open)
 
     def _goes_on(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Resume one layered DP or abandon it; return whether it has ended."""

@@ -53,11 +53,9 @@ class FullModel:
         self._turn += 1
         limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
         limits = self._with_presolve(limits)
-        before = incumbent.value, incumbent.bound.value
         while self._searched(incumbent, budget, limits) and not budget.search_over:
             limits = replace(limits, seconds=min(limits.seconds, budget.search_left))
-        fruitful = (incumbent.value, incumbent.bound.value) != before
-        return Outcome(budget.spent, fruitful=fruitful, exhausted=self._exhausted)
+        return Outcome(budget.spent, exhausted=self._exhausted)
 
     def _with_presolve(self, limits: SolverLimits) -> SolverLimits:
         """Reserve the time by which presolve may overrun the limit, or skip presolve."""

@@ -50,7 +50,7 @@ class TargetFeasibility:
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve checks while the budget lasts; submit schedules and bounds to the incumbent."""
-        turn, before = self._turn, (incumbent.value, incumbent.bound.value)
+        turn = self._turn
         self._turn += 1
         if budget.over or incumbent.value is None:
             return Outcome()
@@ -58,8 +58,7 @@ class TargetFeasibility:
             self._bisect(incumbent, budget, turn)
         elif self._close(incumbent):
             self._ask_shorter(incumbent, self._shorter, budget, turn)
-        fruitful = (incumbent.value, incumbent.bound.value) != before
-        return Outcome(budget.spent, fruitful=fruitful)
+        return Outcome(budget.spent)
 
     def _close(self, incumbent: Incumbent) -> bool:
         """Whether the gap is so small that a schedule may meet the bound."""

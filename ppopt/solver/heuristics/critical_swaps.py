@@ -51,7 +51,7 @@ class CriticalSwaps:
         """Make a number of steps; the next turn makes twice as many."""
         if incumbent.best is None:
             return Outcome()
-        problem, before, steps_left = incumbent.problem, incumbent.value, self._steps
+        problem, steps_left = incumbent.problem, self._steps
         start = State.of_schedule(problem, incumbent.best)
 
         stride = max(1, CHECKED_AFTER // start.network.size)
@@ -66,7 +66,7 @@ class CriticalSwaps:
         best = improve(start, flips, self._rng, self._params, incumbent.bound.value, over)
         incumbent.submit(timing.retimed(best.schedule, problem.objective))
         self._steps *= 2
-        return Outcome(budget.spent, fruitful=incumbent.value != before)
+        return Outcome(budget.spent)
 
 
 def improve(

@@ -104,8 +104,8 @@ class CyclicSchedules:
         """Bisect the period for one size after the other; the next turn resumes."""
         if incumbent.value is None:
             return Outcome()
-        instance, before = self._pool.problem.instance, incumbent.value
-        self._high = min(self._high, before / instance.batches)
+        instance = self._pool.problem.instance
+        self._high = min(self._high, incumbent.value / instance.batches)
         shortest = min_period(instance)
         while self._sizes and not self._pool.out_of_time(budget) and not budget.over:
             if self._high <= self._params.close * (self._low or shortest):
@@ -115,7 +115,7 @@ class CyclicSchedules:
                 ticks = (self._low + self._high) / 2 if self._low else shortest
                 self._search(ticks, incumbent, budget)
         exhausted = not self._sizes or self._pool.out_of_time(budget)
-        return Outcome(budget.spent, exhausted=exhausted, fruitful=incumbent.value < before)
+        return Outcome(budget.spent, exhausted=exhausted)
 
     def _search(self, ticks: float, incumbent: Incumbent, budget: Budget) -> None:
         """Search for a cycle of this period per microbatch; submit its unrolled schedule."""

@@ -81,9 +81,8 @@ class WindowLNS:
         if of_view and not budget.search_over:
             self._searched(of_view, incumbent, portion := budget.portion(share))
             spent += portion.spent
-        fruitful = incumbent.value != before
-        self._in_vain = 0 if fruitful else self._in_vain + 1
-        return Outcome(spent, fruitful=fruitful)
+        self._in_vain = 0 if incumbent.value != before else self._in_vain + 1
+        return Outcome(spent)
 
     def _improve(self, alternative: Starts, incumbent: Incumbent, budget: Budget) -> None:
         """Search from the alternative; once it is the best schedule, it is none any more."""

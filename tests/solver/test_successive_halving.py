@@ -1,0 +1,83 @@
+"""Successive halving: equal rounds, the better half goes on, and a poor start may still win."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import ppopt
+from ppopt import Objective
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.timing import schedule
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.result import known_result
+from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.successive_halving import SuccessiveHalving
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import SolveOptions, checked_options
+from ppopt.solver.partitions.partition_choice import PartitionChoice
+
+
+def contenders(*values: int) -> list[Configuration]:
+    return [
+        Configuration((index,), Fraction(0), evaluated=Fraction(value))
+        for index, value in enumerate(values)
+    ]
+
+
+def test_rounds_are_equally_long_and_keep_the_better_half() -> None:
+    race = SuccessiveHalving(contenders(50, 10, 40, 20, 30), 40.0, 1.0)
+    rounds = []
+    for _ in range(4):
+        rounds.append(([each.value for each in race.running], race.slice))
+        race.halve()
+    assert rounds == [
+        ([50, 10, 40, 20, 30], 2.0),
+        ([10, 20, 30], 4.0),
+        ([10, 20], 8.0),
+        ([10], 16.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count"), [(40.0, 5), (20.0, 5), (19.0, 4), (8.0, 2), (1.0, 1)]
+)
+def test_fewer_run_if_there_is_no_time_for_all(seconds: float, count: int) -> None:
+    race = SuccessiveHalving(contenders(1, 2, 3, 4, 5), seconds, 1.0)
+    assert [each.value for each in race.running] == [1, 2, 3, 4, 5][:count]
+    assert race.slice * count * 4 == pytest.approx(seconds)
+
+
+def test_no_contender_no_round() -> None:
+    assert not SuccessiveHalving([], 10.0, 1.0).running
+
+
+def test_a_partition_with_a_poor_first_schedule_may_end_as_the_best() -> None:
+    """The even one is scheduled one microbatch at a time, the uneven one by its best order."""
+    model = ppopt.Model([{"forward": 2, "activation": 1} for _ in range(4)])
+    problem = Problem(
+        model.pipeline(devices=2, batches=4, partition=[2, 2]),
+        Objective.MAKESPAN,
+        BackwardKind.SPLIT,
+    )
+    choice = PartitionChoice(problem, Deadline.after(600))
+    search = ConfigurationSearch(choice, problem, checked_options(600, 1))
+    keep(search, ppopt.solve(choice.pipeline((1, 3)), backward_kind="split", workers=1).schedule)
+    even = choice.pipeline((2, 2))
+    orders = one_at_a_time(Problem(even, Objective.MAKESPAN, BackwardKind.SPLIT).instance)
+    keep(search, schedule(even, orders, Objective.MAKESPAN))
+    uneven = search.state.value
+    assert search.state.best.key == (1, 3)
+    search.improve(4.0)
+    assert search.state.best.key == (2, 2) and search.state.value < uneven
+
+
+def keep(search: ConfigurationSearch, known: ppopt.Schedule) -> None:
+    """Add a schedule as the result of the search of its partition."""
+    options: SolveOptions = checked_options(600, 1)
+    problem = Problem(known.pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    configuration = search._at(known.pipeline.counts)
+    search._keep_best(configuration, known_result(problem, known, options))
