@@ -20,8 +20,8 @@ class Outcome(NamedTuple):
     exhausted: bool = False
     """Whether further turns on this problem would do nothing."""
     fruitful: bool = False
-    """Whether the turn made progress, also without a better value or bound of the search: most
-    methods get less time after a turn in vain."""
+    """Whether the turn found a better schedule, raised a bound or made other progress: most methods
+    get less time after a turn in vain."""
 
 
 class Method(Protocol):

@@ -372,10 +372,7 @@ class RoundParams(NamedTuple):
     subset_dp_remote: Share = Share(12, first=1, in_vain=2, max_share=0.25)
     """Share of `subset_dp` with several workers: after its first turn it runs in a child process.
     """
-    relaxations: Share = Share(2, 1)
-    relaxations_large: Share = Share(2, 1, 0.5)
-    """Share of the relaxations for problems without a full model: there window LNS is more
-    effective."""
+    relaxations: Share = Share(2, 1, in_vain=0.5)
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3, in_vain=1 / 6)
     annealing: Share = Share(1 / 3, in_vain=1 / 12)

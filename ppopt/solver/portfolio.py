@@ -121,12 +121,8 @@ class _Portfolio:
             yield run_on_view(view, self._remote), share.subset_dp_remote
         else:
             yield run_on_view(self._bounded, self._subsets), share.subset_dp
-        problem = self._bounded.problem
-        large = problem.operations > params.full_model.max_operations
-        yield (
-            run_on_view(self._bounded, RelaxationBound(problem, params.relaxation)),
-            share.relaxations_large if large else share.relaxations,
-        )
+        relaxations = RelaxationBound(self._bounded.problem, params.relaxation)
+        yield run_on_view(self._bounded, relaxations), share.relaxations
 
     def _heuristics(self) -> Iterator[tuple[Method, Share]]:
         """Heuristics by kind of backward, and the dynamic program."""

@@ -166,14 +166,13 @@ class Search:
     def _turn(self, turn: Turn, whole: Budget) -> Outcome:
         self._phase = turn.method.name
         _LOG.debug("method %s", self._phase)
-        before = self.incumbent.value, self.incumbent.bound.value
-        self.incumbent.announce(*before)
+        value = self.incumbent.value
+        self.incumbent.announce(value, self.incumbent.bound.value)
         try:
             outcome = turn.method.run(self.incumbent, whole.turn(turn.seconds))
         except TimeoutError:
             outcome = Outcome()
-        improved = before != (self.incumbent.value, self.incumbent.bound.value)
-        return outcome._replace(fruitful=outcome.fruitful or improved)
+        return outcome._replace(fruitful=outcome.fruitful or self.incumbent.value != value)
 
     def _unrolling(self) -> Turns:
         """Unroll a shorter run, if the run is long."""

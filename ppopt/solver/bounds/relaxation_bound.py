@@ -73,7 +73,7 @@ class RelaxationBound(Method):
         self._open = [devices for devices in self._open if devices not in settled]
         self._next = [devices for devices in self._next if devices not in settled]
         self._turn += 1
-        return Outcome(budget.spent, exhausted=not self._open)
+        return Outcome(budget.spent, exhausted=not self._open, fruitful=bool(raised))
 
     def _tried(
         self, sets: list[Devices], incumbent: Incumbent, budget: Budget
