@@ -80,7 +80,7 @@ def rounds(
             return
         for entry in active:
             seconds = entry.seconds(round_seconds(problem, index, params), whole)
-            outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome()
+            outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome(fruitful=True)
             entry.note(outcome)
 
 
