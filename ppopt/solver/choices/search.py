@@ -119,6 +119,10 @@ class ConfigurationSearch:
         effort, does nothing until there are new bounds or hints."""
         self._processes: SearchProcesses | None = None
         """Processes that search configurations at once; None: not started."""
+        self._improved: set[Key] = set()
+        """Configurations whose schedules were improved by `improve`."""
+        self._stalled_at: Fraction | None = None
+        """Best value when a slice of the last contender was in vain."""
         self._waiting: dict[Key, tuple[Configuration, int]] = {}
         """Configurations whose search has no result yet, with their levels before."""
 
@@ -162,7 +166,8 @@ class ConfigurationSearch:
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long; bounds are not raised.
 
-        It ends earlier after a slice of the last contender without improvement.
+        It ends earlier after a slice of the last contender without improvement, and at once if no
+        contender is new and the best one has not changed since.
         """
         processes = self._processes_for(1)
         at_once = 1 if processes is None else processes.at_once(1)
@@ -178,7 +183,9 @@ class ConfigurationSearch:
                     else:
                         self._search_at_once(processes, tasks, 1)
                     self._raise_bound()
+                    self._improved.update(each.key for each in running)
                     if len(running) == 1 and self.state.value == before:
+                        self._stalled_at = before
                         return
                     race.halve()
         except KeyboardInterrupt:
@@ -195,7 +202,13 @@ class ConfigurationSearch:
             assert configuration.value is not None
             return (configuration.value + configuration.bound) / 2
 
-        rated = sorted(by_value(filter(self._is_open, self.state.known.values())), key=mean)
+        rated = [
+            each
+            for each in sorted(by_value(filter(self._is_open, self.state.known.values())), key=mean)
+            if self._is_best(each) or each.key not in self._improved
+        ]
+        if self.state.value == self._stalled_at and all(map(self._is_best, rated)):
+            return []
         distinct: dict[tuple[Fraction | None, Fraction], Configuration] = {}
         for configuration in (*filter(self._is_best, rated), *rated):
             distinct.setdefault((configuration.value, configuration.bound), configuration)
