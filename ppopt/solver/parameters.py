@@ -420,6 +420,11 @@ class ConfigurationParams(NamedTuple):
     """Maximum excess of the mean of their value and their bound over that of the first."""
     min_slice: float = 1.0
     """Minimum seconds for which each of them is improved."""
+    min_spent: float = 4.0
+    """Seconds of a search before it improves them: small problems are solved earlier."""
+    improving: float = 0.4
+    """Maximum share of the remaining time for improving them at every level of effort, at most as
+    long as the search before it."""
 
 
 class MoveParams(NamedTuple):

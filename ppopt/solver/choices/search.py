@@ -164,32 +164,35 @@ class ConfigurationSearch:
             self.interrupted = True
 
     def improve(self, seconds: float) -> None:
-        """Improve the best schedules for about so long; bounds are not raised.
+        """Improve the best schedules for about so long, or until Ctrl-C; bounds are not raised.
 
         It ends earlier after a slice of the last contender without improvement, and at once if no
         contender is new and the best one has not changed since.
         """
+        try:
+            with interrupts.heard():
+                self._improve(seconds)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _improve(self, seconds: float) -> None:
         processes = self._processes_for(1)
         at_once = 1 if processes is None else processes.at_once(1)
         race = SuccessiveHalving(self._contenders(), seconds * at_once, self._params.min_slice)
-        try:
-            with interrupts.heard():
-                while not self._over and (running := list(filter(self._is_open, race.running))):
-                    before = self.state.value
-                    tasks = ((each, self._tasks.improvement(each, race.slice)) for each in running)
-                    if processes is None or len(running) == 1:
-                        for task in tasks:
-                            self._search(*task)
-                    else:
-                        self._search_at_once(processes, tasks, 1)
-                    self._raise_bound()
-                    self._improved.update(each.key for each in running)
-                    if len(running) == 1 and self.state.value == before:
-                        self._stalled_at = before
-                        return
-                    race.halve()
-        except KeyboardInterrupt:
-            self.interrupted = True
+        while not self._over and (running := list(filter(self._is_open, race.running))):
+            before = self.state.value
+            tasks = ((each, self._tasks.improvement(each, race.slice)) for each in running)
+            if processes is None or len(running) == 1:
+                for task in tasks:
+                    self._search(*task)
+            else:
+                self._search_at_once(processes, tasks, 1)
+            self._raise_bound()
+            self._improved.update(each.key for each in running)
+            if len(running) == 1 and self.state.value == before:
+                self._stalled_at = before
+                return
+            race.halve()
 
     def _contenders(self) -> list[Configuration]:
         """The best configuration, and open ones by the mean of value and bound.
@@ -287,9 +290,11 @@ class ConfigurationSearch:
         self.exhausted = not self.state.known
         while self.state.known and not self._over:
             self._climb()
-            level = self._level
+            level, spent = self._level, self._options.deadline.spent
             if level > self._effort.level:
                 return
+            if self._options.workers > 1 and spent >= self._params.min_spent:
+                self._improve(min(spent, self._params.improving * self._left))
             self._raise_at(level)
             if self._solve_all(self._chosen(level), level):
                 self._level += 1
