@@ -33,7 +33,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import result_of
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
-from ppopt.solver.choices.successive_halving import SuccessiveHalving
+from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
@@ -88,6 +88,7 @@ class ConfigurationSearch:
         self.state = SearchedConfigurations(lower_bound)
         """State of the configurations."""
         self._tasks = SearchTasks(choice, problem, options, self.state)
+        self._contenders = Contenders(self.state, self._params)
         self.interrupted = False
         """Whether Ctrl-C ended a search."""
         self._strongest: tuple[tuple[int, ...], ...] = ()
@@ -119,10 +120,6 @@ class ConfigurationSearch:
         effort, does nothing until there are new bounds or hints."""
         self._processes: SearchProcesses | None = None
         """Processes that search configurations at once; None: not started."""
-        self._improved: set[Key] = set()
-        """Configurations whose schedules were improved by `improve`."""
-        self._stalled_at: Fraction | None = None
-        """Best value when a slice of the last contender was in vain."""
         self._waiting: dict[Key, tuple[Configuration, int]] = {}
         """Configurations whose search has no result yet, with their levels before."""
 
@@ -178,7 +175,8 @@ class ConfigurationSearch:
     def _improve(self, seconds: float) -> None:
         processes = self._processes_for(1)
         at_once = 1 if processes is None else processes.at_once(1)
-        race = SuccessiveHalving(self._contenders(), seconds * at_once, self._params.min_slice)
+        contenders = self._contenders.among(self._open())
+        race = SuccessiveHalving(contenders, seconds * at_once, self._params.min_slice)
         while not self._over and (running := list(filter(self._is_open, race.running))):
             before = self.state.value
             tasks = ((each, self._tasks.improvement(each, race.slice)) for each in running)
@@ -188,39 +186,10 @@ class ConfigurationSearch:
             else:
                 self._search_at_once(processes, tasks, 1)
             self._raise_bound()
-            self._improved.update(each.key for each in running)
-            if len(running) == 1 and self.state.value == before:
-                self._stalled_at = before
+            self._contenders.note(running, before)
+            if self._contenders.stalled:
                 return
             race.halve()
-
-    def _contenders(self) -> list[Configuration]:
-        """The best configuration, and open ones by the mean of value and bound.
-
-        Their best values lie between these. Equal values and bounds are mostly those of one
-        pipeline in several groups.
-        """
-
-        def mean(configuration: Configuration) -> Fraction:
-            assert configuration.value is not None
-            return (configuration.value + configuration.bound) / 2
-
-        rated = [
-            each
-            for each in sorted(by_value(filter(self._is_open, self.state.known.values())), key=mean)
-            if self._is_best(each) or each.key not in self._improved
-        ]
-        if self.state.value == self._stalled_at and all(map(self._is_best, rated)):
-            return []
-        distinct: dict[tuple[Fraction | None, Fraction], Configuration] = {}
-        for configuration in (*filter(self._is_best, rated), *rated):
-            distinct.setdefault((configuration.value, configuration.bound), configuration)
-        limit = (1 + self._params.contender_margin) * min(map(mean, rated), default=Fraction(0))
-        near = (each for each in distinct.values() if self._is_best(each) or mean(each) <= limit)
-        return list(islice(near, self._params.contenders))
-
-    def _is_best(self, configuration: Configuration) -> bool:
-        return configuration is self.state.best
 
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""

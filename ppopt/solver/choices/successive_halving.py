@@ -1,18 +1,27 @@
-"""Successive halving: slices of time for several configurations, then for the better half of them.
+"""Which configurations are improved, and for how long: successive halving.
 
-The first schedule of a configuration says little about its best one (Jamieson, Talwalkar,
-"Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016, section 3).
+The first schedule of a configuration says little about its best one. So several contenders have a
+slice of time each, then the better half of them has slices twice as long, and so on (Jamieson,
+Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016,
+section 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from itertools import islice
 
-from ppopt.solver.choices.configuration import Configuration, by_value
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
+from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.parameters import ConfigurationParams
+
+MIN_ROUNDS = 4
+"""Minimum number of rounds: the last contender ends after a round without improvement."""
 
 
 class SuccessiveHalving:
-    """The configurations that are improved, and the slice of each. All rounds are equally long."""
+    """The contenders that are left, and the slice of each. All rounds are equally long."""
 
     def __init__(
         self, contenders: Sequence[Configuration], seconds: float, min_slice: float
@@ -34,5 +43,52 @@ class SuccessiveHalving:
         self.slice *= 2
 
 
-MIN_ROUNDS = 4
-"""Minimum number of rounds: the last contender ends after a round without improvement."""
+class Contenders:
+    """Chooses the contenders of one race after the other."""
+
+    def __init__(self, searched: SearchedConfigurations, params: ConfigurationParams) -> None:
+        self._searched, self._params = searched, params
+        self._improved: set[Key] = set()
+        """Configurations that were contenders."""
+        self._stalled_at: Fraction | None = None
+        """Best value when the last contender was improved in vain."""
+
+    def among(self, configurations: Iterable[Configuration]) -> list[Configuration]:
+        """The best configuration, and new ones near it by the mean of value and bound.
+
+        Their best values lie between these. Equal values and bounds are mostly those of one
+        pipeline in several groups. There are none if no configuration is new and the best one was
+        improved in vain.
+        """
+        rated = sorted(filter(self._is_useful, by_value(configurations)), key=_mean)
+        if self._searched.value == self._stalled_at and all(map(self._is_best, rated)):
+            return []
+        distinct: dict[tuple[Fraction | None, Fraction], Configuration] = {}
+        for configuration in (*filter(self._is_best, rated), *rated):
+            distinct.setdefault((configuration.value, configuration.bound), configuration)
+        limit = (1 + self._params.contender_margin) * min(map(_mean, rated), default=Fraction(0))
+        near = (each for each in distinct.values() if self._is_best(each) or _mean(each) <= limit)
+        return list(islice(near, self._params.contenders))
+
+    def note(self, improved: Sequence[Configuration], before: Fraction | None) -> None:
+        """Record that these were improved, from this best value of all."""
+        self._improved.update(configuration.key for configuration in improved)
+        if len(improved) == 1 and self._searched.value == before:
+            self._stalled_at = before
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the last contender was improved in vain, and nothing else is better since."""
+        return self._searched.value is not None and self._searched.value == self._stalled_at
+
+    def _is_best(self, configuration: Configuration) -> bool:
+        return configuration is self._searched.best
+
+    def _is_useful(self, configuration: Configuration) -> bool:
+        return self._is_best(configuration) or configuration.key not in self._improved
+
+
+def _mean(configuration: Configuration) -> Fraction:
+    """Mean of value and bound."""
+    assert configuration.value is not None
+    return (configuration.value + configuration.bound) / 2
