@@ -12,12 +12,13 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
-from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import ConfigurationSearch
-from ppopt.solver.choices.successive_halving import SuccessiveHalving
+from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions, checked_options
+from ppopt.solver.parameters import ConfigurationParams
 from ppopt.solver.partitions.partition_choice import PartitionChoice
 
 
@@ -53,6 +54,47 @@ def test_fewer_run_if_there_is_no_time_for_all(seconds: float, count: int) -> No
 
 def test_no_contender_no_round() -> None:
     assert not SuccessiveHalving([], 10.0, 1.0).running
+
+
+def searched(*figures: tuple[int, int]) -> SearchedConfigurations:
+    """Configurations with these values and bounds."""
+    state = SearchedConfigurations(Fraction(0))
+    for index, (value, bound) in enumerate(figures):
+        state.known[(index,)] = Configuration(
+            (index,), Fraction(bound), evaluated=Fraction(value), level=0
+        )
+    state.best = min(state.known.values(), key=lambda each: each.value)
+    return state
+
+
+def numbers(contenders: list[Configuration]) -> list[int]:
+    return [each.key[0] for each in contenders]
+
+
+def test_contenders_are_the_best_and_those_near_by_the_mean_of_value_and_bound() -> None:
+    """Means 995, 980, 985, 1100 and, the same pipeline in another group, 980."""
+    state = searched((1000, 990), (1060, 900), (1020, 950), (1200, 1000), (1060, 900))
+    contenders = Contenders(state, ConfigurationParams())
+    assert numbers(contenders.among(state.known.values())) == [0, 1, 2]
+    few = Contenders(state, ConfigurationParams(contenders=2))
+    assert numbers(few.among(state.known.values())) == [0, 1]
+    none_near = Contenders(state, ConfigurationParams(contender_margin=Fraction(0)))
+    assert numbers(none_near.among(state.known.values())) == [0, 1]
+
+
+def test_only_what_is_new_is_improved_again_and_the_best_until_it_stalls() -> None:
+    state = searched((1000, 990), (1010, 980))
+    best, second = state.known.values()
+    contenders = Contenders(state, ConfigurationParams())
+    contenders.note([best, second], Fraction(1001))
+    assert not contenders.stalled
+    assert numbers(contenders.among(state.known.values())) == [0]
+    contenders.note([best], Fraction(1000))
+    assert contenders.stalled and not contenders.among(state.known.values())
+    state.known[(2,)] = Configuration((2,), Fraction(980), evaluated=Fraction(1005), level=0)
+    assert numbers(contenders.among(state.known.values())) == [0, 2]
+    best.evaluated = Fraction(999)
+    assert not contenders.stalled
 
 
 def test_a_partition_with_a_poor_first_schedule_may_end_as_the_best() -> None:
