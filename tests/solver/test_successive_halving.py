@@ -30,30 +30,40 @@ def contenders(*values: int) -> list[Configuration]:
 
 
 def test_rounds_are_equally_long_and_keep_the_better_half() -> None:
-    race = SuccessiveHalving(contenders(50, 10, 40, 20, 30), 40.0, 1.0)
+    race = SuccessiveHalving(contenders(50, 10, 40, 20, 30), 48.0, min_slice=1.0)
     rounds = []
     for _ in range(4):
         rounds.append(([each.value for each in race.running], race.slice))
         race.halve()
     assert rounds == [
-        ([50, 10, 40, 20, 30], 2.0),
+        ([50, 10, 40, 20, 30], 2.4),
         ([10, 20, 30], 4.0),
-        ([10, 20], 8.0),
-        ([10], 16.0),
+        ([10, 20], 6.0),
+        ([10], 12.0),
     ]
+
+
+def test_rounds_are_as_long_if_several_are_improved_at_once() -> None:
+    race = SuccessiveHalving(contenders(1, 2, 3, 4, 5), 24.0, at_once=2, min_slice=1.0)
+    slices = []
+    for _ in range(4):
+        slices.append((len(race.running), race.slice))
+        race.halve()
+    assert slices == [(5, 2.0), (3, 3.0), (2, 6.0), (1, 6.0)]
+    assert len(SuccessiveHalving(contenders(1, 2, 3), 4.0, at_once=2, min_slice=1.0).running) == 2
 
 
 @pytest.mark.parametrize(
     ("seconds", "count"), [(40.0, 5), (20.0, 5), (19.0, 4), (8.0, 2), (1.0, 1)]
 )
 def test_fewer_run_if_there_is_no_time_for_all(seconds: float, count: int) -> None:
-    race = SuccessiveHalving(contenders(1, 2, 3, 4, 5), seconds, 1.0)
+    race = SuccessiveHalving(contenders(1, 2, 3, 4, 5), seconds, min_slice=1.0)
     assert [each.value for each in race.running] == [1, 2, 3, 4, 5][:count]
     assert race.slice * count * 4 == pytest.approx(seconds)
 
 
 def test_no_contender_no_round() -> None:
-    assert not SuccessiveHalving([], 10.0, 1.0).running
+    assert not SuccessiveHalving([], 10.0, min_slice=1.0).running
 
 
 def searched(*figures: tuple[int, int]) -> SearchedConfigurations:

@@ -175,8 +175,12 @@ class ConfigurationSearch:
     def _improve(self, seconds: float) -> None:
         processes = self._processes_for(1)
         at_once = 1 if processes is None else processes.at_once(1)
-        contenders = self._contenders.among(self._open())
-        race = SuccessiveHalving(contenders, seconds * at_once, self._params.min_slice)
+        race = SuccessiveHalving(
+            self._contenders.among(self._open()),
+            seconds,
+            at_once=at_once,
+            min_slice=self._params.min_slice,
+        )
         while not self._over and (running := list(filter(self._is_open, race.running))):
             before = self.state.value
             tasks = ((each, self._tasks.improvement(each, race.slice)) for each in running)
@@ -303,11 +307,11 @@ class ConfigurationSearch:
 
     def _raise_bound_of(self, configuration: Configuration, value: Fraction) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
-        problem = self._tasks.problem(configuration).reduced
-        self._refine(configuration, problem)
+        self._refine(configuration)
         if not self._is_open(configuration):
             self._raise_bound()
             return self._params.min_work
+        problem = self._tasks.problem(configuration).reduced
         done = configuration.bounding
         if done is None or (done.exhausted and not done.first.issuperset(self._strongest)):
             from ppopt.solver.subset_bounding import SubsetBounding  # noqa: PLC0415  loads ortools
@@ -590,14 +594,14 @@ class ConfigurationSearch:
                 return False
             self._quick += 1
         self._begun = True
-        self._refine(configuration, self._tasks.problem(configuration))
+        self._refine(configuration)
         return True
 
-    def _refine(self, configuration: Configuration, problem: Problem) -> None:
+    def _refine(self, configuration: Configuration) -> None:
         """Include the one-device bounds in the bound of a configuration."""
         if configuration.refined:
             return
-        configuration.refined = True
+        configuration.refined, problem = True, self._tasks.problem(configuration)
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
         configuration.raise_bound(problem.pipeline.ticks.time(bound))

@@ -1,9 +1,8 @@
 """Which configurations are improved, and for how long: successive halving.
 
 The first schedule of a configuration says little about its best one. So several contenders have a
-slice of time each, then the better half of them has slices twice as long, and so on (Jamieson,
-Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016,
-section 3).
+slice of time each, then the better half of them has longer slices, and so on (Jamieson, Talwalkar,
+"Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016, section 3).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import islice
+from math import ceil
 
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
 from ppopt.solver.choices.enumeration import Key
@@ -24,23 +24,33 @@ class SuccessiveHalving:
     """The contenders that are left, and the slice of each. All rounds are equally long."""
 
     def __init__(
-        self, contenders: Sequence[Configuration], seconds: float, min_slice: float
+        self,
+        contenders: Sequence[Configuration],
+        seconds: float,
+        *,
+        at_once: int = 1,
+        min_slice: float,
     ) -> None:
         """`seconds` for all rounds until one remains, the best contenders first.
 
-        There are fewer contenders if the slices would be shorter than `min_slice`.
+        `at_once` of them are improved at a time. There are fewer contenders if the slices would be
+        shorter than `min_slice`.
         """
-        rounds = max(MIN_ROUNDS, (len(contenders) - 1).bit_length() + 1)
-        count = max(1, int(seconds / (rounds * min_slice)))
+        self._round = seconds / max(MIN_ROUNDS, (len(contenders) - 1).bit_length() + 1)
+        """Seconds of a round."""
+        self._at_once = at_once
+        count = at_once * max(1, int(self._round / min_slice))
         self.running = list(contenders[:count])
         """Contenders that are left, the best first."""
-        self.slice = seconds / (rounds * max(1, len(self.running)))
-        """Seconds for each of them in this round."""
+
+    @property
+    def slice(self) -> float:
+        """Seconds for each of the contenders in this round."""
+        return self._round / max(1, ceil(len(self.running) / self._at_once))
 
     def halve(self) -> None:
-        """Go on with the better half, in slices twice as long."""
+        """Go on with the better half."""
         self.running = by_value(self.running)[: (len(self.running) + 1) // 2]
-        self.slice *= 2
 
 
 class Contenders:
