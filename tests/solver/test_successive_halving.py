@@ -29,18 +29,34 @@ def contenders(*values: int) -> list[Configuration]:
     ]
 
 
+def improve(running: list[Configuration]) -> None:
+    for each in running:
+        assert each.evaluated is not None
+        each.evaluated -= 1
+
+
 def test_rounds_are_equally_long_and_keep_the_better_half() -> None:
     race = SuccessiveHalving(contenders(50, 10, 40, 20, 30), 48.0, min_slice=1.0)
     rounds = []
     for _ in range(4):
         rounds.append(([each.value for each in race.running], race.slice))
+        improve(race.running)
         race.halve()
     assert rounds == [
         ([50, 10, 40, 20, 30], 2.4),
-        ([10, 20, 30], 4.0),
-        ([10, 20], 6.0),
-        ([10], 12.0),
+        ([9, 19, 29], 4.0),
+        ([8, 18], 6.0),
+        ([7], 12.0),
     ]
+
+
+def test_what_a_round_did_not_improve_ends_unless_it_is_the_best() -> None:
+    race = SuccessiveHalving(contenders(10, 20, 30, 40, 50), 48.0, min_slice=1.0)
+    improve(race.running[2:])
+    race.halve()
+    assert [each.value for each in race.running] == [10, 29]
+    race.halve()
+    assert [each.value for each in race.running] == [10]
 
 
 def test_rounds_are_as_long_if_several_are_improved_at_once() -> None:
@@ -48,6 +64,7 @@ def test_rounds_are_as_long_if_several_are_improved_at_once() -> None:
     slices = []
     for _ in range(4):
         slices.append((len(race.running), race.slice))
+        improve(race.running)
         race.halve()
     assert slices == [(5, 2.0), (3, 3.0), (2, 6.0), (1, 6.0)]
     assert len(SuccessiveHalving(contenders(1, 2, 3), 4.0, at_once=2, min_slice=1.0).running) == 2

@@ -42,6 +42,8 @@ class SuccessiveHalving:
         count = at_once * max(1, int(self._round / min_slice))
         self.running = list(contenders[:count])
         """Contenders that are left, the best first."""
+        self._before = {each.key: each.value for each in self.running}
+        """Their values at the start of this round."""
 
     @property
     def slice(self) -> float:
@@ -49,8 +51,11 @@ class SuccessiveHalving:
         return self._round / max(1, ceil(len(self.running) / self._at_once))
 
     def halve(self) -> None:
-        """Go on with the better half."""
-        self.running = by_value(self.running)[: (len(self.running) + 1) // 2]
+        """Go on with the better half, without those that this round did not improve."""
+        best, *others = by_value(self.running)[: (len(self.running) + 1) // 2]
+        improved = (each for each in others if each.value != self._before[each.key])
+        self.running = [best, *improved]
+        self._before = {each.key: each.value for each in self.running}
 
 
 class Contenders:
