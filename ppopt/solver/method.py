@@ -20,7 +20,7 @@ class Outcome(NamedTuple):
     exhausted: bool = False
     """Whether further turns on this problem would do nothing."""
     fruitful: bool = False
-    """Whether the turn found a better schedule, raised a bound or made other progress: most methods
+    """Whether the turn found a better schedule, raised a bound or made other progress: some methods
     get less time after a turn in vain."""
 
 

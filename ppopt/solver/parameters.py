@@ -372,17 +372,19 @@ class RoundParams(NamedTuple):
     subset_dp_remote: Share = Share(12, first=1, in_vain=2, max_share=0.25)
     """Share of `subset_dp` with several workers: after its first turn it runs in a child process.
     """
-    relaxations: Share = Share(2, 1, in_vain=0.5)
+    relaxations: Share = Share(2, 1)
+    relaxations_large: Share = Share(2, 1, 1)
+    """Share of the relaxations for problems without a full model: there window LNS is more
+    effective."""
     justification: Share = Share(1)
-    local_search: Share = Share(2 / 3, in_vain=1 / 6)
-    annealing: Share = Share(1 / 3, in_vain=1 / 12)
+    local_search: Share = Share(2 / 3)
+    annealing: Share = Share(1 / 3)
     dynamic_program: Share = Share(2)
-    cyclic: Share = Share(2, 0, in_vain=0.5, max_share=0.1)
+    cyclic: Share = Share(2, 0, max_share=0.1)
     windows: Share = Share(3)
-    windows_of_kind: Share = Share(3, in_vain=0.75)
     full_model: Share = Share(12)
     feasibility: Share = Share(4)
-    swaps: Share = Share(2 / 3, in_vain=1 / 6)
+    swaps: Share = Share(2 / 3)
     swaps_over_links: Share = Share(8)
     lagging: float = 0.25
     """Share of its turn that a method for one kind of backward uses if backwards are mixed and
@@ -479,8 +481,6 @@ class PlanParams(NamedTuple):
     """Maximum share of the remaining time, after the first round, for improving the best schedules
     in their partitions and recompute. With two workers in 60 s a plan of deepseek-v3 ends at 12385
     and at 12530 with half of this share, one of internvl2-26b at 2830 and 2840."""
-    later_polishing: float = 0.4
-    """The same after a later round, for partitions that are new."""
     first_round_partitions: int = 3
     """Partitions of a configuration in the first round, besides even ones with small bounds."""
     partitions_per_round: int = 8

@@ -121,8 +121,12 @@ class _Portfolio:
             yield run_on_view(view, self._remote), share.subset_dp_remote
         else:
             yield run_on_view(self._bounded, self._subsets), share.subset_dp
-        relaxations = RelaxationBound(self._bounded.problem, params.relaxation)
-        yield run_on_view(self._bounded, relaxations), share.relaxations
+        problem = self._bounded.problem
+        large = problem.operations > params.full_model.max_operations
+        yield (
+            run_on_view(self._bounded, RelaxationBound(problem, params.relaxation)),
+            share.relaxations_large if large else share.relaxations,
+        )
 
     def _heuristics(self) -> Iterator[tuple[Method, Share]]:
         """Heuristics by kind of backward, and the dynamic program."""
@@ -149,11 +153,8 @@ class _Portfolio:
         rng, params, share = self._rng, self._params, self._params.rounds
         for pool, view in self._parts:
             yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
-            if self._mixed:
-                of_kind = WindowLNSOfKind(pool, rng, params.windows)
-                yield run_on_view(view, of_kind), share.windows_of_kind
-            else:
-                yield run_on_view(view, WindowLNS(pool, rng, params.windows)), share.windows
+            windows = WindowLNSOfKind if self._mixed else WindowLNS
+            yield run_on_view(view, windows(pool, rng, params.windows)), share.windows
         if self._mixed:
             pool = Pool(self._compute.problem, params.pool)
             views = [view for _, view in self._parts if view is not None]

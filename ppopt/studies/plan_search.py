@@ -105,10 +105,8 @@ class PlanSearch:
                     break
                 before = self.lower_bound, self.ceiling
                 self._round(round_index)
-                if not self._over:
-                    params = self._params
-                    share = params.later_polishing if round_index else params.polishing
-                    self._improve(self._deadline.share(share))
+                if round_index == 0 and not self._over:
+                    self._improve(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
         except KeyboardInterrupt:
