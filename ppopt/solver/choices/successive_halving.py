@@ -52,8 +52,8 @@ class SuccessiveHalving:
 
     def halve(self) -> None:
         """Go on with the better half, without those that this round did not improve."""
-        best, *others = by_value(self.running)[: (len(self.running) + 1) // 2]
-        improved = (each for each in others if each.value != self._before[each.key])
+        best, *behind = by_value(self.running)[: (len(self.running) + 1) // 2]
+        improved = (each for each in behind if each.value != self._before[each.key])
         self.running = [best, *improved]
         self._before = {each.key: each.value for each in self.running}
 
