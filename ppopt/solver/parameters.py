@@ -479,8 +479,7 @@ class PlanParams(NamedTuple):
     """Maximum share of the remaining time for searching partitions in the first round."""
     polishing: float = 0.9
     """Maximum share of the remaining time, after the first round, for improving the best schedules
-    in their partitions and recompute. With two workers in 60 s a plan of deepseek-v3 ends at 12385
-    and at 12530 with half of this share, one of internvl2-26b at 2830 and 2840."""
+    in their partitions and recompute."""
     first_round_partitions: int = 3
     """Partitions of a configuration in the first round, besides even ones with small bounds."""
     partitions_per_round: int = 8

@@ -76,7 +76,7 @@ class Contenders:
         improved in vain.
         """
         rated = sorted(filter(self._is_useful, by_value(configurations)), key=_mean)
-        if self._searched.value == self._stalled_at and all(map(self._is_best, rated)):
+        if self.stalled and all(map(self._is_best, rated)):
             return []
         distinct: dict[tuple[Fraction | None, Fraction], Configuration] = {}
         for configuration in (*filter(self._is_best, rated), *rated):
