@@ -137,9 +137,7 @@ def first_row(space: PlanSpace, objective: Objective) -> FirstRow | None:
             first = FirstSchedules(pipeline, objective, accepts_partition=accepts)
             rows += [
                 FirstRow(_configuration_of(schedule, configuration), schedule)
-                for schedule in FirstSchedules(
-                    pipeline, objective, accepts_partition=accepts
-                ).usual()
+                for schedule in first.usual()
                 if OPTIMAL in space.strategies or schedule.origin.strategy in space.strategies
             ]
     return min(rows, key=lambda row: objective_value(row.schedule, objective), default=None)
