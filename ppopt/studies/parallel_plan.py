@@ -68,7 +68,7 @@ ROUND_SHARE = 0.5
 """Share of the remaining time for a round, unless it has one combination."""
 DERIVING_SHARE = 0.5
 """Share of the time limit in which combinations are derived."""
-EVALUATING_SHARE = 0.4
+EVALUATING_SHARE = 0.8
 """Share of the remaining time in which strategies are evaluated on combinations."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
@@ -381,18 +381,18 @@ class _ParallelSearch:
             return False
         return best is None or row.lower_bound < best * (1 - CLOSING_SHARE)
 
-    def _estimate(self, index: int) -> Fraction:
-        """Sort key of a combination: the shortest step found or, before any, an estimate.
+    def _estimate(self, index: int) -> tuple[bool, Fraction]:
+        """Sort key of a combination: the shortest step known; then, without a step, an estimate.
 
         The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
         (Megatron-LM, arXiv 2104.04473, section 2.2.1).
         """
         row = self.rows[index]
         if row.value is not None:
-            return row.value
+            return False, row.value
         assert row.lower_bound is not None
         training = row.model.training
-        return row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
+        return True, row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
 
     def _round(self, waiting: Sequence[int], deadline: Deadline, pressed: list[int]) -> None:
         """Search combinations once each, as many at the same time as the engine has slots."""
