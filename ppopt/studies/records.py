@@ -149,14 +149,14 @@ def unpacked(value: object) -> object:
         raise InputError(f"it is no compressed JSON ({error})") from None
 
 
-def renamed_strategy(settings: object) -> object:
+def renamed_strategy(settings: Any) -> Any:
     """Settings of a row as text of version 2, in which the strategy `searched` is `optimal`."""
     if not isinstance(settings, str):
         return settings
     return settings.replace('"strategy":"optimal"', f'"strategy":"{SEARCHED}"')
 
 
-def renamed_rows(asked: object) -> object:
+def renamed_rows(asked: Any) -> Any:
     """The same for the requested rows of a study; those that are damaged stay as they are."""
     try:
         return packed([renamed_strategy(row) for row in _asked(asked)]) if asked else asked
