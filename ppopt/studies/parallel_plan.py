@@ -1,7 +1,8 @@
 """Plans over the parallelism: one plan per combination, one bound over all of them.
 
 All combinations train the same batch on the same GPUs, so they are compared by step time. At first
-each has a quick bound, by its work and its memory. Combinations are searched in rounds, the
+each has a quick bound, by its work and its memory, and the step of the best usual strategy with the
+balanced partition (`ppopt.studies.first_schedules`). Combinations are searched in rounds, the
 most promising first, each for a share of the time; an engine searches as many at the same time as
 it has slots. A combination is closed when its bound is at least the best step time found; a search
 ends as soon as its own bound reaches it. The better half of the combinations that are open at the
@@ -36,9 +37,11 @@ from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
+from ppopt.studies.first_schedules import first_row
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
+    MAKESPAN,
     CombinationDone,
     CombinationState,
     CombinationStorage,
@@ -65,6 +68,8 @@ ROUND_SHARE = 0.5
 """Share of the remaining time for a round, unless it has one combination."""
 DERIVING_SHARE = 0.5
 """Share of the time limit in which combinations are derived."""
+EVALUATING_SHARE = 0.4
+"""Share of the remaining time in which strategies are evaluated on combinations."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
 MIN_TURN_SHARE = 0.05
@@ -315,6 +320,7 @@ class _ParallelSearch:
         last round has a slot for each of its combinations, and all remaining time. If its searches
         end early, open combinations are searched in further rounds.
         """
+        self._evaluate_first(pressed)
         waiting = self._open()
         while waiting and not self._ended:
             last = len(waiting) <= self._engine.slots
@@ -326,10 +332,25 @@ class _ParallelSearch:
         if not self._planned:
             self._plan_in_process()
 
-    def _plan_in_process(self) -> None:
-        """Plan the most promising combination in this process, if the engine has planned none.
+    def _evaluate_first(self, pressed: list[int]) -> None:
+        """Evaluate strategies on every open combination, the most promising first.
 
-        After Ctrl-C this ends at once, with bounds only.
+        After a share of the time this ends once a combination has a step.
+        """
+        deadline = self._deadline.share(EVALUATING_SHARE)
+        for index in self._open():
+            if pressed or (deadline.over and self.best is not None):
+                return
+            row = self.rows[index]
+            if row.plan is None and self._is_open(index):
+                first = first_row(self._spaces[row.parallelism], MAKESPAN)
+                self.rows[index] = replace(row, state=row.state._replace(first=first))
+                self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+
+    def _plan_in_process(self) -> None:
+        """Plan the most promising combination in this process, if its best one is not planned.
+
+        After Ctrl-C this ends at once, with its first schedule.
         """
         possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
         index = min(possible, key=self._estimate, default=0)
@@ -345,8 +366,9 @@ class _ParallelSearch:
 
     @property
     def _planned(self) -> bool:
-        """Whether a combination is planned."""
-        return any(row.plan is not None for row in self.rows)
+        """Whether a combination is planned; if any has a step, one of the shortest step."""
+        best = self.best
+        return any(row.plan is not None and row.value == best for row in self.rows)
 
     def _open(self) -> list[int]:
         """Indices of open combinations, the most promising first."""

@@ -185,18 +185,19 @@ def search_plan_space(
     *,
     known_value: Fraction | None = None,
     starts: Sequence[Schedule] = (),
+    evaluates: bool = True,
 ) -> Plan:
     """Search a plan space, without the additional reports of `plan`.
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
-    beat it are closed, and the bound of the plan is capped at it. `starts` are the schedules of an
-    earlier search of the space, instead of strategies. Raises InputError if nothing can be
-    set up.
+    beat it are closed, and the bound of the plan is capped at it. `starts` are known schedules of
+    the space. `evaluates`: whether the search starts from strategies, too. Raises InputError if
+    nothing can be set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)
     search.set_known_value(known_value)
     search.start_from(starts)
-    if not starts and SEARCHED in space.strategies:
+    if evaluates and SEARCHED in space.strategies:
         PlanReports(search).start_from_baselines()
     return search.run()
 

@@ -190,15 +190,18 @@ class PlanCandidate:
         )
 
     def contains(self, schedule: Schedule) -> bool:
-        """Whether a schedule belongs to the configuration, if its orders are open."""
+        """Whether a schedule belongs to the configuration, with its own partition and recompute."""
         own, pipeline = self.problem.pipeline, schedule.pipeline
+        if self.configuration.strategy not in (SEARCHED, schedule.origin.strategy):
+            return False
         if not is_of_kind(schedule.kind, self.problem.backward_kind):
             return False
         return self.allows(pipeline) and (own.partition == SEARCH or pipeline.counts == own.counts)
 
     def start_from(self, schedule: Schedule) -> None:
         """Start from a schedule that belongs to the configuration."""
-        self.hints.append(schedule)
+        if self.strategy is None:
+            self.hints.append(schedule)
         self.take(schedule)
 
     def take(self, schedule: Schedule) -> None:
@@ -285,7 +288,7 @@ class PlanCandidate:
             if self.configuration.strategy == SEARCHED:
                 result = replace(result, lower_bound=bound)
         longest = None if best is None else best * self.configuration.batches
-        status = RowStatus.of(self.value, bound, longest)
+        status = RowStatus.of(self.value, bound, longest, searched=bool(self.searches))
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
 

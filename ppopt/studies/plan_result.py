@@ -31,7 +31,9 @@ class RowStatus(StrEnum):
     OPTIMAL = "optimal"
     """The best schedule is found and proved."""
     FEASIBLE = "feasible"
-    """A schedule is found, and there may be a better one."""
+    """A search has a schedule, and there may be a better one."""
+    EVALUATED = "evaluated"
+    """Only strategies were evaluated; there may be a better schedule."""
     PRUNED = "pruned"
     """The bound proves that the configuration is no better than the best one."""
     INFEASIBLE = "infeasible"
@@ -40,7 +42,14 @@ class RowStatus(StrEnum):
     """No schedule was found in time."""
 
     @classmethod
-    def of(cls, value: Fraction | None, bound: Fraction | None, best: Fraction | None) -> RowStatus:
+    def of(
+        cls,
+        value: Fraction | None,
+        bound: Fraction | None,
+        best: Fraction | None,
+        *,
+        searched: bool = True,
+    ) -> RowStatus:
         """State by the best value, the lower bound (None: infeasible) and the best of all rows."""
         if bound is None:
             return cls.INFEASIBLE
@@ -48,7 +57,9 @@ class RowStatus(StrEnum):
             return cls.OPTIMAL
         if best is not None and bound >= best:
             return cls.PRUNED
-        return cls.UNKNOWN if value is None else cls.FEASIBLE
+        if value is None:
+            return cls.UNKNOWN
+        return cls.FEASIBLE if searched else cls.EVALUATED
 
 
 @dataclass(frozen=True)
@@ -147,13 +158,14 @@ def counted(rows: Sequence[PlanRow], num_late: int) -> str:
     """
     alone = sum(row.ruled_out_by_bounds for row in rows)
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
-    still_open = (RowStatus.UNKNOWN, RowStatus.FEASIBLE)
-    unsearched = sum(row.status in still_open and not row.searches for row in rows)
-    searched = len(rows) - impossible - alone - unsearched
+    evaluated = sum(row.status is RowStatus.EVALUATED for row in rows)
+    unsearched = sum(row.status is RowStatus.UNKNOWN and not row.searches for row in rows)
+    searched = len(rows) - impossible - alone - evaluated - unsearched
     counts = {
         "not fit the memory limit": ("does " if impossible == 1 else "do ", impossible),
         "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
         "searched": ("was " if searched == 1 else "were ", searched),
+        "evaluated by strategies alone": ("was " if evaluated == 1 else "were ", evaluated),
         "not searched in time": ("was " if unsearched == 1 else "were ", unsearched),
         "not set up in time": ("was " if num_late == 1 else "were ", num_late),
     }
