@@ -37,11 +37,10 @@ from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
-from ppopt.studies.first_schedules import first_row
+from ppopt.studies.first_schedules import FirstRows
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
-    MAKESPAN,
     CombinationDone,
     CombinationState,
     CombinationStorage,
@@ -68,8 +67,9 @@ ROUND_SHARE = 0.5
 """Share of the remaining time for a round, unless it has one combination."""
 DERIVING_SHARE = 0.5
 """Share of the time limit in which combinations are derived."""
-EVALUATING_SHARE = 0.8
-"""Share of the remaining time in which strategies are evaluated on combinations."""
+QUICK_SHARE, FURTHER_SHARE = 0.8, 0.2
+"""Shares of the remaining time in which strategies are evaluated on all combinations: first those
+that most trainers run, then further ones on the combinations of the smallest steps."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
 MIN_TURN_SHARE = 0.05
@@ -335,17 +335,20 @@ class _ParallelSearch:
     def _evaluate_first(self, pressed: list[int]) -> None:
         """Evaluate strategies on every open combination, the most promising first.
 
-        After a share of the time this ends once a combination has a step.
+        After a share of the time this ends once a combination has a step. Those of the smallest
+        steps are evaluated further.
         """
-        deadline = self._deadline.share(EVALUATING_SHARE)
-        for index in self._open():
-            if pressed or (deadline.over and self.best is not None):
-                return
-            row = self.rows[index]
-            if row.plan is None and self._is_open(index):
-                first = first_row(self._spaces[row.parallelism], MAKESPAN)
-                self.rows[index] = replace(row, state=row.state._replace(first=first))
-                self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+        for share in (QUICK_SHARE, FURTHER_SHARE):
+            deadline = self._deadline.share(share)
+            for index in self._open():
+                if pressed or (deadline.over and self.best is not None):
+                    break
+                row = self.rows[index]
+                if row.plan is None and self._is_open(index):
+                    rows, known = FirstRows(self._spaces[row.parallelism]), row.state.first
+                    first = rows.quick() if share == QUICK_SHARE else rows.further(known)
+                    self.rows[index] = replace(row, state=row.state._replace(first=first))
+                    self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
 
     def _plan_in_process(self) -> None:
         """Plan the most promising combination in this process, if its best one is not planned.

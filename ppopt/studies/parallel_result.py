@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.result import Provenance, Status
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.first_schedules import FirstRow
@@ -18,7 +19,6 @@ from ppopt.studies.headline import Headline
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationState, StorageReport
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
-from ppopt.studies.plan_space import OPTIMAL
 from ppopt.studies.step_breakdown import StepBreakdown, step_breakdown
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ParallelPlan:
     @property
     def headline(self) -> Headline:
         """The headline of this plan; its bound is over all combinations, if over all orders."""
-        bound = self.lower_bound if OPTIMAL in self.plan.space.strategies else None
+        bound = self.lower_bound if SEARCHED in self.plan.space.strategies else None
         return self.plan.headline.within_bound(bound)
 
     @property

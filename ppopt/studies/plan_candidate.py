@@ -16,6 +16,7 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.orders import is_of_kind
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
@@ -27,7 +28,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result, Status
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_result import PlanRow, RowStatus
-from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
+from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.studies.strategy_search import Ranked, StrategySearch
 from ppopt.verifier import checked
 
@@ -191,7 +192,7 @@ class PlanCandidate:
     def contains(self, schedule: Schedule) -> bool:
         """Whether a schedule belongs to the configuration, with its own partition and recompute."""
         own, pipeline = self.problem.pipeline, schedule.pipeline
-        if self.configuration.strategy not in (OPTIMAL, schedule.origin.strategy):
+        if self.configuration.strategy not in (SEARCHED, schedule.origin.strategy):
             return False
         if not is_of_kind(schedule.kind, self.problem.backward_kind):
             return False
@@ -284,7 +285,7 @@ class PlanCandidate:
         result, bound = self.result, None
         if not self.impossible:
             bound = self.bound if self.value is None else min(self.bound, self.value)
-            if self.configuration.strategy == OPTIMAL:
+            if self.configuration.strategy == SEARCHED:
                 result = replace(result, lower_bound=bound)
         longest = None if best is None else best * self.configuration.batches
         status = RowStatus.of(self.value, bound, longest, searched=bool(self.searches))

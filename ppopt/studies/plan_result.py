@@ -14,11 +14,12 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
-from ppopt.studies.plan_space import ANY_RUNTIME, OPTIMAL, PlanConfiguration, PlanSpace
+from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -284,7 +285,7 @@ class Plan(NotebookView):
         """
         schedules = [row.schedule for row in self.rows if row.schedule is not None]
         schedules += [baseline.schedule for baseline in self.baselines if baseline.in_space]
-        bound = self.lower_bound if OPTIMAL in self.space.strategies else None
+        bound = self.lower_bound if SEARCHED in self.space.strategies else None
         best = None if self.schedule is None else BestSchedule(self.schedule, bound)
         runtime = DEFAULT_RUNTIME if self.space.runtime == ANY_RUNTIME else self.space.runtime
         return headline(self.current, schedules, best, self.objective, runtime)

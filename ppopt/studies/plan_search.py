@@ -21,6 +21,7 @@ from typing import Any
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import delay_scope
@@ -36,7 +37,7 @@ from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
 from ppopt.studies.plan_set_up import PlanSetUp
-from ppopt.studies.plan_space import OPTIMAL, PlanSpace, partitions_on
+from ppopt.studies.plan_space import PlanSpace, partitions_on
 
 
 class PlanSearch:
@@ -106,7 +107,11 @@ class PlanSearch:
             )
             for candidate in candidates
         ]
-        rounds = chain(map(FirstSchedules.usual, first), map(FirstSchedules.others, first))
+        rounds = chain(
+            map(FirstSchedules.usual, first),
+            map(FirstSchedules.with_few_layers, first),
+            map(FirstSchedules.others, first),
+        )
         try:
             with interrupts.heard():
                 for schedules, candidate in zip(rounds, cycle(candidates), strict=False):
@@ -264,7 +269,7 @@ class PlanSearch:
         """Raise the bounds of strategies to those of all orders of the same configuration."""
         orders = {candidate.configuration: candidate for candidate in self._orders}
         for candidate in self._strategies:
-            wider = orders.get(candidate.configuration._replace(strategy=OPTIMAL))
+            wider = orders.get(candidate.configuration._replace(strategy=SEARCHED))
             if wider is not None:
                 candidate.raise_to(wider)
 
