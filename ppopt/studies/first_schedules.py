@@ -101,8 +101,8 @@ class FirstSchedules(NamedTuple):
             yield self._balanced(None)
             return
         without, limits = self._balanced("none"), self.pipeline.limits
-        peak = replace(without, mem_limit=LIMIT_1F1B).limits
-        if limits is None or peak is None or max(peak) <= max(limits):
+        peaks = without.limits_by(LIMIT_1F1B)
+        if limits is None or peaks is None or max(peaks) <= max(limits):
             yield without
         yield self._balanced("full")
 
