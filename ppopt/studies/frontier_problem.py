@@ -143,8 +143,8 @@ class FrontierProblem:
     def first_schedules(self, known: Iterable[Schedule], deadline: Deadline) -> Iterator[Schedule]:
         """Schedules of the usual strategy within evenly spaced limits, until the deadline.
 
-        The limits are between the smallest one and the largest peak of `known`. Without a named
-        placement, or without open decisions, there are none.
+        The limits are between the peak with full recompute, or the smallest limit, and the largest
+        peak of `known`. Without a named placement, or without open decisions, there are none.
         """
         pipeline = self.problem.pipeline
         named = pipeline.placement is None or pipeline.placement in USUAL
@@ -152,15 +152,16 @@ class FrontierProblem:
         if not (named and peaks and has_open_choices(pipeline)):
             return
         low, high = self.limits[0], min(max(peaks), self.limits[-1])
-        for step in range(NUM_FIRST_LIMITS, 0, -1):
+        if pipeline.recompute == SEARCH_RECOMPUTE:
+            full = replace(pipeline, recompute="full")
+            fewest = FirstSchedules(full, self.problem.objective).usual()
+            low = min((self.point(schedule)[0] for schedule in fewest), default=low)
+        for step in range(NUM_FIRST_LIMITS, -1, -1):
             if deadline.over:
                 return
             limit = self.memory(low + (high - low) * step // NUM_FIRST_LIMITS)
-            first = FirstSchedules(
-                limit_candidates.with_limit(pipeline, limit),
-                self.problem.objective,
-                self.problem.backward_kind,
-            )
+            limited = limit_candidates.with_limit(pipeline, limit)
+            first = FirstSchedules(limited, self.problem.objective)
             yield from first.in_best_configuration(deadline)
 
     def search(
