@@ -30,7 +30,7 @@ def test_both_parsers_read_the_same(path: Path) -> None:
     documents = [
         yaml.load(text, Loader=loader) for loader in (yaml_text._FAST_LOADER, yaml_text._Loader)
     ]
-    assert documents[0] == documents[1] and documents[0]["layers" if "layers" in text else "stages"]
+    assert documents[0] == documents[1] and len(documents[0]) > 3
 
 
 @pytest.mark.parametrize("text", BROKEN)
