@@ -21,6 +21,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
+from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
@@ -111,6 +112,8 @@ class FirstSchedules(NamedTuple):
                 if schedule.fits_limits:
                     yield checked(schedule)
                     return
+            if not is_of_kind(schedule.kind, kind):
+                return
             orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
             if orders is not None:
                 yield checked(timing.schedule(schedule.pipeline, orders, self.objective))
