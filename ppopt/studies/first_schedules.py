@@ -21,6 +21,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -28,7 +29,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.repair import repair
 from ppopt.strategies import Strategy, registry, resolve
 from ppopt.studies.best_choice import has_open_choices
-from ppopt.studies.evaluate import objective_value, timed
+from ppopt.studies.evaluate import objective_value, peak_memory, timed
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_evaluator import AcceptsPartition
 from ppopt.studies.strategy_search import StrategySearch
@@ -158,6 +159,11 @@ class FirstRow(NamedTuple):
         """Makespan, in the user's unit."""
         return objective_value(self.schedule, Objective.MAKESPAN)
 
+    @property
+    def peak(self) -> Fraction:
+        """Largest device peak, in the user's unit."""
+        return peak_memory(self.schedule)
+
 
 class FirstRows:
     """The first schedules of all configurations of a plan space, of minimum makespan.
@@ -214,6 +220,24 @@ class FirstRows:
             for schedule in schedules_of(first):
                 if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
                     yield schedule
+
+
+def least_memory_row(space: PlanSpace) -> FirstRow:
+    """The schedule of least memory by rule, which may exceed the limits.
+
+    One microbatch at a time, on the balanced partition, with full recompute if the space allows it.
+    """
+    full = {SEARCH, "full"} & {*space.recompute}
+    configurations = {each._replace(recompute="full") if full else each for each in space}
+    rows = []
+    for configuration in sorted(configurations):
+        with suppress(NotApplicableError):
+            pipeline = space.pipeline(configuration)
+            problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+            orders = one_at_a_time(problem.instance)
+            schedule = checked(timing.schedule(pipeline, orders), enforce_limit=False)
+            rows.append(FirstRow(configuration._replace(strategy=SEARCHED), schedule))
+    return min(rows, key=lambda row: (row.peak, row.configuration))
 
 
 def _configuration_of(schedule: Schedule, searched: PlanConfiguration) -> PlanConfiguration:
