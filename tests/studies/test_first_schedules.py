@@ -16,9 +16,10 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.report.parallel import describe_parallel_plan
 from ppopt.solver.deadline import NO_DEADLINE
+from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import checked_options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
-from ppopt.studies.first_schedules import USUAL, FirstRows, FirstSchedules
+from ppopt.studies.first_schedules import FirstRows, with_few_layers
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_reports import PlanReports
@@ -98,7 +99,7 @@ def test_over_the_limit_fewer_microbatches_are_in_flight() -> None:
 def test_with_few_layers_is_between_none_and_full() -> None:
     pipeline = LAYERS.pipeline(devices=4, batches=8, recompute="search", mem_limit=24)
     first = FirstSchedules(pipeline, Objective.MAKESPAN)
-    (full,), (few,) = first.usual(), first.with_few_layers()
+    (full,), (few,) = first.usual(), with_few_layers(first)
     unlimited = replace(pipeline, recompute="none", mem_limit=None)
     assert value_of(evaluate(unlimited, "1f1b")) < value_of(few) < value_of(full)
     assert 0 < sum(few.pipeline.recomputed) < sum(full.pipeline.recomputed) == 8
