@@ -1,4 +1,4 @@
-"""Config files: YAML, JSON or TOML into settings, and the JSON Schema of such files."""
+"""Config files: YAML, JSON, TOML or CSV into settings, and the JSON Schema of such files."""
 
 from __future__ import annotations
 
