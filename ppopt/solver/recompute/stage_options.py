@@ -257,16 +257,14 @@ def stage_options(
         if extended is None:
             return None
         front = extended
-    peak = _peak(layers, unit)
     options = []
     for costs, picks in zip(front.costs.tolist(), front.picks.tolist(), strict=True):
         own = [run[pick] for run, pick in zip(runs, picks, strict=True)]
-        option = StageOption(
-            *(Fraction(amount, per_unit) for amount in costs),
-            layers=frozenset().union(*(option.layers for option in own)),
-            offloaded=frozenset().union(*(option.offloaded for option in own)),
-        )
-        options.append(option if unit is RecomputeUnit.LAYER else option._replace(peak=peak))
+        layer_sets = (frozenset().union(*sets) for sets in zip(*(o[5:] for o in own), strict=True))
+        options.append(StageOption(*(Fraction(cost, per_unit) for cost in costs), *layer_sets))
+    if unit is RecomputeUnit.STAGE:
+        peak = _peak(layers, unit)
+        options = [option._replace(peak=peak) for option in options]
     return options
 
 
@@ -363,7 +361,8 @@ def _greedy_steps(
         (index for index, (_, saved) in costs.items() if saved > 0),
         key=lambda index: costs[index][0] / costs[index][1],
     )
-    changed = {index: replace(layers[index], **{flag: True}) for index in order}
+    flags: dict[str, Any] = {flag: True}
+    changed = {index: replace(layers[index], **flags) for index in order}
     sizes = {len(order) * step // GREEDY_LEVELS for step in range(GREEDY_LEVELS + 1)}
     return [
         _stated_option(
