@@ -113,7 +113,7 @@ class Frontier(NotebookView):
     def to_frame(self) -> DataFrame:
         """One row per point and per baseline, in the user's units, as a pandas DataFrame.
 
-        `strategy` is `optimal` for the points, whether or not they are proved; a baseline has no
+        `strategy` is `searched` for the points, whether or not they are proved; a baseline has no
         status and no bound. `memory` is the largest device peak. Needs pandas (the extra `frame`).
         """
         from pandas import DataFrame  # noqa: PLC0415  optional
@@ -219,7 +219,8 @@ def frontier(
     curve = Curve([] if impossible else space.limits)
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
-        search.run(schedule for schedule, _ in evaluated)
+        known = [schedule for schedule, _ in evaluated]
+        search.run([*known, *space.first_schedules(known, deadline.within(2 * share * time_limit))])
     if not search.interrupted:
         late, skipped = _evaluated_late(evaluate, skipped, deadline)
         evaluated += late
