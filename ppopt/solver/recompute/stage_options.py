@@ -261,7 +261,8 @@ def stage_options(
     for costs, picks in zip(front.costs.tolist(), front.picks.tolist(), strict=True):
         own = [run[pick] for run, pick in zip(runs, picks, strict=True)]
         layer_sets = (frozenset().union(*sets) for sets in zip(*(o[5:] for o in own), strict=True))
-        options.append(StageOption(*(Fraction(cost, per_unit) for cost in costs), *layer_sets))
+        amounts = [Fraction(cost, per_unit) for cost in costs]
+        options.append(StageOption._make((*amounts, *layer_sets)))
     if unit is RecomputeUnit.STAGE:
         peak = _peak(layers, unit)
         options = [option._replace(peak=peak) for option in options]
