@@ -576,6 +576,8 @@ def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
     ("fields", "message"),
     [
         ({"placement": "diagonal"}, "placement: 'diagonal' is unknown"),
+        ({"placement": [0, 0, 1, 1]}, "placement: 0,0,1,1 has no name; a plan chooses from linear"),
+        ({"placement": [0, -1]}, "placement: stage 1: -1 is not a device number"),
         ({"recompute": ("none", "half")}, "recompute: 'half' is unknown"),
         ({"chunks": 1, "placement": "v"}, "chunks: linear has 1 per device"),
         ({"batches": ()}, "batches: the list is empty"),
@@ -676,6 +678,15 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
         ppopt.plan(Pipeline(stages=2, batches=3))
     with pytest.raises(ppopt.InputError, match=r"^batches: missing"):
         ppopt.plan(Model(layers), devices=2)
+
+
+@pytest.mark.parametrize(("hosts", "name"), [([0, 1, 0, 1], "interleaved"), ([0, 1, 1, 0], "v")])
+def test_a_list_of_devices_is_the_placement_that_it_equals(hosts: list[int], name: str) -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1)] * 4)
+    plan = ppopt.plan(model, devices=2, batches=2, placement=hosts, workers=1)
+    assert {(row.configuration.placement, row.configuration.chunks) for row in plan.rows} == {
+        (name, 2)
+    }
 
 
 def test_a_plan_keeps_the_optimizer_barrier() -> None:
