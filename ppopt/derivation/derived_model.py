@@ -134,8 +134,7 @@ class DerivedModel:
         """The line of the file for the time of a transfer between devices."""
         if self.link is not None:
             return f"link: {json.dumps(self.link)}"
-        size = max(layer.output for layer in self.layers)
-        return f"p2p_time: {self.costing.transfer(size)}"
+        return self.costing.transfers(layer.output for layer in self.layers[:-1])
 
     @cached_property
     def attention_share(self) -> float | None:

@@ -151,10 +151,11 @@ class Costing:
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
         runs = [self.run(run, hidden) for run in architecture.runs]
-        if architecture.predictions and self.training.mtp:
-            runs.append(self.prediction(architecture))
+        has_predictions = self.training.mtp and architecture.predictions
+        predictions = self.predictions(architecture) if has_predictions else []
         embedding = self.embedding(hidden, vocabulary)
-        return [*encoder, embedding, *runs, self.head(hidden, vocabulary, tied=architecture.tied)]
+        head = self.head(hidden, vocabulary, len(predictions), tied=architecture.tied)
+        return [*encoder, embedding, *runs, *predictions, head]
 
     def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> DerivedLayer:
         """Equal layers of a part of the model."""
@@ -169,42 +170,54 @@ class Costing:
             frozen=frozen,
         )
 
-    def prediction(self, architecture: Architecture) -> DerivedLayer:
-        """Modules that predict further tokens."""
+    def predictions(self, architecture: Architecture) -> list[DerivedLayer]:
+        """Modules that predict further tokens, without their logits and losses.
+
+        Each passes on its own hidden vectors besides those that it received (`torch.cat` at the end
+        of `MultiTokenPredictionBlock.forward` in
+        megatron/core/transformer/multi_token_prediction.py of Megatron-LM, d98e8a6).
+        """
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
-        head_flops = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * vocabulary)
-        each = self._flops(decoder, hidden, frozen) + head_flops
-        return self.layer(
+        projection_flops = self.matrix_flops(frozen) * 2 * hidden * hidden
+        each = self._flops(decoder, hidden, frozen) + projection_flops
+        module = self.layer(
             "prediction",
             self.rank.prediction(decoder, hidden, vocabulary, frozen=frozen),
-            architecture.predictions,
             role="mtp",
             hidden=hidden,
             gradients=_gradients(decoder, hidden),
-            logits=vocabulary,
             flops=each * self.training.all_tokens,
             frozen=frozen,
         )
+        states = range(2, architecture.predictions + 2)
+        return [replace(module, output=round(module.output * number, 3)) for number in states]
 
-    def head(self, hidden: int, vocabulary: int, *, tied: bool = False) -> DerivedLayer:
-        """The output matrix with its loss.
+    def head(
+        self, hidden: int, vocabulary: int, predictions: int = 0, *, tied: bool = False
+    ) -> DerivedLayer:
+        """The output matrix with its loss, for the next token and for those of `predictions`.
+
+        Megatron-LM computes all logits and losses where the head is (`process_mtp_loss` in
+        megatron/core/transformer/multi_token_prediction.py, d98e8a6).
 
         The matrix that is `tied` to the embedding is stored once on a single stage. The first and
         the last of several stages reduce its gradient together.
         """
         frozen = Frozen.HEAD in self.training.freeze or bool(self.training.lora)
-        training = self.training
+        training, rank = self.training, self.rank
+        shared = tied and training.devices == 1
+        output = rank.head(hidden, vocabulary, frozen=frozen, shared=shared)
+        further = rank.head(hidden, vocabulary, frozen=frozen, shared=True)
+        flops = self.matrix_flops(frozen) * hidden * vocabulary * training.all_tokens
         costs = self.layer(
             "head",
-            self.rank.head(
-                hidden, vocabulary, frozen=frozen, shared=tied and training.devices == 1
-            ),
+            [*output, *further * predictions],
             role="head",
             hidden=hidden,
             logits=vocabulary,
-            flops=self.matrix_flops(frozen) * hidden * vocabulary * training.all_tokens,
+            flops=flops * (1 + predictions),
             frozen=frozen,
         )
         if not tied or training.devices == 1 or frozen:
@@ -313,6 +326,18 @@ class Costing:
             parts=tuple(parts),
         )
 
+    def transfers(self, sizes: Iterable[float]) -> str:
+        """The line of a model file for transfers of these sizes, in MiB, to the next device.
+
+        One time if all are equal; else latency, and bandwidth in MiB per ms.
+        """
+        *smaller, largest = sorted(set(sizes))
+        time, latency = self.transfer(largest), _rounded(self.transfer(0))
+        if not smaller:
+            return f"p2p_time: {_rounded(time)}"
+        bandwidth = largest / (time - self.transfer(0))
+        return f"link: {{latency: {latency}, bandwidth: {bandwidth:.4g}}}  # MiB per ms"
+
     def transfer(self, size: float) -> float:
         """Milliseconds of a transfer of `size` MiB to the next device."""
         training, gpu = self.training, self.gpu
@@ -323,7 +348,7 @@ class Costing:
         else:
             bandwidth = gpu.network_bandwidth * gpu.network_p2p_efficiency
             seconds = gpu.network_latency + size * MIB / bandwidth
-        return _rounded(1000 * self.scale.communication * seconds)
+        return 1000 * self.scale.communication * seconds
 
     def computing(self, parts: Iterable[LayerPart]) -> Times:
         """Time of kernels."""

@@ -403,7 +403,7 @@ class Rank:
     ) -> list[LayerPart]:
         """The norm, the output matrix in BF16, and the loss.
 
-        `shared`: another layer of the same device holds the matrix.
+        `shared`: another part of the same device holds the matrix.
         """
         matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
         part = self._product([matrix], frozen=frozen, adapted=False)
@@ -440,16 +440,15 @@ class Rank:
     ) -> list[LayerPart]:
         """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-        A copy of the embedding, norms and a projection of two vectors, a decoder layer, and the
-        head, whose matrix it shares.
+        A copy of the embedding, norms and a projection of two vectors, and a decoder layer. Its
+        logits and loss are computed by the head.
         """
         matrix = Matrix("projection", 2 * hidden, hidden, Shard.COLUMNS)
         fixed = frozen or bool(self.training.lora)
-        head = self.head(hidden, vocabulary, frozen=fixed, shared=True)
         projection = _sum("projection", [self._product([matrix], frozen=frozen)])
         layer = self.decoder(decoder, hidden, frozen=frozen)
         embedding = self.embedding(hidden, vocabulary, frozen=fixed)
-        return [embedding, self.norm(hidden, 3, frozen=frozen), projection, *layer, *head]
+        return [embedding, self.norm(hidden, 3, frozen=frozen), projection, *layer]
 
     def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> LayerPart:
         """Matrices between an encoder and the layers of words."""
