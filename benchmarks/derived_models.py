@@ -84,7 +84,7 @@ INTERN_VIT = Encoder(
     runs=(Run("vision block", VISION, 45),),
     patch=Matrix("patch", 588, 3200, Shard.NONE),
     projections=(
-        (Matrix("up", 12800, 6144, Shard.COLUMNS), Matrix("down", 6144, 6144, Shard.ROWS)),
+        (Matrix("up", 12800, 6144, Shard.COLUMNS), Matrix("down", 6144, 6144, Shard.ROWS, "up")),
     ),
     patches=1025,
     merge=4,

@@ -126,6 +126,7 @@ def _training(run: Run) -> Training:
             sequence=run.sequence,
             microbatch=run.microbatch,
             precision=Precision(run.precision),
+            fp8_recipe=run.fp8_recipe,
             zero=_zero(run),
             expert_tensor=run.row.get("etp", 1 if bridge else None),
             dispatcher=Dispatcher.FLEX if bridge else Dispatcher.ALL_TO_ALL,

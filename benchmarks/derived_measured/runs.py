@@ -111,6 +111,11 @@ class Run:
         return "fp8" if "fp8" in name else "bf16"
 
     @property
+    def fp8_recipe(self) -> str:
+        """Scaling of FP8: MXFP8 where the row says so, else one scale for a tensor."""
+        return "mxfp8" if "mx" in str(self.row.get("precision")).lower() else "tensorwise"
+
+    @property
     def full_recompute(self) -> bool:
         """Whether every layer is recomputed."""
         return str(self.row.get("recompute") or "").startswith("full")

@@ -198,6 +198,7 @@ class DerivedModel:
             f"  {basis}",
             *([f"calibrated: {self.calibration}"] if self.calibration else []),
             "activation: 2 bytes for each element that the backward reads, nothing recomputed",
+            *self._storage(),
             f"static: {self._static()}",
             "output: 2 bytes for each output element of a layer; workspace: gradients alive at",
             "  once, and logits; kept: what a layer that recomputes keeps, its input",
@@ -222,6 +223,17 @@ class DerivedModel:
         return [
             "head: its matrix is that of the embedding (tied); its gradient_sync includes the",
             "  all-reduce of this gradient between the first and the last stage",
+        ]
+
+    def _storage(self) -> list[str]:
+        """A line on what products in FP8 keep, if they do not keep BF16."""
+        storage, training = self.training.storage(), self.training
+        if storage == training.storage(in_bf16=True):
+            return []
+        return [
+            f"FP8, {training.fp8_recipe}: {storage.element:.4g} bytes for an element of the input of "
+            f"a product, {storage.parameter:.4g} for a parameter",
+            "  with its copies, in place of 2; embedding, router and head stay in BF16",
         ]
 
     def _static(self) -> str:

@@ -3,11 +3,13 @@
 - Time: the sum over the layer's parts of their kernels and of their collectives, all exposed except
   those of a ring of context, which overlap with attention. B and W as two operations take longer
   than BW (`split` of the framework), and gather again what BW gathers once.
-- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them. B
-  frees none: W reads as many (inputs and output gradients).
+- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them, and
+  about 1 byte for the inputs of products in FP8. B frees none: W reads as many (inputs and output
+  gradients).
 - Static: parameters, gradients and optimizer states of the framework (Megatron-LM: 2, 4 and 12
-  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded by `zero`. Norms and
-  biases are left out. Frozen layers have only parameters.
+  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded by `zero`; weights of
+  products in FP8 by its recipe (`FP8_RECIPES`). Norms and biases are left out. Frozen layers have
+  only parameters.
 - Output: 2 bytes / tensor for each element of the vectors of a layer's tokens.
 - Workspace of B and BW: the gradients of the residual stream and of the feed-forward's inner
   vectors, which are live at the same time. Of the head, F too: logits in FP32. W needs none.
@@ -19,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
@@ -35,8 +37,8 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.kernels import seconds as kernel_seconds
-from ppopt.derivation.layer_parts import ELEMENT, LOGIT, LayerPart, Rank
-from ppopt.derivation.training import Frozen, Training
+from ppopt.derivation.layer_parts import LOGIT, LayerPart, Rank
+from ppopt.derivation.training import ELEMENT, Frozen, Training
 from ppopt.problem.layer_settings import DECODER
 
 MIB = 2**20
@@ -396,18 +398,21 @@ class Costing:
     def _static_bytes(self, part: LayerPart) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
         data, experts = self.training.data_group, self.training.expert_data_group
+        each = self.training.storage(in_bf16=part.in_bf16).parameter
+        adapter = self.training.storage(in_bf16=True).parameter
         return (
-            self._bytes(part.parameters, data, trained=part.trained)
-            + self._bytes(part.routed, experts, trained=part.trained)
-            + self._bytes(part.adapters, data, trained=True)
+            self._bytes(part.parameters, each, data, trained=part.trained)
+            + self._bytes(part.routed, each, experts, trained=part.trained)
+            + self._bytes(part.adapters, adapter, data, trained=True)
         )
 
-    def _bytes(self, parameters: float, group: Group, *, trained: bool) -> float:
+    def _bytes(self, parameters: float, each: float, group: Group, *, trained: bool) -> float:
+        """Bytes of parameters of `each` bytes, with gradients and states if they are trained."""
         style, zero, ranks = self.training.style, self.training.zero, group.ranks
         shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
-        sizes = (style.parameter, style.gradient, style.state)
+        sizes = (each, style.gradient, style.state)
         if not trained:
-            return parameters * style.parameter / shards[0]
+            return parameters * each / shards[0]
         return parameters * sum(size / shard for size, shard in zip(sizes, shards, strict=True))
 
     def step(self, parts: Sequence[LayerPart]) -> StepCosts:
@@ -415,12 +420,13 @@ class Costing:
         gradient, zero = self.training.style.gradient, self.training.zero
         trained = self._sharded(parts, frozen=False)
         shards_all = zero == SHARDED_PARAMETERS
-        gathered = self._sharded(parts, frozen=True) if shards_all else trained
+        gathered = self._sharded(parts, frozen=shards_all, each=self._gathered)
         reduce = Pattern.REDUCE_SCATTER if zero else Pattern.ALL_REDUCE
-        sync = self._exchanged("gradients", reduce, gradient, trained)
-        gather = self._exchanged("parameters", Pattern.ALL_GATHER, ELEMENT, gathered) if zero else 0
-        seconds = sum(self._optimizing(size, group) for size, group in trained)
-        memory = ELEMENT * sum(size for size, _ in gathered) if shards_all else 0
+        gradients = [(gradient * number, group) for number, group in trained]
+        sync = self._exchanged("gradients", reduce, gradients)
+        gather = self._exchanged("parameters", Pattern.ALL_GATHER, gathered) if zero else 0
+        seconds = sum(self._optimizing(number, group) for number, group in trained)
+        memory = sum(size for size, _ in gathered) if shards_all else 0
         return StepCosts(
             unshard=_optional(self.scale.communication * gather),
             unshard_memory=_mib(memory),
@@ -428,19 +434,32 @@ class Costing:
             optimizer=_optional(self.scale.compute * seconds),
         )
 
-    def _sharded(self, parts: Sequence[LayerPart], *, frozen: bool) -> list[tuple[float, Group]]:
-        """Parameters on a rank, those that are not trained included or not, by their group."""
+    def _sharded(
+        self,
+        parts: Sequence[LayerPart],
+        *,
+        frozen: bool,
+        each: Callable[[bool], float] = lambda _: 1,
+    ) -> list[tuple[float, Group]]:
+        """Parameters on a rank, those that are not trained included or not, by their group.
+
+        A parameter counts as `each` says of those that stay in BF16, and of others.
+        """
         counted = [part for part in parts if frozen or part.trained]
-        dense = sum(part.parameters for part in counted) + sum(part.adapters for part in parts)
-        routed = sum(part.routed for part in counted)
+        dense = sum(each(part.in_bf16) * part.parameters for part in counted)
+        dense += each(True) * sum(part.adapters for part in parts)
+        routed = sum(each(part.in_bf16) * part.routed for part in counted)
         return [(dense, self.training.data_group), (routed, self.training.expert_data_group)]
 
+    def _gathered(self, in_bf16: bool) -> float:
+        """Bytes of a parameter that data-parallel ranks gather."""
+        return self.training.storage(in_bf16=in_bf16).gathered
+
     def _exchanged(
-        self, name: str, pattern: Pattern, each: int, sharded: Sequence[tuple[float, Group]]
+        self, name: str, pattern: Pattern, sharded: Sequence[tuple[float, Group]]
     ) -> float:
-        """Seconds of a collective of so many bytes for each of some parameters."""
-        sizes = ((each * number, group) for number, group in sharded if number)
-        collectives = (Collective(name, pattern, size, group) for size, group in sizes)
+        """Seconds of a collective of so many bytes in every group."""
+        collectives = (Collective(name, pattern, size, group) for size, group in sharded if size)
         return sum(collective.seconds(self.gpu, self.node) for collective in collectives)
 
     def _optimizing(self, parameters: float, group: Group) -> float:

@@ -210,7 +210,7 @@ def test_logits_of_predictions_are_computed_by_the_head(modules: int) -> None:
 
 
 def test_hidden_vectors_of_predictions_are_transferred_too() -> None:
-    """Megatron-LM concatenates them; a cut between modules and head passes on two for one module."""
+    """Megatron-LM concatenates them, so that a cut behind one module passes on two."""
     config = {**DEEPSEEK_V3, "num_nextn_predict_layers": 2}
     partition = "Et*20|t*20|t*20|tm|m|L"
     model = derive_model(config, gpu="h100", devices=6, tensor=8, partition=partition)
@@ -276,6 +276,7 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
     "ranks": (DEEPSEEK_V3, {"data": 2, "expert": 4}, "4 does not divide data x context = 2"),
     "microbatch": (LLAMA_8B, {"microbatch": 0}, "microbatch: 0 is not within"),
     "zero": (LLAMA_8B, {"zero": 4}, "zero: 4 is not within 0 .. 3"),
+    "recipe": (LLAMA_8B, {"fp8_recipe": "fast"}, "fp8_recipe: .fast. is unknown; known are tensor"),
     "framework": (LLAMA_8B, {"framework": "jax"}, "'jax' is unknown; known are megatron"),
     "context type": (LLAMA_8B, {"context_type": "rings"}, "'rings' is unknown; known are ring"),
     "heads of context": (
