@@ -86,6 +86,7 @@ class Prediction:
 
 def setup_of(run: Run) -> Setup:
     """How a run is predicted; raises NotPredictedError with the reason if it is not."""
+    run.check()
     if run.row.get("mem_kind") == "out of memory":
         raise NotPredictedError("out of memory: nothing measured")
     gpu = gpu_of(run)

@@ -153,7 +153,7 @@ OPTIONS = (
     DerivationOption(
         "fp8_recipe",
         "NAME",
-        "Scaling of products in FP8 under Megatron-LM, which sets the memory of weights and inputs: "
+        "Scaling of products in FP8, which sets the memory of weights and inputs under megatron: "
         "tensorwise (default), delayed, mxfp8 or blockwise.",
     ),
     DerivationOption(

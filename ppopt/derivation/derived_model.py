@@ -231,8 +231,8 @@ class DerivedModel:
         if storage == training.storage(in_bf16=True):
             return []
         return [
-            f"FP8, {training.fp8_recipe}: {storage.element:.4g} bytes for an element of the input of "
-            f"a product, {storage.parameter:.4g} for a parameter",
+            f"FP8, {training.fp8_recipe}: {storage.element:.4g} bytes for an element of the input "
+            f"of a product, {storage.parameter:.4g} for a parameter",
             "  with its copies, in place of 2; embedding, router and head stay in BF16",
         ]
 
