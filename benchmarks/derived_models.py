@@ -30,6 +30,7 @@ from ppopt.derivation.architecture import (
 )
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import NO_STEP_COSTS, Costing
+from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.formats.files import write
@@ -126,7 +127,8 @@ def model_file(
         replace(layer, step=NO_STEP_COSTS)
         for layer in Costing.of(training, H100).layers(architecture)
     ]
-    return ModelFile(description, source, training, H100, layers, LINK, comments)
+    sizes = sizes_of(training, architecture)
+    return ModelFile(description, source, training, H100, layers, sizes, LINK, comments)
 
 
 def llama_8b() -> ModelFile:

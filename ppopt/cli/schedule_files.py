@@ -258,6 +258,8 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
             "these arguments are the partition alone, since Megatron-LM has its own order (1F1B, "
             "or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
         )
+    if arguments and (training := schedule.pipeline.training) and training.assumes:
+        yield f"the costs assume {'; '.join(training.assumes)}"
     if arguments and model is None:
         yield (
             "the schedule has no layers; Megatron-LM divides its own evenly over the stages, so "

@@ -548,6 +548,11 @@ class Architecture:
         return self.runs[-1].decoder
 
     @property
+    def has_experts(self) -> bool:
+        """Whether any decoder layer has experts."""
+        return any(isinstance(run.decoder.feed_forward, Experts) for run in self.runs)
+
+    @property
     def parameters(self) -> int:
         """Parameters of the model, norms and biases included, prediction modules left out."""
         layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)

@@ -14,6 +14,7 @@ from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.config_json import architecture_of, config_file, read_architecture
 from ppopt.derivation.gpus import Gpu, Precision, gpu_named
 from ppopt.derivation.layer_costs import AS_DERIVED, Costing, DerivedLayer, Scale
+from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
@@ -111,6 +112,7 @@ class DerivedModel:
             training=self.training,
             gpu=self.gpu,
             layers=self.layers,
+            sizes=sizes_of(self.training, self.architecture),
             comments=self._comments(),
             settings=self._settings(),
             transfer=self._transfer(),

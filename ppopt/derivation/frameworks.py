@@ -76,29 +76,40 @@ class ProductStorage(NamedTuple):
     """Whether the matrix behind attention keeps a copy of its input, which attention stashes."""
 
 
+class Fp8Recipe(NamedTuple):
+    """Scaling of products in FP8."""
+
+    element: float
+    """Bytes of an element of an input, with its share of a scale."""
+    weight: float = 1
+    """The same of a parameter."""
+    stores_weights: bool = True
+    """Whether weights are stored in FP8; otherwise they have copies in FP8."""
+    copies_attended: bool = False
+    """As of `ProductStorage`."""
+
+
 BLOCK_SCALE = 1 + 1 / 32
 """Bytes of an element with its share of the scale of its block: a byte for 32 elements in MXFP8,
 FP32 for 128 in blockwise scaling."""
-FP8_RECIPES: Mapping[str, ProductStorage] = {
-    "tensorwise": ProductStorage(1, 2, 1),
-    "delayed": ProductStorage(1, 2, 1, copies_attended=True),
-    "mxfp8": ProductStorage(BLOCK_SCALE, 2 * BLOCK_SCALE, BLOCK_SCALE),
-    "blockwise": ProductStorage(BLOCK_SCALE, 2 + 2, 2),
+FP8_RECIPES: Mapping[str, Fp8Recipe] = {
+    "tensorwise": Fp8Recipe(1),
+    "delayed": Fp8Recipe(1, copies_attended=True),
+    "mxfp8": Fp8Recipe(BLOCK_SCALE, BLOCK_SCALE),
+    "blockwise": Fp8Recipe(BLOCK_SCALE, stores_weights=False),
 }
-"""Storage by the recipe of Transformer Engine, as `--fp8-recipe` of Megatron-LM names it.
+"""Recipes of Transformer Engine, as `--fp8-recipe` of Megatron-LM names them.
 
 - A linear layer keeps its quantized input for W, in one of two layouts (`update_usage` in
   transformer_engine/pytorch/module/linear.py, d0067d0). The one behind attention keeps what
   attention stashes anyway, except with delayed scaling (`set_save_original_input` in
   megatron/core/transformer/attention.py of Megatron-LM, d98e8a6).
 - Weights are in FP8, in the layouts of both F and B (`Float8Tensor` and its transpose in
-  transformer_engine/pytorch/tensor/float8_tensor.py), and are gathered in FP8
-  (`fp8_param_gather`). Blockwise scaling keeps them in BF16, with two copies in FP8. These are the
-  recipes in src/megatron/bridge/training/mixed_precision.py of Megatron-Bridge, 067f987. GPUs of
-  compute capability 10.x need no transpose with tensorwise and delayed scaling: a byte a parameter
-  less than derived.
+  transformer_engine/pytorch/tensor/float8_tensor.py), and are gathered in FP8: these recipes set
+  `fp8_param_gather`, blockwise scaling does not (src/megatron/bridge/training/mixed_precision.py of
+  Megatron-Bridge, 067f987). GPUs of compute capability 10.x need no transpose with tensorwise and
+  delayed scaling: a byte a parameter less than derived.
 """
-
 
 FUSED = Framework(
     launch=6e-6,

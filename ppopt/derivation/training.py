@@ -169,9 +169,24 @@ class Training:
 
     def storage(self, *, in_bf16: bool = False) -> ProductStorage:
         """What products of matrices keep, those in BF16 or the others."""
-        if in_bf16 or self.precision is Precision.BF16 or not self.style.stores_fp8:
-            return ProductStorage(ELEMENT, self.style.parameter, ELEMENT)
-        return FP8_RECIPES[self.fp8_recipe]
+        parameter = self.style.parameter
+        if in_bf16 or not self.keeps_fp8:
+            return ProductStorage(ELEMENT, parameter, ELEMENT)
+        recipe = FP8_RECIPES[self.fp8_recipe]
+        copies = 2 * recipe.weight
+        if self.stores_fp8_weights:
+            return ProductStorage(recipe.element, copies, recipe.weight, recipe.copies_attended)
+        return ProductStorage(recipe.element, parameter + copies, ELEMENT, recipe.copies_attended)
+
+    @property
+    def keeps_fp8(self) -> bool:
+        """Whether products keep their inputs in FP8."""
+        return self.precision is Precision.FP8 and self.style.stores_fp8
+
+    @property
+    def stores_fp8_weights(self) -> bool:
+        """Whether weights are stored in FP8: Megatron-LM then needs a distributed optimizer."""
+        return self.keeps_fp8 and FP8_RECIPES[self.fp8_recipe].stores_weights and self.zero > 0
 
     @property
     def of_expert(self) -> int:

@@ -41,9 +41,10 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
 
     They say whether its transformer layers recompute and, if ranks have several stages, the group
     size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. The sizes
-    of `pipeline.training` come first, if these are known. Raises NotApplicableError if there are no
-    layers, or if Megatron-LM does not support the partition, recompute, group size or sizes. Equal
-    stages without layers are Megatron-LM's default: they need no layout.
+    of `pipeline.training` come first, if these are known, with the arguments that the costs assume.
+    Raises NotApplicableError if there are no layers, or if Megatron-LM does not support the
+    partition, recompute, group size or sizes. Equal stages without layers are Megatron-LM's
+    default: they need no layout.
     """
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
@@ -51,7 +52,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     mtp = _mtp_layers(stages, devices)
     group = megatron_schedule.group_size_of(pipeline, group_size)
     decoders = sum(roles.count("decoder") for roles in stages)
-    lines = [*megatron_sizes(pipeline), f"--num-layers {decoders}"]
+    lines = [*megatron_sizes(pipeline), *_overlaps(pipeline), f"--num-layers {decoders}"]
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
@@ -72,7 +73,8 @@ def _arguments_of_equal_stages(pipeline: Pipeline, group_size: int | None) -> st
         )
     group = megatron_schedule.group_size_of(pipeline, group_size)
     devices = pipeline.num_devices
-    lines = [*megatron_sizes(pipeline), f"--pipeline-model-parallel-size {devices}"]
+    lines = [*megatron_sizes(pipeline), *_overlaps(pipeline)]
+    lines.append(f"--pipeline-model-parallel-size {devices}")
     if group is not None:
         chunks = pipeline.num_stages // devices
         lines.append(f"--num-virtual-stages-per-pipeline-rank {chunks}")
@@ -84,7 +86,7 @@ def _group_argument(group: int | None) -> list[str]:
 
 
 def megatron_sizes(pipeline: Pipeline) -> list[str]:
-    """Arguments of the sizes of the training; none if they are unknown.
+    """Arguments of the sizes of the training and of what costs assume; none if they are unknown.
 
     Raises NotApplicableError if Megatron-LM refuses them (`validate_args`).
     """
@@ -97,16 +99,39 @@ def megatron_sizes(pipeline: Pipeline) -> list[str]:
             f"megatron: a sequence is a multiple of 2 x context = {ways} tokens, and it has "
             f"{sizes.sequence}"
         )
+    sequence_parallel, sharded = "--sequence-parallel", "--use-distributed-optimizer"
+    known = sizes.arguments
+    if known is None:
+        known = (
+            *[sequence_parallel] * (sizes.tensor > 1),
+            *[sharded] * (sizes.data * sizes.context > 1),
+        )
     lines = [
         f"--tensor-model-parallel-size {sizes.tensor}",
-        *["--sequence-parallel"] * (sizes.tensor > 1),
+        *[sequence_parallel] * (sequence_parallel in known),
         f"--context-parallel-size {sizes.context}",
         f"--expert-model-parallel-size {sizes.expert}",
-        *["--use-distributed-optimizer"] * (sizes.data * sizes.context > 1),
+        *[sharded] * (sharded in known),
         f"--micro-batch-size {sizes.microbatch}",
         f"--global-batch-size {sizes.microbatch * sizes.data * pipeline.batches}",
+        *([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"]),
     ]
-    return lines + ([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"])
+    return lines + [argument for argument in known if argument not in lines]
+
+
+def _overlaps(pipeline: Pipeline) -> list[str]:
+    """Arguments with which gradients and parameters move in parallel to compute, as costs do.
+
+    Megatron-LM gathers parameters so only with a distributed optimizer, and if gradients do.
+    """
+    costs, sizes = pipeline.costs, pipeline.training
+    gathers = any(costs.unshard)
+    is_sharded = sizes is not None and "--use-distributed-optimizer" in megatron_sizes(pipeline)
+    return [
+        *["--use-distributed-optimizer"] * (gathers and not is_sharded),
+        *["--overlap-grad-reduce"] * (gathers or any(costs.gradient_sync)),
+        *["--overlap-param-gather"] * gathers,
+    ]
 
 
 def check_model(model: Model, trainer: str) -> None:

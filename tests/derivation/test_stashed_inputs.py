@@ -96,6 +96,12 @@ def test_weights_and_their_copies_follow_the_recipe(
     assert fp8[1].step.gradient_sync == bf16[1].step.gradient_sync
 
 
+def test_without_a_distributed_optimizer_weights_in_fp8_are_copies() -> None:
+    """`--fp8-param-gather` of Megatron-LM needs one: BF16 and two copies are 4 bytes."""
+    bf16, fp8 = (layer(LLAMA_8B, 1, zero=0, precision=name) for name in ("bf16", "fp8"))
+    assert fp8.static == pytest.approx(bf16.static * (4 + 16) / (2 + 16), rel=1e-3)
+
+
 EXPERTS = {"tensor": 8, "sequence": 4096}
 """DeepSeek-V3: 8 copies of each token, experts 2048 / 8 wide."""
 ROWS = 8 * 4096

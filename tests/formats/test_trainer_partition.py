@@ -441,6 +441,20 @@ def test_a_derived_model_states_its_sizes_in_files_and_plans(
     assert "--micro-batch-size 2\n--global-batch-size 16\n" in written
 
 
+def test_an_export_notes_what_the_costs_assume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assumed = "training: {data: 2, arguments: [--bf16], assumes: [this, that]}"
+    (tmp_path / "m.yaml").write_text(
+        f"stages: 2\nbatches: 2\n{assumed}\nlayers: [{{forward: 1, count: 4}}]\n"
+    )
+    done("eval 1f1b --config m.yaml -o m.json")
+    notes = done("export m.json --to megatron-arguments -o m.txt").err
+    assert "note: the costs assume this; that" in notes
+    assert "--use-distributed-optimizer" not in (tmp_path / "m.txt").read_text()
+
+
 @pytest.mark.parametrize(
     ("training", "message"),
     [
