@@ -81,7 +81,7 @@ def _size(size: object, where: str) -> int:
 
 
 def _lines(lines: object, where: str) -> tuple[str, ...]:
-    is_list = isinstance(lines, list | tuple)
-    if not is_list or not all(isinstance(line, str) and line.isprintable() for line in lines):
+    texts = tuple(lines) if isinstance(lines, list | tuple) else (None,)
+    if not all(isinstance(line, str) and line.isprintable() for line in texts):
         raise InputError(f'{where}: {str(lines)[:40]!r} is no list of lines; write ["--bf16"]')
-    return tuple(lines)
+    return texts
