@@ -99,7 +99,7 @@ class PerKind(NamedTuple):
 NO_COLLECTIVES = PerKind()
 
 
-class KeptInput(NamedTuple):
+class StashedInput(NamedTuple):
     """An input of matrices that F stashes for their W, and its bytes."""
 
     tensor: str
@@ -117,7 +117,7 @@ class LayerPart:
     weight: tuple[Kernel, ...] = ()
     """Kernels of W. Those of BW are those of B and of W."""
     collectives: PerKind = NO_COLLECTIVES
-    inputs: tuple[KeptInput, ...] = ()
+    inputs: tuple[StashedInput, ...] = ()
     """Stashed inputs of matrices; equal ones are a single tensor."""
     stashed_otherwise: float = 0.0
     """Bytes of other tensors that F stashes for the backward."""
@@ -137,7 +137,7 @@ class LayerPart:
     @property
     def stashed(self) -> float:
         """Bytes that F stashes for the backward."""
-        return self.stashed_otherwise + sum(kept.size for kept in set(self.inputs))
+        return self.stashed_otherwise + sum(tensor.size for tensor in set(self.inputs))
 
     def __add__(self, addend: LayerPart) -> LayerPart:
         """Both as one part, by the name of the first."""
@@ -376,7 +376,7 @@ class Rank:
         if experts.shared:
             matrices = experts.shared_matrices(hidden)
             shared = self._network("shared expert", matrices, experts.shared, True, frozen)
-            own = tuple(kept for kept in shared.inputs if kept not in router.inputs)
+            own = tuple(tensor for tensor in shared.inputs if tensor not in router.inputs)
             parts.append(replace(shared, inputs=own))
         return parts
 
@@ -504,26 +504,26 @@ class Rank:
         elements = self.local_tokens * first.inputs
         if first.shard is Shard.ROWS:
             elements = self.tokens * first.inputs / training.tensor
+        read = self._stashed_input(name, first.reads, elements, in_bf16=in_bf16)
         part = LayerPart(
             name, (kernel,), (kernel,), weight, collectives,
-            inputs=() if fixed else self._kept(name, first.reads, elements, in_bf16=in_bf16),
-            parameters=parameters, trained=not fixed, in_bf16=in_bf16,
+            inputs=() if fixed else read, parameters=parameters, trained=not fixed, in_bf16=in_bf16,
         )  # fmt: skip
         if training.lora and adapted and not frozen:
-            kept = self._kept(name, first.reads, elements, in_bf16=True)
-            part += replace(self._adapters(matrices, many), inputs=kept)
+            inputs = self._stashed_input(name, first.reads, elements, in_bf16=True)
+            part += replace(self._adapters(matrices, many), inputs=inputs)
         return part
 
-    def _kept(
+    def _stashed_input(
         self, product: str, tensor: str, elements: float, *, in_bf16: bool = False
-    ) -> tuple[KeptInput, ...]:
+    ) -> tuple[StashedInput, ...]:
         """The input that a product keeps for W: in BF16 the tensor, in FP8 its own copy of it."""
         storage = self.training.storage(in_bf16=in_bf16)
         if tensor == ATTENDED and not storage.copies_attended:
             return ()
         if storage.element != ELEMENT:
             tensor = f"{tensor} of {product}"
-        return (KeptInput(tensor, storage.element * elements),)
+        return (StashedInput(tensor, storage.element * elements),)
 
     def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> LayerPart:
         """Two narrow matrices for each (arXiv 2106.09685, section 4.1)."""
@@ -575,7 +575,7 @@ class Rank:
         elements = rows * first.inputs / (ranks if first.shard is Shard.ROWS else 1)
         return LayerPart(
             name, (kernel,), (kernel,), weight,
-            inputs=() if fixed else self._kept(name, first.reads, elements),
+            inputs=() if fixed else self._stashed_input(name, first.reads, elements),
             routed=experts * each, trained=not fixed,
         )  # fmt: skip
 

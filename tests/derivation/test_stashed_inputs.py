@@ -142,11 +142,11 @@ def test_the_router_reads_in_bf16() -> None:
     )
 
 
-@pytest.mark.parametrize(("recipe", "said"), [("mxfp8", "1.031 bytes"), ("blockwise", "4 for a")])
-def test_the_file_says_what_fp8_keeps(recipe: str, said: str) -> None:
-    def text(**training: Any) -> DerivedModel:
+@pytest.mark.parametrize(("recipe", "text"), [("mxfp8", "1.031 bytes"), ("blockwise", "4 for a")])
+def test_the_file_says_what_fp8_keeps(recipe: str, text: str) -> None:
+    def model(**training: Any) -> DerivedModel:
         return derive_model(LLAMA_8B, gpu="h100", fp8_recipe=recipe, **training)
 
-    assert said in text(precision="fp8").text
-    assert "in place of 2" not in text().text
-    assert "in place of 2" not in text(precision="fp8", framework="torch").text
+    assert text in model(precision="fp8").text
+    assert "in place of 2" not in model().text
+    assert "in place of 2" not in model(precision="fp8", framework="torch").text
