@@ -16,16 +16,20 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import BALANCED, SEARCH
+from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.repair import repair
 from ppopt.strategies import Strategy, registry, resolve
-from ppopt.studies.evaluate import objective_value, timed
+from ppopt.studies.best_choice import has_open_choices
+from ppopt.studies.evaluate import objective_value, peak_memory, timed
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_evaluator import AcceptsPartition
 from ppopt.studies.strategy_search import StrategySearch
@@ -63,8 +67,26 @@ class FirstSchedules(NamedTuple):
         if self.pipeline.recompute != SEARCH_RECOMPUTE:
             return
         with suppress(NotApplicableError):
-            search = StrategySearch(self._balanced(None), self._usual.name, self.objective)
+            search = StrategySearch(self._balanced, self._usual.name, self.objective)
             search.evaluate_first()
+            if search.fits:
+                yield search.schedule()
+
+    def in_best_configuration(self, deadline: Deadline) -> Iterator[Schedule]:
+        """Schedule of the usual strategy, with the partition and recompute of one descent.
+
+        Nothing if neither is searched, or if no descent ends within the limits by the deadline.
+        """
+        if not has_open_choices(self.pipeline):
+            return
+        with suppress(NotApplicableError):
+            search = StrategySearch(
+                self.pipeline,
+                self._usual.name,
+                self.objective,
+                accepts_partition=self.accepts_partition,
+            )
+            search.descend(1, deadline)
             if search.fits:
                 yield search.schedule()
 
@@ -91,36 +113,37 @@ class FirstSchedules(NamedTuple):
                 if schedule.fits_limits:
                     yield checked(schedule)
                     return
+            if not is_of_kind(schedule.kind, kind):
+                return
             orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
             if orders is not None:
                 yield checked(timing.schedule(schedule.pipeline, orders, self.objective))
 
     def _pipelines(self) -> Iterator[Pipeline]:
         """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
-        if self.pipeline.recompute != SEARCH_RECOMPUTE:
-            yield self._balanced(None)
+        balanced = self._balanced
+        if balanced.recompute != SEARCH_RECOMPUTE:
+            yield balanced
             return
-        without, limits = self._balanced("none"), self.pipeline.limits
+        without, limits = replace(balanced, recompute="none"), balanced.limits
         peaks = without.limits_by(LIMIT_1F1B)
         if limits is None or peaks is None or max(peaks) <= max(limits):
             yield without
-        yield self._balanced("full")
+        yield replace(balanced, recompute="full")
 
-    def _balanced(self, recompute: str | None) -> Pipeline:
-        """The pipeline with a partition by rule, the balanced one if the runtime supports it.
+    @property
+    def _balanced(self) -> Pipeline:
+        """The pipeline with the balanced partition, or an even one if the runtime needs that.
 
-        `recompute` is a mode, or None for that of the pipeline. Raises NotApplicableError if the
-        runtime supports no such partition.
+        Raises NotApplicableError if the runtime supports neither.
         """
         pipeline = self.pipeline
-        if recompute is not None:
-            pipeline = replace(pipeline, recompute=recompute)
         if pipeline.partition != SEARCH:
             return pipeline
-        for partition in (BALANCED, "even"):
-            fixed = replace(pipeline, partition=partition)
-            if self.accepts_partition is None or self.accepts_partition(fixed.counts):
-                return fixed
+        speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
+        for counts in reversed(all_by_rule(pipeline.model, pipeline.num_stages, speeds)):
+            if self.accepts_partition is None or self.accepts_partition(counts):
+                return replace(pipeline, partition=counts, mem_limit=pipeline.limits)
         raise NotApplicableError("partition: the runtime supports no partition by rule")
 
 
@@ -135,6 +158,11 @@ class FirstRow(NamedTuple):
     def step(self) -> Fraction:
         """Makespan, in the user's unit."""
         return objective_value(self.schedule, Objective.MAKESPAN)
+
+    @property
+    def peak(self) -> Fraction:
+        """Largest device peak, in the user's unit."""
+        return peak_memory(self.schedule)
 
 
 class FirstRows:
@@ -192,6 +220,24 @@ class FirstRows:
             for schedule in schedules_of(first):
                 if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
                     yield schedule
+
+
+def least_memory_row(space: PlanSpace) -> FirstRow:
+    """The schedule of least memory by rule, which may exceed the limits.
+
+    One microbatch at a time, on the balanced partition, with full recompute if the space allows it.
+    """
+    full = {SEARCH, "full"} & {*space.recompute}
+    configurations = {each._replace(recompute="full") if full else each for each in space}
+    rows = []
+    for configuration in sorted(configurations):
+        with suppress(NotApplicableError):
+            pipeline = space.pipeline(configuration)
+            problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+            orders = one_at_a_time(problem.instance)
+            schedule = checked(timing.schedule(pipeline, orders), enforce_limit=False)
+            rows.append(FirstRow(configuration._replace(strategy=SEARCHED), schedule))
+    return min(rows, key=lambda row: (row.peak, row.configuration))
 
 
 def _configuration_of(schedule: Schedule, searched: PlanConfiguration) -> PlanConfiguration:

@@ -13,7 +13,6 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.result import Provenance, Status
-from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.headline import Headline
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -70,7 +69,7 @@ class ParallelRow:
     def peak(self) -> Fraction | None:
         """Largest device peak of the best schedule; None without one."""
         best = self._best
-        return None if best is None or best.schedule is None else peak_memory(best.schedule)
+        return None if best is None else best.peak
 
     @cached_property
     def breakdown(self) -> StepBreakdown | None:
