@@ -28,7 +28,7 @@ from ppopt.problem.settings import (
     Shape,
     same_setting,
 )
-from ppopt.problem.training_sizes import TrainingSizes, read_training
+from ppopt.problem.training_sizes import TEXTS, TrainingSizes, read_training
 from ppopt.problem.units import Unit, attached
 
 LARGEST_FILE = 2**20
@@ -413,6 +413,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         {"type": "object", "additionalProperties": {"anyOf": number}},
     ]
     size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
+    texts = {key: {"anyOf": [_list(line), {"type": "null"}]} for key in TEXTS}
     forms: dict[Shape, list[dict[str, Any]]] = {
         Shape.WHOLE: [{"type": "integer", **minimum}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
@@ -427,7 +428,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
-        Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size))],
+        Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size) | texts)],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.LENGTHS: [_list({"type": "integer", "minimum": 1}, _list({"type": "integer"}))],
