@@ -27,7 +27,10 @@ COMMANDS = {
     "compare": (f"compare {SIZE} --placement linear,v", "html json"),
     "compare, searched": ("compare --config layers.json --partition search --workers 1", "html"),
     "frontier": (f"frontier {SIZE}", "html json"),
-    "plan": ("plan --config layers.json --placement linear,v --recompute none --workers 1", "html json"),
+    "plan": (
+        "plan --config layers.json --placement linear,v --recompute none --workers 1",
+        "html json",
+    ),
     "plan --from": (
         "plan --from config.json --gpu h100 --gpus 4 --global-batch 8 --sequence 1024 "
         "--microbatch 1 --tensor 1 --placement linear,v --workers 1",

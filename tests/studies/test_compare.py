@@ -68,7 +68,7 @@ def test_progress_names_strategies_then_placements() -> None:
     compare.compare(
         Pipeline(stages=2, batches=4, forward=[3, 4]),
         also=[Pipeline(stages=2, batches=4, forward=[3, 4], placement="v")],
-        time_limit=5,
+        time_limit=600,
         progress=lambda state: phases.append(state if isinstance(state, str) else state.phase),
     )
     first = phases.index("placement 1 of 2, list scheduling")
