@@ -19,7 +19,7 @@ from ppopt.studies.plan_space import PlanSpace
 
 
 def options() -> SolveOptions:
-    return checked_options(600, 1)
+    return checked_options(600.0, 1)
 
 
 @cache
