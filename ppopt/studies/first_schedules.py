@@ -16,15 +16,17 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import BALANCED, SEARCH
+from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.repair import repair
 from ppopt.strategies import Strategy, registry, resolve
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, timed
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_evaluator import AcceptsPartition
@@ -63,8 +65,26 @@ class FirstSchedules(NamedTuple):
         if self.pipeline.recompute != SEARCH_RECOMPUTE:
             return
         with suppress(NotApplicableError):
-            search = StrategySearch(self._balanced(None), self._usual.name, self.objective)
+            search = StrategySearch(self._balanced, self._usual.name, self.objective)
             search.evaluate_first()
+            if search.fits:
+                yield search.schedule()
+
+    def in_best_configuration(self, deadline: Deadline) -> Iterator[Schedule]:
+        """Schedule of the usual strategy, with the partition and recompute of one descent.
+
+        Nothing if neither is searched, or if no descent ends within the limits by the deadline.
+        """
+        if not has_open_choices(self.pipeline):
+            return
+        with suppress(NotApplicableError):
+            search = StrategySearch(
+                self.pipeline,
+                self._usual.name,
+                self.objective,
+                accepts_partition=self.accepts_partition,
+            )
+            search.descend(1, deadline)
             if search.fits:
                 yield search.schedule()
 
@@ -97,30 +117,29 @@ class FirstSchedules(NamedTuple):
 
     def _pipelines(self) -> Iterator[Pipeline]:
         """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
-        if self.pipeline.recompute != SEARCH_RECOMPUTE:
-            yield self._balanced(None)
+        balanced = self._balanced
+        if balanced.recompute != SEARCH_RECOMPUTE:
+            yield balanced
             return
-        without, limits = self._balanced("none"), self.pipeline.limits
-        peak = replace(without, mem_limit=LIMIT_1F1B).limits
-        if limits is None or peak is None or max(peak) <= max(limits):
+        without, limits = replace(balanced, recompute="none"), balanced.limits
+        peaks = without.limits_by(LIMIT_1F1B)
+        if limits is None or peaks is None or max(peaks) <= max(limits):
             yield without
-        yield self._balanced("full")
+        yield replace(balanced, recompute="full")
 
-    def _balanced(self, recompute: str | None) -> Pipeline:
-        """The pipeline with a partition by rule, the balanced one if the runtime supports it.
+    @property
+    def _balanced(self) -> Pipeline:
+        """The pipeline with the balanced partition, or an even one if the runtime needs that.
 
-        `recompute` is a mode, or None for that of the pipeline. Raises NotApplicableError if the
-        runtime supports no such partition.
+        Raises NotApplicableError if the runtime supports neither.
         """
         pipeline = self.pipeline
-        if recompute is not None:
-            pipeline = replace(pipeline, recompute=recompute)
         if pipeline.partition != SEARCH:
             return pipeline
-        for partition in (BALANCED, "even"):
-            fixed = replace(pipeline, partition=partition)
-            if self.accepts_partition is None or self.accepts_partition(fixed.counts):
-                return fixed
+        speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
+        for counts in reversed(all_by_rule(pipeline.model, pipeline.num_stages, speeds)):
+            if self.accepts_partition is None or self.accepts_partition(counts):
+                return replace(pipeline, partition=counts, mem_limit=pipeline.limits)
         raise NotApplicableError("partition: the runtime supports no partition by rule")
 
 
