@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from ppopt import processors
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline, Stop
@@ -22,11 +23,13 @@ class SolveOptions:
     workers: int = 1
     seed: int = 0
     params: SolveParams = SolveParams()
+    time_limit: float = inf
+    """Seconds that the request allows; a search that is part of it has a shorter deadline."""
 
     @property
     def provenance(self) -> Provenance:
-        """Settings and versions that reproduce the search."""
-        return Provenance(self.seed, self.workers, self.deadline.seconds, versions())
+        """Settings and versions that reproduce the request."""
+        return Provenance(self.seed, self.workers, self.time_limit, versions())
 
     def with_deadline(self, deadline: Deadline) -> SolveOptions:
         """Return the options with another deadline."""
@@ -54,4 +57,4 @@ def checked_options(
     """
     workers = processors.checked_workers(time_limit, workers, seed)
     deadline = Deadline.after(time_limit, began, progress, stop)
-    return SolveOptions(deadline, workers, seed, params)
+    return SolveOptions(deadline, workers, seed, params, time_limit)

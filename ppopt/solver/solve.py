@@ -20,7 +20,7 @@ from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
-from ppopt.solver.options import TIME_LIMIT, checked_options
+from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
 from ppopt.solver.search import problem_of, search_from
@@ -77,10 +77,23 @@ def solve(
         pipeline = replace(pipeline, mem_limit=mem_limit)
     kind = BackwardKind.read(backward_kind)
     problem = problem_of(pipeline, Objective(objective), kind)
-    _check_names(params.without)
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     extra_decisions = NO_DECISIONS if placement is None else OpenDecisions.PLACEMENT
+    return solve_problem(problem, options, hint, extra_decisions)
+
+
+def solve_problem(
+    problem: Problem,
+    options: SolveOptions,
+    hint: Schedule | None = None,
+    extra_decisions: OpenDecisions = NO_DECISIONS,
+) -> Result:
+    """Search as `solve` does, as part of a request that has these options.
+
+    `extra_decisions` are open in addition to those of the pipeline.
+    """
+    _check_names(options.params.without)
     starts = () if hint is not None else _first_schedules(problem)
     candidates = choice_of(problem, options.deadline, extra_decisions)
     if candidates is None:

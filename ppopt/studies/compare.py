@@ -17,14 +17,16 @@ from ppopt.problem.hosting import Layout
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import refuse_placement_search
+from ppopt.problem.problem import Problem
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline, Stop
-from ppopt.solver.options import TIME_LIMIT
+from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.solver.solve import solve
+from ppopt.solver.search import problem_of
+from ppopt.solver.solve import solve_problem
 from ppopt.strategies import Options
 from ppopt.studies import robustness
 from ppopt.studies.baselines import evaluate_all
@@ -241,7 +243,10 @@ def compare(
     strategies have placements of their own. With `jitter` every order also runs under random times
     of that relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
-    deadline = Deadline.after(time_limit, began, stop=stop)
+    search_options = checked_options(
+        time_limit, workers, seed, stop=stop, params=params, began=began
+    )
+    deadline = search_options.deadline
     problems = [_limited(problem, mem_limit) for problem in (*_placed(pipeline, placement), *also)]
     pipeline = problems[0]
     objective = Objective(objective)
@@ -264,17 +269,12 @@ def compare(
         at_least_one=True,
     )
     optima = _optima(
-        {problem.layout: problem for problem in problems},
-        deadline,
-        objective=objective,
-        backward_kind=kind,
-        workers=workers,
-        seed=seed,
+        {each.layout: problem_of(each, objective, kind) for each in problems},
+        search_options,
         hint=hint,
         schedules=[schedule for schedule, _ in evaluated],
         current=None if current is None else own_schedule,
         tell=tell,
-        params=params,
     )
     optimal = [
         (optimum.schedule, optimum.solve_seconds)
@@ -297,14 +297,12 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
 
 
 def _optima(
-    problems: Mapping[Layout, Pipeline],
-    deadline: Deadline,
+    problems: Mapping[Layout, Problem],
+    options: SolveOptions,
     tell: Callable[[Progress], None],
     hint: Schedule | None,
     schedules: Sequence[Schedule],
     current: Schedule | None,
-    objective: Objective,
-    **search: Any,
 ) -> dict[Layout, Result]:
     """Search every problem, each for an equal part of the time left until the deadline.
 
@@ -315,7 +313,7 @@ def _optima(
     """
     results: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
-        share = deadline.left / (len(problems) - index)
+        share = options.deadline.left / (len(problems) - index)
 
         def follow(state: Progress, position: int = index + 1) -> None:
             if len(problems) > 1:
@@ -324,28 +322,20 @@ def _optima(
                 )
             tell(state)
 
-        results[space] = solve(
-            problem,
-            time_limit=max(0.01, share),
-            objective=objective,
-            hint=(None if index else hint) or _start(problem, schedules, current, objective),
-            progress=follow,
-            stop=deadline.stop,
-            **search,
-        )
+        deadline = Deadline.after(max(0.01, share), progress=follow, stop=options.deadline.stop)
+        start = (None if index else hint) or _start(problem, schedules, current)
+        results[space] = solve_problem(problem, options.with_deadline(deadline), start)
         if results[space].interrupted:
             break
     return results
 
 
 def _start(
-    problem: Pipeline,
-    schedules: Sequence[Schedule],
-    current: Schedule | None,
-    objective: Objective,
+    problem: Problem, schedules: Sequence[Schedule], current: Schedule | None
 ) -> Schedule | None:
     """Best schedule within the limits and with the placement of a search, from which it starts."""
-    open_ = has_open_choices(problem) or problem.order_is_open
+    pipeline = problem.pipeline
+    open_ = has_open_choices(pipeline) or pipeline.order_is_open
     if not (open_ or interrupts.pressed()):
         schedules = []
     if current is not None and can_start_from(current):
@@ -353,8 +343,9 @@ def _start(
     starts = [
         schedule
         for schedule in schedules
-        if schedule.pipeline.layout == problem.layout and schedule.fits_limits
+        if schedule.pipeline.layout == pipeline.layout and schedule.fits_limits
     ]
+    objective = problem.objective
     return min(starts, key=lambda schedule: objective_value(schedule, objective), default=None)
 
 

@@ -12,6 +12,7 @@ from ppopt.errors import InputError
 from ppopt.formats import fields
 from ppopt.formats.config import canonical
 from tests.cli.cli_run import process, run
+from tests.clock import HANGS
 from tests.formats.schedule_text import TWO_BY_ONE
 from tests.formats.test_config_refused import ONE_FORMAT
 from tests.formats.test_schedule_json_refused import BAD_VALUES, changed
@@ -277,7 +278,7 @@ def test_the_good_files_are_good(folder: Path) -> None:
 def test_in_a_process_of_its_own(case: str, folder: Path) -> None:
     line, message = LINES[case]
     command = process(line)
-    out, err = command.communicate(timeout=300)
+    out, err = command.communicate(timeout=HANGS)
     assert (command.returncode, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1

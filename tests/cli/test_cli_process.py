@@ -75,13 +75,12 @@ class TestCtrlC:
         read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal.SIGINT)
         read_until(terminal, None)
-        out, _ = search.communicate(timeout=300)
+        out, _ = search.communicate(timeout=HANGS)
         assert search.returncode == 0
         output = json.loads(out)
         assert_types(output, OF_SOLVE)
         assert output["status"] == "feasible"
         assert output["value"] > output["lower_bound"]
-        assert output["solve_seconds"] < 600
         assert json.loads(path.read_text())["claims"]["makespan"] == output["value"]
 
     def test_while_commands_are_loaded_it_is_one_line(self) -> None:
@@ -129,7 +128,7 @@ class TestClosedPipes:
         command.stdout.close()
         with command.stderr:
             assert command.stderr.read() == ""
-        assert command.wait(timeout=300) == 0
+        assert command.wait(timeout=HANGS) == 0
 
     def test_files_are_written_all_the_same(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
@@ -142,7 +141,7 @@ class TestClosedPipes:
     def test_a_full_disk_is_one_line(self, line: str) -> None:
         with Path("/dev/full").open("w") as full:
             command = process(line, stdout=full)
-            _, err = command.communicate(timeout=300)
+            _, err = command.communicate(timeout=HANGS)
         assert command.returncode == 2
         assert err == "error: standard output: No space left on device\n"
 
@@ -153,7 +152,7 @@ class TestTerminal:
         seen = read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal.SIGINT)
         seen += read_until(terminal, None)
-        out, _ = search.communicate(timeout=300)
+        out, _ = search.communicate(timeout=HANGS)
         assert search.returncode == 0
         assert json.loads(out)["status"] == "feasible"
         assert re.search(r"\d of 600 s  best [\d.]+, gap [\d.]+ %  .*Ctrl-C keeps the best", seen)
@@ -165,7 +164,7 @@ class TestTerminal:
     def test_quiet(self) -> None:
         search, terminal = on_terminal(f"solve {HARD} --quiet --time-limit 1.5")
         assert read_until(terminal, None) == ""
-        assert search.communicate(timeout=300) == ("", None)
+        assert search.communicate(timeout=HANGS) == ("", None)
         assert search.returncode == 0
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from tests.clock import wait_until
+from tests.clock import HANGS, wait_until
 from tests.packages import needed
 
 torch = needed("torch")
@@ -132,10 +131,9 @@ def test_ctrl_c_ends_every_process(moment: str, native: Path) -> None:
     command, terminal = on_terminal(f"run {native} --sleep 100", start_new_session=True)
     try:
         seen = read_until(terminal, moment)
-        time.sleep(0.5)
-        assert len(of_session(command.pid)) >= 2, "there are processes to end"
+        wait_until(lambda: len(of_session(command.pid)) >= 2)
         os.killpg(command.pid, signal.SIGINT)
-        out, _ = command.communicate(timeout=300)
+        out, _ = command.communicate(timeout=HANGS)
         wait_until(lambda: not of_session(command.pid))
     finally:
         with suppress(ProcessLookupError):

@@ -24,6 +24,7 @@ from ppopt.solver import solve as solving
 from ppopt.studies import compare, frontier  # noqa: F401  bound before `solve` is replaced
 from tests.cli.cli_run import ENTRY, HARD, process, run
 from tests.cli.terminal import on_terminal, read_until
+from tests.clock import HANGS
 from tests.tiers import first, slow
 
 SMALL = "--stages 3 --batches 6 --workers 1"
@@ -112,7 +113,7 @@ class TestAfterTheSearch:
             resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
         ran = process(f"solve {SMALL} --json -o a.html -o b.json", preexec_fn=limit)
-        out, err = ran.communicate(timeout=300)
+        out, err = ran.communicate(timeout=HANGS)
         assert ran.returncode == 7
         assert json.loads(out)["status"] == "optimal"
         assert err == "error: output: a.html: File too large; choose another place\n".replace(
@@ -152,7 +153,7 @@ class TestSignals:
         read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal_number)
         read_until(terminal, None)
-        out, _ = search.communicate(timeout=300)
+        out, _ = search.communicate(timeout=HANGS)
         assert search.returncode == 0
         output = json.loads(out)
         assert (output["status"], output["verified"]) == ("feasible", True)
@@ -164,7 +165,7 @@ class TestSignals:
         read_until(terminal, r"best [\d.]+, gap \d")
         search.send_signal(signal.SIGTERM)
         read_until(terminal, None)
-        out, _ = search.communicate(timeout=300)
+        out, _ = search.communicate(timeout=HANGS)
         assert search.returncode == 0
         assert "stopped early" in out
 
@@ -307,7 +308,7 @@ class TestSignals:
             time.sleep(0.01)
         ran.send_signal(signal.SIGTERM)
         time.sleep(0.1)
-        out, err = ran.communicate(timeout=300)
+        out, err = ran.communicate(timeout=HANGS)
         assert (ran.returncode, err) == (0, "")
         assert json.loads(out)["verified"] is True
 
@@ -398,12 +399,12 @@ class TestStreams:
     def test_a_full_stderr_loses_notes_only(self, line: str) -> None:
         with Path("/dev/full").open("w") as full:
             ran = process(line, stderr=full)
-            out, _ = ran.communicate(timeout=300)
+            out, _ = ran.communicate(timeout=HANGS)
         assert ran.returncode == 0
         assert json.loads(out)["schedule"]
 
     def test_an_error_keeps_its_exit_code(self) -> None:
         with Path("/dev/full").open("w") as full:
             ran = process("verify none.json", stderr=full)
-            assert ran.communicate(timeout=300)[0] == ""
+            assert ran.communicate(timeout=HANGS)[0] == ""
         assert ran.returncode == 2

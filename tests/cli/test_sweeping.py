@@ -18,7 +18,7 @@ import pytest
 from ppopt.cli.sweeping import STORAGE
 from ppopt.studies.storage import Storage, StorageError
 from tests.cli.cli_run import HARD, Ran, done, json_of, process, run
-from tests.clock import wait_until
+from tests.clock import HANGS, wait_until
 
 SMALL = "sweep --stages 3 --time-limit 20 --jobs 1"
 AXES = "batches=2,4 strategy=searched,1f1b"
@@ -233,7 +233,7 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_numbe
     wait_until(rows_stored)
     time.sleep(2)
     ran.send_signal(signal_number)
-    out, err = ran.communicate(timeout=300)
+    out, err = ran.communicate(timeout=HANGS)
     assert ran.returncode == 0, err
     output = json.loads(out)
     assert output["failed"] == 0
@@ -310,7 +310,7 @@ class TestFullDisk:
             f"{self.LINE} --json",
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, size),
         )
-        out, err = ran.communicate(timeout=300)
+        out, err = ran.communicate(timeout=HANGS)
         stored = self.check(Ran(ran.returncode, out, err), "is the disk full, or over a quota?")
         output = json_of(self.LINE)
         assert (output["done"], output["failed"]) == (200, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from multiprocessing import Pipe
 from typing import Any
@@ -20,14 +21,15 @@ from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.search_processes import Cutoff, SearchProcesses
 from ppopt.solver.choices.search_tasks import SearchTask
-from ppopt.solver.options import checked_options
+from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import verify
 from tests.solver.test_choice_search import Forwards
 
 TIMES = (5, 4, 3)
-OPTIONS = checked_options(1000, 2)
+OPTIONS = SolveOptions(workers=2)
+"""Without a deadline: one made here would count from the import of this module."""
 
 
 def problem(forward: int) -> Problem:
@@ -103,7 +105,7 @@ def test_with_one_worker_there_are_no_processes(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(searching, "SearchProcesses", refused)
     monkeypatch.setattr(searching, "WARM_UP", 0.0)
-    result = ConfigurationSearch(Forwards(), problem(1), checked_options(1000, 1)).run()
+    result = ConfigurationSearch(Forwards(), problem(1), replace(OPTIONS, workers=1)).run()
     assert result.status is Status.OPTIMAL
 
 

@@ -207,7 +207,7 @@ def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
         ours = link(client, search, leads=True)
         ours.send(SubsetProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
         ours.send(BestValues(search.incumbent.value, wrong))
-        assert client.poll(60)
+        assert client.poll(HANGS)
         with pytest.raises(VerificationError, match="lies above a schedule"):
             ours.exchange()
         server.join(HANGS)
@@ -220,7 +220,7 @@ def test_the_process_receives_values_and_sends_bounds() -> None:
         low = dp_subset_bound((0,), 594)
         client.send(SubsetProblem(PROBLEM, 600.0, 700, low))
         client.send(BestValues(595, low))
-        assert client.poll(60)
+        assert client.poll(HANGS)
         news: BestValues = client.recv()
         assert (news.value, news.bound.value) == (595, 595)
         assert news.bound.certificate.devices == (3,)
@@ -292,7 +292,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         wait_until(lambda: len(of_session(command.pid)) > 1)
         time.sleep(1)
         os.killpg(command.pid, signal.SIGINT)
-        command.communicate(timeout=300)
+        command.communicate(timeout=HANGS)
         wait_until(lambda: not of_session(command.pid))
     finally:
         with suppress(ProcessLookupError):

@@ -17,13 +17,14 @@ from ppopt import (
     Schedule,
     evaluate,
     read_pipeline,
-    solve,
 )
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver import deadline
 from ppopt.solver.heuristics import construction
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.solve import solve_problem
 from ppopt.strategies import base, names
 from ppopt.studies import compare
 from tests.cli.cli_run import done
@@ -35,6 +36,7 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
     """Each has an equal part of the time left: what one leaves, others get.
 
     The strategies take 300 s of 600, by a clock that moves only then: the three searches share 300.
+    Their schedules state the time limit of the comparison.
     """
     searches: list[tuple[Pipeline, float]] = []
     evaluate_all, late = compare.evaluate_all, [0.0]
@@ -44,16 +46,17 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
         late[0] += 300
         return evaluate_all(*arguments, **more)
 
-    def search(problem: Pipeline, *, time_limit: float, **more: Any) -> Result:
-        searches.append((problem, time_limit))
-        return solve(problem, time_limit=time_limit, **more)
+    def search(problem: Problem, options: SolveOptions, *more: Any) -> Result:
+        searches.append((problem.pipeline, options.deadline.seconds))
+        return solve_problem(problem, options, *more)
 
     monkeypatch.setattr(deadline, "time", clock)
     monkeypatch.setattr(compare, "evaluate_all", slowly)
-    monkeypatch.setattr(compare, "solve", search)
+    monkeypatch.setattr(compare, "solve_problem", search)
     pipeline = Pipeline(stages=2, batches=4)
     placed = [Pipeline(stages=2, batches=4, placement=name) for name in ("v", "interleaved")]
-    compare.compare(pipeline, also=placed, time_limit=600)
+    comparison = compare.compare(pipeline, also=placed, time_limit=600)
+    assert {optimum.provenance.time_limit for optimum in comparison.optima} == {600}
     assert [problem for problem, _ in searches] == [pipeline, *placed]
     times = [seconds for _, seconds in searches]
     assert 75 < times[0] <= 100
@@ -65,7 +68,7 @@ def test_progress_names_strategies_then_placements() -> None:
     compare.compare(
         Pipeline(stages=2, batches=4, forward=[3, 4]),
         also=[Pipeline(stages=2, batches=4, forward=[3, 4], placement="v")],
-        time_limit=5,
+        time_limit=600,
         progress=lambda state: phases.append(state if isinstance(state, str) else state.phase),
     )
     first = phases.index("placement 1 of 2, list scheduling")

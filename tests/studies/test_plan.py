@@ -442,8 +442,9 @@ def test_a_bound_alone_rules_a_configuration_out() -> None:
     """Recompute of every layer adds its F to every backward: 4/3 of the work, and no less."""
     model = Model([{"forward": 1, "activation": 1, "count": 4}])
     plan = ppopt.plan(
-        model, devices=2, batches=8, placement="linear", recompute=("full", "none"), workers=1
-    )
+        model, devices=2, batches=8, placement="linear", recompute=("full", "none"), workers=1,
+        time_limit=600,
+    )  # fmt: skip
     best, second = plan.rows
     assert best.configuration.recompute == "none" and best.status is RowStatus.OPTIMAL
     assert second.status is RowStatus.PRUNED

@@ -11,13 +11,15 @@ import pytest
 
 from ppopt import InputError, Model, Objective
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.solver.options import checked_options
+from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.studies.plan import search_plan_space
 from ppopt.studies.plan_record import from_object, to_object
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import PlanSpace
 
-OPTIONS = checked_options(600, 1)
+
+def options() -> SolveOptions:
+    return checked_options(600.0, 1)
 
 
 @cache
@@ -35,7 +37,7 @@ def space(strategy: str = "searched") -> PlanSpace:
 
 @cache
 def plan(strategy: str = "searched") -> Plan:
-    return search_plan_space(space(strategy), Objective.MAKESPAN, BackwardKind.MIXED, OPTIONS)
+    return search_plan_space(space(strategy), Objective.MAKESPAN, BackwardKind.MIXED, options())
 
 
 def stored() -> Any:
@@ -46,7 +48,7 @@ def stored() -> Any:
 def test_a_plan_reads_back(strategy: str) -> None:
     first = plan(strategy)
     value = json.loads(json.dumps(to_object(first), allow_nan=False))
-    restored = from_object(value, space(strategy), OPTIONS)
+    restored = from_object(value, space(strategy), options())
     for name in ("status", "lower_bound", "proof", "skipped", "value", "objective"):
         assert getattr(restored, name) == getattr(first, name)
     for old, new in zip(first.rows, restored.rows, strict=True):
@@ -92,4 +94,4 @@ def test_refused(change: Callable[[Any], Any], fault: str) -> None:
     value = stored()
     change(value)
     with pytest.raises(InputError, match=fault):
-        from_object(value, space(), OPTIONS)
+        from_object(value, space(), options())
