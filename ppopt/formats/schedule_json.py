@@ -69,6 +69,7 @@ from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE, Operation, Operations, of_per
+from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 
 SCHEMA = 2
@@ -229,11 +230,15 @@ def schedule_from_object(
         if model is not None:
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
+    if origin.certificate and origin.certificate.argument is Argument.ORDERS:
+        within("pipeline", pipeline_json.check_searched_order, pipeline, file["pipeline"])
     columns = _operations(file["ops"], pipeline)
     if file["schema"] == 1:
         columns = _without_absent(columns, pipeline)
-    pipeline, coarser = _on_common_tick(pipeline, columns, unit)
-    memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
+    ticks = pipeline.ticks
+    needed = (ticks.per_unit, ticks.memory_per_unit)
+    coarser, memory_coarser = map(_ticks_each, UNITS, (unit, memory_unit), needed)
+    pipeline, coarser = _on_common_tick(pipeline, columns, coarser)
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
     start, end = (column // coarser for column in (columns.start, columns.end))
     columns = replace(columns, start=start, end=end)
@@ -360,12 +365,23 @@ def _check_number(field: str, number: object) -> None:
         raise InputError(f"{field}: {abbreviated(number)} is not a whole number of at most 2^62")
 
 
-def _on_common_tick(pipeline: Pipeline, columns: Operations, unit: int) -> tuple[Pipeline, int]:
+def _ticks_each(key: str, stated: int, needed: int) -> int:
+    """Ticks of the file in one tick of the pipeline, from the numbers of both per unit."""
+    coarser, rest = divmod(stated, needed)
+    if rest:
+        raise InputError(
+            f"{key}: {stated} is not a multiple of {needed}: some costs, divided or multiplied by "
+            "their factors, are no whole ticks"
+        )
+    return coarser
+
+
+def _on_common_tick(pipeline: Pipeline, columns: Operations, coarser: int) -> tuple[Pipeline, int]:
     """The pipeline in ticks at which all operations start and end; and their size in the file's.
 
-    If operations start between the ticks that all costs share, the pipeline's ticks are divided.
+    `coarser` is the size of the ticks that all costs share. If operations start between these, the
+    pipeline's ticks are divided.
     """
-    coarser = unit // pipeline.ticks.per_unit
     times = np.concatenate([columns.start, columns.end])
     common = int(np.gcd.reduce(times, initial=coarser))
     if common < coarser:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import ceil
 from typing import Any
 
@@ -414,7 +414,9 @@ class Pipeline(PipelineFields):
         of_times *= microbatches.denominator(self.slice_times)
         of_times *= of_memory if self.has_offload else 1
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
-        rest = (static, self.limits, pieces, divisors)
+        backwards = (self._allocated_by_backward(each, 1) for each in set(factors[1]))
+        allocated = tuple(chain.from_iterable(amounts or () for amounts, _ in backwards))
+        rest = (static, self.limits, allocated, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
 
     @property
