@@ -81,6 +81,8 @@ LARGEST_INT = 2**62
 """Numbers in `ops` and `claims` lie within this, either sign: sums of two fit int64."""
 
 UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
+_REQUIRED = ("schema", *UNITS, "pipeline", "ops")
+_CONFIG = "{0}: not a schedule file; `ppopt solve --config {0} -o best.json` makes one of a config"
 _FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair", "link")
 _NUM_FIELDS = (6, 9, 10)
 """Fields of an operation with its kind: the first six, with route, slice and pair, with link."""
@@ -189,7 +191,11 @@ def _measurable(schedule: Schedule) -> bool:
 
 def read_schedule(path: str | Path) -> tuple[Schedule, dict[str, Any]]:
     """Read a native schedule file; see `loads`."""
-    return loads(read_text(Path(path), LARGEST_FILE), label(Path(path)))
+    path = Path(path)
+    content = read_text(path, LARGEST_FILE)
+    if path.suffix.lower() in (".yaml", ".yml", ".toml") and content.lstrip()[0] != "{":
+        raise InputError(_CONFIG.format(label(path)))
+    return loads(content, label(path))
 
 
 def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
@@ -198,7 +204,10 @@ def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
     Raises InputError, beginning with `where` and naming the place, on anything that is not
     of this form.
     """
-    return within(where, schedule_from_object, parse_json(content, where, finite_float))
+    document = parse_json(content, where, finite_float)
+    if isinstance(document, dict) and document.keys().isdisjoint(_REQUIRED):
+        raise InputError(_CONFIG.format(where))
+    return within(where, schedule_from_object, document)
 
 
 def schedule_from_object(
@@ -209,7 +218,7 @@ def schedule_from_object(
     `expected` is a pipeline to which the schedule may belong. If the object describes exactly this
     pipeline, it is used, because building a pipeline takes most of the time.
     """
-    file = section(document, ("schema", *UNITS, "pipeline", "ops"), ("origin", "claims"))
+    file = section(document, _REQUIRED, ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] not in SCHEMAS:
         known = " or ".join(map(str, SCHEMAS))
         raise InputError(

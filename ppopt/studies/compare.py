@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
@@ -241,6 +242,7 @@ def compare(
     strategies have placements of their own. With `jitter` every order also runs under random times
     of that relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
+    check_type("pipeline", pipeline, Pipeline)
     deadline = Deadline.after(time_limit, began, stop=stop)
     problems = [_limited(problem, mem_limit) for problem in (*_placed(pipeline, placement), *also)]
     pipeline = problems[0]

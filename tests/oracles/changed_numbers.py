@@ -28,7 +28,6 @@ _OF_STAGES = {cost.name: cost.unit for cost in STAGE_COSTS} | {
     "backward_p2p_time": Unit.TIME,
     "mem_limit": Unit.MEMORY,
 }
-_OF_LAYERS = {cost.layer_name: cost.unit for cost in LAYER_COSTS}
 _FRACTIONS = (
     *("device_speed", "slice_times", "microbatch_times", "microbatch_memory"),
     *("listed_microbatch_times", "listed_microbatch_memory"),
@@ -91,6 +90,7 @@ def differences(document: Document) -> list[str] | None:
     stated, read = _in_units(document), _in_units(written)
     return [
         *(f"{key}: {stated[key]}, read as {read[key]}" for key in read if stated[key] != read[key]),
+        *_wrong_layers(document.get("origin", {}).get("model"), schedule.pipeline.model),
         *_wrong_times(document),
         *_wrong_order(document["pipeline"]),
     ]
@@ -111,7 +111,11 @@ def _in_units(document: Document) -> Document:
         },
         "claims": {key: _divided(value, scales.get(key, 1)) for key, value in claims.items()},
         "origin": origin,
-        "model": _model_in_units(model) if model else {},
+        "model": {
+            key: _reduced(value) if key == "link" else value
+            for key, value in model.items()
+            if key not in ("layers", *_PER_UNIT.values())
+        },
         "ops": Counter(
             (*row[:4], Fraction(row[4], time), Fraction(row[5], time), *row[6:])
             for row in document["ops"]
@@ -131,32 +135,25 @@ def _divided(value: Any, ticks: int) -> Any:
     return Fraction(value) / ticks if isinstance(value, int | float) else value
 
 
-def _model_in_units(model: Document) -> Document:
-    """A model with its layers in the user's units, those of a count one by one."""
-    return model | {
-        **dict.fromkeys(_PER_UNIT.values()),
-        "layers": [
-            {key: value for key, value in in_units.items() if key != "count"}
-            for layer in model["layers"]
-            for in_units in [
-                {
-                    key: _divided(value, model[_PER_UNIT[_OF_LAYERS[key]]])
-                    if key in _OF_LAYERS
-                    else value
-                    for key, value in layer.items()
-                }
-            ]
-            for _ in range(layer.get("count", 1))
-        ],
-        "link": _reduced(model.get("link")),
-    }
-
-
 def _reduced(link: Any) -> Any:
     """A link with its fractions in lowest terms."""
     if isinstance(link, dict):
         return {key: _reduced(value) for key, value in link.items()}
     return Fraction(*link) if link else link
+
+
+def _wrong_layers(stated: Any, model: Any) -> Iterator[str]:
+    """Say which costs of layers are not read with their values in the user's units."""
+    layers = (
+        [layer for layer in stated["layers"] for _ in range(layer.get("count", 1))]
+        if stated
+        else []
+    )
+    for layer, read in zip(layers, model.layers if model else (), strict=True):
+        for cost in LAYER_COSTS:
+            ticks, unit = layer.get(cost.layer_name), _PER_UNIT[cost.unit]
+            if ticks is not None and Fraction(ticks, stated[unit]) != getattr(read, cost.field):
+                yield f"{cost.layer_name}: {ticks} ticks, read as {getattr(read, cost.field)}"
 
 
 def _wrong_times(document: Document) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Setting, SettingScope, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, SYNONYMS, Setting, SettingScope, Shape
 from tests.cli.cli_run import json_of, run
 
 SIZE = {"stages": 2, "batches": 4}
@@ -116,7 +116,16 @@ def test_one_setting_under_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("forward_time", "forward_times"), ("p2", "p2p"), ("seed", "")]
+    ("name", "near"),
+    [
+        ("forward_time", "forward_times"),
+        ("p2", "p2p"),
+        ("seed", ""),
+        ("microbatch", "batches"),
+        ("num_micro_batches", "batches"),
+        ("devices", "stages"),
+        ("vpp", "chunks"),
+    ],
 )
 def test_unknown_name(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=f"Pipeline takes no '{name}'; did you mean {near}"):
@@ -139,3 +148,12 @@ def test_unknown_flag_names_the_nearest() -> None:
     ran = run("solve --stages 2 --batches 2 --forward-time 3")
     assert (ran.code, ran.out) == (2, "")
     assert "--forward-times" in ran.err
+
+
+def test_a_word_of_other_tools_leads_to_the_flag() -> None:
+    assert run("solve --stages 2 --micro-batches 2").err.endswith("did you mean --batches?\n")
+
+
+def test_no_word_of_other_tools_is_a_name() -> None:
+    assert {word for words in SYNONYMS.values() for word in words}.isdisjoint(NAMED)
+    assert NAMED.keys() >= SYNONYMS.keys()
