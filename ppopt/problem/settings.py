@@ -262,6 +262,13 @@ SETTINGS = (
         "Et*3|(tt|)*2tL. Counts are of all layers, or of decoder layers only",
         "balanced",
     ),
+    _choice(
+        "partition_order",
+        placement.PartitionOrder,
+        "order of a list of layers per stage: `stages`, along the forward pass, or `ranks`, the "
+        "stages of device 0 first, as Primus lists them",
+        "stages",
+    ),
     Setting(
         "recompute",
         Shape.CHOICE,

@@ -28,6 +28,7 @@ SAMPLES = {
         {"forward": 1, "count": 4, "output": 6, "activation": 1, "offload_time": 1},
     ],
     "partition": "even",
+    "partition_order": "ranks",
     "recompute": "full",
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
@@ -44,6 +45,7 @@ SAMPLES = {
 LAYERED = ("partition", "recompute", "recompute_unit", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {
     **{name: {"layers": SAMPLES["model"]} for name in LAYERED},
+    "partition_order": {"layers": SAMPLES["model"], "partition": [1, 1, 1, 1]},
     "overlap_input": {"overlap_times": 3},
     "offload_memory": {"offload_time": 1},
     "offload_time": {"offload_memory": 1},
