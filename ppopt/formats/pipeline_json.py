@@ -182,7 +182,9 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
     known: dict[str, Any] = {key: file.get(key) for key in (*_WHERE_KNOWN, "frozen", "training")}
     known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
     per = dict.fromkeys(FACTORS, "batches") | {SLICE_TIMES: "slices"}
-    factors = {key: within(key, _read_fractions, file, key, per[key]) for key in FACTORS}
+    factors: dict[str, Any] = {
+        key: within(key, _read_fractions, file, key, per[key]) for key in FACTORS
+    }
     pipeline = Pipeline(
         **_own_form(file, costs),
         batches=file["batches"],
