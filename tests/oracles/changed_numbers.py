@@ -66,7 +66,7 @@ def numbers_for(document: Document, place: Place) -> list[int | float]:
     if isinstance(around, list):
         neighbour = around[last - 1]
         numbers += [neighbour] if type(neighbour) is type(number) else []
-    return [other for other in dict.fromkeys(numbers) if other != number]
+    return [changed_to for changed_to in dict.fromkeys(numbers) if changed_to != number]
 
 
 def changed(value: Any, place: Place, number: object) -> Any:
@@ -107,7 +107,8 @@ def _in_units(document: Document) -> Document:
         "pipeline": {
             key: _costs(document, key, value)
             for key, value in pipeline.items()
-            if key != "device_speed" or any(one != other for one, other in value)
+            if key != "device_speed"
+            or any(numerator != denominator for numerator, denominator in value)
         },
         "claims": {key: _divided(value, scales.get(key, 1)) for key, value in claims.items()},
         "origin": origin,
