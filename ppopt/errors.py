@@ -18,6 +18,7 @@ them does not exist for a pipeline. Neither ever proves that no schedule fits.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,6 +50,14 @@ class NotApplicableError(PpoptError):
 
     The pipeline itself is right. Not an InputError: that one may come from any mistake.
     """
+
+
+def check_type(name: str, value: object, *kinds: type) -> None:
+    """Raise InputError unless a pipeline, model or schedule (`name`) is of one of these types."""
+    if not isinstance(value, kinds):
+        raise InputError(
+            f"{name}: {reprlib.repr(value)} is not a {name}; ppopt.read_{name}(FILE) reads a file"
+        )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import ast
 import inspect
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,27 @@ def assert_public(value: object) -> None:
     name = type(value).__name__
     assert getattr(ppopt, name) is type(value)
     assert name in NAMES
+
+
+@pytest.mark.parametrize("value", ["a.yaml", None, {"stages": 2, "batches": 2}])
+@pytest.mark.parametrize(
+    ("name", "arguments", "what"),
+    [
+        *((name, (), "pipeline") for name in ("solve", "compare", "frontier", "MicrobatchOrders")),
+        *((name, ("1f1b",), "pipeline") for name in ("evaluate", "best_choice")),
+        ("plan", (), "model"),
+        ("sweep", ({"batches": [2]},), "model"),
+        *((name, (), "schedule") for name in ("verify", "recheck")),
+        ("jitter", (0.1,), "schedule"),
+    ],
+)
+def test_another_type_is_refused_in_one_line(
+    name: str, arguments: tuple[Any, ...], what: str, value: object
+) -> None:
+    with pytest.raises(ppopt.InputError) as caught:
+        getattr(ppopt, name)(value, *arguments)
+    assert str(caught.value).startswith(f"{what}: ")
+    assert str(caught.value).endswith(f"is not a {what}; ppopt.read_{what}(FILE) reads a file")
 
 
 def test_compare_takes_what_solve_takes() -> None:

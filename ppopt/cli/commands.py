@@ -186,6 +186,8 @@ def eval_(
         )
     if settings.get("routes") == 1 < rule.routes:
         raise InputError(f"routes: 1 contradicts strategy {strategy}; leave --routes out")
+    if settings.get("partition_order") and settings.get("placement") is None:
+        settings = settings.placed(rule.placement)
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     pipeline, deviation = settings.pipeline(), _deviation(jitter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule
 
 WRITERS = (".html", ".svg", ".png", ".json", ".csv")
+_MODULES = {".html": "plotly", ".png": "resvg_py"}
+"""Module that draws a kind of file."""
 
 
 class Target(NamedTuple):
@@ -56,6 +59,10 @@ def _target(name: str) -> Target:
     suffix = path.suffix.lower()
     if suffix not in WRITERS:
         raise InputError(f"output: {path}: unknown kind of file; end it in {', '.join(WRITERS)}")
+    module = _MODULES.get(suffix)
+    if module is not None and find_spec(module) is None:
+        package = module.replace("_", "-")
+        raise InputError(f"output: {path}: needs {package}; run `pip install {package}`")
     return Target(path, path)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ppopt.cli.files import Target
     from ppopt.problem.pipeline import Pipeline
 
-CHANGEABLE = frozenset({"mem_limit", "partition", "recompute", "offload"})
+CHANGEABLE = frozenset({"mem_limit", "partition", "partition_order", "recompute", "offload"})
 """Fields of the pipeline of a schedule file that flags replace."""
 
 
@@ -61,7 +61,19 @@ class Settings:
             _note_slow_pairs(described)
             _note_unknown_rates(described)
             note_equal_chunks(described)
+            self._note_partition_order(described)
         return described
+
+    def _note_partition_order(self, pipeline: Pipeline) -> None:
+        """Print a note if a list of layers per stage implies the number of chunks."""
+        stated = self.get("chunks") or self.get("partition_order")
+        listed = isinstance(self.get("partition"), list | tuple)
+        if listed and stated is None and pipeline.num_chunks > 1:
+            note(
+                f"note: partition: {len(pipeline.partition)} counts for {pipeline.num_devices} "
+                f"devices are those of stages 0, 1, ..., with {pipeline.num_chunks} chunks per "
+                "device; `--partition-order ranks` reads those of device 0 first"
+            )
 
     def pipelines(self, placements: str | None) -> list[Pipeline]:
         """Build the pipeline of every placement of a list of names; of a list of devices, one."""
@@ -69,12 +81,12 @@ class Settings:
             return [self.pipeline()]
         names = [name.strip() for name in placements.split(",")]
         if len(names) == 1 or any(map(WHOLE.fullmatch, names)):
-            return [self._placed(placements).pipeline()]
+            return [self.placed(placements).pipeline()]
         chunked = {key: value for key, value in self.values.items() if key != "chunks"}
         linear = replace(self, values=chunked)
-        return [(linear if name == "linear" else self)._placed(name).pipeline() for name in names]
+        return [(linear if name == "linear" else self).placed(name).pipeline() for name in names]
 
-    def _placed(self, placement: str) -> Settings:
+    def placed(self, placement: str) -> Settings:
         """The settings with the placement of a flag."""
         from ppopt.formats.config import canonical
 

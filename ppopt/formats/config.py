@@ -37,6 +37,7 @@ REPLACES = {
     "backward": ("backward_input",),
     "p2p": ("link",),
     "link": ("p2p", "backward_p2p"),
+    "partition": ("partition_order",),
 }
 """A setting of a flag -> settings of a file that it overrides."""
 _OF_MODEL = ("model", "name", "recompute_unit", "stages")

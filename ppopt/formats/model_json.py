@@ -101,13 +101,13 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
         and (value := getattr(layer, setting.field)) not in ("", None, False)
     }
     costs = {
-        cost.layer_name: int(getattr(layer, cost.field) * per_unit[cost.unit])
+        cost.layer_name: exact.whole(getattr(layer, cost.field) * per_unit[cost.unit])
         for cost in LAYER_COSTS
         if not cost.optional
         or getattr(layer, cost.field) != cost.layer_default.of_layer(vars(layer))
     }
     if layer.phases:
-        ticks = (int(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
+        ticks = (exact.whole(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
         members["phases"] = layer.phases.having(ticks).in_file
     off = {"recompute_given": True} if layer.recompute_given and not layer.recompute else {}
     rounded = {"rounded": list(layer.rounded)} if layer.rounded else {}

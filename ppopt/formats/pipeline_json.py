@@ -14,7 +14,10 @@
   times are those at speed 1, and an operation takes its time / the speed of its device, a whole
   number of ticks.
 - `microbatch_times` and `microbatch_memory` have such a fraction per microbatch, and `slice_times`
-  one per slice, if they are given.
+  one per slice, of mean 1, if they are given.
+- `order`, if an order of microbatches was chosen, has the position in the user's list of every
+  microbatch. `listed_microbatch_times` and `listed_microbatch_memory` then have the factors in the
+  user's order, so that a wrong `order` is detected. Files of earlier versions do not have them.
 - `link_mode` is absent if it is `delay`, and `host_link` if it is `duplex`.
 - `frozen` says per stage whether it is frozen, and is absent if none is. The costs are those of
   frozen stages: a cost of an operation that a stage does not have is 0.
@@ -33,7 +36,7 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated, section, text, whole, wholes, within
-from ppopt.problem import placement
+from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID, is_list
@@ -60,10 +63,12 @@ _DEFAULTS = {
 """Fields that are absent if they have these values."""
 FACTORS = (TIMES, MEMORY, SLICE_TIMES)
 """Keys of the factors of microbatches and slices that differ."""
+LISTED = {f"listed_{field}": field for field in (TIMES, MEMORY)}
+"""Keys of the factors in the user's order, and of the same factors in the chosen order."""
 OPTIONAL = (
     "backward_p2p_time",
     *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
-    *FACTORS,
+    *(*FACTORS, *LISTED),
     *(*_DEFAULTS, "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
     *_WHERE_KNOWN,
@@ -120,12 +125,19 @@ def _whole_ticks(values: Any, per_unit: int) -> Any:
     """Whole ticks of a number, or of lists of them."""
     if isinstance(values, tuple):
         return [_whole_ticks(value, per_unit) for value in values]
-    return int(values * per_unit)
+    return exact.whole(values * per_unit)
 
 
 def _fraction_lists(pipeline: Pipeline) -> dict[str, list[list[int]]]:
     """Speeds of devices, if some are not 1, and factors of microbatches, if they are given."""
     lists = {field: getattr(pipeline, field) for field in FACTORS}
+    if isinstance(pipeline.order, tuple):
+        position = sorted(range(pipeline.batches), key=pipeline.order.__getitem__)
+        lists |= {
+            key: [factors[index] for index in position]
+            for key, field in LISTED.items()
+            if (factors := lists[field]) is not None
+        }
     if any(speed != 1 for speed in pipeline.device_speed):
         lists["device_speed"] = pipeline.device_speed
     return {
@@ -169,15 +181,17 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         limits = tuple(Fraction(value, memory_per_unit) for value in ticks)
     known: dict[str, Any] = {key: file.get(key) for key in (*_WHERE_KNOWN, "frozen", "training")}
     known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
+    per = dict.fromkeys(FACTORS, "batches") | {SLICE_TIMES: "slices"}
+    factors: dict[str, Any] = {
+        key: within(key, _read_fractions, file, key, per[key]) for key in FACTORS
+    }
     pipeline = Pipeline(
         **_own_form(file, costs),
         batches=file["batches"],
         p2p=within("p2p_time", _read_p2p, file["p2p_time"], file, per_unit),
         backward_p2p=within(_BACK, _read_p2p, file.get(_BACK), file, per_unit),
         device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
-        microbatch_times=within(TIMES, _read_fractions, file, TIMES, "batches"),
-        microbatch_memory=within(MEMORY, _read_fractions, file, MEMORY, "batches"),
-        slice_times=within(SLICE_TIMES, _read_fractions, file, SLICE_TIMES, "slices"),
+        **factors,
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
         slices=slices,
@@ -186,7 +200,44 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         **known,
     )
     _check_same(pipeline, file, costs, limits)
+    if factors[SLICE_TIMES] not in (None, list(pipeline.slice_times or ())):
+        raise InputError("slice_times: are not factors of mean 1 with at most 4 decimals")
+    within("order", _check_order, pipeline, file)
     return pipeline
+
+
+def _check_order(pipeline: Pipeline, file: dict[str, Any]) -> None:
+    """Check that the order makes the factors in the user's order those of the microbatches."""
+    if pipeline.order_is_open:
+        raise InputError("the microbatches differ, so a schedule has an order of them; list it")
+    listed = {
+        field: within(key, _read_fractions, file, key, "batches") for key, field in LISTED.items()
+    }
+    if listed == dict.fromkeys(LISTED.values()):
+        return
+    order = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
+    for field, factors in listed.items():
+        ordered = factors and tuple(factors[position] for position in order)
+        if ordered != getattr(pipeline, field):
+            raise InputError(f"makes {field} of listed_{field} that are not those of the pipeline")
+
+
+def check_searched_order(pipeline: Pipeline, value: dict[str, Any]) -> None:
+    """Check the order that a search over orders chose, in a file without the listed factors.
+
+    Of the orders that exchange equal microbatches, a search writes the one that keeps the user's
+    order. Raises InputError if the file (`value`) has another one.
+    """
+    if not isinstance(pipeline.order, tuple) or not LISTED.keys().isdisjoint(value):
+        return
+    last: dict[tuple[Fraction, Fraction], int] = {}
+    for position, factors in zip(pipeline.order, pipeline.factors, strict=True):
+        if last.get(factors, -1) > position:
+            raise InputError(
+                f"order: {position} follows {last[factors]}, but a search keeps the order of equal "
+                "microbatches; solve again"
+            )
+        last[factors] = position
 
 
 def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ...]:

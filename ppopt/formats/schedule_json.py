@@ -69,6 +69,7 @@ from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE, Operation, Operations, of_per
+from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 
 SCHEMA = 2
@@ -80,6 +81,8 @@ LARGEST_INT = 2**62
 """Numbers in `ops` and `claims` lie within this, either sign: sums of two fit int64."""
 
 UNITS = ("ticks_per_unit", "memory_ticks_per_unit")
+_REQUIRED = ("schema", *UNITS, "pipeline", "ops")
+_CONFIG = "{0}: not a schedule file; `ppopt solve --config {0} -o best.json` makes one of a config"
 _FIELDS = ("stage", "microbatch", "device", "start", "end", "route", "slice", "pair", "link")
 _NUM_FIELDS = (6, 9, 10)
 """Fields of an operation with its kind: the first six, with route, slice and pair, with link."""
@@ -188,7 +191,11 @@ def _measurable(schedule: Schedule) -> bool:
 
 def read_schedule(path: str | Path) -> tuple[Schedule, dict[str, Any]]:
     """Read a native schedule file; see `loads`."""
-    return loads(read_text(Path(path), LARGEST_FILE), label(Path(path)))
+    path = Path(path)
+    content = read_text(path, LARGEST_FILE)
+    if path.suffix.lower() in (".yaml", ".yml", ".toml") and content.lstrip()[0] != "{":
+        raise InputError(_CONFIG.format(label(path)))
+    return loads(content, label(path))
 
 
 def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
@@ -197,7 +204,10 @@ def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:
     Raises InputError, beginning with `where` and naming the place, on anything that is not
     of this form.
     """
-    return within(where, schedule_from_object, parse_json(content, where, finite_float))
+    document = parse_json(content, where, finite_float)
+    if isinstance(document, dict) and document.keys().isdisjoint(_REQUIRED):
+        raise InputError(_CONFIG.format(where))
+    return within(where, schedule_from_object, document)
 
 
 def schedule_from_object(
@@ -208,7 +218,7 @@ def schedule_from_object(
     `expected` is a pipeline to which the schedule may belong. If the object describes exactly this
     pipeline, it is used, because building a pipeline takes most of the time.
     """
-    file = section(document, ("schema", *UNITS, "pipeline", "ops"), ("origin", "claims"))
+    file = section(document, _REQUIRED, ("origin", "claims"))
     if type(file["schema"]) is not int or file["schema"] not in SCHEMAS:
         known = " or ".join(map(str, SCHEMAS))
         raise InputError(
@@ -229,11 +239,15 @@ def schedule_from_object(
         if model is not None:
             pipeline = within("origin: model", model_json.restored, pipeline, model)
     origin = within("origin", origin_json.origin_from_object, stated)
+    if origin.certificate and origin.certificate.argument is Argument.ORDERS:
+        within("pipeline", pipeline_json.check_searched_order, pipeline, file["pipeline"])
     columns = _operations(file["ops"], pipeline)
     if file["schema"] == 1:
         columns = _without_absent(columns, pipeline)
-    pipeline, coarser = _on_common_tick(pipeline, columns, unit)
-    memory_coarser = memory_unit // pipeline.ticks.memory_per_unit
+    ticks = pipeline.ticks
+    needed = (ticks.per_unit, ticks.memory_per_unit)
+    coarser, memory_coarser = map(_ticks_each, UNITS, (unit, memory_unit), needed)
+    pipeline, coarser = _on_common_tick(pipeline, columns, coarser)
     claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
     start, end = (column // coarser for column in (columns.start, columns.end))
     columns = replace(columns, start=start, end=end)
@@ -360,12 +374,23 @@ def _check_number(field: str, number: object) -> None:
         raise InputError(f"{field}: {abbreviated(number)} is not a whole number of at most 2^62")
 
 
-def _on_common_tick(pipeline: Pipeline, columns: Operations, unit: int) -> tuple[Pipeline, int]:
+def _ticks_each(key: str, stated: int, needed: int) -> int:
+    """Ticks of the file in one tick of the pipeline, from the numbers of both per unit."""
+    coarser, rest = divmod(stated, needed)
+    if rest:
+        raise InputError(
+            f"{key}: {stated} is not a multiple of {needed}: some costs, divided or multiplied by "
+            "their factors, are no whole ticks"
+        )
+    return coarser
+
+
+def _on_common_tick(pipeline: Pipeline, columns: Operations, coarser: int) -> tuple[Pipeline, int]:
     """The pipeline in ticks at which all operations start and end; and their size in the file's.
 
-    If operations start between the ticks that all costs share, the pipeline's ticks are divided.
+    `coarser` is the size of the ticks that all costs share. If operations start between these, the
+    pipeline's ticks are divided.
     """
-    coarser = unit // pipeline.ticks.per_unit
     times = np.concatenate([columns.start, columns.end])
     common = int(np.gcd.reduce(times, initial=coarser))
     if common < coarser:

@@ -90,7 +90,8 @@ def parse_communication_order(content: str, where: str) -> CommunicationOrder:
     for line, ops in zip(lines, order.rows, strict=True):
         computed = iter(_operations(ops, order.overlapped))
         rows.append(tuple(_read_row(line, computed)))
-    if not any(action.kind in POSTS for row in rows for cell in row for action in cell):
+    posts = any(action.kind in POSTS for row in rows for cell in row for action in cell)
+    if len(rows) > 1 and not posts:
         raise InputError(
             f"{where}: it posts no send and no receive; it is an order of operations alone: "
             "use --from torch-csv"

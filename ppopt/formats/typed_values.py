@@ -42,16 +42,19 @@ def typed_value(setting: Setting, text: str) -> Any:
 def share(name: str, text: str) -> Fraction:
     """Read a share, `1%` or `0.01`; raises InputError on anything else, below 0 and above 100 %.
 
-    A share of 1 needs its sign: it may be meant as 1 %.
+    A number from 1 to 100 needs its sign: 2 may be meant as 2 %.
     """
     number, percent, rest = text.strip().partition("%")
     value = exact.read(number, name).value / (100 if percent else 1)
+    if not percent and 1 <= value <= 100:
+        raise InputError(
+            f"{name}: {number.strip()} is {exact.plain(100 * value)} %; write {number.strip()}% or "
+            f"{exact.plain(value / 100)}"
+        )
     if rest.strip() or not 0 <= value <= 1:
         raise InputError(
             f"{name}: {abbreviated(text)} is not a percentage from 0 to 100; write 1% or 0.01"
         )
-    if value == 1 and not percent:
-        raise InputError(f"{name}: 1 is 100 %; write 1% or 100%")
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, pairwise
+from math import lcm
 from operator import add, sub
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -332,13 +333,15 @@ def ticks_of(
     links: Links,
     static: tuple[Fraction, ...],
     limits: tuple[Fraction, ...] | None,
+    allocated: tuple[Fraction, ...],
     pieces: int,
     divisors: Mapping[Unit, int],
 ) -> Ticks:
     """Turn costs into ticks of the common denominator: nothing is lost.
 
     `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
-    both are whole ticks. `static` and `limits` have one entry per device; `pieces` is the number of
+    both are whole ticks. `static` and `limits` have one entry per device. `allocated` has amounts
+    of memory that do not follow from `costs`; they are whole ticks, too. `pieces` is the number of
     microbatches times slices, and `divisors` the number of ticks into which the common tick of
     times, and that of memory, is divided. Raises ConflictError if times or memory are so large, or
     so finely divided, that sums of ticks would exceed `MAX_TICKS`.
@@ -347,7 +350,7 @@ def ticks_of(
     if any(speed != 1 for speed in speeds):
         timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
         rows.append(dict(costs) | {field: _on_devices(costs[field], speeds) for field in timed})
-    scales = _scales(rows, links, limits, divisors)
+    scales = _scales(rows, links, limits, allocated, divisors)
     per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     tables = [
         StageCosts[int](
@@ -402,6 +405,7 @@ def _scales(
     rows: Sequence[Mapping[str, tuple[Any, ...]]],
     links: Links,
     limits: tuple[Fraction, ...] | None,
+    allocated: tuple[Fraction, ...],
     divisors: Mapping[Unit, int],
 ) -> dict[Unit, int]:
     """Ticks in one unit of time and of memory."""
@@ -410,9 +414,10 @@ def _scales(
         for unit in (Unit.TIME, Unit.MEMORY)
     )
     numbers = chain(*map(flat, times), links.stated)
+    amounts = exact.common_denominator(chain(*memory, limits or ()))
     return {
         Unit.TIME: divisors[Unit.TIME] * exact.common_denominator(numbers),
-        Unit.MEMORY: divisors[Unit.MEMORY] * exact.common_denominator(chain(*memory, limits or ())),
+        Unit.MEMORY: lcm(divisors[Unit.MEMORY] * amounts, exact.common_denominator(allocated)),
     }
 
 

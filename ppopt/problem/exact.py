@@ -128,6 +128,12 @@ def plain_or_none(value: Fraction | None) -> int | float | None:
     return None if value is None else plain(value)
 
 
+def whole(ticks: Fraction) -> int:
+    """Ticks as an integer; asserts that they are whole."""
+    assert ticks.denominator == 1, f"{ticks} ticks are not whole"
+    return ticks.numerator
+
+
 def in_ticks(stated: Fraction, per_unit: int) -> Fraction:
     """Turn a time that a file states, as the float nearest to it, into ticks.
 

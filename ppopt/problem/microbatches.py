@@ -19,6 +19,7 @@ from operator import add, sub
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
+from ppopt.problem import exact
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import Number, StageCosts
 from ppopt.problem.field_values import (
@@ -152,11 +153,12 @@ def costs_of(
         for cost in STAGE_COSTS
     }
     if allocated is not None:
-        whole = tuple(map(type(costs.static[0]), allocated))
-        rows["backward_workspace"] = tuple(map(min, whole, costs.backward_workspace))
-        rows["recompute_memory"] = tuple(map(sub, whole, rows["backward_workspace"]))
+        in_ticks = isinstance(costs.static[0], int)
+        amounts = tuple(map(exact.whole, allocated)) if in_ticks else tuple(allocated)
+        rows["backward_workspace"] = tuple(map(min, amounts, costs.backward_workspace))
+        rows["recompute_memory"] = tuple(map(sub, amounts, rows["backward_workspace"]))
         if in_weight:
-            rows["weight_workspace"] = (whole[0], *costs.weight_workspace[1:])
+            rows["weight_workspace"] = (amounts[0], *costs.weight_workspace[1:])
     return StageCosts(rows)
 
 

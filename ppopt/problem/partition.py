@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError, InputError
@@ -22,6 +22,20 @@ Speeds = tuple[Fraction, ...]
 BALANCED = "balanced"
 _WORD = re.compile(rf"(?![{''.join(LETTERS.values())}]+$)[A-Za-z0-9_-]+")
 """Text that can only be the name of a rule: a layout has other signs, or its letters alone."""
+
+
+def in_stage_order(partition: str | Counts, hosted: Sequence[Sequence[int]]) -> str | Counts:
+    """Turn a list by rank into the order of the stages; `hosted` has the stages of every device.
+
+    A rule has no order. A list of another length stays as it is: `counts_of` refuses it. Raises
+    InputError for a layout, which is always in the order of the stages.
+    """
+    stages = list(chain.from_iterable(hosted))
+    if partition in RULES or (isinstance(partition, tuple) and len(partition) != len(stages)):
+        return partition
+    if isinstance(partition, str):
+        raise InputError("partition_order: a layout is in the order of the stages; give stages")
+    return tuple(count for _, count in sorted(zip(stages, partition, strict=True)))
 
 
 def even(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:  # noqa: ARG001
@@ -234,20 +248,21 @@ def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
         raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
 
-def refuse_without_layers(
-    partition: object, recompute: object, offload: object, recompute_unit: object
-) -> None:
+_OF_STAGES = {
+    "recompute": "; stages take recompute_time and kept",
+    "recompute_unit": "; stages take recompute_memory",
+    "offload": "; stages take offload_time and offload_memory",
+}
+"""Setting that only layers have -> what stages have instead."""
+
+
+def refuse_without_layers(stated: Mapping[str, object]) -> None:
     """Raise InputError if stages without layers have a setting that only layers have."""
-    for field, value, of_stages in (
-        ("partition", partition, ""),
-        ("recompute", recompute, "; stages take recompute_time and kept"),
-        ("recompute_unit", recompute_unit, "; stages take recompute_memory"),
-        ("offload", offload, "; stages take offload_time and offload_memory"),
-    ):
+    for field, value in stated.items():
         if value is not None:
             raise InputError(
                 f"{field}: needs a model in layers; give `layers:` in a file, or ppopt.Model"
-                f"{of_stages}"
+                f"{_OF_STAGES.get(field, '')}"
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import ceil
 from typing import Any
 
@@ -58,6 +58,7 @@ class Pipeline(PipelineFields):
         read_counts(self)
         self._read_model()
         read_structure(self)
+        self._read_partition()
         read_values(self)
         front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
@@ -65,11 +66,13 @@ class Pipeline(PipelineFields):
         _ = self.ticks
 
     def _read_model(self) -> None:
-        """Read the model, its partition, recompute and offload, each on its own."""
+        """Read the model, its recompute and offload, and the form of its partition."""
         if self.model is None:
-            partition.refuse_without_layers(
-                self.partition, self.recompute, self.offload, self.recompute_unit
-            )
+            fields = ("partition", "recompute", "offload", "recompute_unit")
+            stated = {field: getattr(self, field) for field in fields}
+            if self.partition_order != placement.PartitionOrder.STAGES:
+                stated["partition_order"] = self.partition_order
+            partition.refuse_without_layers(stated)
             return
         model = self.model
         if not isinstance(model, Model):
@@ -82,15 +85,24 @@ class Pipeline(PipelineFields):
             )
         recompute, model = layer_choices.read("recompute", self.recompute, model)
         offload, model = layer_choices.read("offload", self.offload, model)
-        cut = partition.of_all_layers(model, partition.normal(self.partition))
         set_fields(
             self,
             model=model,
             recompute=recompute,
             offload=offload,
-            partition=cut,
+            partition=partition.normal(self.partition),
             recompute_unit=None,
         )
+
+    def _read_partition(self) -> None:
+        """Read the counts of a partition: of all layers, in the order of the stages."""
+        if self.model is None:
+            return
+        cut, order = self.partition, placement.PartitionOrder(self.partition_order)
+        if order is placement.PartitionOrder.RANKS:
+            cut = partition.in_stage_order(cut, self.hosted[0])
+        cut = partition.of_all_layers(self.model, cut)
+        set_fields(self, partition=cut, partition_order=placement.PartitionOrder.STAGES)
 
     @cached_property
     def traits(self) -> Traits:
@@ -418,7 +430,9 @@ class Pipeline(PipelineFields):
         of_times *= microbatches.denominator(self.slice_times)
         of_times *= of_memory if self.has_offload else 1
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
-        rest = (static, self.limits, pieces, divisors)
+        backwards = (self._allocated_by_backward(each, 1) for each in set(factors[1]))
+        allocated = tuple(chain.from_iterable(amounts or () for amounts, _ in backwards))
+        rest = (static, self.limits, allocated, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
 
     @property

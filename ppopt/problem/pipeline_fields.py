@@ -10,6 +10,7 @@ from ppopt.problem.cost_table import Cost, CostFields, of_stages
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
+from ppopt.problem.placement import PartitionOrder
 from ppopt.problem.setting_fields import with_fields
 
 
@@ -20,7 +21,7 @@ def _fields(*costs: Cost) -> dict[str, int | None]:
 
 LATER_FIELDS = (
     *("microbatch_tokens", "attention_share", "reference_tokens", "order"),
-    "slice_times",
+    *("slice_times", "partition_order"),
 )
 """Fields that studies of earlier versions do not name."""
 
@@ -54,6 +55,9 @@ class PipelineFields(CostFields):
     partition: Any = None
     """Of a model: `balanced` (None), `even`, layers per stage, or a layout; see
     `ppopt.problem.partition`."""
+    partition_order: Any = PartitionOrder.STAGES
+    """Of a model: the order of a `partition` that lists layers per stage: `stages`, or `ranks`,
+    with all stages of device 0 first; it becomes `stages` when the list is in that order."""
     recompute: Any = None
     """Of a model: `none` of its layers recomputes, or all do (`full`); it becomes None when the
     layers of the model are set. `search`: `ppopt.solve` chooses. None: as the layers state."""

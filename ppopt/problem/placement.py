@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ppopt.errors import InputError
+from ppopt.problem.named_enum import NamedEnum
 
 
 def _linear(stage: int, devices: int) -> int:
@@ -26,6 +27,16 @@ NAMED: dict[str, Callable[[int, int], int]] = {
 }
 """Placement name -> (stage, devices) -> device. Interleaved: Megatron-LM, arXiv 2104.04473,
 section 2.2; v: arXiv 2405.15362, section 3."""
+
+
+class PartitionOrder(NamedEnum):
+    """Order of a list of layers per stage."""
+
+    STAGES = "stages"
+    """The order of the stages, along the forward pass."""
+    RANKS = "ranks"
+    """All stages of device 0 first, then those of device 1, as Primus lists them."""
+
 
 DEFAULT_CHUNKS = {"linear": 1, "interleaved": 2, "v": 2}
 

@@ -262,6 +262,13 @@ SETTINGS = (
         "Et*3|(tt|)*2tL. Counts are of all layers, or of decoder layers only",
         "balanced",
     ),
+    _choice(
+        "partition_order",
+        placement.PartitionOrder,
+        "order of a list of layers per stage: `stages`, along the forward pass, or `ranks`, the "
+        "stages of device 0 first, as Primus lists them",
+        "stages",
+    ),
     Setting(
         "recompute",
         Shape.CHOICE,
@@ -550,9 +557,20 @@ NAMED: Mapping[str, Setting] = {name: setting for setting in SETTINGS for name i
 """Every accepted name -> its setting."""
 
 
+SYNONYMS = {
+    "batches": ("microbatch", "microbatches", "num_microbatches", "n_microbatches"),
+    "stages": ("device", "devices", "num_devices", "rank", "ranks", "pp"),
+    "chunks": ("virtual_stages", "vpp", "num_model_chunks"),
+}
+"""Words of other tools for a setting. They are not accepted, but lead to its name."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word most similar to `word`, for "did you mean"."""
-    return get_close_matches(word[:60].lower(), tuple(known), n=1, cutoff=0.0)[0]
+    """The known word of the same meaning, or else the most similar one, for "did you mean"."""
+    names = tuple(known)
+    bare = word.lower().lstrip("-").replace("-", "_").replace("micro_batch", "microbatch")
+    meant = (name for name in names if bare in SYNONYMS.get(name.lstrip("-"), ()))
+    return next(meant, None) or get_close_matches(word[:60].lower(), names, n=1, cutoff=0.0)[0]
 
 
 def same_setting(first: str, second: str) -> InputError:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ppopt import processors
-from ppopt.errors import InputError
+from ppopt.errors import InputError, check_type
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
@@ -40,6 +40,7 @@ SEED = 20_240_229
 """Seed of CP-SAT; it differs from the search's default."""
 
 
+@runtime_checkable
 class HasClaim(Protocol):
     """An object that states a bound: a result of `ppopt.solve`."""
 
@@ -65,6 +66,7 @@ def recheck(
     schedule is checked: use `ppopt.verify` for the rest. Raises InputError if no bound is stated.
     """
     began = monotonic() if began is None else began
+    check_type("schedule", result, Timetable, HasClaim)
     stated = claim.of_schedule(result) if isinstance(result, Timetable) else result.claim
     if stated is None:
         raise InputError(_no_bound(result))

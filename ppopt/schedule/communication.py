@@ -357,7 +357,8 @@ def queues_of(pipeline: Pipeline, rows: Sequence[ActionRow]) -> Queues:
                     before.append(last)
                     after.append(transfer_id)
     order = [_agreed(links, pair, posted) for pair, posted in zip(links.pairs, ends, strict=True)]
-    return Queues(links, tuple(order), np.array(before), np.array(after))
+    waits = (np.array(positions, dtype=np.int64) for positions in (before, after))
+    return Queues(links, tuple(order), *waits)
 
 
 def _transfer_of(links: LinkQueues, post: Action) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, check_type
 from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
@@ -70,6 +70,7 @@ def solve(
     steps. Ctrl-C ends the search and returns the best schedule so far. Raises InputError on misuse
     only; "infeasible" is a result.
     """
+    check_type("pipeline", pipeline, Pipeline)
     options = checked_options(
         time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ppopt.problem import microbatches
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
@@ -76,7 +77,7 @@ def best(
     A long run uses the order that is best for its first `SAMPLE` microbatches per device, or the
     next best if that one, repeated, exceeds the limit.
     """
-    sample = replace(pipeline, batches=min(pipeline.batches, SAMPLE * pipeline.num_devices))
+    sample = _first_microbatches(pipeline, min(pipeline.batches, SAMPLE * pipeline.num_devices))
     rules = RULES[:1] if equal_times(pipeline) else RULES  # equal times leave no gap below W
     plans = [FillingVariant(source, rule) for source in backbones for rule in rules]
     plans += [FillingVariant(source, None) for source in complete]
@@ -90,6 +91,21 @@ def best(
         if whole[-1].in_flight <= max_in_flight:
             break
     return min(whole, key=lambda filled: filled.rank(max_in_flight)).orders
+
+
+def _first_microbatches(pipeline: Pipeline, count: int) -> Pipeline:
+    """The pipeline with its first microbatches alone."""
+    if count == pipeline.batches:
+        return pipeline
+    stated = (getattr(pipeline, field) for field in (microbatches.TIMES, microbatches.MEMORY))
+    times, memory = (factors and factors[:count] for factors in stated)
+    return replace(
+        pipeline,
+        batches=count,
+        microbatch_times=times,
+        microbatch_memory=memory,
+        order=microbatches.GIVEN_ORDER,
+    )
 
 
 class _Filling:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ppopt.errors import check_type
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -84,6 +85,7 @@ def best_choice(
     Ctrl-C ends the search with the best so far. Raises InputError if the strategy is unknown, and
     NotApplicableError if it does not apply.
     """
+    check_type("pipeline", pipeline, Pipeline)
     if not has_open_choices(pipeline):
         schedule = evaluate(pipeline, strategy, objective, options)
         value = objective_value(schedule, Objective(objective))

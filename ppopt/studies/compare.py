@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
@@ -243,6 +244,7 @@ def compare(
     strategies have placements of their own. With `jitter` every order also runs under random times
     of that relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
     """
+    check_type("pipeline", pipeline, Pipeline)
     search_options = checked_options(
         time_limit, workers, seed, stop=stop, params=params, began=began
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from ppopt.errors import check_type
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import refuse_partition_search
@@ -36,6 +37,7 @@ def evaluate(
     finds. Memory limits are not enforced. Raises InputError if the strategy is unknown, and
     NotApplicableError if it does not apply to the pipeline.
     """
+    check_type("pipeline", pipeline, Pipeline)
     refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
     pipeline.refuse_search_of_layers("evaluate, unlike ppopt.best_choice,")
     return checked(timed(pipeline, strategy, objective, options), enforce_limit=False)

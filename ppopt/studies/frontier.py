@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain, plain_or_none
@@ -207,6 +208,7 @@ def frontier(
     starts from the schedules of strategies; strategies that need more than their share of the time
     are evaluated after it. Raises InputError on misuse only.
     """
+    check_type("pipeline", pipeline, Pipeline)
     search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
     deadline = search_options.deadline
     kind = BackwardKind.read(backward_kind)

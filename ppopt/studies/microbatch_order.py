@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, check_type
 from ppopt.problem.arrays import Floats
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
@@ -81,6 +81,7 @@ class MicrobatchOrders:
         every step, at least 1. Raises InputError if the strategy is unknown, NotApplicableError if
         it does not apply.
         """
+        check_type("pipeline", pipeline, Pipeline)
         if evaluations < 1:
             raise InputError(f"evaluations: {evaluations} is below 1")
         self._pipeline = replace(

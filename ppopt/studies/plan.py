@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, check_type
 from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
@@ -108,6 +108,7 @@ def plan(
     Ctrl-C ends the plan with the best so far. Raises InputError on misuse, also if no configuration
     can be set up; "infeasible" is a result.
     """
+    check_type("model", model, Model, Pipeline)
     request = checked_options(
         time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
     )

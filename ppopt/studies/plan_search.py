@@ -111,7 +111,7 @@ class PlanSearch:
         rounds = chain(
             map(FirstSchedules.usual, first),
             map(with_few_layers, first),
-            map(FirstSchedules.others, first),
+            map(FirstSchedules.by_other_strategies, first),
         )
         try:
             with interrupts.heard():

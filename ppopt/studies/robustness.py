@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, check_type
 from ppopt.problem.arrays import Floats
 from ppopt.problem.objective import Objective
 from ppopt.schedule.sampled_timing import SampledTiming
@@ -85,6 +85,7 @@ def jitter(
     samples (common random numbers), so that strategies can be compared. Raises InputError unless
     the deviation is above 0 and at most 10 and there is at least one sample.
     """
+    check_type("schedule", schedule, Schedule)
     check_deviation(deviation)
     if samples < 1:
         raise InputError(f"samples: {samples} is below 1")

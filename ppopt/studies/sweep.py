@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppopt import processors
-from ppopt.errors import InputError, NotApplicableError
+from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -129,6 +129,7 @@ def sweep(
     ignored. Ctrl-C ends the sweep; completed rows are stored. Raises InputError on misuse, and if
     the storage cannot be used.
     """
+    check_type("model", source, Model, Pipeline)
     rows = grid_of(base_of(source, settings), grid)
     if dask is None:
         num_processes = processors.available() if jobs is None else jobs

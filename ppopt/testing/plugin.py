@@ -64,6 +64,7 @@ class References:
 
         With `--ppopt-update` the reference is written instead, if the schedule is valid.
         """
+        __tracebackhide__ = True
         from ppopt.testing import assert_not_worse_than, assert_schedule_equal  # noqa: PLC0415
 
         if self.update:

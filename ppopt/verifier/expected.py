@@ -160,7 +160,7 @@ class Expected:
         costs, per_unit = self.pipeline.costs, self.pipeline.ticks.per_unit
         for kind, times in zip(OF_STAGE, (costs.unshard, costs.gradient_sync), strict=True):
             if any(costs.unshard_memory) or any(times):
-                ticks = np.array([int(time * per_unit) for time in times], dtype=np.int64)
+                ticks = np.array([whole(time * per_unit) for time in times], dtype=np.int64)
                 yield kind, (np.ones_like(ticks[:, None, None], np.bool_), ticks[:, None, None])
 
     def _optimizers(self) -> Table:
@@ -171,7 +171,7 @@ class Expected:
             stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
             exists.append(not all(frozen[stage] for stage in stages))
             time = sum(pipeline.costs.optimizer[stage] for stage in stages) / speed
-            ticks.append(int(time * pipeline.ticks.per_unit))
+            ticks.append(whole(time * pipeline.ticks.per_unit))
         shape = (-1, 1, 1)
         return np.array(exists).reshape(shape), np.array(ticks, dtype=np.int64).reshape(shape)
 
@@ -253,7 +253,7 @@ def _delays(pipeline: Pipeline, stated: Any, boundary: Ints, source: Ints, targe
     """
     if not source.size:
         return np.zeros(source.shape, dtype=np.int64)
-    ticks = np.vectorize(lambda time: int(time * pipeline.ticks.per_unit), otypes=[np.int64])
+    ticks = np.vectorize(lambda time: whole(time * pipeline.ticks.per_unit), otypes=[np.int64])
     table = ticks(np.array(stated, dtype=object))
     if table.ndim == 2:
         delays = table[source, target]

@@ -16,7 +16,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.verifier.rows import Rows, first_of_device, sum_safe
-from ppopt.verifier.times import scaled
+from ppopt.verifier.times import scaled, whole
 from ppopt.verifier.violation import Rule, Violation
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
@@ -155,7 +155,7 @@ def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Int
     frees[OpKind.B] += np.maximum(-change, 0)
     frees[OpKind.W] += activation + change
     frees[OpKind.BW] += stashed
-    gathered = [int(memory * ticks.memory_per_unit) for memory in pipeline.costs.unshard_memory]
+    gathered = [whole(memory * ticks.memory_per_unit) for memory in pipeline.costs.unshard_memory]
     allocates[AuxiliaryKind.UNSHARD] = frees[AuxiliaryKind.GRADIENT_SYNC] = gathered
     allocates[AuxiliaryKind.RELOAD] = frees[AuxiliaryKind.OFFLOAD] = offloaded
     return allocates, frees

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.errors import InputError
+from ppopt.errors import InputError, check_type
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
@@ -278,6 +278,7 @@ def read(schedule: Timetable) -> Rows:
 
     Raises InputError if they are not columns of whole numbers of one length.
     """
+    check_type("schedule", schedule, Timetable)
     columns = [_column(schedule, name) for name in _COLUMNS]
     if len({len(column) for column in columns}) > 1:
         raise InputError("schedule: columns differ in length; give one entry per operation")

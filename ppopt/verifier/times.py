@@ -63,7 +63,7 @@ class ComputeTimes:
         """
         if isinstance(stated[0], tuple):
             rows = zip(stated, self.per_unit, strict=True)
-            matrix = [[int(time * unit) for time in row] for row, unit in rows]
+            matrix = [[whole(time * unit) for time in row] for row, unit in rows]
             return np.asarray(np.array(matrix, dtype=np.int64)[forward, backward])
         f, own = self.plain[OpKind.F], self.plain[kind]
         time = np.array(self._ticks(stated), dtype=np.int64)
@@ -73,7 +73,7 @@ class ComputeTimes:
         return np.asarray(np.maximum(f[forward] + own[backward] - saved, minimum))
 
     def _ticks(self, times: Sequence[Fraction]) -> list[int]:
-        return [int(time * unit) for time, unit in zip(times, self.per_unit, strict=True)]
+        return [whole(time * unit) for time, unit in zip(times, self.per_unit, strict=True)]
 
 
 def scaled(ticks: Ints, factors: Fraction | Sequence[Fraction]) -> Ints:

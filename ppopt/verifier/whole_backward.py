@@ -21,6 +21,7 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.times import whole
 
 
 def allocated_by_whole_backward(pipeline: Pipeline, factor: Fraction) -> list[int]:
@@ -32,11 +33,13 @@ def allocated_by_whole_backward(pipeline: Pipeline, factor: Fraction) -> list[in
     if pipeline.model is None:
         costs = pipeline.costs
         rows = zip(costs.recompute_memory, costs.backward_workspace, strict=True)
-        return [int((factor * recomputed + workspace) * per_unit) for recomputed, workspace in rows]
+        return [
+            whole((factor * recomputed + workspace) * per_unit) for recomputed, workspace in rows
+        ]
     whole_stage = pipeline.model.recompute_unit is RecomputeUnit.STAGE
     of_stage = _whole_stage if whole_stage else _layer_by_layer
     stages = pipeline.model.stage_layers(pipeline.counts)
-    return [int(of_stage(layers, factor) / pipeline.num_slices * per_unit) for layers in stages]
+    return [whole(of_stage(layers, factor) / pipeline.num_slices * per_unit) for layers in stages]
 
 
 def runs_whole_in_weight(pipeline: Pipeline) -> bool:

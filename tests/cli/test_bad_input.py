@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ppopt.cli import files
 from ppopt.errors import InputError
 from ppopt.formats import fields
 from ppopt.formats.config import canonical
@@ -259,6 +260,29 @@ def test_schedule_files(index: int, folder: Path) -> None:
         "view good.json bad.json -o out.html",
     ):
         refused(folder, line, message)
+
+
+@pytest.mark.parametrize("name", ["good.yaml", "config.json"])
+@pytest.mark.parametrize(
+    "command", ["verify", "check", "view -o x.html", "export --to json -o x.json", "run"]
+)
+def test_a_config_is_no_schedule_file(command: str, name: str, folder: Path) -> None:
+    (folder / "config.json").write_text('{"stages": 2, "batches": 2}')
+    message = (
+        f"{name}: not a schedule file; `ppopt solve --config {name} -o best.json` makes one of a "
+        "config"
+    )
+    refused(folder, f"{command} {name}", message)
+
+
+def test_a_page_without_plotly_is_refused_before_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda _: None)
+    for command in (f"solve {SIZE}", "run good.json", "view good.json"):
+        message = "-o: x.html: needs plotly; run `pip install plotly`"
+        refused(folder, f"{command} -o x.html", message)
+    refused(folder, f"solve {SIZE} -o x.png", "x.png: needs resvg-py; run `pip install resvg-py`")
 
 
 def test_bytes_that_are_no_text(folder: Path) -> None:

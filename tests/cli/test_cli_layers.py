@@ -64,7 +64,38 @@ def test_counts_and_layouts_make_chunks(config: str) -> None:
     output = json_of(f"solve {config} --partition 'Et|t|t|tL'")
     assert (output["placement"], output["chunks"]) == ("interleaved", 2)
     assert output["schedule"]["pipeline"]["placement"] == [0, 1, 0, 1]
-    assert json_of(f"solve {config} --partition 2,1,1,2 --placement v")["chunks"] == 2
+    assert json_of(f"solve {config} --partition 2,1,1,2 --placement v --quiet")["chunks"] == 2
+
+
+RANKS = "--partition-order ranks"
+
+
+def test_a_list_by_rank(config: str) -> None:
+    """Device 0 has stages 0 and 2, or on a v stages 0 and 3: the placement of the strategy."""
+    line = f"{config} --partition 2,2,1,1 --quiet"
+    assert json_of(f"eval interleaved {line}")["partition"] == [2, 2, 1, 1]
+    assert json_of(f"eval interleaved {line} {RANKS}")["partition"] == [2, 1, 2, 1]
+    assert json_of(f"eval zbv {line} {RANKS}")["partition"] == [2, 1, 1, 2]
+    assert json_of(f"solve {line} --placement v {RANKS}")["partition"] == [2, 1, 1, 2]
+
+
+def test_a_partition_by_flag_replaces_the_order_of_the_config(config: str) -> None:
+    Path("ranks.yaml").write_text(MODEL + "partition: [2, 2, 1, 1]\npartition_order: ranks\n")
+    ranks = config.replace("mine", "ranks")
+    assert json_of(f"eval interleaved {ranks}")["partition"] == [2, 1, 2, 1]
+    line = f"eval interleaved {ranks} --partition 2,2,1,1 --quiet"
+    assert json_of(line)["partition"] == [2, 2, 1, 1]
+    assert json_of(f"{line} {RANKS}")["partition"] == [2, 1, 2, 1]
+
+
+def test_a_note_says_how_a_list_is_read_that_implies_chunks(config: str) -> None:
+    line = f"eval interleaved {config} --partition 2,2,1,1"
+    assert done(line).err == (
+        "note: partition: 4 counts for 2 devices are those of stages 0, 1, ..., with 2 chunks per "
+        "device; `--partition-order ranks` reads those of device 0 first\n"
+    )
+    for stated in ("--chunks 2", RANKS, "--partition-order stages", "--quiet"):
+        assert done(f"{line} {stated}").err == ""
 
 
 def test_stages_are_devices_with_a_placement_list_too(config: str) -> None:

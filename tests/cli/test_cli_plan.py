@@ -164,7 +164,8 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
     assert output["within"]["value"] <= 1.5 * output["value"]
     for share, fault in (
         ("fast", "not a number"),
-        ("1", "1 is 100 %; write 1%"),
+        ("1", "1 is 100 %; write 1% or 0.01"),
+        ("2", "2 is 200 %; write 2% or 0.02"),
         ("101%", "not a percentage from 0 to 100"),
     ):
         refused = run(f"{line} --within {share}")

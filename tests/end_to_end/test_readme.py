@@ -15,6 +15,7 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.strategies import names
 from tests.cli.cli_run import done
 from tests.end_to_end.documents import ROOT, load
+from tests.packages import needed
 
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "benchmarks/README.md"),
@@ -85,6 +86,17 @@ def test_the_example_strategy_of_contributing_works() -> None:
         [sys.executable, "-c", example + use], capture_output=True, text=True, check=True
     )
     assert ran.stdout == "72 (1, 1, 1, 1)\n"
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_has_right_types(tmp_path: Path) -> None:
+    needed("mypy")
+    lines = re.findall(r"^(?:>>>|\.\.\.) (.*\n)", README, re.MULTILINE)
+    assert any("ppopt.solve(" in line for line in lines)
+    (tmp_path / "readme.py").write_text("".join(lines))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, "readme.py"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -51,6 +51,14 @@ def test_by_hand() -> None:
     assert torch_comms.communication_csv(evaluate(SMALL, "zb-h1")) == TEXT
 
 
+def test_one_device_posts_nothing() -> None:
+    schedule = evaluate(Pipeline(stages=1, batches=2, link_mode="streams"), "1f1b")
+    text = torch_comms.communication_csv(schedule)
+    assert text == "0UNSHARD,0F0,0B0,0F1,0B1,0REDUCE_GRAD,0RESHARD\n"
+    order = torch_comms.parse_communication_order(text, "order.csv")
+    assert torch_comms.time_communication_order(order, {}).makespan == schedule.makespan
+
+
 def test_gathers_at_the_times_of_the_schedule() -> None:
     """With a stage per device, from 0 on, as PyTorch itself does."""
     for work in ({"unshard": 1, "gradient_sync": 1}, {"gradient_sync": 1}):
@@ -214,7 +222,7 @@ def changed(*pairs: tuple[str, str]) -> str:
             changed(("0SEND_F1", "0SEND_F1x")),
             "order.csv: rank 0: cell 4: '0SEND_F1x' is no operation",
         ),
-        ("0F0,0B0\n", "order.csv: it posts no send and no receive"),
+        ("0F0,0B0\n1F0,1B0\n", "order.csv: it posts no send and no receive"),
     ],
 )
 def test_broken_orders_are_refused(text: str, message: str) -> None:

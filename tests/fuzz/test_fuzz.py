@@ -15,7 +15,7 @@ import pytest
 
 import ppopt
 from ppopt import Pipeline, Verdict
-from ppopt.formats import megatron_schedule
+from ppopt.formats import megatron_schedule, schedule_json
 from ppopt.problem import partition
 from tests.fuzz import (
     campaign,
@@ -45,6 +45,7 @@ SLICE = {
     "group-sizes": 20,
     "interrupted": 1,
     "phases": 10,
+    "files": 10,
 }
 """Cases of each category that run here: some 20 s in all."""
 
@@ -220,6 +221,13 @@ class TestFaults:
     ) -> None:
         monkeypatch.setattr(megatron_schedule, "group_size_of", lambda *_: None)
         assert self.finds("group-sizes", {"megatron-stops", "megatron-order"}, 40)
+
+    def test_ticks_of_a_file_that_are_rounded_down(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def rounded_down(_: str, stated: int, needed: int) -> int:
+            return max(1, stated // needed)
+
+        monkeypatch.setattr(schedule_json, "_ticks_each", rounded_down)
+        assert self.finds("files", {"file-read-otherwise"}, 40)
 
     def test_a_crash_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def crash(*_: Any, **__: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from ppopt.errors import InputError
 from ppopt.problem import layout
 from ppopt.problem.layer import Layer
 from ppopt.problem.partition import balanced, counts_of, even, stages_of
-from ppopt.problem.pipeline import Model
+from ppopt.problem.pipeline import Model, Pipeline
 from tests.factories.models import TINY, models
 from tests.oracles.configurations import partitions
 
@@ -149,6 +151,69 @@ def test_counts_of_decoder_layers_alone_are_read_as_trainers_write_them(
     assert pipeline.counts == counts
     assert pipeline.partition == counts
     assert model.pipeline(devices=len(counts), batches=2, partition=counts) == pipeline
+
+
+class TestOrderOfRanks:
+    """A list with all stages of device 0 first, as Primus writes it."""
+
+    BLOCKS = Model([{"forward": 1, "count": 32}])
+    COUNTS = (3, 4, 4, 4, 5, 4, 4, 4)
+
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ({"chunks": 2}, (3, 4, 5, 4, 4, 4, 4, 4)),
+            ({"placement": "interleaved"}, (3, 4, 5, 4, 4, 4, 4, 4)),
+            ({}, (3, 4, 5, 4, 4, 4, 4, 4)),
+            ({"placement": "v"}, (3, 4, 5, 4, 4, 4, 4, 4)),
+            ({"placement": [0, 0, 1, 1, 2, 2, 3, 3]}, COUNTS),
+            ({"placement": [3, 2, 1, 0, 3, 2, 1, 0]}, (4, 5, 4, 3, 4, 4, 4, 4)),
+        ],
+    )
+    def test_it_is_put_in_the_order_of_the_stages(
+        self, fields: dict[str, Any], expected: tuple[int, ...]
+    ) -> None:
+        fields = {"devices": 4, "batches": 8, "partition": list(self.COUNTS)} | fields
+        assert self.BLOCKS.pipeline(**fields).counts == self.COUNTS
+        assert self.BLOCKS.pipeline(**fields, partition_order="stages").counts == self.COUNTS
+        by_rank = self.BLOCKS.pipeline(**fields, partition_order="ranks")
+        assert by_rank.counts == expected
+        assert replace(by_rank, batches=4).counts == expected
+
+    def test_on_a_v_device_0_has_the_first_and_the_last_stage(self) -> None:
+        model = Model([{"forward": 1, "count": 10}])
+        fields = {"devices": 2, "batches": 2, "placement": "v", "partition_order": "ranks"}
+        assert model.pipeline(partition=[1, 2, 3, 4], **fields).counts == (1, 3, 4, 2)
+
+    def test_counts_of_decoder_layers(self) -> None:
+        """The embedding goes to the first stage, and the head to the last."""
+        roles = [{"role": "embedding"}, {"count": 10}, {"role": "head"}]
+        model = Model([{"forward": 1} | layer for layer in roles])
+        fields = {"devices": 2, "batches": 2, "chunks": 2, "partition_order": "ranks"}
+        assert model.pipeline(partition=[1, 2, 3, 4], **fields).counts == (2, 3, 2, 5)
+
+    def test_a_rule_has_no_order(self) -> None:
+        fields = {"devices": 4, "batches": 8, "chunks": 2, "partition": "even"}
+        assert self.BLOCKS.pipeline(**fields, partition_order="ranks") == self.BLOCKS.pipeline(
+            **fields
+        )
+
+    @pytest.mark.parametrize(
+        ("partition", "order", "message"),
+        [
+            ("tt*7|(t*4|)*5t*4|t", "ranks", "partition_order: a layout is in the order of the st"),
+            ([16, 16], "ranks", "partition: has 2 stages, the placement 8"),
+            ([4] * 8, "rank", "partition_order: 'rank' is unknown; use stages or ranks"),
+        ],
+    )
+    def test_refused(self, partition: Any, order: str, message: str) -> None:
+        fields = {"devices": 4, "batches": 8, "chunks": 2, "partition": partition}
+        with pytest.raises(InputError, match=message):
+            self.BLOCKS.pipeline(**fields, partition_order=order)
+
+    def test_it_needs_layers(self) -> None:
+        with pytest.raises(InputError, match="partition_order: needs a model in layers"):
+            Pipeline(stages=2, batches=2, partition_order="ranks")
 
 
 def test_counts_of_decoder_layers_give_the_partition_of_even() -> None:

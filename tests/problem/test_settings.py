@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Setting, SettingScope, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, SYNONYMS, Setting, SettingScope, Shape
 from tests.cli.cli_run import json_of, run
 
 SIZE = {"stages": 2, "batches": 4}
@@ -28,6 +29,7 @@ SAMPLES = {
         {"forward": 1, "count": 4, "output": 6, "activation": 1, "offload_time": 1},
     ],
     "partition": "even",
+    "partition_order": "ranks",
     "recompute": "full",
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
@@ -44,6 +46,7 @@ SAMPLES = {
 LAYERED = ("partition", "recompute", "recompute_unit", "link", "first_backward", "offload")
 NEEDS: dict[str, dict[str, object]] = {
     **{name: {"layers": SAMPLES["model"]} for name in LAYERED},
+    "partition_order": {"layers": SAMPLES["model"], "partition": [1, 1, 1, 1]},
     "overlap_input": {"overlap_times": 3},
     "offload_memory": {"offload_time": 1},
     "offload_time": {"offload_memory": 1},
@@ -116,7 +119,16 @@ def test_one_setting_under_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("forward_time", "forward_times"), ("p2", "p2p"), ("seed", "")]
+    ("name", "near"),
+    [
+        ("forward_time", "forward_times"),
+        ("p2", "p2p"),
+        ("seed", ""),
+        ("microbatch", "batches"),
+        ("num_micro_batches", "batches"),
+        ("devices", "stages"),
+        ("vpp", "chunks"),
+    ],
 )
 def test_unknown_name(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=f"Pipeline takes no '{name}'; did you mean {near}"):
@@ -139,3 +151,12 @@ def test_unknown_flag_names_the_nearest() -> None:
     ran = run("solve --stages 2 --batches 2 --forward-time 3")
     assert (ran.code, ran.out) == (2, "")
     assert "--forward-times" in ran.err
+
+
+def test_a_word_of_other_tools_leads_to_the_flag() -> None:
+    assert run("solve --stages 2 --micro-batches 2").err.endswith("did you mean --batches?\n")
+
+
+def test_no_word_of_other_tools_is_a_name() -> None:
+    assert set(chain(*SYNONYMS.values())).isdisjoint(NAMED)
+    assert NAMED.keys() >= SYNONYMS.keys()

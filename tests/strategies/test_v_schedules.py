@@ -208,3 +208,12 @@ def test_order_of_zbv_by_hand() -> None:
         "2B2",
         "1B2",
     ]
+
+
+@pytest.mark.parametrize("strategy", ["zbv", "v-half", "v-min"])
+def test_long_runs_of_microbatches_that_differ(strategy: str) -> None:
+    """The rule is chosen on the first microbatches; the chosen order of the others stays."""
+    factors = {"microbatch_times": [1, 2, 3] * 4, "microbatch_memory": [1, 1, 2] * 4}
+    pipeline = Pipeline(stages=2, batches=12, **factors)
+    for listed in (pipeline, pipeline.reordered(range(11, -1, -1))):
+        assert verify(evaluate(listed, strategy)) == []

@@ -166,7 +166,7 @@ def test_strategies_that_mix_backwards_are_evaluated_over_the_limit(placement: s
     pipeline = LAYERS.pipeline(
         devices=4, batches=8, placement=placement, recompute="search", mem_limit=11
     )
-    for schedule in FirstSchedules(pipeline, Objective.MAKESPAN).others():
+    for schedule in FirstSchedules(pipeline, Objective.MAKESPAN).by_other_strategies():
         assert schedule.fits_limits and ppopt.verify(schedule) == []
 
 

@@ -327,6 +327,36 @@ class TestPlugin:
         with pytest.raises(pytest.fail.Exception, match="`ppopt verify` lists all violations"):
             References(tmp_path, update=False).load("a")
 
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ("mem_limit=5", "the pipelines differ in mem_limit: 4 is expected, not 5"),
+            ("mem_limit=None", "the pipelines differ in mem_limit: 4 is expected, not None"),
+            (
+                "mem_limit=4, static=1",
+                "the pipelines differ in static of stage 0 (and 1 more): 0 is expected, not 1",
+            ),
+            ("mem_limit=4, p2p=1", "the pipelines differ in p2p: 0 is expected, not 1"),
+        ],
+    )
+    def test_a_changed_pipeline_is_one_line(
+        self, fields: str, message: str, pytester: pytest.Pytester
+    ) -> None:
+        """Nothing follows that line, such as the values that pytest adds to an `assert`."""
+        References(pytester.path / "references", update=True)(
+            "mine", evaluate(Pipeline(stages=2, batches=2, mem_limit=4), "1f1b")
+        )
+        pytester.makepyfile(
+            "import ppopt\n"
+            "def test_mine(ppopt_reference):\n"
+            f"    pipeline = ppopt.Pipeline(stages=2, batches=2, {fields})\n"
+            "    ppopt_reference('mine', ppopt.evaluate(pipeline, '1f1b'))\n"
+        )
+        ran = pytester.runpytest_inprocess("-p", "ppopt.testing.plugin")
+        ran.assert_outcomes(failed=1)
+        raised = [line for line in ran.outlines if line.startswith("E ")]
+        assert raised == [f"E       AssertionError: {message}"]
+
     def test_in_a_project(self, pytester: pytest.Pytester) -> None:
         """As a user has it: no reference yet, written on purpose, then compared."""
         pytester.makepyfile(

@@ -11,10 +11,11 @@ import pytest
 
 import ppopt
 from ppopt import Model, Pipeline
+from ppopt.formats.schedule_json import dumps, loads
 from ppopt.problem import backward_memory, costs
 from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.operation import OpKind
-from ppopt.verifier import Rule, verify
+from ppopt.verifier import Rule, figures, verify
 from ppopt.verifier.whole_backward import allocated_by_whole_backward
 
 BLOCK = {"forward": 1, "backward": 2, "activation": 100, "kept": 4, "recompute": True}
@@ -198,3 +199,18 @@ def test_the_verifier_alone_catches_a_weight_pass_that_recomputes_nothing() -> N
         workspace=tuple((0,) * 2 for _ in OpKind)
     )
     assert verify(schedule, {"peak_memory": [4, 4]}) == []
+
+
+def test_memory_of_bw_at_a_factor_is_whole_ticks() -> None:
+    """At factor 1 the workspace of 2 is the largest; at 3 the layer that recomputes 1.5."""
+    recomputes = {"activation": "1.5", "recompute": True}
+    stage = pipeline(
+        *(recomputes, recomputes, {"activation": 0, "workspace": 2}),
+        batches=2,
+        microbatch_times=1,
+        microbatch_memory=[1, 3],
+    )
+    schedule = ppopt.evaluate(stage, "1f1b")
+    assert schedule.peak_memory == (4.5,)
+    assert figures(schedule).peak_memory == (9,)
+    assert verify(loads(dumps(schedule), "x")[0]) == []

@@ -52,7 +52,7 @@ class FirstSchedules(NamedTuple):
         """
         return self._of_strategy(self.usual_strategy)
 
-    def others(self) -> Iterator[Schedule]:
+    def by_other_strategies(self) -> Iterator[Schedule]:
         """Schedules as in `usual` of the other strategies of the placement with a fixed order."""
         for strategy in registry().values():
             fixed = strategy.placement == self.usual_strategy.placement and not strategy.adaptive
