@@ -46,11 +46,11 @@ class OptionFront:
         peak = self.costs[:, None, _STASHED] + run[:, _PEAK]
         costs[..., _PEAK] = np.maximum(self.costs[:, None, _PEAK], peak)
         costs = costs.reshape(count * choices, -1)
-        kept = non_dominated(costs)
-        if len(kept) > MAX_OPTIONS:
+        front = non_dominated(costs)
+        if len(front) > MAX_OPTIONS:
             return None
-        parents, own = np.divmod(kept, choices)
-        return OptionFront(costs[kept], np.column_stack([self.picks[parents], own]))
+        parents, own = np.divmod(front, choices)
+        return OptionFront(costs[front], np.column_stack([self.picks[parents], own]))
 
 
 def non_dominated(costs: Ints) -> Ints:
