@@ -149,7 +149,8 @@ def plan(
     reports.start_from_baselines()
     if own_schedule is not None and can_start_from(own_schedule):
         search.start_from([own_schedule])
-    return replace(reports.add_to(search.run(), slowdown), current=own_schedule)
+    result = replace(reports.add_to(search.run(), slowdown), current=own_schedule)
+    return result if result.value is not None else result.with_least_memory()
 
 
 def _space(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
@@ -18,6 +18,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
+from ppopt.studies.first_schedules import FirstRow, least_memory_row
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
 from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
 
@@ -258,6 +259,9 @@ class Plan(NotebookView):
     it, the best first; also those with placements and chunks outside the space."""
     late_baselines: tuple[str, ...] = ()
     """Strategies that were not evaluated for lack of time."""
+    least_memory_row: FirstRow | None = None
+    """A schedule of the space that needs little memory, by rule; None if the plan has one that is
+    within the limits."""
     current: Schedule | None = None
     """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
 
@@ -289,6 +293,10 @@ class Plan(NotebookView):
         best = None if self.schedule is None else BestSchedule(self.schedule, bound)
         runtime = DEFAULT_RUNTIME if self.space.runtime == ANY_RUNTIME else self.space.runtime
         return headline(self.current, schedules, best, self.objective, runtime)
+
+    def with_least_memory(self) -> Plan:
+        """The plan with a schedule that needs little memory, for a plan without a schedule."""
+        return replace(self, least_memory_row=least_memory_row(self.space))
 
     def to_frame(self) -> DataFrame:
         """One row per configuration, in the user's units, as a pandas DataFrame.

@@ -29,6 +29,7 @@ from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
@@ -36,7 +37,6 @@ from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
 from ppopt.studies.strategy_evaluator import (
     REFUSED,
-    AcceptsPartition,
     ConfigurationRank,
     StrategyEvaluator,
 )
