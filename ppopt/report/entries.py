@@ -17,6 +17,7 @@ from ppopt.report.drawing import drawn_kinds
 from ppopt.report.labels import CAUSE_TEXTS, clean, title
 from ppopt.report.numbers import measured, percent, spread
 from ppopt.report.schedule_report import ScheduleReport, report_schedule
+from ppopt.report.throughput_text import gain_text, throughput_gain
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
@@ -46,7 +47,7 @@ class PageSchedule(NamedTuple):
     use: TimeUse
     title: str
     above: str
-    """By how much its value exceeds the best; empty for the best and what is no worse."""
+    """Its throughput against the best; empty for the best and what is no worse."""
     note: str
     """Value and idle time, in words."""
 
@@ -104,10 +105,9 @@ def time_use(schedule: Schedule) -> TimeUse:
 
 def _entry(schedule: Schedule, report: ScheduleReport, best: float) -> PageSchedule:
     use = time_use(schedule)
-    more = known(report.value) - best
     above = ""
-    if more > 0:
-        above = f"{measured(more, report.time_unit)} ({percent(more / best)})"
+    if known(report.value) > best:
+        above = gain_text(throughput_gain(best, known(report.value)))
     note = _note(report, use, above)
     names = filter(None, (title(report), schedule.pipeline.name))
     return PageSchedule(schedule, report, use, " · ".join(map(clean, names)), above, note)
@@ -122,7 +122,7 @@ def _note(report: ScheduleReport, use: TimeUse, above: str) -> str:
         place = "within" if report.fits_limit else "over the limit of"
         text += f" {place} memory {spread(report.mem_limit, memory)}"
     if above:
-        text += f", {above} more than the best"
+        text += f", {above} than the best"
     return f"{text}; {_describe_idle(use)}"
 
 

@@ -185,7 +185,7 @@ def overview(page_schedules: Sequence[PageSchedule]) -> str:
     columns: list[Column[PageSchedule]] = [
         Column("stages", lambda entry: _describe_stages(entry.schedule.pipeline)),
         Column("makespan", time("makespan")),
-        Column("above the best", lambda entry: entry.above or NONE),
+        Column("versus the best", lambda entry: entry.above or NONE),
         Column(
             "peak memory",
             lambda entry: measured(entry.report.largest_peak, entry.report.memory_unit),
