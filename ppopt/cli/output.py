@@ -160,7 +160,9 @@ def show_comparison(
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        page=lambda: as_page(compared.drawn_schedules, lead=headline_section(report.headline)),
+        page=lambda: as_page(
+            compared.drawn_schedules, what="comparison", lead=headline_section(report.headline)
+        ),
         drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )
@@ -283,9 +285,10 @@ def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
 def show_parallel_plan(settings: Settings, parallel_plan: ParallelPlan) -> int:
     """Show a plan over the parallelism; return the exit code of the files.
 
-    A page shows the plan of the best combination; other files hold its schedule.
+    A page shows all combinations and the plan of the best one; other files hold its schedule.
     """
     from ppopt.report import parallel  # noqa: PLC0415  on use
+    from ppopt.report.parallel_page import parallel_page  # noqa: PLC0415
 
     plan = parallel_plan.plan
     return _show(
@@ -293,7 +296,7 @@ def show_parallel_plan(settings: Settings, parallel_plan: ParallelPlan) -> int:
         [] if plan.schedule is None else [plan.schedule],
         lambda: parallel.of_parallel_plan(parallel_plan),
         lambda _: parallel.describe(parallel_plan),
-        page=partial(plan_page, plan),
+        page=partial(parallel_page, parallel_plan),
     )
 
 

@@ -87,8 +87,10 @@ def as_text(cell: str | Text) -> Text:
 
 def html_table(columns: Sequence[Column[Row]], *parts: tuple[str, Sequence[Row]]) -> str:
     """A table in parts, rows under the name of their part; it scrolls where it is too wide."""
-    names = (escape(column.head.replace("\n", " ")) for column in columns)
-    heads = "".join(f'<th scope="col">{name}</th>' for name in names)
+    heads = "".join(
+        f'<th scope="col"{_alignment(column)}>{escape(_joined(column.head))}</th>'
+        for column in columns
+    )
     body = "".join(_html_part(columns, *part) for part in parts if part[1])
     table = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'
@@ -101,10 +103,22 @@ def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -
         heading, tag = f"<tr>{span}</tr>", '<tbody class="apart">'
     body = ""
     for row in rows:
-        cells = (column.cell(row) for column in columns)
-        texts = (cell if isinstance(cell, Html) else escape(str(cell)) for cell in cells)
-        body += f"<tr>{''.join(f'<td>{text}</td>' for text in texts)}</tr>"
+        cells = (f"<td{_alignment(column)}>{_html(column.cell(row))}</td>" for column in columns)
+        body += f"<tr>{''.join(cells)}</tr>"
     return f"{tag}{heading}{body}</tbody>"
+
+
+def _html(cell: str | Text) -> str:
+    return cell if isinstance(cell, Html) else escape(str(cell))
+
+
+def _joined(head: str) -> str:
+    """A head in one line."""
+    return head.replace("-\n", "").replace("\n", " ")
+
+
+def _alignment(column: Column[Any]) -> str:
+    return ' class="text"' if column.left else ""
 
 
 def figure_columns(

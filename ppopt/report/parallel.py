@@ -18,7 +18,7 @@ from ppopt.report.numbers import number, percent, significant
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_text import describe_slowdown, excess
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
-from ppopt.studies.parallel_space import DIMENSIONS
+from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
 from ppopt.studies.step_breakdown import StepBreakdown
 
@@ -94,12 +94,16 @@ def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
 def parallel_table(plan: ParallelPlan) -> Table:
     """Combinations, the best first, a row each."""
     rows = plan.rows[:MAX_SHOWN]
+    return table_of(parallel_columns(plan), rows, lambda row: "bold" if row is rows[0] else "")
+
+
+def parallel_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
+    """Columns of the combinations."""
 
     def compared(row: ParallelRow) -> str:
-        is_best = row is rows[0] and row.value is not None
-        return "best" if is_best else slowdown(row, plan.value)
+        return "best" if row is plan.best else slowdown(row, plan.value)
 
-    columns: list[Column[ParallelRow]] = [
+    return [
         *_sizes(plan),
         Column("de-\nvices", lambda row: str(row.model.training.devices)),
         Column("batches", lambda row: str(row.model.training.batches)),
@@ -108,7 +112,6 @@ def parallel_table(plan: ParallelPlan) -> Table:
         Column("memory\n(MiB)", lambda row: number(plain_or_none(row.peak))),
         left("versus the best", compared),
     ]
-    return table_of(columns, rows, lambda row: "bold" if row is rows[0] else "")
 
 
 def breakdown_table(plan: ParallelPlan) -> Table | None:
@@ -116,20 +119,22 @@ def breakdown_table(plan: ParallelPlan) -> Table | None:
 
     None if no combination has a schedule.
     """
+    rows = [row for row in plan.rows[:MAX_SHOWN] if row.breakdown is not None]
+    return table_of(breakdown_columns(plan), rows) if rows else None
+
+
+def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
+    """Columns of the parts of a step, of combinations with a schedule."""
 
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
-    rows = [row for row in plan.rows[:MAX_SHOWN] if row.breakdown is not None]
-    if not rows:
-        return None
     heads = ("compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
-    columns = [
+    return [
         *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),
         *map(part, heads, StepBreakdown._fields),
     ]
-    return table_of(columns, rows)
 
 
 def _sizes(plan: ParallelPlan) -> list[Column[ParallelRow]]:
@@ -150,6 +155,15 @@ def slowdown(row: ParallelRow, best: Fraction | None) -> str:
     """Slowdown of a combination relative to the best step of any."""
     low, more = excess(row.lower_bound, best), excess(row.value, best)
     return describe_slowdown(row.status(best), row.searches, low, more)
+
+
+def describe_training(space: ParallelSpace) -> str:
+    """The model, its size, and the GPUs that train it."""
+    parameters = significant(space.architecture.parameters / 10**9)
+    return (
+        f"{space.architecture.name}, {parameters} billion parameters, on "
+        f"{space.gpus} x {space.gpu.name}"
+    )
 
 
 def describe_parallel_plan(plan: ParallelPlan) -> list[str]:

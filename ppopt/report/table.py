@@ -235,17 +235,24 @@ def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
     from the optimum. The next one is the ratio to the best schedule within that memory: the optimum
     if all points are proved. `over` marks strategies that break the pipeline's own limits.
     """
+    columns = frontier_columns(report, exact=exact)
+    return table_of(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
+
+
+def frontier_columns(
+    report: FrontierReport, *, exact: bool = False
+) -> list[Column[ScheduleReport]]:
+    """Columns of `frontier_table`; the last one is the schedule."""
     searched = report.frontier.searched
     units = ScheduleFigures.of(None, report.frontier.pipeline, objective=report.frontier.objective)
     keys = ("value", "bubble_rate", "memory")
     value, bubble, memory = figure_columns(keys, units, exact=exact)
     gap, ratio = figure_columns(("gap", "ratio_to_best"), units, exact=exact)
-    columns = [
+    return [
         Column(memory.head, partial(_frontier_memory, exact=exact)),
         *(value, bubble, gap, Column(_ratio_head(report), ratio.cell)),
         left("schedule", lambda row: _describe_spot(row, searched)),
     ]
-    return table_of(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
 
 
 def _ratio_head(report: FrontierReport) -> str:
