@@ -121,8 +121,7 @@ def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ())
         where += ", one route"
     if report.value is None:
         return f"{where}: {describe_status(report)}; {report.proof}"
-    best = "best found, " if report.status == "feasible" else ""
-    return f"{where}: {best}{describe_status(report)}"
+    return f"{where}: {describe_status(report)}"
 
 
 def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
