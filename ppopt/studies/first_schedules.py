@@ -6,9 +6,10 @@ from them. So no configuration has a worse value than these strategies, however 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
@@ -18,6 +19,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -31,6 +33,8 @@ from ppopt.verifier import checked
 
 USUAL = {"linear": "1f1b", "interleaved": "interleaved", "v": "1f1b-v"}
 """The strategy of a placement that is evaluated first."""
+QUICK = ("linear", "interleaved")
+"""Placements whose usual strategies most trainers run."""
 
 
 class FirstSchedules(NamedTuple):
@@ -44,41 +48,44 @@ class FirstSchedules(NamedTuple):
     """Whether the runtime supports a partition; None: it supports all."""
 
     def usual(self) -> Iterator[Schedule]:
-        """Schedules of the usual strategy of the placement.
-
-        Without recompute if that fits, or else with full recompute, and with as few layers as fit.
-        """
-        strategy = resolve(USUAL[self.pipeline.resolved_placement])
-        schedules = list(self._of_strategy(strategy))
-        yield from schedules
-        if self._chooses_recompute and any(any(each.pipeline.recomputed) for each in schedules):
-            yield from self._with_few_layers(strategy)
-
-    def others(self) -> Iterator[Schedule]:
-        """Schedules of the other strategies of the placement whose order is fixed."""
-        placement = self.pipeline.resolved_placement
-        for strategy in registry().values():
-            fixed = strategy.placement == placement and not strategy.adaptive
-            if fixed and strategy.name != USUAL[placement]:
-                yield from self._of_strategy(strategy)
-
-    @property
-    def _chooses_recompute(self) -> bool:
-        return self.pipeline.recompute == SEARCH_RECOMPUTE
-
-    def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
-        """Schedule of a strategy without recompute or, if that exceeds the limits, with full.
+        """Schedule of the usual strategy of the placement: without recompute, or with full.
 
         With recompute that is given, as given. If this exceeds the limits, the order is repaired:
         forwards wait for memory, so that fewer microbatches are in flight.
         """
+        return self._of_strategy(self._usual)
+
+    def with_few_layers(self) -> Iterator[Schedule]:
+        """Schedule of the usual strategy in which as few layers recompute as fit.
+
+        Nothing if recompute is not searched.
+        """
+        if self.pipeline.recompute != SEARCH_RECOMPUTE:
+            return
+        with suppress(NotApplicableError):
+            search = StrategySearch(self._balanced(None), self._usual.name, self.objective)
+            search.evaluate_first()
+            if search.fits:
+                yield search.schedule()
+
+    def others(self) -> Iterator[Schedule]:
+        """Schedules as in `usual` of the other strategies of the placement with a fixed order."""
+        for strategy in registry().values():
+            fixed = strategy.placement == self._usual.placement and not strategy.adaptive
+            if fixed and strategy is not self._usual:
+                yield from self._of_strategy(strategy)
+
+    @property
+    def _usual(self) -> Strategy:
+        return resolve(USUAL[self.pipeline.resolved_placement])
+
+    def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
         kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
         if self.backward_kind not in (BackwardKind.MIXED, kind):
             return
-        modes = ("none", "full") if self._chooses_recompute else (None,)
         with suppress(NotApplicableError):
-            for mode in modes:
-                schedule = timed(self._balanced(mode), strategy.name, self.objective)
+            for pipeline in self._pipelines():
+                schedule = timed(pipeline, strategy.name, self.objective)
                 if schedule.pipeline.layout != self.pipeline.layout:
                     return
                 if schedule.fits_limits:
@@ -88,13 +95,16 @@ class FirstSchedules(NamedTuple):
             if orders is not None:
                 yield checked(timing.schedule(schedule.pipeline, orders, self.objective))
 
-    def _with_few_layers(self, strategy: Strategy) -> Iterator[Schedule]:
-        """Schedule of a strategy in which as few layers recompute as fit."""
-        with suppress(NotApplicableError):
-            search = StrategySearch(self._balanced(None), strategy.name, self.objective)
-            search.evaluate_first()
-            if search.fits:
-                yield search.schedule()
+    def _pipelines(self) -> Iterator[Pipeline]:
+        """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
+        if self.pipeline.recompute != SEARCH_RECOMPUTE:
+            yield self._balanced(None)
+            return
+        without, limits = self._balanced("none"), self.pipeline.limits
+        peaks = without.limits_by(LIMIT_1F1B)
+        if limits is None or peaks is None or max(peaks) <= max(limits):
+            yield without
+        yield self._balanced("full")
 
     def _balanced(self, recompute: str | None) -> Pipeline:
         """The pipeline with a partition by rule, the balanced one if the runtime supports it.
@@ -115,34 +125,73 @@ class FirstSchedules(NamedTuple):
 
 
 class FirstRow(NamedTuple):
-    """The best first schedule of a plan space."""
+    """A first schedule of a plan space."""
 
     configuration: PlanConfiguration
     """Configuration of the schedule, with its strategy unless the order was repaired."""
     schedule: Schedule
 
+    @property
+    def step(self) -> Fraction:
+        """Makespan, in the user's unit."""
+        return objective_value(self.schedule, Objective.MAKESPAN)
 
-def first_row(space: PlanSpace, objective: Objective) -> FirstRow | None:
-    """The best schedule of the usual strategies of a space; None: none is within the limits.
+
+class FirstRows:
+    """The first schedules of all configurations of a plan space, of minimum makespan.
 
     If recompute is searched, other modes are not evaluated on their own. Strategies that are not in
-    the space are left out, too.
+    the space are left out.
     """
-    modes = (SEARCH,) if SEARCH in space.recompute else space.recompute
-    distinct = {each._replace(strategy=""): each for each in space if each.recompute in modes}
-    rows: list[FirstRow] = []
-    for configuration in distinct.values():
+
+    def __init__(self, space: PlanSpace) -> None:
+        self._space = space
+        modes = (SEARCH,) if SEARCH in space.recompute else space.recompute
+        distinct = {each._replace(strategy=""): each for each in space if each.recompute in modes}
+        quick = [each for each in distinct.values() if each.placement in QUICK]
+        self._quick = quick or list(distinct.values())
+        self._further = [each for each in distinct.values() if each not in self._quick]
+
+    def quick(self) -> FirstRow | None:
+        """The best of 1F1B and interleaved 1F1B; None: none is within the limits."""
+        return self._best(self._quick, FirstSchedules.usual)
+
+    def further(self, known: FirstRow | None) -> FirstRow | None:
+        """The best of `known`, the other placements, and as few recomputed layers as fit."""
+        rows = (
+            known,
+            self._best(self._quick, FirstSchedules.with_few_layers),
+            self._best(self._further, FirstSchedules.usual),
+            self._best(self._further, FirstSchedules.with_few_layers),
+        )
+        return min((row for row in rows if row), key=lambda row: row.step, default=None)
+
+    def _best(
+        self,
+        configurations: Iterable[PlanConfiguration],
+        schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
+    ) -> FirstRow | None:
+        rows = (
+            FirstRow(_configuration_of(schedule, configuration), schedule)
+            for configuration in configurations
+            for schedule in self._schedules(configuration, schedules_of)
+        )
+        return min(rows, key=lambda row: row.step, default=None)
+
+    def _schedules(
+        self,
+        configuration: PlanConfiguration,
+        schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
+    ) -> Iterator[Schedule]:
+        """First schedules of a configuration that are in the space."""
+        space = self._space
         with suppress(NotApplicableError):
             pipeline = space.pipeline(configuration)
             accepts = partitions_on(space.runtime, pipeline)
-            rows += [
-                FirstRow(_configuration_of(schedule, configuration), schedule)
-                for schedule in FirstSchedules(
-                    pipeline, objective, accepts_partition=accepts
-                ).usual()
-                if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies
-            ]
-    return min(rows, key=lambda row: objective_value(row.schedule, objective), default=None)
+            first = FirstSchedules(pipeline, Objective.MAKESPAN, accepts_partition=accepts)
+            for schedule in schedules_of(first):
+                if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
+                    yield schedule
 
 
 def _configuration_of(schedule: Schedule, searched: PlanConfiguration) -> PlanConfiguration:

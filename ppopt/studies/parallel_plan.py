@@ -37,11 +37,10 @@ from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
-from ppopt.studies.first_schedules import first_row
+from ppopt.studies.first_schedules import FirstRows
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
-    MAKESPAN,
     CombinationDone,
     CombinationState,
     CombinationStorage,
@@ -68,8 +67,9 @@ ROUND_SHARE = 0.5
 """Share of the remaining time for a round, unless it has one combination."""
 DERIVING_SHARE = 0.5
 """Share of the time limit in which combinations are derived."""
-EVALUATING_SHARE = 0.4
-"""Share of the remaining time in which strategies are evaluated on combinations."""
+QUICK_SHARE, FURTHER_SHARE = 0.8, 0.2
+"""Shares of the remaining time in which strategies are evaluated on all combinations: first those
+that most trainers run, then further ones on the combinations of the smallest steps."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
 MIN_TURN_SHARE = 0.05
@@ -335,17 +335,20 @@ class _ParallelSearch:
     def _evaluate_first(self, pressed: list[int]) -> None:
         """Evaluate strategies on every open combination, the most promising first.
 
-        After a share of the time this ends once a combination has a step.
+        After a share of the time this ends once a combination has a step. Those of the smallest
+        steps are evaluated further.
         """
-        deadline = self._deadline.share(EVALUATING_SHARE)
-        for index in self._open():
-            if pressed or (deadline.over and self.best is not None):
-                return
-            row = self.rows[index]
-            if row.plan is None and self._is_open(index):
-                first = first_row(self._spaces[row.parallelism], MAKESPAN)
-                self.rows[index] = replace(row, state=row.state._replace(first=first))
-                self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+        for share in (QUICK_SHARE, FURTHER_SHARE):
+            deadline = self._deadline.share(share)
+            for index in self._open():
+                if pressed or (deadline.over and self.best is not None):
+                    break
+                row = self.rows[index]
+                if row.plan is None and self._is_open(index):
+                    rows, known = FirstRows(self._spaces[row.parallelism]), row.state.first
+                    first = rows.quick() if share == QUICK_SHARE else rows.further(known)
+                    self.rows[index] = replace(row, state=row.state._replace(first=first))
+                    self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
 
     def _plan_in_process(self) -> None:
         """Plan the most promising combination in this process, if its best one is not planned.
@@ -381,18 +384,18 @@ class _ParallelSearch:
             return False
         return best is None or row.lower_bound < best * (1 - CLOSING_SHARE)
 
-    def _estimate(self, index: int) -> Fraction:
-        """Sort key of a combination: the shortest step found or, before any, an estimate.
+    def _estimate(self, index: int) -> tuple[bool, Fraction]:
+        """Sort key of a combination: the shortest step known; then, without a step, an estimate.
 
         The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
         (Megatron-LM, arXiv 2104.04473, section 2.2.1).
         """
         row = self.rows[index]
         if row.value is not None:
-            return row.value
+            return False, row.value
         assert row.lower_bound is not None
         training = row.model.training
-        return row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
+        return True, row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
 
     def _round(self, waiting: Sequence[int], deadline: Deadline, pressed: list[int]) -> None:
         """Search combinations once each, as many at the same time as the engine has slots."""

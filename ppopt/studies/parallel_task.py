@@ -24,7 +24,6 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
-from ppopt.studies.evaluate import objective_value
 from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -45,8 +44,6 @@ from ppopt.studies.records import (
 from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage, StorageError
 from ppopt.studies.task import Done
-
-MAKESPAN = Objective.MAKESPAN
 
 
 class CombinationState(NamedTuple):
@@ -69,8 +66,8 @@ class CombinationState(NamedTuple):
     def value(self) -> Fraction | None:
         """Shortest step known."""
         planned = None if self.plan is None else self.plan.value
-        start = None if self.first is None else objective_value(self.first.schedule, MAKESPAN)
-        return min((step for step in (planned, start) if step is not None), default=None)
+        first = None if self.first is None else self.first.step
+        return min((step for step in (planned, first) if step is not None), default=None)
 
     def after(self, plan: Plan, seconds: float) -> CombinationState:
         """State after a further search: the better plan and the better bound."""
@@ -134,7 +131,7 @@ class CombinationTask:
         try:
             plan = search_plan_space(
                 self.space,
-                MAKESPAN,
+                Objective.MAKESPAN,
                 BackwardKind.MIXED,
                 self.options.with_deadline(turn),
                 known_value=None if self.known_value is None else self.known_value / batches,

@@ -90,11 +90,14 @@ class PlanSearch:
     def evaluate_first(self) -> None:
         """Start every configuration from strategies with the balanced partition.
 
-        First comes the usual strategy of every placement. All of them have a share of the time
-        limit; until a configuration has a schedule, they continue after it.
+        First comes the usual strategy of every placement, with chosen recompute if possible. After
+        a share of the time limit this ends once a configuration has a schedule.
         """
         deadline = self._deadline.share(self._params.first_schedules)
         set_up = self.set_up
+        candidates = sorted(
+            self._orders, key=lambda candidate: candidate.configuration.recompute != SEARCH
+        )
         first = [
             FirstSchedules(
                 candidate.problem.pipeline,
@@ -102,12 +105,16 @@ class PlanSearch:
                 set_up.backward_kind,
                 partitions_on(set_up.space.runtime, candidate.problem.pipeline),
             )
-            for candidate in self._orders
+            for candidate in candidates
         ]
-        rounds = chain(map(FirstSchedules.usual, first), map(FirstSchedules.others, first))
+        rounds = chain(
+            map(FirstSchedules.usual, first),
+            map(FirstSchedules.with_few_layers, first),
+            map(FirstSchedules.others, first),
+        )
         try:
             with interrupts.heard():
-                for schedules, candidate in zip(rounds, cycle(self._orders), strict=False):
+                for schedules, candidate in zip(rounds, cycle(candidates), strict=False):
                     if deadline.over and self.best is not None:
                         return
                     if self._is_open(candidate):
