@@ -142,7 +142,7 @@ def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
-    heads = ("compute", "links", "bubble", "gradient\nsync", "optimizer")
+    heads = ("compute", "communication", "bubble", "gradient\nsync", "optimizer")
     return [
         *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),

@@ -94,7 +94,7 @@ class TestCommand:
         """
         page = tmp_path / "run.html"
         stderr = done("profile --from straggler --layers 1,1", timeline, "-o", page).err
-        assert "note: with equal stages the order takes 73500 ms, 3.3 % less" in stderr
+        assert "note: with equal stages the order takes 73500 ms, 3.4 % more throughput" in stderr
         assert "note: the partition 2,2 that ran is balanced" in stderr
         assert "equal stages" in page.read_text()
 
