@@ -31,9 +31,15 @@ from ppopt.report.plan_text import (
 )
 from ppopt.report.sections import Tile, paragraphs, tiles
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.plan_result import Plan, PlanRow
+from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 
 _BADGES = {"optimal": "good", "infeasible": "bad", "feasible": "warn"}
+_STATUS_TEXTS = {
+    "feasible": "searched",
+    "pruned": "excluded",
+    "infeasible": "over the limit",
+    "unknown": "not searched",
+}
 _TIMES = ("solve_seconds", "seconds")
 """Keys of data that differ from run to run."""
 
@@ -146,14 +152,18 @@ def configurations_table(plan: Plan) -> str:
         return _linked(text, links.get(row.configuration), is_best=row is plan.rows[0])
 
     def status(row: PlanRow) -> str:
-        return Html(f'<span class="{_BADGES.get(row.status, "quiet")}">{row.status}</span>')
+        text = _STATUS_TEXTS.get(row.status, row.status)
+        if row.status == RowStatus.UNKNOWN and row.searches:
+            text = "searched"
+        return Html(f'<span class="{_BADGES.get(row.status, "quiet")}">{text}</span>')
 
     page_columns = [
         left("configuration", configuration),
         *([replace(columns["batches"], head="microbatches")] if has_batches(plan) else []),
         left("status", status),
         *(columns[name] for name in ("value", "bound", "memory", "bubble rate")),
-        *(columns[name] for name in ("partition", "versus the best")),
+        replace(columns["partition"], left=True),
+        columns["versus the best"],
     ]
     return html_table(page_columns, ("", plan.rows))
 

@@ -133,7 +133,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
     x, y = view.run(SPOTS)[last]
     view.drag((x, y), (x, y))
     view.wait(lambda: view.run(PANELS) == [last, last], "the schedule of the last point")
-    assert "more than the best" not in " ".join(view.texts())
+    assert "longer than the best" not in " ".join(view.texts())
     time.sleep(0.6)  # a click sooner than 0.5 s after another would be its second
     x, y = view.run(SPOTS)[last]
     view.double(x, y - 60)

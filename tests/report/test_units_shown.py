@@ -52,7 +52,7 @@ def test_pictures(known: Schedule) -> None:
 def test_page(known: Schedule) -> None:
     (entry,) = entries([known])
     assert entry.note.startswith("makespan 28 ms within memory 4 GiB each; idle ")
-    text = section(1, entry, folded=False)
+    text = section(1, entry, "", folded=False)
     for part in ("28 ms", "4 GiB", "F (ms)", "activation (GiB)", "Time between devices: 0.5 ms"):
         assert part in text
 
