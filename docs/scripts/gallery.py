@@ -59,7 +59,7 @@ def optimum(**fields: object) -> ppopt.Schedule:
 
 def schedules() -> dict[str, ppopt.Schedule]:
     """Optima of two placements and all baselines that apply, by the name of their picture."""
-    named_schedules = {"optimal": optimum(), "optimal-v": optimum(placement="v")}
+    named_schedules = {"searched": optimum(), "searched-v": optimum(placement="v")}
     for name in registry():
         with suppress(ppopt.NotApplicableError):
             named_schedules[name] = ppopt.evaluate(pipeline(), name)

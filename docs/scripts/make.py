@@ -81,7 +81,7 @@ _AT_MOST = re.compile(r"(% higher limit .* at most )[\d.]+ %")
 """How far the bound of a plan with more memory is raised depends on the time that is left."""
 _OUTSIDE = re.compile(r"(not searched, but faster: .+\), )[\d.]+ %")
 """How good a partition a strategy outside a plan's space gets depends on the time that is left."""
-_PEAK = re.compile(r"^optimum +optimal, .+ % +([\d,]+) ", re.MULTILINE)
+_PEAK = re.compile(r"^optimum +searched, .+ % +([\d,]+) ", re.MULTILINE)
 """Optimal schedules differ in peak memory; which of them a plan has depends on the time left."""
 _PEAK_DEVICE = re.compile(r"(peak \.\.\. MiB on device )\d+")
 _LESS_MEMORY = re.compile(r"(runs at this speed in .+; below )[\d,]+")

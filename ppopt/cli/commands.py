@@ -431,12 +431,13 @@ def search_options(settings: Settings) -> dict[str, Any]:
 
 def _strategies(text: str | None) -> list[str] | None:
     """The baselines that are named; raises InputError on an unknown one."""
-    from ppopt.strategies import resolve
+    from ppopt.schedule.origin import SEARCHED
+    from ppopt.strategies import canonical_name
 
     if text is None:
         return None
     try:
-        return [resolve(name).name for name in names(text) or () if name != "optimal"]
+        return [name for name in map(canonical_name, names(text) or ()) if name != SEARCHED]
     except InputError as error:
         raise InputError(f"strategies{str(error).removeprefix('strategy')}") from None
 

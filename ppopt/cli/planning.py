@@ -36,7 +36,7 @@ from ppopt.solver import interrupts
     ),
     strategies=option(
         "LIST",
-        "Schedules to try: optimal (the best of any order), 1f1b, zb-1p, ...",
+        "Schedules to try: searched (the best of any order), 1f1b, zb-1p, ...",
         Heading.STRATEGIES,
     ),
     current=CURRENT,

@@ -28,7 +28,7 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     values=argument(
         "KEY=VALUES...",
         "Settings that vary, named as their flags without dashes, and `strategy`, e.g. "
-        "batches=8,16 chunks=range(1,5) strategy=optimal,1f1b.",
+        "batches=8,16 chunks=range(1,5) strategy=searched,1f1b.",
     ),
     retries=option("N", "Retries of a row whose process dies.", min=0, max=100),
     shard=option("I/N", "Only rows I, I + N, I + 2N, ..."),
@@ -54,7 +54,7 @@ def sweep(
     """Solve every combination of a grid and store the results.
 
     The same command continues an interrupted sweep: stored rows are not solved again. Example:
-    `ppopt sweep --stages 4 batches=8,16 strategy=optimal,1f1b --mem-limit`.
+    `ppopt sweep --stages 4 batches=8,16 strategy=searched,1f1b --mem-limit`.
     """
     from ppopt.cli import progress, studies_output
     from ppopt.studies import sweep as sweeps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, isfinite
@@ -146,13 +146,14 @@ class DerivedModel:
         """
         if self.training.microbatch != 1:
             return None
-        lengths = (times * self.training.sequence for times in (1, 2, 3))
+
+        def layers(times: int) -> Iterable[DerivedLayer]:
+            training = replace(self.training, sequence=times * self.training.sequence)
+            return Costing.of(training, self._gpu, self.scale).layers(self.architecture)
+
         once, twice, thrice = (
-            sum(
-                layer.count * (layer.forward + layer.backward)
-                for layer in Costing.of(training, self._gpu, self.scale).layers(self.architecture)
-            )
-            for training in (replace(self.training, sequence=length) for length in lengths)
+            sum(layer.count * (layer.forward + layer.backward) for layer in of_length)
+            for of_length in (self.layers, layers(2), layers(3))
         )
         return min(1.0, max(0.0, (thrice - 2 * twice + once) / (2 * once)))
 

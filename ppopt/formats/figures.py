@@ -106,7 +106,7 @@ class ScheduleFigures:
     stores these figures.
     """
 
-    strategy: str | None = figure("strategy", _Q.TEXT, "strategy; `optimal`: searched")
+    strategy: str | None = figure("strategy", _Q.TEXT, "strategy; `searched`: by a search")
     status: str | None = figure("status", _Q.STATUS, "how the search ended")
     objective: str | None = figure("objective", _Q.TEXT, "what is minimised")
     value: float | None = figure("value", _Q.TIME, "the {objective}", head="{objective}")

@@ -19,7 +19,7 @@ from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.objective import Objective
-from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin
+from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin, current_name
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ def versions_from_object(value: object) -> dict[str, str]:
 
 
 _READERS: dict[str, Callable[[object], Any]] = {
-    "strategy": text,
+    "strategy": lambda value: current_name(text(value)),
     "objective": _one_of(Objective),
     "backward_kind": _one_of(BackwardKind),
     "status": text,

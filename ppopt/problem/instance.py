@@ -462,7 +462,7 @@ class Instance:
         """Whether operations may have zero duration."""
         return not all(all(row) for rows in self._amounts["duration"] for row in rows)
 
-    @property
+    @cached_property
     def auxiliary_classes(self) -> range:
         """Classes other than compute and transfers; they come last."""
         count = sum(isinstance(op_class.kind, AuxiliaryKind) for op_class in self.classes)

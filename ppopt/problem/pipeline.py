@@ -387,9 +387,13 @@ class Pipeline(PipelineFields):
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
         """Memory limit of every device, in the user's unit; None: unlimited."""
+        return self.limits_by(self.mem_limit)
+
+    def limits_by(self, mem_limit: Any) -> tuple[Fraction, ...] | None:
+        """Memory limit of every device by a value of `mem_limit`."""
         costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
         each = [costs[memory] for _, memory in self.factors]
-        return limits_of(self.mem_limit, each, self.hosted[0], self.num_slices)
+        return limits_of(mem_limit, each, self.hosted[0], self.num_slices)
 
     def static_of(self, device: int) -> Fraction:
         """Static memory of a device: that of its stages, on every route."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.report.schedule_report import ScheduleReport
 
-SEARCHED = "optimal"
-"""Name of the strategy of a schedule that was searched for, whether or not it is proved."""
 LONGEST_NAME = 80
 """Letters of a name that the page shows at most."""
 MAX_LISTED = 16
@@ -102,9 +100,6 @@ def isolated(name: str) -> str:
 
 
 def title(report: ScheduleReport) -> str:
-    """Strategy that made a schedule; `optimal` only if that is proved and checked."""
+    """Strategy that made a schedule."""
     strategy = report.strategy or "schedule"
-    proved = report.status == "optimal" and report.checked
-    if strategy == SEARCHED and not proved and report.status != "infeasible":
-        strategy = "best found"
     return f"{strategy}, predicted" if report.predicted else strategy

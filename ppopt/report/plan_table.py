@@ -13,8 +13,8 @@ from ppopt.report.columns import Column, left, stacked, table_of
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import NONE, number, percent, significant
 from ppopt.report.plan_text import slowdown
+from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.plan_result import Plan, PlanRow
-from ppopt.studies.plan_space import OPTIMAL
 
 _STYLES = {"optimal": "bold green", "pruned": "dim", "infeasible": "dim red"}
 
@@ -93,7 +93,7 @@ def plan_table(plan: Plan, *, exact: bool = False) -> Table:
     """Configurations, the best first, a row each; `exact` as for `plan_columns`."""
     columns = plan_columns(plan, exact=exact)
     for name, is_shown in {
-        "strategy": plan.space.strategies != (OPTIMAL,),
+        "strategy": plan.space.strategies != (SEARCHED,),
         "batches": has_batches(plan),
         "bubble rate": False,
         "partition": False,

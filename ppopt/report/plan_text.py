@@ -17,9 +17,10 @@ from ppopt.problem.traits import Trait
 from ppopt.report.numbers import measured, percent, significant, spread
 from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
+from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, PlanRow, RowStatus
-from ppopt.studies.plan_space import ANY_RUNTIME, OPTIMAL, PLACEMENTS, PlanConfiguration
+from ppopt.studies.plan_space import ANY_RUNTIME, PLACEMENTS, PlanConfiguration
 
 MIN_SLOWDOWN = 0.0001
 """Proved slowdowns below it are not written as a number."""
@@ -124,7 +125,7 @@ def describe_least_memory(min_memory: LeastMemory | None, unit: str | None) -> s
 
 def describe_configuration(configuration: PlanConfiguration) -> str:
     """A configuration: `1f1b, v/2, recompute none`."""
-    strategy = [] if configuration.strategy == OPTIMAL else [configuration.strategy]
+    strategy = [] if configuration.strategy == SEARCHED else [configuration.strategy]
     where = short_placement(configuration.placement, configuration.chunks)
     return ", ".join([*strategy, where, f"recompute {configuration.recompute}"])
 
@@ -164,7 +165,7 @@ def describe_more_memory(plan: Plan) -> str:
     max_gain = 1 - plain(more.lower_bound) / plain(value)
     if not max_gain:
         return f"{limit}: no speedup (proved)"
-    if not gain and OPTIMAL not in plan.space.strategies:
+    if not gain and SEARCHED not in plan.space.strategies:
         return f"{limit}: no faster schedule found"
     if not gain:
         return (
@@ -242,7 +243,7 @@ def _widening_flags(plan: Plan, baseline: PlanBaseline) -> str:
     placement, chunks = pipeline.resolved_placement, pipeline.num_chunks
     if placement not in PLACEMENTS or space.runtime != ANY_RUNTIME:
         return ""
-    flags = [] if OPTIMAL in space.strategies else [f"--strategies {baseline.strategy}"]
+    flags = [] if SEARCHED in space.strategies else [f"--strategies {baseline.strategy}"]
     flags += [] if placement in space.placements else [f"--placement {placement}"]
     flags += [] if chunks in space.chunks else [f"--chunks {chunks}"]
     flags += [TWO_ROUTES] if pipeline.routes > _routes(plan) else []
@@ -268,7 +269,7 @@ def describe_space(plan: Plan) -> str:
         text = f"{name} {', '.join(map(str, used_values))}"
         if len(used_values) > 1 or used_values == [SEARCH]:
             searched.append(text)
-        elif used_values != [OPTIMAL]:
+        elif used_values != [SEARCHED]:
             fixed.append(text)
     if Trait.MICROBATCHES in pipeline.traits:
         where = searched if space.order == SEARCH_ORDER else fixed
@@ -323,7 +324,7 @@ def describe_use(plan: Plan, files: Sequence[Path] = ()) -> list[str]:
 def describe_beyond(plan: Plan) -> str:
     """Where better schedules may be that the plan did not look at, and what to type."""
     space = plan.space
-    if plan.value is None or space.strategies != (OPTIMAL,):
+    if plan.value is None or space.strategies != (SEARCHED,):
         return ""
     chunks = ",".join(map(str, (*space.chunks, max(space.chunks) + 1)))
     fixed = [f"more chunks (--chunks {chunks})"]

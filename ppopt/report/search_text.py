@@ -10,7 +10,7 @@ from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.placement import DEFAULT_CHUNKS
 from ppopt.report.comparison_report import ComparisonReport
-from ppopt.report.labels import SEARCHED, objective_name, title
+from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import measured, percent, significant
 from ppopt.report.placement_text import (
     describe_layers,
@@ -21,6 +21,7 @@ from ppopt.report.placement_text import (
 )
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.operations import ALONE
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ppopt.report.columns import (
     table_of,
 )
 from ppopt.report.frontier_report import FrontierReport, at_most
-from ppopt.report.labels import SEARCHED, objective_name, title
+from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import (
     NONE,
     headed,
@@ -41,6 +41,7 @@ from ppopt.report.search_text import (
 )
 from ppopt.report.summary import lines_table, status_style
 from ppopt.schedule.idle import Cause
+from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.records import SweepRow
 
 

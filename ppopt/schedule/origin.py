@@ -11,8 +11,13 @@ from typing import Any
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 
-SEARCHED = "optimal"
+SEARCHED = "searched"
 """Strategy of a schedule that a search produced."""
+
+
+def current_name(strategy: str) -> str:
+    """Name of a strategy that may have an earlier name: `optimal` is `searched` today."""
+    return SEARCHED if strategy == "optimal" else strategy
 
 
 class Argument(StrEnum):
@@ -85,7 +90,7 @@ class Origin:
     """
 
     strategy: str | None = None
-    """Name of the strategy; SEARCHED for the result of a search."""
+    """Name of the strategy; `searched` for the result of a search."""
     objective: Objective | None = None
     """The objective of the schedule; None: the makespan."""
     status: str | None = None

@@ -448,6 +448,8 @@ class MoveParams(NamedTuple):
 class PlanParams(NamedTuple):
     """Division of the time of a plan; shares of its time limit unless a field says otherwise."""
 
+    first_schedules: float = 0.2
+    """Maximum share for strategies with the balanced partition, before anything else."""
     baseline_share: float = 0.2
     """Maximum share for baselines before the search."""
     baseline_seconds: float = 6.0

@@ -9,9 +9,17 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from ppopt.strategies.base import OPTIONS, Options, Strategy, names, registry, resolve
+from ppopt.strategies.base import (
+    OPTIONS,
+    Options,
+    Strategy,
+    canonical_name,
+    names,
+    registry,
+    resolve,
+)
 
-__all__ = ["OPTIONS", "Options", "Strategy", "names", "registry", "resolve"]
+__all__ = ["OPTIONS", "Options", "Strategy", "canonical_name", "names", "registry", "resolve"]
 
 
 class _Package(ModuleType):

@@ -24,6 +24,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait, Traits, unhandled
 from ppopt.schedule.orders import Orders
+from ppopt.schedule.origin import SEARCHED, current_name
 
 ADAPTIVE_SECONDS = 1e-4
 """Estimated seconds per operation of a strategy that adapts to the times: twice the slowest one
@@ -300,6 +301,16 @@ def resolve(name: str) -> Strategy:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {known[near[0]].name}?" if near else f"known: {', '.join(registry())}"
     raise InputError(f"strategy: {name!r} is unknown; {hint}")
+
+
+def canonical_name(name: str) -> str:
+    """Return the name of a strategy under any of its names, or `searched`.
+
+    Raises InputError if there is none.
+    """
+    if current_name(name.lower()) == SEARCHED:
+        return SEARCHED
+    return resolve(name).name
 
 
 @cache

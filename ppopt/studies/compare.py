@@ -147,7 +147,7 @@ class Comparison(NotebookView):
     def to_frame(self) -> DataFrame:
         """One row per schedule, in the user's units, as a pandas DataFrame.
 
-        `strategy` is `optimal` for the best schedule found, whether or not that is proved. Needs
+        `strategy` is `searched` for the best schedule found. Needs
         pandas (the extra `frame`).
         """
         from pandas import DataFrame  # noqa: PLC0415  optional

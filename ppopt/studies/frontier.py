@@ -115,7 +115,7 @@ class Frontier(NotebookView):
     def to_frame(self) -> DataFrame:
         """One row per point and per baseline, in the user's units, as a pandas DataFrame.
 
-        `strategy` is `optimal` for the points, whether or not they are proved; a baseline has no
+        `strategy` is `searched` for the points, whether or not they are proved; a baseline has no
         status and no bound. `memory` is the largest device peak. Needs pandas (the extra `frame`).
         """
         from pandas import DataFrame  # noqa: PLC0415  optional

@@ -1,7 +1,8 @@
 """Plans over the parallelism: one plan per combination, one bound over all of them.
 
 All combinations train the same batch on the same GPUs, so they are compared by step time. At first
-each has a quick bound, by its work and its memory. Combinations are searched in rounds, the
+each has a quick bound, by its work and its memory, and the step of the best usual strategy with the
+balanced partition (`ppopt.studies.first_schedules`). Combinations are searched in rounds, the
 most promising first, each for a share of the time; an engine searches as many at the same time as
 it has slots. A combination is closed when its bound is at least the best step time found; a search
 ends as soon as its own bound reaches it. The better half of the combinations that are open at the
@@ -36,6 +37,7 @@ from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
+from ppopt.studies.first_schedules import FirstRows
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
@@ -65,6 +67,9 @@ ROUND_SHARE = 0.5
 """Share of the remaining time for a round, unless it has one combination."""
 DERIVING_SHARE = 0.5
 """Share of the time limit in which combinations are derived."""
+QUICK_SHARE, FURTHER_SHARE = 0.8, 0.2
+"""Shares of the remaining time in which strategies are evaluated on all combinations: first those
+that most trainers run, then further ones on the combinations of the smallest steps."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
 MIN_TURN_SHARE = 0.05
@@ -315,6 +320,7 @@ class _ParallelSearch:
         last round has a slot for each of its combinations, and all remaining time. If its searches
         end early, open combinations are searched in further rounds.
         """
+        self._evaluate_first(pressed)
         waiting = self._open()
         while waiting and not self._ended:
             last = len(waiting) <= self._engine.slots
@@ -326,10 +332,28 @@ class _ParallelSearch:
         if not self._planned:
             self._plan_in_process()
 
-    def _plan_in_process(self) -> None:
-        """Plan the most promising combination in this process, if the engine has planned none.
+    def _evaluate_first(self, pressed: list[int]) -> None:
+        """Evaluate strategies on every open combination, the most promising first.
 
-        After Ctrl-C this ends at once, with bounds only.
+        After a share of the time this ends once a combination has a step. Those of the smallest
+        steps are evaluated further.
+        """
+        for share in (QUICK_SHARE, FURTHER_SHARE):
+            deadline = self._deadline.share(share)
+            for index in self._open():
+                if pressed or (deadline.over and self.best is not None):
+                    break
+                row = self.rows[index]
+                if row.plan is None and self._is_open(index):
+                    rows, known = FirstRows(self._spaces[row.parallelism]), row.state.first
+                    first = rows.quick() if share == QUICK_SHARE else rows.further(known)
+                    self.rows[index] = replace(row, state=row.state._replace(first=first))
+                    self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+
+    def _plan_in_process(self) -> None:
+        """Plan the most promising combination in this process, if its best one is not planned.
+
+        After Ctrl-C this ends at once, with its first schedule.
         """
         possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
         index = min(possible, key=self._estimate, default=0)
@@ -345,8 +369,9 @@ class _ParallelSearch:
 
     @property
     def _planned(self) -> bool:
-        """Whether a combination is planned."""
-        return any(row.plan is not None for row in self.rows)
+        """Whether a combination is planned; if any has a step, one of the shortest step."""
+        best = self.best
+        return any(row.plan is not None and row.value == best for row in self.rows)
 
     def _open(self) -> list[int]:
         """Indices of open combinations, the most promising first."""
@@ -359,18 +384,18 @@ class _ParallelSearch:
             return False
         return best is None or row.lower_bound < best * (1 - CLOSING_SHARE)
 
-    def _estimate(self, index: int) -> Fraction:
-        """Sort key of a combination: the shortest step found or, before any, an estimate.
+    def _estimate(self, index: int) -> tuple[bool, Fraction]:
+        """Sort key of a combination: the shortest step known; then, without a step, an estimate.
 
         The estimate is the bound plus the bubble of 1F1B, (devices - 1) / microbatches of the bound
         (Megatron-LM, arXiv 2104.04473, section 2.2.1).
         """
         row = self.rows[index]
         if row.value is not None:
-            return row.value
+            return False, row.value
         assert row.lower_bound is not None
         training = row.model.training
-        return row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
+        return True, row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
 
     def _round(self, waiting: Sequence[int], deadline: Deadline, pressed: list[int]) -> None:
         """Search combinations once each, as many at the same time as the engine has slots."""

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.result import Provenance, Status
+from ppopt.studies.evaluate import peak_memory
+from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.headline import Headline
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationState, StorageReport
-from ppopt.studies.plan_result import Plan, RowStatus
-from ppopt.studies.plan_space import OPTIMAL
+from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.step_breakdown import StepBreakdown, step_breakdown
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class ParallelRow:
 
     @property
     def plan(self) -> Plan | None:
-        """Best plan of the combination, with or without a schedule; None: it was bounded only."""
+        """Best plan of the combination, with or without a schedule; None: it was not searched."""
         return self.state.plan
 
     @property
@@ -49,38 +51,49 @@ class ParallelRow:
         return self.state.value
 
     @property
-    def sort_key(self) -> tuple[bool, Fraction, bool, Fraction, Parallelism]:
-        """Sort key: the step, then the bound, infeasible ones last."""
+    def sort_key(self) -> tuple[bool, Fraction, bool, bool, Fraction, Parallelism]:
+        """Sort key: the step, then whether it was searched; the bound, infeasible ones last."""
         value, bound = self.value, self.lower_bound
         zero = Fraction(0)
-        return value is None, value or zero, bound is None, bound or zero, self.parallelism
+        return (
+            value is None, value or zero, self.plan is None,
+            bound is None, bound or zero, self.parallelism,
+        )  # fmt: skip
 
     @property
     def configuration(self) -> str | None:
-        """Best configuration of its plan; None without a schedule."""
-        best = None if self.plan is None else self.plan.best
+        """Configuration of the shortest step; None without a schedule."""
+        best = self._best
         return None if best is None else str(best.configuration)
 
     @property
     def peak(self) -> Fraction | None:
         """Largest device peak of the best schedule; None without one."""
-        best = None if self.plan is None else self.plan.best
-        return None if best is None else best.peak
+        best = self._best
+        return None if best is None or best.schedule is None else peak_memory(best.schedule)
 
     @cached_property
     def breakdown(self) -> StepBreakdown | None:
         """Parts of the shortest step; None without a schedule."""
-        schedule = None if self.plan is None else self.plan.schedule
-        return None if schedule is None else step_breakdown(schedule, self.model.layers)
+        best = self._best
+        if best is None or best.schedule is None:
+            return None
+        return step_breakdown(best.schedule, self.model.layers)
+
+    @property
+    def _best(self) -> PlanRow | FirstRow | None:
+        """Row of the shortest step: of the plan or, before a search, of a strategy."""
+        planned = None if self.plan is None else self.plan.best
+        return planned if planned is not None else self.state.first
 
     @property
     def searches(self) -> int:
-        """Number of searches of single partitions in the best plan; 0: bounded only."""
+        """Number of searches of single partitions in the best plan; 0: not searched."""
         return 0 if self.plan is None else sum(row.searches for row in self.plan.rows)
 
     def status(self, best: Fraction | None) -> RowStatus:
         """State of the combination; `best` is the shortest step of any."""
-        return RowStatus.of(self.value, self.lower_bound, best)
+        return RowStatus.of(self.value, self.lower_bound, best, searched=self.plan is not None)
 
 
 @dataclass(frozen=True)
@@ -116,13 +129,13 @@ class ParallelPlan:
 
     @property
     def plan(self) -> Plan:
-        """Plan of the best combination; if none has a schedule, the first plan."""
+        """Plan of the best combination, which is always searched; else the first plan."""
         return next(row.plan for row in self.rows if row.plan is not None)
 
     @property
     def headline(self) -> Headline:
         """The headline of this plan; its bound is over all combinations, if over all orders."""
-        bound = self.lower_bound if OPTIMAL in self.plan.space.strategies else None
+        bound = self.lower_bound if SEARCHED in self.plan.space.strategies else None
         return self.plan.headline.within_bound(bound or None)
 
     @property

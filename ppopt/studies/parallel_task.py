@@ -24,6 +24,7 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
+from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
@@ -51,7 +52,9 @@ class CombinationState(NamedTuple):
     lower_bound: Fraction | None
     """Lower bound of its steps; None: no schedule is within the memory limit."""
     plan: Plan | None = None
-    """Best plan, with or without a schedule; None: it was bounded only."""
+    """Best plan, with or without a schedule; None: it was not searched."""
+    first: FirstRow | None = None
+    """Best first schedule; None: none fits, or none was evaluated."""
     seconds: float = 0.0
     """Total seconds of its searches."""
     exhausted: bool = False
@@ -61,8 +64,10 @@ class CombinationState(NamedTuple):
 
     @property
     def value(self) -> Fraction | None:
-        """Shortest step found."""
-        return None if self.plan is None else self.plan.value
+        """Shortest step known."""
+        planned = None if self.plan is None else self.plan.value
+        first = None if self.first is None else self.first.step
+        return min((step for step in (planned, first) if step is not None), default=None)
 
     def after(self, plan: Plan, seconds: float) -> CombinationState:
         """State after a further search: the better plan and the better bound."""
@@ -71,7 +76,8 @@ class CombinationState(NamedTuple):
             bound = None
         elif bound is not None and plan.lower_bound is not None:
             bound = max(bound, plan.lower_bound)
-        better = plan.value is not None and (self.value is None or plan.value < self.value)
+        known = None if self.plan is None else self.plan.value
+        better = plan.value is not None and (known is None or plan.value < known)
         better_plan = plan if self.plan is None or better else self.plan
         return self._replace(lower_bound=bound, plan=better_plan, seconds=self.seconds + seconds)
 
@@ -129,7 +135,8 @@ class CombinationTask:
                 BackwardKind.MIXED,
                 self.options.with_deadline(turn),
                 known_value=None if self.known_value is None else self.known_value / batches,
-                starts=_schedules(plan),
+                starts=_schedules(self.state),
+                evaluates=plan is None,
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=one_line(error))
@@ -141,10 +148,11 @@ class CombinationTask:
         return CombinationDone(result=stored, state=state, interrupted=plan.interrupted)
 
 
-def _schedules(plan: Plan | None) -> tuple[Schedule, ...]:
-    """Schedules of all configurations of a plan."""
-    rows = () if plan is None else plan.rows
-    return tuple(row.schedule for row in rows if row.schedule is not None)
+def _schedules(state: CombinationState) -> tuple[Schedule, ...]:
+    """Schedules known of a combination: the first one, and those of all configurations."""
+    rows = () if state.plan is None else state.plan.rows
+    start = () if state.first is None else (state.first.schedule,)
+    return (*start, *(row.schedule for row in rows if row.schedule is not None))
 
 
 def space_text(space: PlanSpace) -> str:

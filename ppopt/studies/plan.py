@@ -21,6 +21,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import LIMIT_1F1B
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Callback, Stop
@@ -33,7 +34,6 @@ from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import (
     CHUNKS,
-    OPTIMAL,
     PLACEMENTS,
     PlanSpace,
     default_recompute,
@@ -84,7 +84,7 @@ def plan(
 
     With `order="search"` the order of microbatches that differ is chosen, too.
 
-    `strategies` are `optimal` (the best schedule of any order; the default) and names of
+    `strategies` are `searched` (the best schedule of any order; the default) and names of
     strategies, with their `options`. `runtime` is what is to run the schedule: `megatron`
     (Megatron-LM) runs 1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs
     schedules of one route without slices. Configurations with different batch counts are compared
@@ -185,18 +185,19 @@ def search_plan_space(
     *,
     known_value: Fraction | None = None,
     starts: Sequence[Schedule] = (),
+    evaluates: bool = True,
 ) -> Plan:
     """Search a plan space, without the additional reports of `plan`.
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
-    beat it are closed, and the bound of the plan is capped at it. `starts` are the schedules of an
-    earlier search of the space, instead of strategies. Raises InputError if nothing can be
-    set up.
+    beat it are closed, and the bound of the plan is capped at it. `starts` are known schedules of
+    the space. `evaluates`: whether the search starts from strategies, too. Raises InputError if
+    nothing can be set up.
     """
     search = PlanSearch(space, objective, backward_kind, options)
     search.set_known_value(known_value)
     search.start_from(starts)
-    if not starts and OPTIMAL in space.strategies:
+    if evaluates and SEARCHED in space.strategies:
         PlanReports(search).start_from_baselines()
     return search.run()
 

@@ -18,13 +18,14 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Strategy, registry
 from ppopt.studies.baselines import EvaluationRequest, evaluate_strategies
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Plan, PlanBaseline
-from ppopt.studies.plan_space import AS_GIVEN, OPTIMAL, PlanConfiguration, PlanSpace
+from ppopt.studies.plan_space import AS_GIVEN, PlanConfiguration, PlanSpace
 from ppopt.studies.strategy_search import StrategySearch
 
 MAX_SECONDS = 0.5
@@ -128,7 +129,7 @@ class PlanBaselines:
         for row in plan.rows:
             configuration, schedule = row.configuration, row.schedule
             if (
-                configuration.strategy != OPTIMAL
+                configuration.strategy != SEARCHED
                 and configuration.batches == batches
                 and schedule is not None
             ):
@@ -189,7 +190,7 @@ class PlanBaselines:
     def _is_within(self, strategy: Strategy, placed: Pipeline, recompute: str) -> bool:
         """Whether the plan could have chosen the schedule of a strategy."""
         same = placed.routes == self._space.fields.get("routes", 1)
-        return same and self._configuration(strategy, placed, recompute, OPTIMAL) in self._space
+        return same and self._configuration(strategy, placed, recompute, SEARCHED) in self._space
 
     @staticmethod
     def _configuration(

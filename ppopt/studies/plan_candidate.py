@@ -16,6 +16,7 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.orders import is_of_kind
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
@@ -27,7 +28,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result, Status
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_result import PlanRow, RowStatus
-from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration
+from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.studies.strategy_search import Ranked, StrategySearch
 from ppopt.verifier import checked
 
@@ -189,15 +190,18 @@ class PlanCandidate:
         )
 
     def contains(self, schedule: Schedule) -> bool:
-        """Whether a schedule belongs to the configuration, if its orders are open."""
+        """Whether a schedule belongs to the configuration, with its own partition and recompute."""
         own, pipeline = self.problem.pipeline, schedule.pipeline
+        if self.configuration.strategy not in (SEARCHED, schedule.origin.strategy):
+            return False
         if not is_of_kind(schedule.kind, self.problem.backward_kind):
             return False
         return self.allows(pipeline) and (own.partition == SEARCH or pipeline.counts == own.counts)
 
     def start_from(self, schedule: Schedule) -> None:
         """Start from a schedule that belongs to the configuration."""
-        self.hints.append(schedule)
+        if self.strategy is None:
+            self.hints.append(schedule)
         self.take(schedule)
 
     def take(self, schedule: Schedule) -> None:
@@ -281,10 +285,10 @@ class PlanCandidate:
         result, bound = self.result, None
         if not self.impossible:
             bound = self.bound if self.value is None else min(self.bound, self.value)
-            if self.configuration.strategy == OPTIMAL:
+            if self.configuration.strategy == SEARCHED:
                 result = replace(result, lower_bound=bound)
         longest = None if best is None else best * self.configuration.batches
-        status = RowStatus.of(self.value, bound, longest)
+        status = RowStatus.of(self.value, bound, longest, searched=bool(self.searches))
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
 

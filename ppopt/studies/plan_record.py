@@ -15,13 +15,14 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated, flag, section, text
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.strategies import resolve
 from ppopt.studies import outcome
 from ppopt.studies.outcome import StoredEffort, fraction
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
-from ppopt.studies.plan_space import OPTIMAL, PlanConfiguration, PlanSpace
+from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 from ppopt.studies.records import list_of, one_of, seconds, section_of, whole_number, workers
 from ppopt.studies.solve_job import SolveJob
 
@@ -133,7 +134,7 @@ def job_of_configuration(
 ) -> SolveJob:
     """The job that a row of a plan is the outcome of."""
     strategy, kind = configuration.strategy, BackwardKind.MIXED
-    if strategy != OPTIMAL and resolve(strategy).fused:
+    if strategy != SEARCHED and resolve(strategy).fused:
         kind = BackwardKind.WHOLE
     return SolveJob(
         pipeline=space.pipeline(configuration),

@@ -45,6 +45,7 @@ class PlanReports:
 
     def start_from_baselines(self) -> None:
         """Evaluate strategies, and start every configuration from its best one."""
+        self._search.evaluate_first()
         counts, params = self._search.set_up.space.batches, self._params
         max_seconds = min(params.baseline_share * self._deadline.seconds, params.baseline_seconds)
         try:

@@ -14,11 +14,12 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
-from ppopt.studies.plan_space import ANY_RUNTIME, OPTIMAL, PlanConfiguration, PlanSpace
+from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,7 +31,9 @@ class RowStatus(StrEnum):
     OPTIMAL = "optimal"
     """The best schedule is found and proved."""
     FEASIBLE = "feasible"
-    """A schedule is found, and there may be a better one."""
+    """A search has a schedule, and there may be a better one."""
+    EVALUATED = "evaluated"
+    """Only strategies were evaluated; there may be a better schedule."""
     PRUNED = "pruned"
     """The bound proves that the configuration is no better than the best one."""
     INFEASIBLE = "infeasible"
@@ -39,7 +42,14 @@ class RowStatus(StrEnum):
     """No schedule was found in time."""
 
     @classmethod
-    def of(cls, value: Fraction | None, bound: Fraction | None, best: Fraction | None) -> RowStatus:
+    def of(
+        cls,
+        value: Fraction | None,
+        bound: Fraction | None,
+        best: Fraction | None,
+        *,
+        searched: bool = True,
+    ) -> RowStatus:
         """State by the best value, the lower bound (None: infeasible) and the best of all rows."""
         if bound is None:
             return cls.INFEASIBLE
@@ -47,7 +57,9 @@ class RowStatus(StrEnum):
             return cls.OPTIMAL
         if best is not None and bound >= best:
             return cls.PRUNED
-        return cls.UNKNOWN if value is None else cls.FEASIBLE
+        if value is None:
+            return cls.UNKNOWN
+        return cls.FEASIBLE if searched else cls.EVALUATED
 
 
 @dataclass(frozen=True)
@@ -146,13 +158,14 @@ def counted(rows: Sequence[PlanRow], num_late: int) -> str:
     """
     alone = sum(row.ruled_out_by_bounds for row in rows)
     impossible = sum(row.status is RowStatus.INFEASIBLE for row in rows)
-    still_open = (RowStatus.UNKNOWN, RowStatus.FEASIBLE)
-    unsearched = sum(row.status in still_open and not row.searches for row in rows)
-    searched = len(rows) - impossible - alone - unsearched
+    evaluated = sum(row.status is RowStatus.EVALUATED for row in rows)
+    unsearched = sum(row.status is RowStatus.UNKNOWN and not row.searches for row in rows)
+    searched = len(rows) - impossible - alone - evaluated - unsearched
     counts = {
         "not fit the memory limit": ("does " if impossible == 1 else "do ", impossible),
         "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
         "searched": ("was " if searched == 1 else "were ", searched),
+        "evaluated by strategies alone": ("was " if evaluated == 1 else "were ", evaluated),
         "not searched in time": ("was " if unsearched == 1 else "were ", unsearched),
         "not set up in time": ("was " if num_late == 1 else "were ", num_late),
     }
@@ -272,7 +285,7 @@ class Plan(NotebookView):
         """
         schedules = [row.schedule for row in self.rows if row.schedule is not None]
         schedules += [baseline.schedule for baseline in self.baselines if baseline.in_space]
-        bound = self.lower_bound if OPTIMAL in self.space.strategies else None
+        bound = self.lower_bound if SEARCHED in self.space.strategies else None
         best = None if self.schedule is None else BestSchedule(self.schedule, bound)
         runtime = DEFAULT_RUNTIME if self.space.runtime == ANY_RUNTIME else self.space.runtime
         return headline(self.current, schedules, best, self.objective, runtime)

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import count
+from itertools import chain, count, cycle
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import delay_scope
@@ -31,11 +32,12 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
+from ppopt.studies.first_schedules import FirstSchedules
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
 from ppopt.studies.plan_set_up import PlanSetUp
-from ppopt.studies.plan_space import OPTIMAL, PlanSpace
+from ppopt.studies.plan_space import PlanSpace, partitions_on
 
 
 class PlanSearch:
@@ -85,10 +87,45 @@ class PlanSearch:
         """Use a time per microbatch that is known to be achievable."""
         self._known_value = value
 
+    def evaluate_first(self) -> None:
+        """Start every configuration from strategies with the balanced partition.
+
+        First comes the usual strategy of every placement, with chosen recompute if possible. After
+        a share of the time limit this ends once a configuration has a schedule.
+        """
+        deadline = self._deadline.share(self._params.first_schedules)
+        set_up = self.set_up
+        candidates = sorted(
+            self._orders, key=lambda candidate: candidate.configuration.recompute != SEARCH
+        )
+        first = [
+            FirstSchedules(
+                candidate.problem.pipeline,
+                set_up.objective,
+                set_up.backward_kind,
+                partitions_on(set_up.space.runtime, candidate.problem.pipeline),
+            )
+            for candidate in candidates
+        ]
+        rounds = chain(
+            map(FirstSchedules.usual, first),
+            map(FirstSchedules.with_few_layers, first),
+            map(FirstSchedules.others, first),
+        )
+        try:
+            with interrupts.heard():
+                for schedules, candidate in zip(rounds, cycle(candidates), strict=False):
+                    if deadline.over and self.best is not None:
+                        return
+                    if self._is_open(candidate):
+                        self.start_from(schedules)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
     def start_from(self, schedules: Iterable[Schedule]) -> None:
         """Start every configuration from its best schedule of these, if that is better."""
         objective, known = self.set_up.objective, list(schedules)
-        for candidate in self._orders:
+        for candidate in self.candidates:
             own = [schedule for schedule in known if candidate.contains(schedule)]
             best = min(own, key=lambda start: objective_value(start, objective), default=None)
             value = candidate.value
@@ -232,7 +269,7 @@ class PlanSearch:
         """Raise the bounds of strategies to those of all orders of the same configuration."""
         orders = {candidate.configuration: candidate for candidate in self._orders}
         for candidate in self._strategies:
-            wider = orders.get(candidate.configuration._replace(strategy=OPTIMAL))
+            wider = orders.get(candidate.configuration._replace(strategy=SEARCHED))
             if wider is not None:
                 candidate.raise_to(wider)
 

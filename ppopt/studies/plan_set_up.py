@@ -10,6 +10,7 @@ from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
 from ppopt.solver.choices.single import SinglePipeline
@@ -23,7 +24,6 @@ from ppopt.strategies import resolve
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
 from ppopt.studies.plan_space import (
-    OPTIMAL,
     PlanConfiguration,
     PlanSpace,
     partitions_on,
@@ -72,10 +72,10 @@ class PlanSetUp:
         kind = backward_kind_of(configuration, self.backward_kind)
         problem = problem_of(pipeline, self.objective, kind)
         choice = choice_of(problem, self._deadline) or SinglePipeline(problem)
-        if isinstance(choice, OrderChoice) and configuration.strategy != OPTIMAL:
+        if isinstance(choice, OrderChoice) and configuration.strategy != SEARCHED:
             choice = choice.inner
         plan_choice = PlanChoice(configuration, problem, choice)
-        if configuration.strategy == OPTIMAL:
+        if configuration.strategy == SEARCHED:
             return PlanCandidate(plan_choice, self._options)
         search = StrategySearch(
             problem.pipeline,
@@ -118,7 +118,7 @@ def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> Ba
 
     Raises NotApplicableError if the strategy of the configuration has another kind.
     """
-    if configuration.strategy == OPTIMAL:
+    if configuration.strategy == SEARCHED:
         return kind
     fused = resolve(configuration.strategy).fused
     if kind is BackwardKind.WHOLE and not fused:

@@ -17,9 +17,10 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
-from ppopt.strategies import Options, resolve
+from ppopt.strategies import Options, canonical_name, resolve
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import current_schedule
 from ppopt.studies.headline import RUNTIME_NAMES
@@ -30,8 +31,6 @@ PLACEMENTS = ("linear", "interleaved", "v")
 """Placements of a plan by default."""
 CHUNKS = (1, 2)
 """Default numbers of stages per device."""
-OPTIMAL = "optimal"
-"""Value of `strategies` for the best schedule of any order."""
 ANY_RUNTIME = "any"
 """Value of `runtime` for a plan that no runtime restricts."""
 RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
@@ -61,11 +60,11 @@ class PlanConfiguration(NamedTuple):
     recompute: str
     """Layers that recompute: `none`, `full`, `search` (chosen per stage with the schedule), or
     `layers` (as set per layer)."""
-    strategy: str = OPTIMAL
-    """Schedules: of any order, of which the best is searched (`optimal`), or of a strategy."""
+    strategy: str = SEARCHED
+    """Schedules: of any order, of which the best is `searched`, or of a strategy."""
 
     def __str__(self) -> str:
-        strategy = "" if self.strategy == OPTIMAL else f"{self.strategy}, "
+        strategy = "" if self.strategy == SEARCHED else f"{self.strategy}, "
         chunks = f"/{self.chunks}" if self.chunks > 1 else ""
         recompute = "" if self.recompute == AS_GIVEN else f", recompute {self.recompute}"
         return f"{strategy}{self.placement}{chunks}{recompute}, {self.batches} microbatches"
@@ -86,7 +85,7 @@ class PlanSpace:
     placements: tuple[str, ...] = PLACEMENTS
     chunks: tuple[int, ...] = CHUNKS
     recompute: tuple[str, ...] = (AS_GIVEN,)
-    strategies: tuple[str, ...] = (OPTIMAL,)
+    strategies: tuple[str, ...] = (SEARCHED,)
     runtime: str = ANY_RUNTIME
     """Runtime of the schedule, one of `RUNTIMES`."""
     options: Options = field(default_factory=Options)
@@ -120,7 +119,7 @@ class PlanSpace:
         _check("runtime", (self.runtime,), RUNTIMES)
         if not self.strategies:
             raise InputError("strategies: the list is empty")
-        names = (name if name == OPTIMAL else resolve(name).name for name in self.strategies)
+        names = map(canonical_name, self.strategies)
         object.__setattr__(self, "strategies", tuple(dict.fromkeys(names)))
         for name in self.strategies:
             if self.runtime == "megatron" and name not in MEGATRON:
@@ -162,7 +161,7 @@ class PlanSpace:
         """Whether placement, chunks and strategy are compatible."""
         if not _go_together(configuration.placement, configuration.chunks):
             return False
-        if configuration.strategy == OPTIMAL:
+        if configuration.strategy == SEARCHED:
             return True
         rule = resolve(configuration.strategy)
         chunks = rule.chunks(self.options) if callable(rule.chunks) else rule.chunks
@@ -186,7 +185,7 @@ class PlanSpace:
             )
         if self.runtime == "megatron":
             check_megatron(pipeline, self.options_of(configuration).group_size)
-        if configuration.strategy == OPTIMAL:
+        if configuration.strategy == SEARCHED:
             return pipeline
         rule, options = resolve(configuration.strategy), self.options_of(configuration)
         placed = rule.apply(pipeline, options)
@@ -265,7 +264,7 @@ def set_up_until(
 
 def default_strategies(runtime: str) -> tuple[str, ...]:
     """Default strategies of a plan."""
-    return MEGATRON if runtime == "megatron" else (OPTIMAL,)
+    return MEGATRON if runtime == "megatron" else (SEARCHED,)
 
 
 def fields_of(pipeline: Pipeline) -> dict[str, Any]:

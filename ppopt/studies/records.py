@@ -21,6 +21,7 @@ from ppopt.formats.documents import finite_float, parse_json
 from ppopt.formats.fields import abbreviated, finite, flag, section, text, whole, within
 from ppopt.formats.figures import Figure, LayerRun, Quantity, ScheduleFigures, declared
 from ppopt.formats.schedule_json import LARGEST_FILE
+from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.result import Status
 
 LARGEST_RECORD = LARGEST_FILE
@@ -146,6 +147,21 @@ def unpacked(value: object) -> object:
         return parse_json(content.decode(), "JSON", finite_float)
     except (zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"it is no compressed JSON ({error})") from None
+
+
+def renamed_strategy(settings: Any) -> Any:
+    """Settings of a row as text of version 2, in which the strategy `searched` is `optimal`."""
+    if not isinstance(settings, str):
+        return settings
+    return settings.replace('"strategy":"optimal"', f'"strategy":"{SEARCHED}"')
+
+
+def renamed_rows(asked: Any) -> Any:
+    """The same for the requested rows of a study; those that are damaged stay as they are."""
+    try:
+        return packed([renamed_strategy(row) for row in _asked(asked)]) if asked else asked
+    except InputError:
+        return asked
 
 
 def result_of(row: Sequence[object]) -> StoredResult:

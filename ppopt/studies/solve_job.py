@@ -77,7 +77,7 @@ class SolveJob:
 
     pipeline: Pipeline
     strategy: str = SEARCHED
-    """`optimal` for a search, or the name of a strategy."""
+    """`searched` for a search, or the name of a strategy."""
     objective: Objective = Objective.MAKESPAN
     backward_kind: BackwardKind = BackwardKind.MIXED
     options: Options = NO_OPTIONS

@@ -81,6 +81,11 @@ MIGRATIONS = (
     ALTER TABLE studies ADD COLUMN asked BLOB;
     ALTER TABLE studies ADD COLUMN command TEXT
     """,
+    """
+    UPDATE results SET strategy = 'searched' WHERE strategy = 'optimal';
+    UPDATE trials SET params = renamed_strategy(params), row = renamed_strategy(row);
+    UPDATE studies SET asked = renamed_rows(asked)
+    """,
 )
 """Statements that upgrade a file by one version each; version 0 is an empty file."""
 
@@ -199,10 +204,13 @@ class Storage:
                 f"storage: {self.path} was written by a newer ppopt (version {version} of its "
                 f"tables, {len(MIGRATIONS)} is known here); update ppopt, or name another file"
             )
-        if readonly:
-            if version < len(MIGRATIONS):
-                what = "is of an older version" if version else "has nothing in it"
-                raise StorageError(f"storage: {self.path} {what}; run a command that writes it")
+        if readonly and version == 0:
+            raise StorageError(
+                f"storage: {self.path} has nothing in it; run a command that writes it"
+            )
+        if readonly and version < len(MIGRATIONS):
+            self._copy_to_memory()
+        elif readonly:
             return
         self._link.execute("PRAGMA journal_mode = WAL")
         self._link.execute("PRAGMA synchronous = NORMAL")
@@ -210,7 +218,17 @@ class Storage:
         with self._transaction():
             self._migrate()
 
+    def _copy_to_memory(self) -> None:
+        """Read an older file from a copy, which is upgraded in its place."""
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        copy.text_factory = self._link.text_factory
+        self._link.backup(copy)
+        self._link.close()
+        self._link = copy
+
     def _migrate(self) -> None:
+        self._link.create_function("renamed_strategy", 1, records.renamed_strategy)
+        self._link.create_function("renamed_rows", 1, records.renamed_rows)
         version = self._scalar("PRAGMA user_version")
         for next_version, script in enumerate(MIGRATIONS[version:], version + 1):
             for statement in script.split(";"):

@@ -170,6 +170,10 @@ class StrategySearch(ConfigurationSearch):
         if key is not None:
             self._starts.append(key)
 
+    def evaluate_first(self) -> None:
+        """Evaluate the first partition by rule, with the minimum recompute that fits."""
+        self._settle(self._next_start())
+
     def descend(self, times: float, deadline: Deadline = NO_DEADLINE) -> None:
         """Descend some times until the deadline; a first configuration is evaluated in any case."""
         self._run(Effort(0, self._quick + times), deadline)

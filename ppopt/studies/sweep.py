@@ -118,7 +118,7 @@ def sweep(
     """Solve every combination of settings, and store all results.
 
     `grid` has the values of every setting that varies, by the name of its flag; values of the key
-    `strategy` are `optimal` (a search, the default) and names of strategies. `settings` are common
+    `strategy` are `searched` (a search, the default) and names of strategies. `settings` are common
     to all rows, as in a config file: `stages=8, time_limit=10`. Sweeps of one `study_name` and one
     source add their rows to one study.
 

@@ -17,13 +17,13 @@ from ppopt.problem import exact
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, SETTINGS, Setting, SettingScope, same_setting
 from ppopt.schedule.origin import SEARCHED
-from ppopt.strategies import resolve
+from ppopt.strategies import canonical_name
 from ppopt.studies.overrides import Value
 from ppopt.studies.records import canonical as json_text
 from ppopt.studies.solve_job import SolveJob, job_of
 
 STRATEGY = "strategy"
-"""Key of a sweep that is not a setting: `optimal`, or the name of a strategy."""
+"""Key of a sweep that is not a setting: `searched`, or the name of a strategy."""
 MAX_ROWS = 1_000_000
 EFFORT = ("time_limit", "workers")
 """Settings of the effort for a row; they do not identify the row."""
@@ -91,8 +91,8 @@ def _settings_of(setting: Setting | None, value: Value) -> Settings:
 
 
 def _strategy(value: Any) -> str:
-    """Name of a strategy, or `optimal`; raises InputError if it is unknown."""
-    return SEARCHED if value == SEARCHED else resolve(str(value)).name
+    """Name of a strategy, or `searched`; raises InputError if it is unknown."""
+    return canonical_name(str(value))
 
 
 def _as_in_a_file(value: Any) -> Any:

@@ -154,7 +154,7 @@ class TestCompare:
         output = json_of(f"{self.LINE} --mem-limit")
         rows = {row["strategy"]: row for row in output["rows"]}
         assert (output["status"], output["value"]) == ("optimal", 13)
-        assert rows["optimal"]["value"] == 13
+        assert rows["searched"]["value"] == 13
         assert rows["1f1b"]["value"] == rows["gpipe"]["value"] == 15
         assert rows["zbv"]["value"] == 12.5
         assert rows["dualpipe"]["value"] == 12
@@ -172,7 +172,7 @@ class TestCompare:
         output = json_of(f"{self.LINE} --mem-limit")
         for row in output["rows"]:
             own = SOLVED | PLACED | {"strategy": TEXT}
-            assert_types(row, (own if row["strategy"] == "optimal" else EVALUATED) | RATED)
+            assert_types(row, (own if row["strategy"] == "searched" else EVALUATED) | RATED)
         assert output.keys() == {
             *("schema", "status", "objective", "value", "lower_bound", "gap", "proof"),
             *("time_unit", "memory_unit", "link_mode", "rows", "skipped"),
@@ -206,13 +206,13 @@ class TestCompare:
             )
         ranks = [(not row["fits_limit"], row["value"]) for row in rows]
         assert ranks == sorted(ranks) and ranks[0][0] < ranks[-1][0], "those that fit come first"
-        values = [(row["placement"], row["value"]) for row in rows if row["strategy"] == "optimal"]
+        values = [(row["placement"], row["value"]) for row in rows if row["strategy"] == "searched"]
         assert sorted(values) == sorted((name, value) for (name, _), value in optimum.items())
 
     def test_strategies(self) -> None:
         """Only those that are named, and the search; an unknown one is refused by its name."""
         rows = json_of(f"{self.LINE} --strategies 1f1b,GPipe")["rows"]
-        assert sorted(row["strategy"] for row in rows) == ["1f1b", "gpipe", "optimal"]
+        assert sorted(row["strategy"] for row in rows) == ["1f1b", "gpipe", "searched"]
         refused = run(f"{self.LINE} --strategies 1f1b,gipe")
         assert (refused.code, refused.err) == (
             2,
@@ -221,7 +221,7 @@ class TestCompare:
 
     def test_no_placement_is_searched_that_nobody_asked_for(self) -> None:
         rows = json_of(f"{self.LINE} --mem-limit")["rows"]
-        assert [row["placement"] for row in rows if row["strategy"] == "optimal"] == ["linear"]
+        assert [row["placement"] for row in rows if row["strategy"] == "searched"] == ["linear"]
         ratios = {row["placement"] for row in rows if row["ratio_to_optimum"] is not None}
         assert ratios == {"linear"}
         ran = done(f"{self.LINE} --mem-limit --placement v,linear").out.splitlines()
@@ -241,7 +241,7 @@ class TestCompare:
         for row in rows.values():
             idle = sum(map(sum, row["idle"].values()))
             assert idle == pytest.approx(row["bubble_rate"] * 2 * row["makespan"])
-        assert rows["1f1b"]["communication"] == rows["optimal"]["communication"] == 2 * 4
+        assert rows["1f1b"]["communication"] == rows["searched"]["communication"] == 2 * 4
         assert rows["interleaved"]["communication"] == 3 * 2 * 4
         assert rows["zbv"]["communication"] == 2 * 2 * 4
 
@@ -264,7 +264,7 @@ class TestCompare:
         output = json_of("compare --batches 2 --placement 0,1,1,0")
         skipped = {entry["strategy"]: entry["reason"] for entry in output["skipped"]}
         strategies = {row["strategy"] for row in output["rows"]}
-        assert strategies == {"optimal", "1f1b-v", "v-half", "v-min", "zbv"}
+        assert strategies == {"searched", "1f1b-v", "v-half", "v-min", "zbv"}
         assert all(row["placement"] == [0, 1, 1, 0] for row in output["rows"])
         assert "the list contradicts strategy 1f1b" in skipped["1f1b"]
         line = "compare --batches 2 --placement 0,1,1,0"

@@ -43,11 +43,11 @@ def test_a_comparison_opens_with_three_rows() -> None:
     title, rows = first_rows(done(COMPARE).out)
     assert title == "2 devices, 4 microbatches"
     assert rows[0].startswith("current    1f1b, linear ")
-    assert rows[1].startswith("on PyTorch optimal, linear ") and rows[1].endswith(" order")
-    assert rows[2].startswith("optimum    optimal, linear ") and rows[2].endswith(" same schedule")
+    assert rows[1].startswith("on PyTorch searched, linear ") and rows[1].endswith(" order")
+    assert rows[2].startswith("optimum    searched, linear ") and rows[2].endswith(" same schedule")
     output = json_of(COMPARE)
     assert_headline(output)
-    assert [output[key]["strategy"] for key in ("given", "optimum")] == ["1f1b", "optimal"]
+    assert [output[key]["strategy"] for key in ("given", "optimum")] == ["1f1b", "searched"]
     assert output["given"]["value"] == 42 and output["optimum"]["value"] == 38
     assert output["runs_today"]["changes"] == ["order"] and output["optimum"]["changes"] == []
     assert output["runs_today"]["runtime"] == "PyTorch"

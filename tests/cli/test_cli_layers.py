@@ -76,7 +76,7 @@ def test_stages_are_devices_with_a_placement_list_too(config: str) -> None:
 def test_compare_cuts_the_layers_anew_for_every_placement(config: str) -> None:
     output = json_of(f"compare {config}")
     rows = {row["strategy"]: row for row in output["rows"]}
-    assert rows["1f1b"]["partition"] == rows["optimal"]["partition"] == BALANCED
+    assert rows["1f1b"]["partition"] == rows["searched"]["partition"] == BALANCED
     assert sum(rows["zbv"]["partition"]) == 6
     assert len(rows["zbv"]["partition"]) == 4
     stdout = done(f"compare {config} --details").out

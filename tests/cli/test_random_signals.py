@@ -32,7 +32,7 @@ COMMANDS = {
     "frontier": f"frontier {HARD}",
     "frontier, partition": f"frontier {CUT}",
     "eval, partition": f"eval 1f1b {CUT}",
-    "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,optimal",
+    "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,searched",
 }
 MOMENTS = 3
 AT_ONCE = 2

@@ -21,7 +21,7 @@ from tests.cli.cli_run import HARD, Ran, done, json_of, process, run
 from tests.clock import wait_until
 
 SMALL = "sweep --stages 3 --time-limit 20 --jobs 1"
-AXES = "batches=2,4 strategy=optimal,1f1b"
+AXES = "batches=2,4 strategy=searched,1f1b"
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +34,9 @@ def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
     output = json_of(f"{SMALL} {AXES} -o rows.csv -o rows.json")
     rows = output["rows"]
     assert [tuple(row["overrides"].values()) for row in rows] == [
-        (2, "optimal"),
+        (2, "searched"),
         (2, "1f1b"),
-        (4, "optimal"),
+        (4, "searched"),
         (4, "1f1b"),
     ]
     assert [row["value"] for row in rows] == [9, 12, 14, 18]
@@ -50,7 +50,7 @@ def test_rows_stand_in_the_order_of_the_grid_and_are_kept(folder: Path) -> None:
         table = list(csv.DictReader(file))
     assert [row["value"] for row in table] == ["9", "12", "14", "18"]
     assert [row["batches"] for row in table] == ["2", "2", "4", "4"]
-    assert [row["strategy"] for row in table] == ["optimal", "1f1b"] * 2
+    assert [row["strategy"] for row in table] == ["searched", "1f1b"] * 2
 
     repeated = json_of(f"{SMALL} {AXES}")
     assert [repeated[key] for key in ("done", "cached", "failed", "open")] == [4, 4, 0, 0]
@@ -228,7 +228,7 @@ def test_bad_usage_of_studies(line: str, message: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_number: int) -> None:
-    line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,optimal"
+    line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,searched"
     ran = process(f"{line} --time-limit 600 --jobs 1 --json")
     wait_until(rows_stored)
     time.sleep(2)
@@ -243,9 +243,9 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_numbe
     command = f"ppopt {line} --time-limit 600 --jobs 1 --json"
     stored = json_of(f"studies show {output['study']}")
     assert (stored["open"], len(stored["open_rows"])) == (output["open"], output["open"])
-    assert {"batches": 26, "strategy": "optimal"} in stored["open_rows"]
+    assert {"batches": 26, "strategy": "searched"} in stored["open_rows"]
     stdout = done(f"studies show {output['study']}").out
-    assert f"to continue: {command}" in stdout and "open: batches=26 strategy=optimal" in stdout
+    assert f"to continue: {command}" in stdout and "open: batches=26 strategy=searched" in stdout
     assert f"to continue {output['study']}: {command}" in done("studies").out
     repeated = json_of(f"{line} --time-limit 1 --jobs 2")
     assert json_of("studies")["studies"][0]["open"] == 0

@@ -55,7 +55,7 @@ def values(study: ppopt.Study) -> list[Any]:
 # Damage.
 
 NAME = "mine"
-AXES = {"batches": [2, 3], "strategy": ["optimal", "1f1b"], "chunks": [1, 2]}
+AXES = {"batches": [2, 3], "strategy": ["searched", "1f1b"], "chunks": [1, 2]}
 VALUES = [7, 6.5, 9, None, 10, 9.5, 12, None]
 """Values of the rows, of two stages of F = 1 and BW = 2. A search is as long as device 1 works, 3 a
 microbatch, behind its wait for the first F: 1, or 0.5 where it is of a chunk. 1F1B takes 3 for

@@ -41,6 +41,7 @@ def test_operations_that_a_frozen_stage_does_not_have_are_dropped() -> None:
     ]
     assert ppopt.verify(schedule, claims) == []
     assert ppopt.recheck(schedule, workers=1).verdict == "confirmed"
+    assert schedule.origin.strategy == "searched", "it is `optimal` in the file"
     written = schedule_json.dumps(schedule)
     assert schedule_json.loads(written, "it") == (schedule, claims)
 

@@ -202,7 +202,7 @@ def test_an_order_counts_and_not_the_name_that_a_file_states() -> None:
     """A file may name a strategy and have another order; a search may find that of Megatron-LM."""
     of_groups = interleaved(2, 2, 8, 4)
     assert not runs_order(replace(of_groups, origin=Origin(strategy="interleaved")))
-    assert runs_order(replace(interleaved(2, 2, 8, None), origin=Origin(strategy="optimal")))
+    assert runs_order(replace(interleaved(2, 2, 8, None), origin=Origin(strategy="searched")))
     linear = LAYERS.pipeline(devices=2, batches=4)
     assert not runs_order(ppopt.evaluate(linear, "gpipe"))
     assert not runs_order(replace(ppopt.evaluate(linear, "gpipe"), origin=Origin(strategy="1f1b")))

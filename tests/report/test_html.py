@@ -34,7 +34,7 @@ from tests.factories.schedules import BW, B, F, W, live_memory, peaks, schedules
 from tests.report.drawn import Content, Picture, data_of, embedded_plotly, picture
 
 SEARCH = Origin(
-    strategy="optimal",
+    strategy="searched",
     status="optimal",
     objective=Objective.MAKESPAN,
     value=Fraction(9),
@@ -270,7 +270,7 @@ def test_figures_in_the_text() -> None:
     text = Content(page([search()], title="Two devices")).text
     for text_part in (
         "Two devices",
-        "optimal · tiny",
+        "searched · tiny",
         "optimal (proved)",
         "within the memory limit",
         "2 devices, 2 stages, 2 microbatches, linear placement",
@@ -287,7 +287,7 @@ def test_figures_in_the_text() -> None:
 
 def test_no_more_is_claimed_than_is_known() -> None:
     text = Content(page([search(status="feasible", lower_bound=8, gap=Fraction(1, 9))])).text
-    assert "tiny best found feasible, at most 12.5 % slower than the optimum" in text
+    assert "tiny searched feasible, at most 12.5 % slower than the optimum" in text
     assert "optimal (proved)" not in text
     over = Content(page([one_f_one_b(mem_limit=1)])).text
     assert "over the memory limit" in over

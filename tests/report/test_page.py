@@ -77,7 +77,7 @@ def test_4_x_8_draws_every_operation_once(view: View) -> None:
     assert view.range() == (0, 27)
     texts = view.texts()
     assert all(texts.count(str(microbatch)) >= 12 for microbatch in range(8))
-    assert "optimal  makespan 27 within memory 4 each; idle 11.1 %: " in " ".join(texts).replace(
+    assert "searched  makespan 27 within memory 4 each; idle 11.1 %: " in " ".join(texts).replace(
         "\xa0", " "
     )
     view.quiet()
@@ -254,7 +254,7 @@ def test_six_schedules_stand_on_one_axis_the_best_on_top(view: View) -> None:
     panels = view.run("return ppopt.frame.panels.map((p) => [p.kind, p.schedule.raw.title])")
     assert [kind for kind, _ in panels] == ["gantt"] * 6
     assert {name for _, name in panels} == {
-        *("optimal", "gpipe", "1f1b", "zb-h1", "zb-1p", "interleaved")
+        *("searched", "gpipe", "1f1b", "zb-h1", "zb-1p", "interleaved")
     }
     ends = view.run("return ppopt.schedules.map(({ raw, unit }) => raw.last / unit)")
     assert ends == sorted(ends) == [27, 27, 27, 28.5, 33, 33]

@@ -27,7 +27,7 @@ def claimed(strategy: str, bound: float, status: str = "optimal") -> Schedule:
     """A baseline on 4 devices, 8 microbatches, limit 4, with a claim of its own."""
     schedule = evaluate(Pipeline(stages=4, batches=8, mem_limit="1f1b"), strategy)
     claims = Origin(
-        strategy="optimal",
+        strategy="searched",
         objective=Objective.MAKESPAN,
         status=status,
         lower_bound=Fraction(bound),
@@ -49,14 +49,14 @@ def test_what_was_proved_in_this_process_is_said_to_be() -> None:
     schedule = solve(Pipeline(stages=4, batches=8), mem_limit="1f1b", workers=1).schedule
     assert schedule is not None
     text = result_text(schedule)
-    assert "optimal optimal (proved) within the memory limit" in text
+    assert "searched optimal (proved) within the memory limit" in text
     assert "the file says" not in text.lower()
 
 
 def test_a_bound_that_arithmetic_confirms_is_argued_anew() -> None:
     """Device 3 waits 3 and works 24: ZB-1P, which takes 27, is optimal. The file's words go."""
     text = result_text(read(claimed("zb-1p", 27)))
-    assert "optimal optimal (proved) within the memory limit" in text
+    assert "searched optimal (proved) within the memory limit" in text
     assert "below 27, because device 3 alone needs 27: 24 of work plus 3 before its first" in text
     assert LIE not in text
 
@@ -68,7 +68,7 @@ def test_a_bound_that_arithmetic_confirms_is_argued_anew() -> None:
 def test_what_nobody_checked_is_said_to_be_the_files(strategy: str, bound: float) -> None:
     """Bounds that are wrong, 33 and 1000, and those that are not reached."""
     text = result_text(read(claimed(strategy, bound)))
-    assert f"best found the file says: optimal {UNCHECKED}" in text
+    assert f"searched the file says: optimal {UNCHECKED}" in text
     assert "Proof:" not in text
     assert "The file says: No schedule" in text
     assert "says the file" in text
@@ -92,5 +92,5 @@ def test_a_bound_of_whole_backwards_says_so() -> None:
     text = result_text(
         read(replace(schedule, origin=replace(schedule.origin, backward_kind=BackwardKind.WHOLE)))
     )
-    assert "optimal optimal (proved)" in text
+    assert "searched optimal (proved)" in text
     assert ", where every backward is one operation." in text

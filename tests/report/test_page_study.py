@@ -29,7 +29,7 @@ PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
 GRID: dict[str, list[Any]] = {
     "batches": [2, 4, 6],
     "mem_limit": ["0.5", 2, None],
-    "strategy": ["optimal", "gpipe", "1f1b", "dualpipe"],
+    "strategy": ["searched", "gpipe", "1f1b", "dualpipe"],
 }
 """No schedule keeps the limit 0.5, and DualPipe needs an even number of devices."""
 
@@ -142,7 +142,7 @@ def test_a_cell_holds_the_best_row_and_leads_to_its_schedule(page: View) -> None
     cells = page.run(CELLS)
     assert cells[2][:2] == [9 / 2, 14 / 4]
     assert cells[0] == [12 / 2, 18 / 4, 24 / 6]
-    leads(page, {section(batches=4, mem_limit=None, strategy="optimal")}, CELL, 1, 2)
+    leads(page, {section(batches=4, mem_limit=None, strategy="searched")}, CELL, 1, 2)
     page.quiet()
 
 
@@ -201,7 +201,7 @@ def test_choices_hold_for_charts_and_table(page: View) -> None:
 
 def test_a_row_without_a_schedule_says_why(page: View) -> None:
     page.run(CHOOSE, "only-1", "0.5")
-    page.run(CHOOSE, "only-2", "optimal")
+    page.run(CHOOSE, "only-2", "searched")
     assert page.run(CELLS) == [[None] * 3] * 3
     texts = "return [...document.querySelectorAll('#heat .textpoint')].map((e) => e.textContent)"
     assert page.run(texts) == ["infeasible"] * 3

@@ -375,11 +375,13 @@ def test_results_have_the_names_of_strategies() -> None:
     """Whatever name was given: of a comparison, a sweep, a plan and a search of the partition."""
     compared = compare(Pipeline(stages=2, batches=2), strategies=["GPipe", "gpipe"], workers=1)
     assert [row.schedule.origin.strategy for row in compared.baselines] == ["gpipe"]
-    points = axis("strategy", ["Schedule1F1B", "1f1b", "optimal"]).points
-    assert [point.json_form for point in points] == ["1f1b", "optimal"]
+    points = axis("strategy", ["Schedule1F1B", "1f1b", "searched", "optimal"]).points
+    assert [point.json_form for point in points] == ["1f1b", "searched"]
     model = Model([{"forward": time} for time in (3, 1, 2, 1)])
     space = PlanSpace(model, 2, (2,), placements=("v",), strategies=("ZBVZeroBubble", "zbv"))
     assert space.strategies == ("zbv",)
+    earlier = PlanSpace(model, 2, (2,), strategies=("optimal", "Searched"))
+    assert earlier.strategies == ("searched",)
     choice = best_choice(model.pipeline(devices=2, batches=2, partition="search"), "1F1B")
     assert choice.schedule.origin.strategy == "1f1b"
 

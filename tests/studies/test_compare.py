@@ -147,7 +147,7 @@ def test_its_frame_has_a_row_per_schedule() -> None:
     assert (row.makespan, row.peak_memory, row.placement) == (12, 2, "linear")
     assert bool(row.fits_limit) and float(frame.ratio_to_best.min()) == 1
     assert not frame[frame.strategy == "gpipe"].iloc[0].fits_limit
-    assert (frame.strategy == "optimal").sum() == 1
+    assert (frame.strategy == "searched").sum() == 1
 
 
 @pytest.mark.parametrize("placement", ["linear, v", ["linear", "v"]])

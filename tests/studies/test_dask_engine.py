@@ -30,7 +30,7 @@ distributed = needed("distributed")
 pytestmark = pytest.mark.slow
 
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
-AXES = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"]}
+AXES = {"batches": [2, 4, 5], "strategy": ["searched", "1f1b", "v-min", "chimera"]}
 
 
 @pytest.fixture(scope="module")

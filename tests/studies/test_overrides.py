@@ -51,7 +51,7 @@ def as_floats(value: Any) -> Any:
         "batches=choice(8,16)",
         "p2p_time=0.5,1.25,1e3",
         "p2p_time=range(0.5,2.5,0.5)",
-        "strategy=optimal,1f1b,zb-1p,v-min",
+        "strategy=searched,1f1b,zb-1p,v-min",
         "mem-limit=80GiB,1f1b,6",
         "mem_limit=null,true,4",
         "partition=[7,7,7,5],even,balanced",

@@ -24,7 +24,7 @@ from tests.clock import HANGS
 
 
 def result(key: str = "k", record: bytes = b"abc") -> StoredResult:
-    return StoredResult(key, "optimal", "feasible", False, 10.0, 1, 0.5, "0.1.0", record)
+    return StoredResult(key, "searched", "feasible", False, 10.0, 1, 0.5, "0.1.0", record)
 
 
 def trial(batches: int = 1, key: str | None = "k") -> SweepRow:
@@ -118,8 +118,11 @@ def test_an_older_file_is_brought_up_to_date(url: str, monkeypatch: pytest.Monke
         storage.finish(storage.study("mine", "base"), trial(), result())
     added = "ALTER TABLE results ADD COLUMN note TEXT; CREATE INDEX by_note ON results (note)"
     monkeypatch.setattr(storages, "MIGRATIONS", (*storages.MIGRATIONS, added))
-    with pytest.raises(StorageError, match="is of an older version"):
-        Storage(url, readonly=True)
+    with Storage(url, readonly=True) as older:
+        assert older.trials("mine") == [trial()]
+    with sqlite3.connect(path_of(url)) as link:
+        assert link.execute("PRAGMA user_version").fetchone() == (len(storages.MIGRATIONS) - 1,)
+    link.close()
     for _ in range(2):
         with Storage(url) as reopened:
             assert reopened.result("k") == result()
@@ -147,6 +150,38 @@ def test_a_file_of_version_1_is_brought_up_to_date(
     with Storage(url) as reopened:
         (study,) = reopened.studies()
         assert (study.name, study.open, study.command) == ("mine", 0, None)
+
+
+def test_a_file_of_version_2_has_the_present_name_of_the_search(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In results, rows and requests; what is not compressed JSON stays as it is."""
+    requests = [{"batches": batches, "strategy": "optimal"} for batches in (1, 2)]
+    figures = ScheduleFigures(status="optimal", strategy="optimal", value=1)
+    monkeypatch.setattr(storages, "MIGRATIONS", storages.MIGRATIONS[:2])
+    with Storage(url) as storage:
+        study = storage.study("mine", "base")
+        storage.request_rows(study, requests, None)
+        storage.finish(
+            study,
+            SweepRow(requests[0], figures, None, cached=True, key="k"),
+            result()._replace(strategy="optimal"),
+        )
+        storage.study("damaged", "base")
+    with sqlite3.connect(path_of(url)) as link:
+        link.execute("UPDATE studies SET asked = x'00' WHERE study_name = 'damaged'")
+    link.close()
+    monkeypatch.undo()
+    for readonly in (True, False):
+        with Storage(url, readonly=readonly) as reopened:
+            assert reopened.result("k") == result()
+            (row,) = reopened.trials("mine")
+            assert row.overrides == {"batches": 1, "strategy": "searched"}
+            assert row.figures is not None and row.figures.strategy == "searched"
+            assert row.status == "optimal"
+            assert reopened.open_rows("mine") == [{"batches": 2, "strategy": "searched"}]
+            with pytest.raises(InputError, match="study damaged is damaged"):
+                reopened.open_rows("damaged")
 
 
 def test_rows_that_were_asked_for_and_have_not_ended_are_open(url: str, tmp_path: Path) -> None:

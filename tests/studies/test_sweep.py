@@ -306,7 +306,7 @@ class TestOnceAndNoMore:
     def test_a_second_run_searches_nothing(self, url: str) -> None:
         """Optima: of 2 batches device 0 waits 5 for its first B and has 4 of B and W left, of 4
         batches device 2 waits 2 and has 12 of work. 1F1B takes (batches + devices - 1) x 3."""
-        asked = grid({"batches": [2, 4], "strategy": ["optimal", "1f1b"]}, time_limit=20)
+        asked = grid({"batches": [2, 4], "strategy": ["searched", "1f1b"]}, time_limit=20)
         first, searched = done(asked, url)
         assert (first.done, first.cached, first.failed, len(searched)) == (4, 0, 0, 4)
         repeated, searched = done(asked, url)
@@ -531,7 +531,7 @@ class TestProcesses:
         engine.close()
 
     def test_the_same_rows_as_in_one_process(self, url: str, tmp_path: Path) -> None:
-        axes = {"batches": [2, 4, 5], "strategy": ["optimal", "1f1b", "v-min", "chimera"]}
+        axes = {"batches": [2, 4, 5], "strategy": ["searched", "1f1b", "v-min", "chimera"]}
         study = ppopt.sweep(PIPELINE, axes, storage=url, jobs=2, time_limit=20)
         in_one, _ = done(grid(axes, time_limit=20), f"sqlite:///{tmp_path}/b.db")
         assert values(study) == values(in_one)
@@ -691,7 +691,7 @@ def test_stored_results_are_plain() -> None:
 def test_rows_whose_order_of_microbatches_was_searched_are_read_back(tmp_path: Path) -> None:
     pipeline = ppopt.Pipeline(stages=2, batches=3, microbatch_times=[1, 2, 1], order="search")
     storage = f"sqlite:///{tmp_path}/a.db"
-    axes = {"strategy": ["1f1b", "optimal"]}
+    axes = {"strategy": ["1f1b", "searched"]}
     first, second = (ppopt.sweep(pipeline, axes, storage=storage) for _ in range(2))
     assert (first.cached, second.cached) == (0, 2)
     assert [row.figures for row in first.rows] == [row.figures for row in second.rows]

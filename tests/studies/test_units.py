@@ -62,7 +62,7 @@ def test_rows_of_a_comparison_are_in_the_users_unit() -> None:
         assert row.figures.value(Objective.MAKESPAN) == float(row.value)
         assert row.schedule.pipeline.ticks.time(row.figures.makespan_ticks) == row.value
     assert values["1f1b"] == Fraction(str(ppopt.evaluate(PIPELINE, "1f1b").makespan))
-    assert values["optimal"] == compared.optimum.value
+    assert values["searched"] == compared.optimum.value
 
 
 # Frames of pandas: a row for every row of a result.
@@ -75,12 +75,12 @@ def test_a_frontier_has_a_row_per_point_and_hand_strategy() -> None:
     """1F1B on 2 x 3 of F = B = W = 1 takes 3 x 3 + 3 with two activations."""
     curve = ppopt.frontier(ppopt.Pipeline(stages=2, batches=3), workers=1)
     frame = curve.to_frame()
-    points = frame[frame.strategy == "optimal"]
+    points = frame[frame.strategy == "searched"]
     assert [*points.memory] == [point.limit for point in curve.points]
     assert [*points.value] == [point.result.value for point in curve.points]
     assert [*points.lower_bound] == [point.result.lower_bound for point in curve.points]
     assert [*points.status] == [point.result.status.value for point in curve.points]
-    baselines = frame[frame.strategy != "optimal"]
+    baselines = frame[frame.strategy != "searched"]
     assert [*baselines.strategy] == [
         baseline.schedule.origin.strategy for baseline in curve.baselines
     ]
