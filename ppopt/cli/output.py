@@ -26,7 +26,7 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
 from ppopt.report.frontier import frontier_page
-from ppopt.report.frontier_report import describe_frontier
+from ppopt.report.frontier_report import describe_frontier, describe_point_choices
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
@@ -231,6 +231,7 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
         yield table.frontier_table(report, exact=details)
         if frontier.points and report.baselines:
             yield table.frontier_legend(report)
+        yield from describe_point_choices(report)
         yield from _links(frontier.pipeline.link_mode)
         yield from describe_frontier(report)
         yield from (f"skipped {name}: {reason}" for name, reason in frontier.skipped)
@@ -448,7 +449,7 @@ def print_table(renderable: RenderableType) -> None:
     print(end="", flush=True)
     console = Console(highlight=False)
     with console.capture() as captured:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 

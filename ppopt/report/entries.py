@@ -17,6 +17,7 @@ from ppopt.report.drawing import drawn_kinds
 from ppopt.report.labels import CAUSE_TEXTS, clean, title
 from ppopt.report.numbers import percent, significant, spread
 from ppopt.report.schedule_report import ScheduleReport, report_schedule
+from ppopt.report.throughput_text import gain_text
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
@@ -132,7 +133,7 @@ def _note(report: ScheduleReport, use: TimeUse) -> str:
         place = "within" if report.fits_limit else "over the limit of"
         text += f" {place} memory {spread(report.mem_limit, memory)}"
     if (report.ratio_to_best or 1) > 1:
-        text += f", {percent(known(report.ratio_to_best) - 1)} longer than the best"
+        text += f", {gain_text(1 / known(report.ratio_to_best) - 1)} than the best"
     return f"{text}; {_describe_idle(use)}"
 
 

@@ -18,10 +18,12 @@ from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import headed, measured, number, percent, significant
 from ppopt.report.objects import of_frontier
 from ppopt.report.payload import data_element
+from ppopt.report.placement_text import describe_choices
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import describe_status
 from ppopt.report.sections import paragraphs
 from ppopt.report.table import frontier_columns, frontier_legend
+from ppopt.report.throughput_text import gain_text
 
 _HEIGHT = 460
 _NAMED = 3
@@ -271,7 +273,7 @@ def _together(baseline: ScheduleReport, baselines: Rows) -> str:
 
 def _describe_baseline(row: ScheduleReport) -> str:
     ratio = row.ratio_to_best
-    above = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
+    above = f"<br>{gain_text(1 / ratio - 1)} than the best within its memory" if ratio else ""
     where = f"<br>placement {row.placement}, {number(row.chunks)} per device"
     if not row.fits_limit:
         where += "<br>over the pipeline's own limits"
@@ -306,7 +308,7 @@ def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
     *figures, schedule = frontier_columns(report)
 
     def linked(row: ScheduleReport) -> str:
-        text = escape(str(schedule.cell(row)))
+        text = escape(f"{schedule.cell(row)}{describe_choices(row, report.frontier.searched)}")
         if row.limit is None:
             return Html(text)
         if row.limit in sections:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from fractions import Fraction
+from collections.abc import Callable, Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.origin_json import json_object
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.headline_table import describe_headline, headline_object
-from ppopt.report.numbers import number, percent, significant
+from ppopt.report.numbers import NONE, number, percent, significant
+from ppopt.report.placement_text import recompute_word
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_text import describe_slowdown, excess
+from ppopt.report.plan_text import BEST, explain_status_words, status_word
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
@@ -25,13 +27,7 @@ from ppopt.studies.step_breakdown import StepBreakdown
 _NUMBER = re.compile(r"[0-9]+")
 MAX_SHOWN = 20
 """Most combinations of a table."""
-_HEADS = {
-    "tensor": "tensor",
-    "context": "con-\ntext",
-    "data": "data",
-    "expert": "ex-\npert",
-    "microbatch": "micro-\nbatch",
-}
+_HEADS = {"tensor": "TP", "context": "CP", "expert": "EP", "data": "DP", "microbatch": "MBS"}
 """Dimension of a combination -> head of its column."""
 
 
@@ -85,6 +81,7 @@ def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
     more = len(plan.rows) - MAX_SHOWN
     if more > 0:
         yield f"{more} more combinations; --json has all"
+    yield from filter(None, [explain_status_words({_status(plan, row) for row in plan.rows})])
     parts = breakdown_table(plan)
     if parts is not None:
         yield from ("\nparts of a step (ms):", parts)
@@ -98,20 +95,36 @@ def parallel_table(plan: ParallelPlan) -> Table:
 
 
 def parallel_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
-    """Columns of the combinations."""
+    """Columns of the combinations; the schedule is that of their best configuration."""
 
-    def compared(row: ParallelRow) -> str:
-        return "best" if row is plan.best else slowdown(row, plan.value)
+    def bound(row: ParallelRow) -> str:
+        rounding = ROUND_HALF_EVEN if row.lower_bound == row.value else ROUND_CEILING
+        return significant(plan.tokens_per_second(row.lower_bound), rounding=rounding)
 
     return [
         *_sizes(plan),
-        Column("de-\nvices", lambda row: str(row.model.training.devices)),
-        Column("batches", lambda row: str(row.model.training.batches)),
         Column("tokens/s\nper GPU", lambda row: significant(plan.tokens_per_second(row.value))),
-        Column("bound", lambda row: significant(plan.tokens_per_second(row.lower_bound))),
-        Column("memory\n(MiB)", lambda row: number(plain_or_none(row.peak))),
-        left("versus the best", compared),
+        Column("bound", bound),
+        Column("memory\n(MiB)", lambda row: significant(row.peak, rounding=ROUND_CEILING)),
+        Column("headroom\n(MiB)", lambda row: significant(row.headroom, rounding=ROUND_FLOOR)),
+        Column("recompute", lambda row: _chosen(row, recompute_word), left=True, optional=1),
+        left("status", lambda row: _status(plan, row)),
     ]
+
+
+def _chosen(row: ParallelRow, describe: Callable[[Pipeline], str]) -> str:
+    """A decision of the best schedule of a combination."""
+    return NONE if row.schedule is None else describe(row.schedule.pipeline)
+
+
+def _virtual_stages(pipeline: Pipeline) -> str:
+    """Stages per device, marked where they go down the devices and back up."""
+    mark = "v" if pipeline.resolved_placement == "v" else ""
+    return f"{pipeline.num_chunks}{mark}"
+
+
+def _status(plan: ParallelPlan, row: ParallelRow) -> str:
+    return BEST if row is plan.best else status_word(row.status(plan.value), row.searches)
 
 
 def breakdown_table(plan: ParallelPlan) -> Table | None:
@@ -129,7 +142,7 @@ def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
-    heads = ("compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
+    heads = ("compute", "links", "bubble", "gradient\nsync", "optimizer")
     return [
         *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),
@@ -138,23 +151,22 @@ def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
 
 
 def _sizes(plan: ParallelPlan) -> list[Column[ParallelRow]]:
-    """Columns of the dimensions: context and expert only where one is above 1."""
+    """Columns of the sizes, as trainers name them: CP and EP only where one is above 1."""
 
     def size(name: str) -> Column[ParallelRow]:
         return Column(_HEADS[name], lambda row: str(getattr(row.parallelism, name)))
 
-    return [
+    sizes = [
         size(name)
         for name in _HEADS
         if name not in ("context", "expert")
         or any(getattr(row.parallelism, name) > 1 for row in plan.rows)
     ]
-
-
-def slowdown(row: ParallelRow, best: Fraction | None) -> str:
-    """Slowdown of a combination relative to the best step of any."""
-    low, more = excess(row.lower_bound, best), excess(row.value, best)
-    return describe_slowdown(row.status(best), row.searches, low, more)
+    stages: list[Column[ParallelRow]] = [
+        Column("PP", lambda row: str(row.model.training.devices)),
+        Column("VPP", lambda row: _chosen(row, _virtual_stages)),
+    ]
+    return [*sizes[:-1], *stages, sizes[-1]]
 
 
 def describe_training(space: ParallelSpace) -> str:

@@ -126,6 +126,14 @@ def describe_layers(counts: Sequence[int] | None, runs: Sequence[LayerRun] | Non
     return f"{' '.join(map(str, counts or ()))} layers of the stages{names}"
 
 
+def recompute_word(pipeline: Pipeline) -> str:
+    """How many layers recompute: `none`, `some` or `full` (all that can)."""
+    if pipeline.model is None or not any(pipeline.recomputed):
+        return "none"
+    able = sum(layer.recomputable for layer in pipeline.model.layers)
+    return "full" if sum(pipeline.recomputed) == able else "some"
+
+
 def describe_placement(placement: str | Sequence[int] | None) -> str:
     """The device of every stage, where a placement is a list: `0 0 1, device of every stage`."""
     if placement is None or isinstance(placement, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR
+from decimal import ROUND_CEILING
 from html import escape
 from typing import Any
 
@@ -13,7 +13,7 @@ from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.columns import Html, html_table, left
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
-from ppopt.report.numbers import measured, number, percent, significant, spread
+from ppopt.report.numbers import lower_bound_text, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -30,16 +30,11 @@ from ppopt.report.plan_text import (
     describe_within,
 )
 from ppopt.report.sections import Tile, paragraphs, tiles
+from ppopt.report.throughput_text import gain_text, throughput_gain
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
+from ppopt.studies.plan_result import Plan, PlanRow
 
 _BADGES = {"optimal": "good", "infeasible": "bad", "feasible": "warn"}
-_STATUS_TEXTS = {
-    "feasible": "searched",
-    "pruned": "excluded",
-    "infeasible": "over the limit",
-    "unknown": "not searched",
-}
 _TIMES = ("solve_seconds", "seconds")
 """Keys of data that differ from run to run."""
 
@@ -90,7 +85,7 @@ def _cards(plan: Plan) -> str:
     assert value is not None and peak is not None and plan.lower_bound is not None
     time, memory = pipeline.time_unit, pipeline.memory_unit
     proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    low = f"no configuration is below {significant(plan.lower_bound, time, ROUND_FLOOR)}"
+    low = f"no configuration is below {lower_bound_text(plan.lower_bound, value, time)}"
     device_limits, limit = limits(pipeline), "no limit"
     if device_limits is not None:
         limit = f"limit of a device: {spread(device_limits, memory)}"
@@ -126,9 +121,9 @@ def _more_memory(plan: Plan) -> Iterator[Tile]:
     """What more memory brings, if there is a limit."""
     more, value = plan.more_memory, plan.value
     if more is not None and value is not None:
-        gain = 1 - plain(more.value) / plain(value)
+        gain = throughput_gain(value, more.value)
         nothing = "nothing" if more.lower_bound == value else "nothing found"
-        headline = f"{percent(gain)} faster" if gain else nothing
+        headline = gain_text(gain) if gain else nothing
         yield "with more memory", headline, describe_more_memory(plan), ""
 
 
@@ -152,18 +147,15 @@ def configurations_table(plan: Plan) -> str:
         return _linked(text, links.get(row.configuration), is_best=row is plan.rows[0])
 
     def status(row: PlanRow) -> str:
-        text = _STATUS_TEXTS.get(row.status, row.status)
-        if row.status == RowStatus.UNKNOWN and row.searches:
-            text = "searched"
-        return Html(f'<span class="{_BADGES.get(row.status, "quiet")}">{text}</span>')
+        badge, word = _BADGES.get(row.status, "quiet"), columns["status"].cell(row)
+        return Html(f'<span class="{badge}">{word}</span>')
 
     page_columns = [
         left("configuration", configuration),
         *([replace(columns["batches"], head="microbatches")] if has_batches(plan) else []),
         left("status", status),
-        *(columns[name] for name in ("value", "bound", "memory", "bubble rate")),
+        *(columns[name] for name in ("value", "bound", "vs best", "memory", "bubble rate")),
         replace(columns["partition"], left=True),
-        columns["versus the best"],
     ]
     return html_table(page_columns, ("", plan.rows))
 

@@ -233,7 +233,7 @@ def test_a_worse_schedule_is_no_gain() -> None:
     assert best is not None and best.speedup == 1
     for status, cure in (("feasible", "raise --time-limit"), ("optimal", "use --backward mixed")):
         worse = replace(report, status=status, baseline=best._replace(speedup=Fraction(3, 4)))
-        text = f"no gain: {best.strategy} has 33.3 % more throughput; {cure}"
+        text = f"25 % less throughput than {best.strategy}; {cure}"
         assert describe_gain(worse) == text
 
 
