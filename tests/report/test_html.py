@@ -26,6 +26,7 @@ from ppopt.report.html import page
 from ppopt.report.numbers import number, percent, spread
 from ppopt.report.payload import packed
 from ppopt.report.schedule_report import report_schedule
+from ppopt.report.sections import tiles
 from ppopt.schedule.idle import FREE, arrivals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
@@ -283,6 +284,19 @@ def test_figures_in_the_text() -> None:
         "Made with seed 7, workers 1, ortools 9.15",
     ):
         assert text_part in text
+
+
+def test_a_title_names_the_model_or_its_size_and_what_is_shown() -> None:
+    assert "<title>tiny</title>" in page([search()])
+    assert "<title>tiny: comparison</title>" in page([search()] * 2, what="comparison")
+    unnamed = replace(search(), pipeline=Pipeline(stages=2, batches=2, mem_limit=[2, 1.5]))
+    assert "<title>2 devices, 2 microbatches: plan</title>" in page([unnamed], what="plan")
+
+
+def test_lines_of_tiles_are_equally_long() -> None:
+    """Nine in lines of at most seven are five and four; in lines of at most four, three each."""
+    assert 'style="--wide:5;--middling:3;--narrow:3;"' in tiles([("name", "1", "", "")] * 9)
+    assert 'style="--wide:4;--middling:4;--narrow:2;"' in tiles([("name", "1", "", "")] * 4)
 
 
 def test_no_more_is_claimed_than_is_known() -> None:

@@ -172,5 +172,9 @@ def test_a_point_tells_its_figures_and_what_else_is_there(page: View) -> None:
     assert "as zb-1p, zb-h1" in tip
 
 
+def test_the_curve_comes_before_the_sentences() -> None:
+    assert text().index('id="curve"') < text().index("Minimum memory: 1 (proved)")
+
+
 def test_axe_finds_nothing_serious(page: View) -> None:
     assert serious(page) == []
