@@ -238,7 +238,7 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
         if frontier.interrupted:
             yield STOPPED
         if frontier.points:
-            yield Text(describe_unsearched(frontier.pipeline))
+            yield Text(describe_unsearched(frontier.pipeline, frontier.searched))
 
     return _show(
         settings,

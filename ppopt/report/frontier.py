@@ -67,7 +67,7 @@ def frontier_page(report: FrontierReport) -> str:
 
 def _name(point: ScheduleReport) -> str:
     limit = significant(point.limit, point.memory_unit, ROUND_CEILING)
-    return f"{title(point)} within {limit}"
+    return f"{'optimum' if point.status == 'optimal' else 'best found'} within {limit}"
 
 
 def _knee(points: Rows) -> ScheduleReport:
@@ -129,7 +129,7 @@ def _curve(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, A
         "steps": [{"x": x, "y": y} for x, y in steps],
         "names": [
             {"x": baseline.memory, "y": baseline.value, "text": _together(baseline, baselines)}
-            for baseline in baselines
+            for baseline in sorted(baselines, key=lambda baseline: known(baseline.value))
         ],
     }
 

@@ -185,9 +185,8 @@ def _around(drawn: Sequence[PageSchedule], title: str, opening: str, few: int) -
     """What stands above the chart and what stands below it."""
     if len(drawn) == 1 and not opening:
         return alone(drawn[0], title)
-    name = _common_name([entry.schedule for entry in drawn])
     sections = (
-        section(index, entry, common_name=name, folded=index > few)
+        section(index, entry, title, folded=index > few)
         for index, entry in enumerate(drawn, start=1)
     )
     return opening or overview(drawn), "\n".join(sections)

@@ -75,13 +75,11 @@ def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
     yield from describe_headline(plan.headline)
     yield from describe_parallel_plan(plan)
-    if plan.interrupted:
-        yield f"stopped early{'' if plan.storage is None else '; the same command continues'}"
     yield from ("", parallel_table(plan))
     more = len(plan.rows) - MAX_SHOWN
     if more > 0:
         yield f"{more} more combinations; --json has all"
-    yield from filter(None, [explain_status_words({_status(plan, row) for row in plan.rows})])
+    yield from filter(None, [explain_statuses(plan)])
     parts = breakdown_table(plan)
     if parts is not None:
         yield from ("\nparts of a step (ms):", parts)
@@ -125,6 +123,11 @@ def _virtual_stages(pipeline: Pipeline) -> str:
 
 def _status(plan: ParallelPlan, row: ParallelRow) -> str:
     return BEST if row is plan.best else status_word(row.status(plan.value), row.searches)
+
+
+def explain_statuses(plan: ParallelPlan) -> str:
+    """What the words of the last column mean; empty if they say it themselves."""
+    return explain_status_words({_status(plan, row) for row in plan.rows})
 
 
 def breakdown_table(plan: ParallelPlan) -> Table | None:
@@ -203,6 +206,10 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
         lines.append(
             f"study {storage.study} in {storage.storage}: {storage.loaded} of "
             f"{len(plan.rows)} combinations were stored before"
+        )
+    if plan.interrupted:
+        lines.append(
+            f"stopped early{'' if plan.storage is None else '; the same command continues'}"
         )
     return lines
 

@@ -12,6 +12,7 @@ from ppopt.report.parallel import (
     describe_parallel_plan,
     describe_skipped,
     describe_training,
+    explain_statuses,
     of_parallel_plan,
     parallel_columns,
 )
@@ -47,6 +48,7 @@ def _combinations(plan: ParallelPlan) -> str:
     text = paragraphs(describe_parallel_plan(plan)) + html_table(columns, ("", shown))
     if rest:
         text += folded(f"{len(rest)} more combinations", html_table(columns, ("", rest)))
+    text += paragraphs(filter(None, [explain_statuses(plan)]))
     divided = [row for row in plan.rows if row.breakdown is not None]
     if divided:
         text += folded("Parts of a step (ms)", html_table(breakdown_columns(plan), ("", divided)))

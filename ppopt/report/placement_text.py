@@ -25,13 +25,14 @@ _PLANNED = ("placement", "partition", "recompute", "chunks")
 """Decisions about a model in layers that `ppopt plan` makes."""
 
 
-def describe_unsearched(pipeline: Pipeline) -> str:
+def describe_unsearched(pipeline: Pipeline, searched: Sequence[str] = ()) -> str:
     """Which decisions a search of the order leaves as given, and the command that searches them.
 
-    Empty if it leaves none, or if nothing searches them.
+    Empty if it leaves none, or if nothing searches them. `searched`: further decisions that were
+    searched.
     """
     names, planned = list(_fixed_of_layers(pipeline)), pipeline.model is not None
-    if "placement" not in open_decisions(pipeline).names:
+    if "placement" not in (*open_decisions(pipeline).names, *searched):
         names.insert(0, "placement")
     if planned and pipeline.named_placement:
         names.append("chunks")

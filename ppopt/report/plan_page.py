@@ -28,6 +28,8 @@ from ppopt.report.plan_text import (
     describe_space,
     describe_use,
     describe_within,
+    explain_status_words,
+    status_word,
 )
 from ppopt.report.sections import Tile, paragraphs, tiles
 from ppopt.report.throughput_text import gain_text, throughput_gain
@@ -133,7 +135,8 @@ def _sentences(plan: Plan) -> str:
         *(describe_late(plan.late_baselines), describe_better_outside(plan)),
         *(describe_space(plan), describe_beyond(plan)),
     )
-    text = paragraphs([plan.proof, *filter(None, further)])
+    words = explain_status_words([status_word(row.status, row.searches) for row in plan.rows[1:]])
+    text = paragraphs([plan.proof, *filter(None, (*further, words))])
     return folded("What is proved, and what was not searched", text)
 
 
@@ -155,7 +158,7 @@ def configurations_table(plan: Plan) -> str:
         *([replace(columns["batches"], head="microbatches")] if has_batches(plan) else []),
         left("status", status),
         *(columns[name] for name in ("value", "bound", "vs best", "memory", "bubble rate")),
-        columns["partition"],
+        replace(columns["partition"], left=True),
     ]
     return html_table(page_columns, ("", plan.rows))
 

@@ -63,21 +63,17 @@ Tile = tuple[str, str, str, str]
 def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
     """The only schedule of a page: its figures and proof above the chart, its details below."""
     report, pipeline = entry.report, entry.schedule.pipeline
-    name = "" if pipeline.name == page_title else pipeline.name
-    above = f"{_heading(entry, name)}\n{_claims(report, pipeline)}"
+    above = f"{_heading(entry, page_title)}\n{_claims(report, pipeline)}"
     return (
         f'<section class="schedule first" id="schedule-1">\n{above}\n</section>',
         _details(report, pipeline),
     )
 
 
-def section(index: int, entry: PageSchedule, *, common_name: str, folded: bool) -> str:
-    """Section of one of several schedules; `folded`: its heading shows, a click opens the rest.
-
-    The heading has the name of the pipeline unless it is common to all.
-    """
+def section(index: int, entry: PageSchedule, page_title: str, *, folded: bool) -> str:
+    """Section of one of several schedules; `folded`: its heading shows, a click opens the rest."""
     report, pipeline = entry.report, entry.schedule.pipeline
-    heading = _heading(entry, "" if common_name else pipeline.name)
+    heading = _heading(entry, page_title)
     rest = f"{_claims(report, pipeline)}\n{_details(report, pipeline)}"
     tag, top = (
         ("details", f"<summary>{heading}</summary>") if folded else ("section", f"\n{heading}")
@@ -91,9 +87,15 @@ def _claims(report: ScheduleReport, pipeline: Pipeline) -> str:
     return f"{line}\n{_tiles(report)}\n{proof(report)}"
 
 
-def _heading(entry: PageSchedule, pipeline_name: str) -> str:
-    """Name of a schedule, what it claims, and whether it is within the memory limit."""
+def _heading(entry: PageSchedule, page_title: str) -> str:
+    """Name of a schedule, what it claims, and whether it is within the memory limit.
+
+    The name of its pipeline stands behind, unless it is in the title of the page.
+    """
     report, badges = entry.report, []
+    pipeline_name = entry.schedule.pipeline.name
+    if pipeline_name in page_title:
+        pipeline_name = ""
     if status := describe_status(report):
         sure = report.status == "optimal" and report.checked
         badges.append(("good" if sure else "warn", status))

@@ -144,7 +144,7 @@ class ParallelPlan:
     def headline(self) -> Headline:
         """The headline of this plan; its bound is over all combinations, if over all orders."""
         bound = self.lower_bound if SEARCHED in self.plan.space.strategies else None
-        return self.plan.headline.within_bound(bound)
+        return self.plan.headline.within_bound(bound or None)
 
     @property
     def value(self) -> Fraction | None:

@@ -114,7 +114,7 @@ def test_what_is_neither_is_an_error_of_one_line(
 
 def test_a_page_opens_with_the_rows(tmp_path: Path, config: Path) -> None:
     """They come before the table of all schedules."""
-    for line, table in ((COMPARE, "vs best"), (f"{PLAN} {config}", 'class="plan"')):
+    for line, table in ((COMPARE, ">vs best<"), (f"{PLAN} {config}", 'class="plan"')):
         page = tmp_path / "page.html"
         done(f"{line} -o {page}")
         text = page.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 
 from ppopt import InputError, Layer, Model, evaluate, read_pipeline
 from ppopt.profiles.layers_of_stages import SHORTEST, parts, read_layers
-from ppopt.report.numbers import percent
+from ppopt.report.throughput_text import gain_text, throughput_gain
 from tests.cli.cli_run import done, run
 from tests.profiles.test_straggler import SCHEDULE, operations, written
 
@@ -105,8 +105,8 @@ class TestCommand:
         before, after = schedule.makespan, better.makespan
         timeline, page = written(tmp_path, [*operations(schedule, 0)]), tmp_path / "run.html"
         stderr = done("profile --from straggler --layers 3,3,2", timeline, "-o", page).err
-        change = percent(1 - after / before)
-        wanted = f"with partition 4,4,2 the order takes {1000 * after:g} ms, {change} less"
+        gain = gain_text(throughput_gain(before, after))
+        wanted = f"with partition 4,4,2 the order takes {1000 * after:g} ms, {gain}"
         assert f"note: {wanted}" in stderr
         assert "partition 4,4,2" in page.read_text()
 
