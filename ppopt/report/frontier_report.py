@@ -110,13 +110,21 @@ def describe_frontier(report: FrontierReport) -> list[str]:
 
 
 def describe_point_choices(report: FrontierReport) -> list[str]:
-    """What was chosen with the schedule of every point, a line each: `8 GiB: layers 4,3`."""
-    searched, unit = report.frontier.searched, report.frontier.pipeline.memory_unit
-    return [
-        f"{at_most(point)}{significant(point.limit, unit, ROUND_CEILING)}{text}"
-        for point in report.points
-        if (text := describe_choices(point, searched))
-    ]
+    """What was chosen with the schedule of every point, a line each: `8 GiB: layers 4,3`.
+
+    A placement that has a name is in the table.
+    """
+    unit, lines = report.frontier.pipeline.memory_unit, list[str]()
+    for point in report.points:
+        is_named = isinstance(point.placement, str)
+        searched = [
+            name for name in report.frontier.searched if name != "placement" or not is_named
+        ]
+        text = describe_choices(point, searched)
+        if text:
+            memory = significant(point.limit, unit, ROUND_CEILING)
+            lines.append(f"{at_most(point)}{memory}{text}")
+    return lines
 
 
 def _describe_within(report: FrontierReport) -> list[str]:
