@@ -43,7 +43,7 @@ class Imbalance(NamedTuple):
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
     """None if the same order is not faster with it; if the order would then exceed the memory
-    limits, and does not now; or if stages have no known layers."""
+    limits, and does not now; if a layout has made the chunks; or if stages have no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:
@@ -72,7 +72,7 @@ def _relief(schedule: Schedule) -> Relief | None:
     if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None
     balanced = replace(pipeline, partition="balanced")
-    if _max_work(pipeline) <= _max_work(balanced):
+    if balanced.hosts != pipeline.hosts or _max_work(pipeline) <= _max_work(balanced):
         return None
     order = portable(schedule)
     now, then = (timing.schedule(placed, order) for placed in (pipeline, balanced))
