@@ -30,6 +30,7 @@ from ppopt.derivation.architecture import (
 )
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import NO_STEP_COSTS, Costing
+from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.formats.files import write
@@ -84,7 +85,7 @@ INTERN_VIT = Encoder(
     runs=(Run("vision block", VISION, 45),),
     patch=Matrix("patch", 588, 3200, Shard.NONE),
     projections=(
-        (Matrix("up", 12800, 6144, Shard.COLUMNS), Matrix("down", 6144, 6144, Shard.ROWS)),
+        (Matrix("up", 12800, 6144, Shard.COLUMNS), Matrix("down", 6144, 6144, Shard.ROWS, "up")),
     ),
     patches=1025,
     merge=4,
@@ -126,7 +127,8 @@ def model_file(
         replace(layer, step=NO_STEP_COSTS)
         for layer in Costing.of(training, H100).layers(architecture)
     ]
-    return ModelFile(description, source, training, H100, layers, LINK, comments)
+    sizes = sizes_of(training, architecture)
+    return ModelFile(description, source, training, H100, layers, sizes, LINK, comments)
 
 
 def llama_8b() -> ModelFile:

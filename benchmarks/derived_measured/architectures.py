@@ -219,18 +219,21 @@ def _of_megatron_ci(run: Run) -> Architecture:
         raise NotPredictedError(CI_FAMILIES[family])
     if any(part in case for part in CI_LATENT):
         raise NotPredictedError("latent attention whose dimensions are not in the row")
-    row, hidden = run.row, int(run.row["hidden"])
-    heads = int(row["heads"])
+    row, hidden = run.row, run.needed("hidden", "no width of the model")
+    heads = run.needed("heads", "number of heads not published")
     groups, width = int(row.get("kv_heads") or heads), int(row.get("ffn") or 4 * hidden)
     tensor = run.count("tp")
     vocabulary = -(-int(row.get("vocab") or 50257) // (128 * tensor)) * 128 * tensor
-    layers, gated = int(row["layers"]), "swiglu" in case or family == "mixtral"
+    layers, gated = (
+        run.needed("layers", "no number of layers"),
+        "swiglu" in case or family == "mixtral",
+    )
     tied = not ("untie" in case or case.startswith("gpt3_7b"))
     if "experts" in row:
         inner = width if gated else round(2 * width / 3)
         decoder = _experts(
             GroupedQueryAttention(heads, groups, hidden // heads),
-            *(inner, int(row["experts"]), int(row["topk"])),
+            *(inner, int(row["experts"]), run.needed("topk", "no number of experts of a token")),
         )
     elif gated:
         decoder = llama(hidden, heads, groups, width)

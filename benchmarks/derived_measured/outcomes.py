@@ -61,8 +61,8 @@ class Outcome:
 
     @property
     def memory(self) -> MeasuredMemory | None:
-        """The measured memory."""
-        return measured_memory(self.run)
+        """The measured memory; None if the run is not predicted."""
+        return None if self.prediction is None else measured_memory(self.run)
 
     @property
     def predicted_memory(self) -> float | None:

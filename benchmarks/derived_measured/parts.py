@@ -59,18 +59,23 @@ def _parts(row: Mapping[str, Any]) -> Iterator[Timing]:
         degree = " ".join(f"{name}{row[name]}" for name in ("tp", "ep") if name in row)
         shape = f"{row['model']} {degree} {'x'.join(map(str, row['shape']))}"
         derived = derived_times(row)
+        name = row["part"] if derived else f"{row['part']} of {row['model']}"
         for kind in KINDS:
-            yield Timing(row["part"], shape, kind, row[kind], derived.get(kind))
+            yield Timing(name, shape, kind, row[kind], derived.get(kind))
 
 
 def derived_times(row: Mapping[str, Any]) -> dict[str, float]:
-    """Derived ms of F, B and BW of a part.
+    """Derived ms of F, B and BW of a part; none if its model or the part is unknown.
 
     As they were measured, there are no collectives, and gradients are added to no earlier ones.
     """
-    architecture: Architecture = MODELS[row["model"]]
+    architecture = MODELS.get(row["model"])
+    if architecture is None:
+        return {}
     costing = Costing.of(_training(row, architecture), gpu_named("h200"))
     part = _part(row["part"], architecture, costing)
+    if part is None:
+        return {}
     kernels = {"F": part.forward, "B": part.input, "BW": part.input + part.weight}
     return {kind: 1000 * costing.computed(each) for kind, each in kernels.items()}
 
@@ -93,8 +98,8 @@ def _training(row: Mapping[str, Any], architecture: Architecture) -> Training:
     )
 
 
-def _part(name: str, architecture: Architecture, costing: Costing) -> LayerPart:
-    """A part of a layer of an architecture on a rank."""
+def _part(name: str, architecture: Architecture, costing: Costing) -> LayerPart | None:
+    """A part of a layer of an architecture on a rank; None if it has no part of this name."""
     rank, hidden, decoder = costing.rank, architecture.hidden, architecture.last
     match name:
         case "attention":
@@ -104,7 +109,7 @@ def _part(name: str, architecture: Architecture, costing: Costing) -> LayerPart:
         case "head":
             return rank.head(hidden, architecture.vocabulary)[-1]
     parts = rank.feed_forward(decoder.feed_forward, hidden)
-    return next(part for part in parts if part.name == name)
+    return next((part for part in parts if part.name == name), None)
 
 
 def optimizer_time(parameters: int) -> float:
@@ -137,7 +142,9 @@ def part_table(parts: Sequence[Timing]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Timing]] = {}
     for part in parts:
         groups.setdefault((part.name, part.kind), []).append(part)
-    groups["all", "F, B, BW"] = [part for part in parts if part.kind in KINDS]
+    groups["all", "F, B, BW"] = [
+        part for part in parts if part.kind in KINDS and part.derived is not None
+    ]
     yield from table(columns, (_row(*key, rows) for key, rows in groups.items()))
 
 

@@ -86,6 +86,7 @@ class Prediction:
 
 def setup_of(run: Run) -> Setup:
     """How a run is predicted; raises NotPredictedError with the reason if it is not."""
+    run.check()
     if run.row.get("mem_kind") == "out of memory":
         raise NotPredictedError("out of memory: nothing measured")
     gpu = gpu_of(run)
@@ -126,6 +127,7 @@ def _training(run: Run) -> Training:
             sequence=run.sequence,
             microbatch=run.microbatch,
             precision=Precision(run.precision),
+            fp8_recipe=run.fp8_recipe,
             zero=_zero(run),
             expert_tensor=run.row.get("etp", 1 if bridge else None),
             dispatcher=Dispatcher.FLEX if bridge else Dispatcher.ALL_TO_ALL,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ SC21 = "Megatron-LM SC21 Table 1"
 LLAMA_3 = "Llama 3 Table 4"
 KORTHIKANTI = "Korthikanti 2022 Table 5"
 LLM_FOUNDRY = "llm-foundry MPT benchmarks (FSDP only)"
+
+
+WHOLE = (
+    *("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "seq", "mbs"),
+    *("gbs", "microbatches", "gpus", "tp", "pp", "vp", "cp", "ep", "etp", "dp", "fsdp", "zero"),
+)
+"""Keys of a row whose value is a whole number from 0 on, if there is one."""
+FIGURES = ("step_ms", "tflops_gpu", "tokens_s_gpu", "mem_gib")
+"""Keys of a row whose value is a number above 0, if there is one."""
 
 
 class NotPredictedError(Exception):
@@ -35,22 +45,22 @@ class Run:
     @property
     def source(self) -> str:
         """Who published it."""
-        return str(self.row["source"])
+        return str(self.row.get("source", "no source"))
 
     @property
     def section(self) -> str:
         """The table or case of the source."""
-        return str(self.row["ref"]).rpartition(", ")[2]
+        return str(self.row.get("ref", "")).rpartition(", ")[2]
 
     @property
     def model(self) -> str:
         """The model's name."""
-        return str(self.row["model"])
+        return str(self.row.get("model", "no model"))
 
     @property
     def hardware(self) -> str:
         """GPUs and network."""
-        return str(self.row["hardware"])
+        return str(self.row.get("hardware", "no hardware"))
 
     @property
     def machine(self) -> tuple[str, str]:
@@ -61,6 +71,20 @@ class Run:
     def note(self) -> str:
         """What the file says besides."""
         return str(self.row.get("note", ""))
+
+    def check(self) -> None:
+        """Raise NotPredictedError, naming the key, if a value is not the number that it should be.
+
+        What a source publishes as text (`zero: 1 over 8`) is no number, and is not guessed.
+        """
+        for key in (*WHOLE, *FIGURES):
+            value = self.row.get(key)
+            try:
+                number = float(value or 0)
+            except (TypeError, ValueError):
+                number = -1
+            if not 0 <= number < inf or (key in WHOLE and number % 1):
+                raise NotPredictedError(f"{key}: {value!r} is no number that it may be")
 
     def count(self, key: str) -> int:
         """A degree of parallelism, 1 if the row has none."""
@@ -109,6 +133,11 @@ class Run:
         if "fp4" in name:
             return "fp4"
         return "fp8" if "fp8" in name else "bf16"
+
+    @property
+    def fp8_recipe(self) -> str:
+        """Scaling of FP8: MXFP8 where the row says so, else one scale for a tensor."""
+        return "mxfp8" if "mx" in str(self.row.get("precision")).lower() else "tensorwise"
 
     @property
     def full_recompute(self) -> bool:

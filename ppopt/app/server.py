@@ -186,7 +186,8 @@ class Guard:
     """Refuses requests for other hosts, from other pages, and of too long queries."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], longest: int) -> None:
-        self._app, self._hosts, self._longest = app, frozenset(hosts), longest
+        self._app, self._longest = app, longest
+        self._hosts = frozenset(map(str.lower, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -194,10 +195,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {key.decode("latin-1"): text.decode("latin-1") for key, text in scope["headers"]}
-        origin = headers.get("origin", "")
-        if _host(headers.get("host", "")) not in self._hosts:
+        origin, host = (headers.get(name, "").lower() for name in ("origin", "host"))
+        if _host(host) not in self._hosts:
             answer = Response("unknown host", status_code=421)
-        elif origin and origin.partition("://")[2] != headers["host"]:
+        elif origin and origin.partition("://")[2] != host:
             answer = Response("from another page", status_code=403)
         elif len(scope["query_string"]) > self._longest:
             answer = Response("the query is too long", status_code=414)

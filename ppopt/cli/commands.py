@@ -257,7 +257,7 @@ def compare(
     """
     from ppopt.cli import output, progress
     from ppopt.report.comparison_report import report_comparison
-    from ppopt.report.placement_text import unsearched_of_layers
+    from ppopt.report.placement_text import describe_first_tries, unsearched_of_layers
     from ppopt.studies.compare import compare as compare_all
 
     output.refuse_orders(settings, "comparison")
@@ -278,7 +278,9 @@ def compare(
             progress=line.update,
             began=settings.began,
         )
-    report, last = report_comparison(comparison), unsearched_of_layers(pipeline)
+    report = report_comparison(comparison)
+    notes = unsearched_of_layers(pipeline), describe_first_tries(pipeline)
+    last = "\n".join(filter(None, notes))
     code = output.show_comparison(settings, report, comparison, details=details, last=last)
     return code or exit_code(comparison.status)
 

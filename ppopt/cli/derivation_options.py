@@ -151,6 +151,12 @@ OPTIONS = (
         "precision", "NAME", "Number format of matrix products: bf16 (default) or fp8."
     ),
     DerivationOption(
+        "fp8_recipe",
+        "NAME",
+        "Scaling of products in FP8, which sets the memory of weights and inputs under megatron: "
+        "tensorwise (default), delayed, mxfp8 or blockwise.",
+    ),
+    DerivationOption(
         "framework",
         "NAME",
         "Fusion of kernels and bytes of a parameter: megatron (default), torch or torch-compile.",

@@ -68,7 +68,7 @@ DETAILS_WITHOUT_PROOF = flag(
 SHARED = {
     "config": option(
         "FILE",
-        "Read a pipeline or a model from a YAML, JSON or TOML file; flags override it.",
+        "Read a pipeline or a model from a YAML, JSON, TOML or CSV file; flags override it.",
         Heading.PIPELINE,
     ),
     "model": option(

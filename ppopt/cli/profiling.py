@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ppopt.cli.options import output as output_option
 from ppopt.cli.running import elapsed_notes
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
+from ppopt.profiles.sources import Source, formats
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 
 YAML = (".yaml", ".yml")
-
-
-class Source(StrEnum):
-    """Tools whose measurements are read."""
-
-    TORCH_PROFILER = "torch-profiler"
-    MEGATRON_TIMERS = "megatron-timers"
-    MEASURED = "measured"
-    PRIMUS = "primus"
-    STRAGGLER = "straggler"
 
 
 @command(
@@ -104,15 +94,15 @@ def profile(
         return 0
     if compile is not None or device != "cpu" or roles is not None:
         raise InputError("compile, device, roles: only with your own model; give --stages-from too")
-    if source is None or not sources:
+    if not sources:
         raise InputError(
             "nothing to read: give files and --from, or your own model with --stages-from"
         )
+    if source is None:
+        raise InputError(f"from: missing; give the format, one of {formats()}")
     _check_counts(source, stages, batches)
     if stages is not None and batches is not None:
-        if layers is not None:
-            raise InputError("layers: of runs whose operations are recorded; leave it out")
-        text = _of_timers(sources, stages, batches, description, suffix)
+        text = _of_timers(sources, stages, batches, description, suffix, layers)
     else:
         text = _of_records(sources, source, description, suffix, layers)
     write(target, text)
@@ -248,8 +238,7 @@ def _of_records(
     }
     layered = None
     if layers is not None:
-        of_stages = read_layers(layers, len(estimates.hosts))
-        layered = pipeline_file.dumps_layers_of_stages(estimates, of_stages, **about)
+        layered = pipeline_file.dumps_layers_of_stages(estimates, read_layers(layers), **about)
     if suffix in YAML:
         return layered or pipeline_file.dumps(estimates, memory=memory, **about)
     for comment in comments:
@@ -348,8 +337,15 @@ def _named(step: Schedule, name: str) -> Schedule:
 
 
 def _of_timers(
-    files: Sequence[Path], stages: int, batches: int, description: str, suffix: str
+    files: Sequence[Path],
+    stages: int,
+    batches: int,
+    description: str,
+    suffix: str,
+    layers: str | None,
 ) -> str:
+    """A pipeline file of the times of stages, or of layers derived from them."""
+    from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.megatron_timers import read_timers
     from ppopt.profiles.pipeline_file import dumps_timers
 
@@ -358,4 +354,5 @@ def _of_timers(
     timers = read_timers(files[0], stages, batches)
     if timers.unknown is not None:
         note(f"note: times of single stages are unmeasured: {timers.unknown}")
-    return dumps_timers(timers, batches, description=description)
+    of_stages = None if layers is None else read_layers(layers)
+    return dumps_timers(timers, batches, of_stages, description=description)

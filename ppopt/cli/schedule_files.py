@@ -230,7 +230,7 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
 def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     """What a file of a format does not say of a schedule."""
     from ppopt.formats.megatron_schedule import runs_order
-    from ppopt.formats.trainer_partition import added_ends
+    from ppopt.formats.trainer_partition import added_ends, num_encoder_layers
     from ppopt.report.throughput_text import gain_text, throughput_gain
     from ppopt.schedule.communication import cheap_loss
 
@@ -258,6 +258,13 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
         yield (
             "these arguments are the partition alone, since Megatron-LM has its own order (1F1B, "
             "or interleaved 1F1B); ppopt plan --runtime megatron finds the best of these"
+        )
+    if arguments and (training := schedule.pipeline.training) and training.assumes:
+        yield f"the costs assume {'; '.join(training.assumes)}"
+    if arguments and model and (encoder := num_encoder_layers(model)):
+        yield (
+            f"the layout is that of the language model: Megatron-LM runs the encoder, the "
+            f"{encoder} layers before the embedding, in the first stage"
         )
     if arguments and model is None:
         yield (

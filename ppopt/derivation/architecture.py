@@ -33,11 +33,17 @@ class Matrix(NamedTuple):
     inputs: int
     outputs: int
     shard: Shard
+    reads: str = "hidden"
+    """The tensor that it multiplies: those with the same name, in a part of a layer, are one."""
 
     @property
     def parameters(self) -> int:
         """Number of elements."""
         return self.inputs * self.outputs
+
+
+ATTENDED = "attention's output"
+"""The tensor that attention itself stashes, whatever the matrix behind it needs."""
 
 
 def parameters_of(matrices: Iterable[Matrix]) -> int:
@@ -108,7 +114,9 @@ class GroupedQueryAttention:
             *gate,
             Matrix("key", hidden, keys, Shard.COLUMNS),
             Matrix("value", hidden, keys, Shard.COLUMNS),
-            Matrix("output", queries, hidden, Shard.ROWS),
+            Matrix(
+                "output", queries, hidden, Shard.ROWS, "gated output" if self.gated else ATTENDED
+            ),
         )
 
     def vectors(self, hidden: int) -> int:
@@ -120,9 +128,9 @@ class GroupedQueryAttention:
 
     @property
     def stashed(self) -> int:
-        """Elements per token: queries, keys, values, output, and inputs of norms and the gate."""
+        """Elements per token: queries, keys, values, output, the gate, and inputs of norms."""
         normed = self.normed * self.width * (self.heads + self.groups)
-        gated = self.gated * 2 * self.width * self.heads
+        gated = self.gated * self.width * self.heads
         return 2 * self.width * (self.heads + self.groups) + normed + gated
 
     def keys(self, context: int) -> float:
@@ -154,7 +162,7 @@ class Indexer:
         if self.shared:
             return ()
         return (
-            Matrix("index query", latent, self.heads * self.width, Shard.NONE),
+            Matrix("index query", latent, self.heads * self.width, Shard.NONE, "query latent"),
             Matrix("index key", hidden, self.width, Shard.NONE),
             Matrix("index weights", hidden, self.heads, Shard.NONE),
         )
@@ -214,14 +222,20 @@ class LatentAttention:
         """The projections down to latents, up to heads, and of the output."""
         latent, queries = self.query_latent, self.heads * self.query
         values = self.heads * (self.plain + self.value)
-        down = (Matrix("query down", hidden, latent, Shard.NONE),) if latent else ()
+        query = (
+            (
+                Matrix("query down", hidden, latent, Shard.NONE),
+                Matrix("query up", latent, queries, Shard.COLUMNS, "query latent"),
+            )
+            if latent
+            else (Matrix("query", hidden, queries, Shard.COLUMNS),)
+        )
         return (
-            *down,
-            Matrix("query up" if latent else "query", latent or hidden, queries, Shard.COLUMNS),
+            *query,
             Matrix("key-value down", hidden, self.latent + self.position, Shard.NONE),
-            Matrix("key-value up", self.latent, values, Shard.COLUMNS),
+            Matrix("key-value up", self.latent, values, Shard.COLUMNS, "key-value latent"),
             *(self.indexer.matrices(hidden, latent) if self.indexer else ()),
-            Matrix("output", self.heads * self.value, hidden, Shard.ROWS),
+            Matrix("output", self.heads * self.value, hidden, Shard.ROWS, ATTENDED),
         )
 
     def vectors(self, hidden: int) -> int:
@@ -232,8 +246,8 @@ class LatentAttention:
 
     @property
     def stashed(self) -> int:
-        """Elements per token: latents and their norms, queries, keys, values and the output."""
-        latents = 2 * self.query_latent + 2 * self.latent + self.position
+        """Elements per token: latents, queries, keys, values and the output."""
+        latents = self.query_latent + self.latent + self.position
         index = self.indexer.stashed if self.indexer else 0
         return latents + 2 * self.heads * (self.query + self.value) + index
 
@@ -283,7 +297,7 @@ class LinearAttention:
             Matrix("value", hidden, values, Shard.COLUMNS),
             Matrix("gate", hidden, values, Shard.COLUMNS),
             *rates,
-            Matrix("output", values, hidden, Shard.ROWS),
+            Matrix("output", values, hidden, Shard.ROWS, "gated output"),
         )
 
     def vectors(self, _: int) -> int:
@@ -299,7 +313,7 @@ class LinearAttention:
         The states of chunks are recomputed.
         """
         mixed = 2 * self.groups * self.query + self.heads * self.value
-        return mixed * (2 if self.kernel else 1) + 3 * self.heads * self.value
+        return mixed * (2 if self.kernel else 1) + 2 * self.heads * self.value
 
     def scores(self, _: int) -> float:
         """FLOPs per token of F in chunks of `CHUNK` tokens, half of a chunk under the mask.
@@ -335,7 +349,7 @@ def feed_forward_matrices(hidden: int, width: int, *, gated: bool) -> tuple[Matr
     return (
         *gate,
         Matrix("up", hidden, width, Shard.COLUMNS),
-        Matrix("down", width, hidden, Shard.ROWS),
+        Matrix("down", width, hidden, Shard.ROWS, "activated"),
     )
 
 
@@ -532,6 +546,11 @@ class Architecture:
     def last(self) -> Decoder:
         """The last decoder layer."""
         return self.runs[-1].decoder
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any decoder layer has experts."""
+        return any(isinstance(run.decoder.feed_forward, Experts) for run in self.runs)
 
     @property
     def parameters(self) -> int:

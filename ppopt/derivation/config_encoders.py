@@ -64,7 +64,7 @@ def qwen3_vision(vision: Keys, _: Keys, out: int) -> Encoder:
     merged = merge * hidden
     merger = (
         Matrix("merger up", merged, merged, Shard.COLUMNS),
-        Matrix("merger down", merged, out, Shard.ROWS),
+        Matrix("merger down", merged, out, Shard.ROWS, "merged"),
     )
     vectors = (1 + inner) * (merged + out) + 2 * hidden + inner * 2 * merged
     blocks = _vision_block(
@@ -107,8 +107,8 @@ def llama4_vision(vision: Keys, _: Keys, out: int) -> Encoder:
     inputs, outputs = vision.count("projector_input_dim"), vision.count("projector_output_dim")
     adapter = (
         Matrix("adapter up", vision.count("intermediate_size"), inputs, Shard.COLUMNS),
-        Matrix("adapter down", outputs, outputs, Shard.ROWS),
-        Matrix("projection", vision.count("vision_output_dim"), out, Shard.NONE),
+        Matrix("adapter down", outputs, outputs, Shard.ROWS, "adapted"),
+        Matrix("projection", vision.count("vision_output_dim"), out, Shard.NONE, "adapter output"),
     )
     return Encoder(
         hidden=hidden,

@@ -14,6 +14,7 @@ from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.config_json import architecture_of, config_file, read_architecture
 from ppopt.derivation.gpus import Gpu, Precision, gpu_named
 from ppopt.derivation.layer_costs import AS_DERIVED, Costing, DerivedLayer, Scale
+from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
@@ -111,6 +112,7 @@ class DerivedModel:
             training=self.training,
             gpu=self.gpu,
             layers=self.layers,
+            sizes=sizes_of(self.training, self.architecture),
             comments=self._comments(),
             settings=self._settings(),
             transfer=self._transfer(),
@@ -134,8 +136,7 @@ class DerivedModel:
         """The line of the file for the time of a transfer between devices."""
         if self.link is not None:
             return f"link: {json.dumps(self.link)}"
-        size = max(layer.output for layer in self.layers)
-        return f"p2p_time: {self.costing.transfer(size)}"
+        return self.costing.transfers(layer.output for layer in self.layers[:-1])
 
     @cached_property
     def attention_share(self) -> float | None:
@@ -200,6 +201,7 @@ class DerivedModel:
             f"  {basis}",
             *([f"calibrated: {self.calibration}"] if self.calibration else []),
             "activation: 2 bytes for each element that the backward reads, nothing recomputed",
+            *self._storage(),
             f"static: {self._static()}",
             "output: 2 bytes for each output element of a layer; workspace: gradients alive at",
             "  once, and logits; kept: what a layer that recomputes keeps, its input",
@@ -224,6 +226,17 @@ class DerivedModel:
         return [
             "head: its matrix is that of the embedding (tied); its gradient_sync includes the",
             "  all-reduce of this gradient between the first and the last stage",
+        ]
+
+    def _storage(self) -> list[str]:
+        """A line on what products in FP8 keep, if they do not keep BF16."""
+        storage, training = self.training.storage(), self.training
+        if storage == training.storage(in_bf16=True):
+            return []
+        return [
+            f"FP8, {training.fp8_recipe}: {storage.element:.4g} bytes for an element of the input "
+            f"of a product, {storage.parameter:.4g} for a parameter",
+            "  with its copies, in place of 2; embedding, router and head stay in BF16",
         ]
 
     def _static(self) -> str:

@@ -25,7 +25,8 @@ class PassTraffic(NamedTuple):
     forward_launches: float = 1
     backward_launches: float = 1
     stashed: float = 0
-    """Elements that it stashes for the backward, per element of its unit."""
+    """Elements that it stashes for the backward, per element of its unit, besides the inputs of
+    matrices."""
     weight: float = 0
     """Traffic of the kernels of `backward` if they compute the gradient of weights, too."""
 
@@ -57,31 +58,83 @@ class Framework(NamedTuple):
     gradient: int
     state: int
     """Bytes of a parameter's optimizer state, its copy in FP32 included."""
+    stores_fp8: bool = False
+    """Whether products in FP8 keep inputs and weights in FP8. Float8Linear of PyTorch does not: it
+    casts them again in the backward (torchao/float8/float8_linear.py of pytorch/ao, 024fe94)."""
 
+
+class ProductStorage(NamedTuple):
+    """What products of matrices keep, in bytes."""
+
+    element: float
+    """Of an element of their input, for W."""
+    parameter: float
+    """Of a parameter, with its copies."""
+    gathered: float
+    """Of a parameter that data-parallel ranks gather."""
+    copies_attended: bool = False
+    """Whether the matrix behind attention keeps a copy of its input, which attention stashes."""
+
+
+class Fp8Recipe(NamedTuple):
+    """Scaling of products in FP8."""
+
+    element: float
+    """Bytes of an element of an input, with its share of a scale."""
+    weight: float = 1
+    """The same of a parameter."""
+    stores_weights: bool = True
+    """Whether weights are stored in FP8; otherwise they have copies in FP8."""
+    copies_attended: bool = False
+    """As of `ProductStorage`."""
+
+
+BLOCK_SCALE = 1 + 1 / 32
+"""Bytes of an element with its share of the scale of its block: a byte for 32 elements in MXFP8,
+FP32 for 128 in blockwise scaling."""
+FP8_RECIPES: Mapping[str, Fp8Recipe] = {
+    "tensorwise": Fp8Recipe(1),
+    "delayed": Fp8Recipe(1, copies_attended=True),
+    "mxfp8": Fp8Recipe(BLOCK_SCALE, BLOCK_SCALE),
+    "blockwise": Fp8Recipe(BLOCK_SCALE, stores_weights=False),
+}
+"""Recipes of Transformer Engine, as `--fp8-recipe` of Megatron-LM names them.
+
+- A linear layer keeps its quantized input for W, in one of two layouts (`update_usage` in
+  transformer_engine/pytorch/module/linear.py, d0067d0). The one behind attention keeps what
+  attention stashes anyway, except with delayed scaling (`set_save_original_input` in
+  megatron/core/transformer/attention.py of Megatron-LM, d98e8a6).
+- Weights are in FP8, in the layouts of both F and B (`Float8Tensor` and its transpose in
+  transformer_engine/pytorch/tensor/float8_tensor.py), and are gathered in FP8: these recipes set
+  `fp8_param_gather`, blockwise scaling does not (src/megatron/bridge/training/mixed_precision.py of
+  Megatron-Bridge, 067f987). GPUs of compute capability 10.x need no transpose with tensorwise and
+  delayed scaling: a byte a parameter less than derived.
+"""
 
 FUSED = Framework(
     launch=6e-6,
     split=1.05,
-    norm=PassTraffic(2, 4, 1, 2, stashed=1),
+    norm=PassTraffic(2, 4, 1, 2),
     residual=PassTraffic(3, 1, stashed=1),
     rotary=PassTraffic(2, 2),
-    gated=PassTraffic(3, 5, stashed=1),
-    plain=PassTraffic(2, 3, stashed=1),
+    gated=PassTraffic(3, 5),
+    plain=PassTraffic(2, 3),
     merge=PassTraffic(0, 0, 0, 0),
     loss=PassTraffic(24, 14, 6, 3, stashed=2),
     accumulated=8,
     parameter=2,
     gradient=4,
     state=12,
+    stores_fp8=True,
 )
 EAGER = Framework(
     launch=18e-6,
     split=1.04,
-    norm=PassTraffic(2, 4, 1.25, 5, stashed=1, weight=2),
+    norm=PassTraffic(2, 4, 1.25, 5, weight=2),
     residual=PassTraffic(3, 3, stashed=1),
     rotary=PassTraffic(9, 10, 7, 8, stashed=1),
-    gated=PassTraffic(5, 13, 2, 6, stashed=2),
-    plain=PassTraffic(2, 3, stashed=1),
+    gated=PassTraffic(5, 13, 2, 6, stashed=1),
+    plain=PassTraffic(2, 3),
     merge=PassTraffic(2, 5, 1, 4, stashed=1),
     loss=PassTraffic(18, 18, 3, 3, stashed=4),
     accumulated=6,
@@ -100,6 +153,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         parameter=4,
         gradient=4,
         state=8,
+        stores_fp8=False,
     ),
 }
 """Framework by the name that `--framework` takes."""

@@ -3,11 +3,13 @@
 - Time: the sum over the layer's parts of their kernels and of their collectives, all exposed except
   those of a ring of context, which overlap with attention. B and W as two operations take longer
   than BW (`split` of the framework), and gather again what BW gathers once.
-- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them. B
-  frees none: W reads as many (inputs and output gradients).
+- Activations: 2 bytes (BF16) for each element that the backward reads, as the parts count them, and
+  about 1 byte for the inputs of products in FP8. B frees none: W reads as many (inputs and output
+  gradients).
 - Static: parameters, gradients and optimizer states of the framework (Megatron-LM: 2, 4 and 12
-  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded by `zero`. Norms and
-  biases are left out. Frozen layers have only parameters.
+  bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded by `zero`; weights of
+  products in FP8 by its recipe (`FP8_RECIPES`). Norms and biases are left out. Frozen layers have
+  only parameters.
 - Output: 2 bytes / tensor for each element of the vectors of a layer's tokens.
 - Workspace of B and BW: the gradients of the residual stream and of the feed-forward's inner
   vectors, which are live at the same time. Of the head, F too: logits in FP32. W needs none.
@@ -19,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
@@ -35,8 +37,8 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.kernels import seconds as kernel_seconds
-from ppopt.derivation.layer_parts import ELEMENT, LOGIT, LayerPart, Rank
-from ppopt.derivation.training import Frozen, Training
+from ppopt.derivation.layer_parts import LOGIT, LayerPart, Rank
+from ppopt.derivation.training import ELEMENT, Frozen, Training
 from ppopt.problem.layer_settings import DECODER
 
 MIB = 2**20
@@ -151,10 +153,11 @@ class Costing:
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
         runs = [self.run(run, hidden) for run in architecture.runs]
-        if architecture.predictions and self.training.mtp:
-            runs.append(self.prediction(architecture))
+        has_predictions = self.training.mtp and architecture.predictions
+        predictions = self.predictions(architecture) if has_predictions else []
         embedding = self.embedding(hidden, vocabulary)
-        return [*encoder, embedding, *runs, self.head(hidden, vocabulary, tied=architecture.tied)]
+        head = self.head(hidden, vocabulary, len(predictions), tied=architecture.tied)
+        return [*encoder, embedding, *runs, *predictions, head]
 
     def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> DerivedLayer:
         """Equal layers of a part of the model."""
@@ -169,42 +172,54 @@ class Costing:
             frozen=frozen,
         )
 
-    def prediction(self, architecture: Architecture) -> DerivedLayer:
-        """Modules that predict further tokens."""
+    def predictions(self, architecture: Architecture) -> list[DerivedLayer]:
+        """Modules that predict further tokens, without their logits and losses.
+
+        Each passes on its own hidden vectors besides those that it received (`torch.cat` at the end
+        of `MultiTokenPredictionBlock.forward` in
+        megatron/core/transformer/multi_token_prediction.py of Megatron-LM, d98e8a6).
+        """
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
         frozen = Frozen.DECODER in self.training.freeze
-        head_flops = self.matrix_flops(frozen) * (2 * hidden * hidden + hidden * vocabulary)
-        each = self._flops(decoder, hidden, frozen) + head_flops
-        return self.layer(
+        projection_flops = self.matrix_flops(frozen) * 2 * hidden * hidden
+        each = self._flops(decoder, hidden, frozen) + projection_flops
+        module = self.layer(
             "prediction",
             self.rank.prediction(decoder, hidden, vocabulary, frozen=frozen),
-            architecture.predictions,
             role="mtp",
             hidden=hidden,
             gradients=_gradients(decoder, hidden),
-            logits=vocabulary,
             flops=each * self.training.all_tokens,
             frozen=frozen,
         )
+        states = range(2, architecture.predictions + 2)
+        return [replace(module, output=round(module.output * number, 3)) for number in states]
 
-    def head(self, hidden: int, vocabulary: int, *, tied: bool = False) -> DerivedLayer:
-        """The output matrix with its loss.
+    def head(
+        self, hidden: int, vocabulary: int, predictions: int = 0, *, tied: bool = False
+    ) -> DerivedLayer:
+        """The output matrix with its loss, for the next token and for those of `predictions`.
+
+        Megatron-LM computes all logits and losses where the head is (`process_mtp_loss` in
+        megatron/core/transformer/multi_token_prediction.py, d98e8a6).
 
         The matrix that is `tied` to the embedding is stored once on a single stage. The first and
         the last of several stages reduce its gradient together.
         """
         frozen = Frozen.HEAD in self.training.freeze or bool(self.training.lora)
-        training = self.training
+        training, rank = self.training, self.rank
+        shared = tied and training.devices == 1
+        output = rank.head(hidden, vocabulary, frozen=frozen, shared=shared)
+        further = rank.head(hidden, vocabulary, frozen=frozen, shared=True)
+        flops = self.matrix_flops(frozen) * hidden * vocabulary * training.all_tokens
         costs = self.layer(
             "head",
-            self.rank.head(
-                hidden, vocabulary, frozen=frozen, shared=tied and training.devices == 1
-            ),
+            [*output, *further * predictions],
             role="head",
             hidden=hidden,
             logits=vocabulary,
-            flops=self.matrix_flops(frozen) * hidden * vocabulary * training.all_tokens,
+            flops=flops * (1 + predictions),
             frozen=frozen,
         )
         if not tied or training.devices == 1 or frozen:
@@ -313,6 +328,18 @@ class Costing:
             parts=tuple(parts),
         )
 
+    def transfers(self, sizes: Iterable[float]) -> str:
+        """The line of a model file for transfers of these sizes, in MiB, to the next device.
+
+        One time if all are equal; else latency, and bandwidth in MiB per ms.
+        """
+        *smaller, largest = sorted(set(sizes))
+        time, latency = self.transfer(largest), _rounded(self.transfer(0))
+        if not smaller:
+            return f"p2p_time: {_rounded(time)}"
+        bandwidth = largest / (time - self.transfer(0))
+        return f"link: {{latency: {latency}, bandwidth: {bandwidth:.4g}}}  # MiB per ms"
+
     def transfer(self, size: float) -> float:
         """Milliseconds of a transfer of `size` MiB to the next device."""
         training, gpu = self.training, self.gpu
@@ -323,7 +350,7 @@ class Costing:
         else:
             bandwidth = gpu.network_bandwidth * gpu.network_p2p_efficiency
             seconds = gpu.network_latency + size * MIB / bandwidth
-        return _rounded(1000 * self.scale.communication * seconds)
+        return 1000 * self.scale.communication * seconds
 
     def computing(self, parts: Iterable[LayerPart]) -> Times:
         """Time of kernels."""
@@ -371,18 +398,21 @@ class Costing:
     def _static_bytes(self, part: LayerPart) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
         data, experts = self.training.data_group, self.training.expert_data_group
+        each = self.training.storage(in_bf16=part.in_bf16).parameter
+        adapter = self.training.storage(in_bf16=True).parameter
         return (
-            self._bytes(part.parameters, data, trained=part.trained)
-            + self._bytes(part.routed, experts, trained=part.trained)
-            + self._bytes(part.adapters, data, trained=True)
+            self._bytes(part.parameters, each, data, trained=part.trained)
+            + self._bytes(part.routed, each, experts, trained=part.trained)
+            + self._bytes(part.adapters, adapter, data, trained=True)
         )
 
-    def _bytes(self, parameters: float, group: Group, *, trained: bool) -> float:
+    def _bytes(self, parameters: float, each: float, group: Group, *, trained: bool) -> float:
+        """Bytes of parameters of `each` bytes, with gradients and states if they are trained."""
         style, zero, ranks = self.training.style, self.training.zero, group.ranks
         shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
-        sizes = (style.parameter, style.gradient, style.state)
+        sizes = (each, style.gradient, style.state)
         if not trained:
-            return parameters * style.parameter / shards[0]
+            return parameters * each / shards[0]
         return parameters * sum(size / shard for size, shard in zip(sizes, shards, strict=True))
 
     def step(self, parts: Sequence[LayerPart]) -> StepCosts:
@@ -390,12 +420,13 @@ class Costing:
         gradient, zero = self.training.style.gradient, self.training.zero
         trained = self._sharded(parts, frozen=False)
         shards_all = zero == SHARDED_PARAMETERS
-        gathered = self._sharded(parts, frozen=True) if shards_all else trained
+        gathered = self._sharded(parts, frozen=shards_all, each=self._gathered)
         reduce = Pattern.REDUCE_SCATTER if zero else Pattern.ALL_REDUCE
-        sync = self._exchanged("gradients", reduce, gradient, trained)
-        gather = self._exchanged("parameters", Pattern.ALL_GATHER, ELEMENT, gathered) if zero else 0
-        seconds = sum(self._optimizing(size, group) for size, group in trained)
-        memory = ELEMENT * sum(size for size, _ in gathered) if shards_all else 0
+        gradients = [(gradient * number, group) for number, group in trained]
+        sync = self._exchanged("gradients", reduce, gradients)
+        gather = self._exchanged("parameters", Pattern.ALL_GATHER, gathered) if zero else 0
+        seconds = sum(self._optimizing(number, group) for number, group in trained)
+        memory = sum(size for size, _ in gathered) if shards_all else 0
         return StepCosts(
             unshard=_optional(self.scale.communication * gather),
             unshard_memory=_mib(memory),
@@ -403,19 +434,32 @@ class Costing:
             optimizer=_optional(self.scale.compute * seconds),
         )
 
-    def _sharded(self, parts: Sequence[LayerPart], *, frozen: bool) -> list[tuple[float, Group]]:
-        """Parameters on a rank, those that are not trained included or not, by their group."""
+    def _sharded(
+        self,
+        parts: Sequence[LayerPart],
+        *,
+        frozen: bool,
+        each: Callable[[bool], float] = lambda _: 1,
+    ) -> list[tuple[float, Group]]:
+        """Parameters on a rank, those that are not trained included or not, by their group.
+
+        A parameter counts as `each` says of those that stay in BF16, and of others.
+        """
         counted = [part for part in parts if frozen or part.trained]
-        dense = sum(part.parameters for part in counted) + sum(part.adapters for part in parts)
-        routed = sum(part.routed for part in counted)
+        dense = sum(each(part.in_bf16) * part.parameters for part in counted)
+        dense += each(True) * sum(part.adapters for part in parts)
+        routed = sum(each(part.in_bf16) * part.routed for part in counted)
         return [(dense, self.training.data_group), (routed, self.training.expert_data_group)]
 
+    def _gathered(self, in_bf16: bool) -> float:
+        """Bytes of a parameter that data-parallel ranks gather."""
+        return self.training.storage(in_bf16=in_bf16).gathered
+
     def _exchanged(
-        self, name: str, pattern: Pattern, each: int, sharded: Sequence[tuple[float, Group]]
+        self, name: str, pattern: Pattern, sharded: Sequence[tuple[float, Group]]
     ) -> float:
-        """Seconds of a collective of so many bytes for each of some parameters."""
-        sizes = ((each * number, group) for number, group in sharded if number)
-        collectives = (Collective(name, pattern, size, group) for size, group in sizes)
+        """Seconds of a collective of so many bytes in every group."""
+        collectives = (Collective(name, pattern, size, group) for size, group in sharded if size)
         return sum(collective.seconds(self.gpu, self.node) for collective in collectives)
 
     def _optimizing(self, parameters: float, group: Group) -> float:

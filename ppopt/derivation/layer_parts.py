@@ -4,6 +4,10 @@
   weights: its backward takes 2.5 times the FLOPs of F, because it computes the scores again
   (FlashAttention-2, arXiv 2307.08691, section 3.1).
 - Memory-bound functions move what their framework's passes say (`frameworks`).
+- F stashes the input of a matrix for W only: not for frozen matrices (`requires_grad` of the weight
+  decides in transformer_engine/pytorch/module/linear.py and grouped_linear.py of Transformer
+  Engine, d0067d0, as in `torch.nn.functional.linear`), unless adapters read it. Matrices that read
+  the same tensor share it, but in FP8 each keeps its own copy (`Training.storage`).
 - Tensor-parallel ranks exchange tokens as Megatron-LM's `ColumnParallelLinear` and
   `RowParallelLinear` do (megatron/core/tensor_parallel/layers.py; arXiv 2205.05198, section 4.2.2).
   With sequence parallelism a matrix divided by columns gathers its input in F and reduce-scatters
@@ -23,6 +27,7 @@ from operator import add
 from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
+    ATTENDED,
     Attention,
     Decoder,
     Experts,
@@ -39,10 +44,8 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import Framework, PassTraffic
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
-from ppopt.derivation.training import ContextType, Dispatcher, Training
+from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Training
 
-ELEMENT = 2
-"""Bytes of an element in BF16."""
 LOGIT = 4
 """Bytes of a logit in FP32."""
 ATTENTION_BACKWARD = 2.5
@@ -96,6 +99,13 @@ class PerKind(NamedTuple):
 NO_COLLECTIVES = PerKind()
 
 
+class StashedInput(NamedTuple):
+    """An input of matrices that F stashes for their W, and its bytes."""
+
+    tensor: str
+    size: float
+
+
 @dataclass(frozen=True)
 class LayerPart:
     """A part of a layer: an attention, a feed-forward network, a norm."""
@@ -107,22 +117,31 @@ class LayerPart:
     weight: tuple[Kernel, ...] = ()
     """Kernels of W. Those of BW are those of B and of W."""
     collectives: PerKind = NO_COLLECTIVES
-    stashed: float = 0.0
-    """Bytes that F stashes for the backward."""
+    inputs: tuple[StashedInput, ...] = ()
+    """Stashed inputs of matrices; equal ones are a single tensor."""
+    stashed_otherwise: float = 0.0
+    """Bytes of other tensors that F stashes for the backward."""
     parameters: float = 0.0
     """Parameters of matrices on a rank, without `routed`."""
     routed: float = 0.0
     """Parameters on a rank of experts that a router selects."""
     trained: bool = True
     """Whether its parameters are trained."""
+    in_bf16: bool = False
+    """Whether its products stay in BF16 in a training of lower precision."""
     adapters: float = 0.0
     """Parameters of low-rank adapters, which are trained."""
     shared: float = 0.0
     """Parameters of another layer to whose gradient it adds."""
 
+    @property
+    def stashed(self) -> float:
+        """Bytes that F stashes for the backward."""
+        return self.stashed_otherwise + sum(tensor.size for tensor in set(self.inputs))
+
     def __add__(self, addend: LayerPart) -> LayerPart:
         """Both as one part, by the name of the first."""
-        own = {"name", "trained"}
+        own = {"name", "trained", "in_bf16"}
         summed = (entry.name for entry in fields(self) if entry.name not in own)
         return replace(
             self, **{name: getattr(self, name) + getattr(addend, name) for name in summed}
@@ -164,25 +183,27 @@ class Rank:
     def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[LayerPart]:
         """Parts of a decoder layer."""
         return [
-            self.norm(hidden, decoder.norms, frozen=frozen),
+            self.norm(hidden, decoder.norms, stashed=decoder.norms - 2, frozen=frozen),
             self.attention(decoder.attention, hidden, frozen=frozen),
             *self.feed_forward(decoder.feed_forward, hidden, frozen=frozen),
             self.residual(hidden),
         ]
 
-    def norm(self, hidden: int, count: int = 1, *, frozen: bool = False) -> LayerPart:
-        """Norms of the vectors of a rank's tokens; their output is the input of matrices."""
-        size = self.local_tokens * hidden
-        return self._pointwise("norm", self._input(self.style.norm, frozen), size, count)
+    def norm(
+        self, hidden: int, count: int = 1, *, stashed: int = 0, frozen: bool = False
+    ) -> LayerPart:
+        """Norms of the vectors of a rank's tokens; their output is the input of matrices.
 
-    def _input(self, passes: PassTraffic, frozen: bool) -> PassTraffic:
-        """The passes before matrices: their output is not stashed for frozen ones.
-
-        Matrices with adapters stash it, and have no gradient of weights.
+        They stash the inputs of `stashed` of them: the others read the residual stream, whose
+        additions stash it.
         """
-        if frozen:
-            return passes._replace(stashed=passes.stashed - 1, weight=0)
-        return passes._replace(weight=0) if self.training.lora else passes
+        size = self.local_tokens * hidden
+        norms = self._pointwise("norm", self._trained(self.style.norm, frozen), size, count)
+        return norms + LayerPart("", stashed_otherwise=ELEMENT * size * stashed)
+
+    def _trained(self, passes: PassTraffic, frozen: bool) -> PassTraffic:
+        """The passes of a function with weights: frozen ones have no gradient."""
+        return passes._replace(weight=0) if frozen or self.training.lora else passes
 
     def residual(self, hidden: int) -> LayerPart:
         """The additions behind attention and feed-forward, and dropout in front of them."""
@@ -192,7 +213,7 @@ class Rank:
             return added
         masks = 2 * MASK * size
         mask = Kernel("mask", KernelBound.MEMORY, 0, masks, launches=0)
-        return added + LayerPart("", (mask,), (mask,), stashed=masks)
+        return added + LayerPart("", (mask,), (mask,), stashed_otherwise=masks)
 
     def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> LayerPart:
         """Projections and attention; a rank has its share of the heads."""
@@ -203,7 +224,7 @@ class Rank:
         own = self._attention(attention)
         stashed = ELEMENT * tokens * attention.stashed / ranks
         positions = self._positions(attention, frozen=frozen)
-        parts = [*products, *positions, merge, own, LayerPart("", stashed=stashed)]
+        parts = [*products, *positions, merge, own, LayerPart("", stashed_otherwise=stashed)]
         return _sum("attention", parts)
 
     def _positions(self, attention: Attention, *, frozen: bool) -> list[LayerPart]:
@@ -218,7 +239,7 @@ class Rank:
             for heads in (attention.heads, attention.groups)
         ]
         if isinstance(attention, GroupedQueryAttention) and attention.normed:
-            norm = self._input(self.style.norm, frozen)._replace(stashed=0)
+            norm = self._trained(self.style.norm, frozen)
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
         return parts
 
@@ -279,7 +300,8 @@ class Rank:
                 2,
             ),
         )
-        return LayerPart("attention", forward, backward, stashed=bytes_per_score.stashed * scores)
+        stashed = bytes_per_score.stashed * scores
+        return LayerPart("attention", forward, backward, stashed_otherwise=stashed)
 
     def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
         """Exchange of context-parallel ranks."""
@@ -324,11 +346,11 @@ class Rank:
     ) -> LayerPart:
         """A network with its activation function, over all tokens."""
         size = self.tokens * width / self.training.tensor
-        passes = self._input(self.style.gated if gated else self.style.plain, frozen)
+        passes = self._trained(self.style.gated if gated else self.style.plain, frozen)
         stashed = ELEMENT * size * (2 if gated else 1)
         activation = self._pointwise("activation function", passes, size)
         products = self._products(matrices, frozen=frozen)
-        return _sum(name, [*products, activation, LayerPart("", stashed=stashed)])
+        return _sum(name, [*products, activation, LayerPart("", stashed_otherwise=stashed)])
 
     def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[LayerPart]:
         training = self.training
@@ -336,24 +358,26 @@ class Rank:
         ranks, of_expert = training.expert, training.of_expert
         rows, width = copies * of_expert, experts.width / of_expert
         passes = PassTraffic(4, 4, 2, 2) if ranks == 1 else PassTraffic(8, 8, 4, 4)
-        router = self._product([experts.router(hidden)], frozen=frozen, adapted=False)
+        router = self._product([experts.router(hidden)], frozen=frozen, adapted=False, in_bf16=True)
         permutation = self._pointwise("permutation", passes, copies * hidden)
         local = experts.number / ranks
         matrices = experts.matrices(hidden)
         products = [
             self._grouped(group, rows, local, of_expert, frozen) for group in _runs(matrices)
         ]
-        gated = self._input(self.style.gated, frozen)
+        gated = self._trained(self.style.gated, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
-        stashed = ELEMENT * (rows * hidden + rows * 2 * width)
+        stashed = ELEMENT * rows * 2 * width
         exchange = LayerPart("exchange", collectives=self._exchange(experts, hidden))
         parts = [
             _sum("router", [router, permutation, exchange]),
-            _sum("experts", [*products, activation, LayerPart("", stashed=stashed)]),
+            _sum("experts", [*products, activation, LayerPart("", stashed_otherwise=stashed)]),
         ]
         if experts.shared:
-            shared = experts.shared_matrices(hidden)
-            parts.append(self._network("shared expert", shared, experts.shared, True, frozen))
+            matrices = experts.shared_matrices(hidden)
+            shared = self._network("shared expert", matrices, experts.shared, True, frozen)
+            own = tuple(tensor for tensor in shared.inputs if tensor not in router.inputs)
+            parts.append(replace(shared, inputs=own))
         return parts
 
     def _exchange(self, experts: Experts, hidden: int) -> PerKind:
@@ -382,8 +406,10 @@ class Rank:
         scatter, gather = self._row_collectives(whole)
         weight = () if frozen else gather
         collectives = PerKind(scatter, (), weight, weight)
-        part = LayerPart("embedding", (lookup,), (), add, collectives, parameters=parameters)
-        return replace(part, trained=not frozen)
+        return LayerPart(
+            "embedding", (lookup,), (), add, collectives,
+            parameters=parameters, trained=not frozen, in_bf16=True,
+        )  # fmt: skip
 
     def _row_collectives(
         self, size: float
@@ -403,15 +429,10 @@ class Rank:
     ) -> list[LayerPart]:
         """The norm, the output matrix in BF16, and the loss.
 
-        `shared`: another layer of the same device holds the matrix.
+        `shared`: another part of the same device holds the matrix.
         """
         matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
-        part = self._product([matrix], frozen=frozen, adapted=False)
-        forward, back, weight = (
-            tuple(kernel._replace(in_bf16=True) for kernel in kernels)
-            for kernels in (part.forward, part.input, part.weight)
-        )
-        product = replace(part, forward=forward, input=back, weight=weight)
+        product = self._product([matrix], frozen=frozen, adapted=False, in_bf16=True)
         if shared:
             product = replace(product, parameters=0.0, shared=product.parameters)
         norm = self.norm(hidden, frozen=frozen)
@@ -433,36 +454,41 @@ class Rank:
         )  # fmt: skip
         collectives = PerKind((reduce,)) if training.tensor > 1 else NO_COLLECTIVES
         stashed = passes.stashed * logits
-        return LayerPart("loss", (forward,), (back,), collectives=collectives, stashed=stashed)
+        return LayerPart(
+            "loss", (forward,), (back,), collectives=collectives, stashed_otherwise=stashed
+        )
 
     def prediction(
         self, decoder: Decoder, hidden: int, vocabulary: int, *, frozen: bool = False
     ) -> list[LayerPart]:
         """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-        A copy of the embedding, norms and a projection of two vectors, a decoder layer, and the
-        head, whose matrix it shares.
+        A copy of the embedding, norms and a projection of two vectors, and a decoder layer. Its
+        logits and loss are computed by the head.
         """
         matrix = Matrix("projection", 2 * hidden, hidden, Shard.COLUMNS)
         fixed = frozen or bool(self.training.lora)
-        head = self.head(hidden, vocabulary, frozen=fixed, shared=True)
         projection = _sum("projection", [self._product([matrix], frozen=frozen)])
         layer = self.decoder(decoder, hidden, frozen=frozen)
         embedding = self.embedding(hidden, vocabulary, frozen=fixed)
-        return [embedding, self.norm(hidden, 3, frozen=frozen), projection, *layer, *head]
+        norms = self.norm(hidden, 3, stashed=1, frozen=frozen)
+        return [embedding, norms, projection, *layer]
 
     def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> LayerPart:
         """Matrices between an encoder and the layers of words."""
-        inputs = sum(group[0].inputs for group in _runs(matrices))
-        stashed = LayerPart("", stashed=ELEMENT * self.tokens * inputs)
-        return _sum("projection", [*self._products(matrices, frozen=frozen), stashed])
+        return _sum("projection", self._products(matrices, frozen=frozen))
 
     def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[LayerPart]:
         """Products in order of execution; those of the same inputs run as one."""
         return [self._product(group, frozen=frozen) for group in _runs(matrices)]
 
     def _product(
-        self, matrices: Sequence[Matrix], *, frozen: bool, adapted: bool = True
+        self,
+        matrices: Sequence[Matrix],
+        *,
+        frozen: bool,
+        adapted: bool = True,
+        in_bf16: bool = False,
     ) -> LayerPart:
         """The product of tokens with matrices of the same inputs, that may have adapters."""
         training, first = self.training, matrices[0]
@@ -471,17 +497,33 @@ class Rank:
         many = self.local_tokens if whole else self.tokens
         parameters = parameters_of(matrices) / ranks
         name = " + ".join(matrix.name for matrix in matrices)
-        kernel = Kernel(name, KernelBound.PRODUCT, 2 * many * parameters)
+        kernel = Kernel(name, KernelBound.PRODUCT, 2 * many * parameters, in_bf16=in_bf16)
         fixed = frozen or bool(training.lora)
         weight = () if fixed else (kernel,)
         collectives = self._tensor_collectives(matrices, many, trained=not fixed)
+        elements = self.local_tokens * first.inputs
+        if first.shard is Shard.ROWS:
+            elements = self.tokens * first.inputs / training.tensor
+        read = self._stashed_input(name, first.reads, elements, in_bf16=in_bf16)
         part = LayerPart(
             name, (kernel,), (kernel,), weight, collectives,
-            parameters=parameters, trained=not fixed,
+            inputs=() if fixed else read, parameters=parameters, trained=not fixed, in_bf16=in_bf16,
         )  # fmt: skip
         if training.lora and adapted and not frozen:
-            part += self._adapters(matrices, many)
+            inputs = self._stashed_input(name, first.reads, elements, in_bf16=True)
+            part += replace(self._adapters(matrices, many), inputs=inputs)
         return part
+
+    def _stashed_input(
+        self, product: str, tensor: str, elements: float, *, in_bf16: bool = False
+    ) -> tuple[StashedInput, ...]:
+        """The input that a product keeps for W: in BF16 the tensor, in FP8 its own copy of it."""
+        storage = self.training.storage(in_bf16=in_bf16)
+        if tensor == ATTENDED and not storage.copies_attended:
+            return ()
+        if storage.element != ELEMENT:
+            tensor = f"{tensor} of {product}"
+        return (StashedInput(tensor, storage.element * elements),)
 
     def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> LayerPart:
         """Two narrow matrices for each (arXiv 2106.09685, section 4.1)."""
@@ -496,7 +538,7 @@ class Rank:
         )
         stashed = ELEMENT * tokens * rank * len(matrices)
         return LayerPart(
-            "adapters", (kernel,), (kernel,), (kernel,), stashed=stashed, adapters=size
+            "adapters", (kernel,), (kernel,), (kernel,), stashed_otherwise=stashed, adapters=size
         )
 
     def _tensor_collectives(
@@ -529,9 +571,13 @@ class Rank:
         kernel = Kernel(name, KernelBound.GROUPED, 2 * rows * each, traffic)
         fixed = frozen or bool(self.training.lora)
         weight = () if fixed else (kernel,)
+        first = matrices[0]
+        elements = rows * first.inputs / (ranks if first.shard is Shard.ROWS else 1)
         return LayerPart(
-            name, (kernel,), (kernel,), weight, routed=experts * each, trained=not fixed
-        )
+            name, (kernel,), (kernel,), weight,
+            inputs=() if fixed else self._stashed_input(name, first.reads, elements),
+            routed=experts * each, trained=not fixed,
+        )  # fmt: skip
 
     def _pointwise(self, name: str, passes: PassTraffic, size: float, count: int = 1) -> LayerPart:
         """`count` memory-bound functions of `size` elements."""
@@ -551,7 +597,7 @@ class Rank:
             else ()
         )
         return LayerPart(
-            name, (kernels[0],), (kernels[1],), weight, stashed=traffic * passes.stashed
+            name, (kernels[0],), (kernels[1],), weight, stashed_otherwise=traffic * passes.stashed
         )
 
 

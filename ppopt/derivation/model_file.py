@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import DerivedLayer
 from ppopt.derivation.training import Training
-from ppopt.problem.training_sizes import TrainingSizes
+from ppopt.problem.training_sizes import TEXTS, TrainingSizes
 
 
 class ModelFile(NamedTuple):
@@ -19,6 +20,7 @@ class ModelFile(NamedTuple):
     training: Training
     gpu: Gpu
     layers: Sequence[DerivedLayer]
+    sizes: TrainingSizes
     transfer: str
     """The line of the transfer between devices, as YAML."""
     comments: Sequence[str] = ()
@@ -29,7 +31,6 @@ class ModelFile(NamedTuple):
     def text(self) -> str:
         """Write the file."""
         training, peak = self.training, self.gpu.peak(self.training.precision)
-        sizes = (f"{name}: {getattr(training, name)}" for name in TrainingSizes._fields)
         return "\n".join(
             [
                 f"description: {self.description}",
@@ -40,7 +41,7 @@ class ModelFile(NamedTuple):
                 *(f"# {line}" if line else "#" for line in self.comments),
                 f"stages: {training.devices}",
                 f"batches: {training.batches}",
-                f"training: {{{', '.join(sizes)}}}",
+                f"training: {{{self._sizes()}}}",
                 f"tokens_per_microbatch: {training.all_tokens}",
                 f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
                 f"peak_flops: {round(training.tensor * training.context * peak)}",
@@ -52,6 +53,13 @@ class ModelFile(NamedTuple):
                 "",
             ]
         )
+
+    def _sizes(self) -> str:
+        """Entries of the sizes on one line, those of lists of text on further lines."""
+        entries = self.sizes.in_file()
+        sizes = [f"{name}: {size}" for name, size in entries.items() if name not in TEXTS]
+        texts = [f"{name}: {json.dumps(entries[name])}" for name in TEXTS if name in entries]
+        return ",\n  ".join([", ".join(sizes), *texts])
 
 
 def layer_text(layer: DerivedLayer) -> str:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from ppopt.derivation.architecture import Architecture, Attention, Experts
 from ppopt.derivation.collectives import Group
-from ppopt.derivation.frameworks import Framework, framework_named
+from ppopt.derivation.frameworks import (
+    FP8_RECIPES,
+    Framework,
+    ProductStorage,
+    framework_named,
+)
 from ppopt.derivation.gpus import Precision
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import abbreviated, whole, within
 
 Name = TypeVar("Name", bound=StrEnum)
 MAX_COUNT = 2**31
+ELEMENT = 2
+"""Bytes of an element in BF16."""
 COUNTS = (
     *("devices", "batches", "tensor", "context", "data", "expert", "sequence", "microbatch"),
     *("expert_tensor", "gpus_per_node", "images"),
@@ -77,6 +85,8 @@ class Training:
     """Sequences of a microbatch."""
     precision: Precision = Precision.BF16
     """Of the products of matrices; all other tensors are in BF16, optimizer states in FP32."""
+    fp8_recipe: str = "tensorwise"
+    """Scaling of products in FP8 (`ppopt.derivation.frameworks.FP8_RECIPES`)."""
     framework: str = "megatron"
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
@@ -120,6 +130,8 @@ class Training:
         vars(self)["dispatcher"] = _named(Dispatcher, "dispatcher", self.dispatcher)
         vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)
+        if self.fp8_recipe not in FP8_RECIPES:
+            raise _unknown("fp8_recipe", self.fp8_recipe, FP8_RECIPES)
         if self.sequence % (self.context * self.tensor):
             raise ConflictError(
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
@@ -154,6 +166,27 @@ class Training:
     def style(self) -> Framework:
         """The framework."""
         return framework_named(self.framework)
+
+    def storage(self, *, in_bf16: bool = False) -> ProductStorage:
+        """What products of matrices keep, those in BF16 or the others."""
+        parameter = self.style.parameter
+        if in_bf16 or not self.keeps_fp8:
+            return ProductStorage(ELEMENT, parameter, ELEMENT)
+        recipe = FP8_RECIPES[self.fp8_recipe]
+        copies = 2 * recipe.weight
+        if self.stores_fp8_weights:
+            return ProductStorage(recipe.element, copies, recipe.weight, recipe.copies_attended)
+        return ProductStorage(recipe.element, parameter + copies, ELEMENT, recipe.copies_attended)
+
+    @property
+    def keeps_fp8(self) -> bool:
+        """Whether products keep their inputs in FP8."""
+        return self.precision is Precision.FP8 and self.style.stores_fp8
+
+    @property
+    def stores_fp8_weights(self) -> bool:
+        """Whether weights are stored in FP8: Megatron-LM then needs a distributed optimizer."""
+        return self.keeps_fp8 and FP8_RECIPES[self.fp8_recipe].stores_weights and self.zero > 0
 
     @property
     def of_expert(self) -> int:
@@ -281,5 +314,9 @@ class Training:
 def _named(kind: type[Name], field: str, name: str) -> Name:
     """A member by its name; raises InputError if there is none."""
     if name not in tuple(kind):
-        raise InputError(f"{field}: {abbreviated(name)} is unknown; known are {', '.join(kind)}")
+        raise _unknown(field, name, kind)
     return kind(name)
+
+
+def _unknown(field: str, name: str, known: Iterable[str]) -> InputError:
+    return InputError(f"{field}: {abbreviated(name)} is unknown; known are {', '.join(known)}")

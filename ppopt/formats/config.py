@@ -1,4 +1,4 @@
-"""Config files: YAML, JSON or TOML into settings, and the JSON Schema of such files."""
+"""Config files: YAML, JSON, TOML or CSV into settings, and the JSON Schema of such files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from ppopt.errors import Faults, InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import abbreviated, flag, text, unknown_key, within
+from ppopt.formats.layer_table import parse_csv
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link
 from ppopt.problem.backward_memory import RecomputeUnit
@@ -27,7 +28,7 @@ from ppopt.problem.settings import (
     Shape,
     same_setting,
 )
-from ppopt.problem.training_sizes import TrainingSizes, read_training
+from ppopt.problem.training_sizes import TEXTS, TrainingSizes, read_training
 from ppopt.problem.units import Unit, attached
 
 LARGEST_FILE = 2**20
@@ -42,12 +43,18 @@ _OF_MODEL = ("model", "name", "recompute_unit", "stages")
 """Settings of a pipeline that come from its model, or from its number of devices."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _DERIVE = "`ppopt init model.yaml --from {} --gpu h100` derives a config from it"
-SUFFIXES = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json, ".toml": parse_toml}
+SUFFIXES = {
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
+    ".json": parse_json,
+    ".toml": parse_toml,
+    ".csv": parse_csv,
+}
 """Suffix of a config -> parser of its text."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a config file (.yaml, .yml, .json or .toml) into settings by their names in Python.
+    """Read a config file (.yaml, .json, .toml, or .csv) into settings by their names in Python.
 
     Fractions are read as Decimal, `output` as a list of names, `mem_limit: true` as `1f1b`, and the
     documentation of the file as one mapping under `about`; null means not given. Values are checked
@@ -64,7 +71,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def parse_config(content: str, suffix: str, where: str) -> dict[str, Any]:
     """Read the text of a config whose file name ends in `suffix`; see `read_config`."""
     if suffix.lower() not in SUFFIXES:
-        raise InputError(f"{where}: unknown kind of config; name it .yaml, .yml, .json or .toml")
+        raise InputError(f"{where}: unknown kind of config; name it {', '.join(SUFFIXES)}")
     return settings_of(SUFFIXES[suffix.lower()](content, where), where)
 
 
@@ -406,6 +413,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         {"type": "object", "additionalProperties": {"anyOf": number}},
     ]
     size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
+    texts = {key: {"anyOf": [_list(line), {"type": "null"}]} for key in TEXTS}
     forms: dict[Shape, list[dict[str, Any]]] = {
         Shape.WHOLE: [{"type": "integer", **minimum}],
         Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
@@ -420,7 +428,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0})],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
-        Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size))],
+        Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size) | texts)],
         Shape.DEVICES: [{"const": True}, *numbers],
         Shape.PER_DEVICE: numbers,
         Shape.LENGTHS: [_list({"type": "integer", "minimum": 1}, _list({"type": "integer"}))],

@@ -5,6 +5,11 @@ the first and in the last stage. One that is named so and has no such role is re
 count as a transformer layer. Both recompute either every transformer layer or none, and never the
 embedding or the head: other choices are refused.
 
+Layers before the embedding are an encoder. Megatron-LM runs all of it in the first stage, with the
+embedding, and its layout is that of the language model alone (`LLaVAModel` in
+megatron/core/models/multimodal/llava_model.py; `model_provider` of examples/multimodal/model.py,
+which adds `--recompute-vision`). torchtitan's language models have no encoder.
+
 Megatron-LM (d98e8a6): `--pipeline-model-parallel-layout`, and what is checked of it, from
 `validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py. torchtitan
 (b5bcd76): keys of `ParallelismConfig` in torchtitan/config/configs.py, module names of
@@ -41,9 +46,10 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
 
     They say whether its transformer layers recompute and, if ranks have several stages, the group
     size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. The sizes
-    of `pipeline.training` come first, if these are known. Raises NotApplicableError if there are no
-    layers, or if Megatron-LM does not support the partition, recompute, group size or sizes. Equal
-    stages without layers are Megatron-LM's default: they need no layout.
+    of `pipeline.training` come first, if these are known, with the arguments that the costs assume.
+    Raises NotApplicableError if there are no layers, or if Megatron-LM does not support the
+    partition, recompute, group size or sizes. Equal stages without layers are Megatron-LM's
+    default: they need no layout.
     """
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
@@ -51,7 +57,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     mtp = _mtp_layers(stages, devices)
     group = megatron_schedule.group_size_of(pipeline, group_size)
     decoders = sum(roles.count("decoder") for roles in stages)
-    lines = [*megatron_sizes(pipeline), f"--num-layers {decoders}"]
+    lines = [*megatron_sizes(pipeline), *_overlaps(pipeline), f"--num-layers {decoders}"]
     lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
     lines.append(f"--pipeline-model-parallel-size {devices}")
     lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
@@ -59,6 +65,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     if _recomputes_fully(pipeline.model, MEGATRON):
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
+        lines += ["--recompute-vision"] * (num_encoder_layers(pipeline.model) > 0)
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +79,8 @@ def _arguments_of_equal_stages(pipeline: Pipeline, group_size: int | None) -> st
         )
     group = megatron_schedule.group_size_of(pipeline, group_size)
     devices = pipeline.num_devices
-    lines = [*megatron_sizes(pipeline), f"--pipeline-model-parallel-size {devices}"]
+    lines = [*megatron_sizes(pipeline), *_overlaps(pipeline)]
+    lines.append(f"--pipeline-model-parallel-size {devices}")
     if group is not None:
         chunks = pipeline.num_stages // devices
         lines.append(f"--num-virtual-stages-per-pipeline-rank {chunks}")
@@ -84,7 +92,7 @@ def _group_argument(group: int | None) -> list[str]:
 
 
 def megatron_sizes(pipeline: Pipeline) -> list[str]:
-    """Arguments of the sizes of the training; none if they are unknown.
+    """Arguments of the sizes of the training and of what costs assume; none if they are unknown.
 
     Raises NotApplicableError if Megatron-LM refuses them (`validate_args`).
     """
@@ -97,16 +105,39 @@ def megatron_sizes(pipeline: Pipeline) -> list[str]:
             f"megatron: a sequence is a multiple of 2 x context = {ways} tokens, and it has "
             f"{sizes.sequence}"
         )
+    sequence_parallel, sharded = "--sequence-parallel", "--use-distributed-optimizer"
+    known = sizes.arguments
+    if known is None:
+        known = (
+            *[sequence_parallel] * (sizes.tensor > 1),
+            *[sharded] * (sizes.data * sizes.context > 1),
+        )
     lines = [
         f"--tensor-model-parallel-size {sizes.tensor}",
-        *["--sequence-parallel"] * (sizes.tensor > 1),
+        *[sequence_parallel] * (sequence_parallel in known),
         f"--context-parallel-size {sizes.context}",
         f"--expert-model-parallel-size {sizes.expert}",
-        *["--use-distributed-optimizer"] * (sizes.data * sizes.context > 1),
+        *[sharded] * (sharded in known),
         f"--micro-batch-size {sizes.microbatch}",
         f"--global-batch-size {sizes.microbatch * sizes.data * pipeline.batches}",
+        *([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"]),
     ]
-    return lines + ([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"])
+    return lines + [argument for argument in known if argument not in lines]
+
+
+def _overlaps(pipeline: Pipeline) -> list[str]:
+    """Arguments with which gradients and parameters move in parallel to compute, as costs do.
+
+    Megatron-LM gathers parameters so only with a distributed optimizer, and if gradients do.
+    """
+    costs, sizes = pipeline.costs, pipeline.training
+    gathers = any(costs.unshard)
+    is_sharded = sizes is not None and "--use-distributed-optimizer" in megatron_sizes(pipeline)
+    return [
+        *["--use-distributed-optimizer"] * (gathers and not is_sharded),
+        *["--overlap-grad-reduce"] * (gathers or any(costs.gradient_sync)),
+        *["--overlap-param-gather"] * gathers,
+    ]
 
 
 def check_model(model: Model, trainer: str) -> None:
@@ -116,7 +147,13 @@ def check_model(model: Model, trainer: str) -> None:
     recompute just these layers.
     """
     roles = [layer.role for layer in model.layers]
-    for role, place in zip(ENDS, (0, len(roles) - 1), strict=True):
+    encoder = num_encoder_layers(model)
+    if encoder and trainer != MEGATRON:
+        raise NotApplicableError(
+            f"{trainer}: the {encoder} layers before the embedding are an encoder, which its "
+            "language models do not have"
+        )
+    for role, place in zip(ENDS, (encoder, len(roles) - 1), strict=True):
         at = [index for index, listed_role in enumerate(roles) if listed_role == role]
         if at not in ([], [place]):
             end = "first" if place == 0 else "last"
@@ -129,6 +166,13 @@ def check_model(model: Model, trainer: str) -> None:
                 "name"
             )
     _recomputes_fully(model, trainer)
+
+
+def num_encoder_layers(model: Model) -> int:
+    """Number of layers before the embedding, if they are an encoder: all of role decoder."""
+    roles = [layer.role for layer in model.layers]
+    before = roles[: roles.index("embedding")] if "embedding" in roles else []
+    return len(before) if set(before) <= {DECODER} else 0
 
 
 def added_ends(model: Model) -> list[str]:
@@ -167,19 +211,25 @@ def _recomputes_fully(model: Model, trainer: str) -> bool:
 
 
 def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
-    """The predicate of partitions that Megatron-LM supports, by the positions of MTP layers.
+    """The predicate of partitions that Megatron-LM supports.
+
+    It is about the positions of MTP layers, and of an encoder, which belongs to the first stage.
 
     Raises NotApplicableError if it supports none: because of placement, recompute, or the order of
     layers.
     """
-    _megatron_stages(pipeline)
+    _check_layers(pipeline, MEGATRON)
+    _check_megatron_placement(pipeline)
     _recomputes_fully(pipeline.model, MEGATRON)
     roles = [layer.role for layer in pipeline.model.layers]
-    if "mtp" not in roles:
+    encoder = num_encoder_layers(pipeline.model)
+    if "mtp" not in roles and not encoder:
         return lambda _: True
-    _mtp_layers([roles], 1)
+    _mtp_layers([roles[encoder:]], 1)
 
     def taken(counts: Counts) -> bool:
+        if counts[0] <= encoder:
+            return False
         ends = pairwise(accumulate(counts, initial=0))
         try:
             _mtp_layers([roles[low:high] for low, high in ends], pipeline.num_devices)
@@ -354,16 +404,28 @@ def _check_one_route(pipeline: Pipeline, trainer: str) -> None:
         raise NotApplicableError(f"{trainer} runs one route; solve with --routes 1")
 
 
-def _with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
-    """Roles of the layers of every stage, embedding first and head last."""
+def _check_layers(pipeline: Pipeline, trainer: str) -> None:
+    """Raise NotApplicableError if a trainer supports no partition of the pipeline's layers."""
     if pipeline.model is None:
         raise NotApplicableError(
             f"{trainer} cuts layers, and this schedule knows stages alone; solve a model in layers"
         )
     _check_one_route(pipeline, trainer)
     check_model(pipeline.model, trainer)
+
+
+def _with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
+    """Roles of the layers of every stage, embedding first and head last, without an encoder."""
+    _check_layers(pipeline, trainer)
+    encoder = num_encoder_layers(pipeline.model)
+    if encoder and pipeline.counts[0] <= encoder:
+        raise NotApplicableError(
+            f"megatron: it runs the encoder, {encoder} layers, and the embedding in the first "
+            f"stage, which has {pipeline.counts[0]} layers here; give it at least {encoder + 1}"
+        )
     layers = pipeline.model.stage_layers(pipeline.counts)
     stages = [[layer.role for layer in stage] for stage in layers]
+    del stages[0][:encoder]
     stages[0][:0] = ["embedding"] * (stages[0][0] != "embedding")
     stages[-1] += ["head"] * (stages[-1][-1] != "head")
     return stages

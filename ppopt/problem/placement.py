@@ -45,6 +45,17 @@ def named(name: str, devices: int, chunks: int) -> tuple[int, ...]:
     return tuple(rule(stage, devices) for stage in range(devices * chunks))
 
 
+def name_and_chunks(hosts: Sequence[int]) -> tuple[str, int] | None:
+    """Name of the placement of stages on these devices, and stages per device; None: no name."""
+    chunks, rest = divmod(len(hosts), max(hosts) + 1)
+    if rest or not chunks:
+        return None
+    for name in ("linear",) if chunks == 1 else ("interleaved", "v"):
+        if named(name, len(hosts) // chunks, chunks) == tuple(hosts):
+            return name, chunks
+    return None
+
+
 def explicit(entries: Sequence[object]) -> tuple[int, ...]:
     """Check a list of devices, one per stage; every device up to the largest must host a stage."""
     if not entries:

@@ -482,7 +482,8 @@ SETTINGS = (
         "sizes for the arguments of trainers, such as `{tensor: 2, data: 4, microbatch: 1, "
         "sequence: 4096}`. Ranks of `tensor` (with sequence parallelism), `context`, `data` (with "
         "sharded optimizer states) and `expert` parallelism; sequences per `microbatch`; tokens "
-        "per `sequence`",
+        "per `sequence`. `arguments` lists further arguments of Megatron-LM that the costs assume, "
+        "and `assumes` what no argument says",
         has_flag=False,
         under=Heading.UNITS,
     ),

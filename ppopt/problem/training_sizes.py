@@ -1,4 +1,7 @@
-"""The sizes of a training: its ranks other than the pipeline's, and its sequences."""
+"""The sizes of a training: its ranks other than the pipeline's, and its sequences.
+
+Costs that are derived also assume how the trainer runs: its arguments, and what no argument says.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,31 @@ class TrainingSizes(NamedTuple):
     """Sequences of a microbatch."""
     sequence: int | None = None
     """Tokens of a sequence; None: unknown."""
+    arguments: tuple[str, ...] | None = None
+    """Further arguments of Megatron-LM that the costs assume; None: unknown."""
+    assumes: tuple[str, ...] | None = None
+    """What the costs assume and no argument says."""
 
     @property
     def gpus_per_device(self) -> int:
         """GPUs that a device of the pipeline stands for."""
         return self.tensor * self.context
 
-    def in_file(self) -> dict[str, int]:
+    def in_file(self) -> dict[str, int | list[str]]:
         """Sizes as a mapping in files, which `read_training` reads."""
-        return {name: size for name, size in self._asdict().items() if size is not None}
+        return {
+            name: list(value) if name in TEXTS else value
+            for name, value in self._asdict().items()
+            if value is not None
+        }
+
+
+TEXTS = ("arguments", "assumes")
+"""Fields that are lists of lines of text; the others are sizes."""
 
 
 def read_training(value: object, where: str = "") -> TrainingSizes:
-    """Read a mapping of sizes, whole numbers above 0.
+    """Read a mapping of sizes, whole numbers above 0, and of lists of text.
 
     Raises InputError, its message after `where`, on anything else.
     """
@@ -55,9 +70,18 @@ def read_training(value: object, where: str = "") -> TrainingSizes:
             raise InputError(f"{where}unknown key {str(name)[:40]!r}; did you mean {near}?")
         if size is None:
             continue
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
-            raise InputError(
-                f"{where}{name}: {str(size)[:40]} is not a whole number from 1 to 2^31"
-            )
-        sizes[name] = size
+        sizes[name] = _lines(size, where + name) if name in TEXTS else _size(size, where + name)
     return TrainingSizes(**sizes)
+
+
+def _size(size: object, where: str) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
+        raise InputError(f"{where}: {str(size)[:40]} is not a whole number from 1 to 2^31")
+    return size
+
+
+def _lines(lines: object, where: str) -> tuple[str, ...]:
+    texts = tuple(lines) if isinstance(lines, list | tuple) else (None,)
+    if not all(isinstance(line, str) and line.isprintable() for line in texts):
+        raise InputError(f'{where}: {str(lines)[:40]!r} is no list of lines; write ["--bf16"]')
+    return texts

@@ -24,7 +24,7 @@ SHORTEST = Fraction(1, 10**6)
 
 
 class LayersOfStage(NamedTuple):
-    """Layers of a stage: at most one embedding, decoder layers, at most one head."""
+    """Layers of a stage, or of a device: at most one embedding, decoders, at most one head."""
 
     embedding: int
     decoders: int
@@ -48,19 +48,25 @@ class LayerGroup(NamedTuple):
     """Costs of one layer, by field of `ppopt.Layer`."""
 
 
-def read_layers(text: str, stages: int) -> tuple[LayersOfStage, ...]:
+def read_layers(text: str) -> tuple[LayersOfStage, ...]:
     """Read the layers of every stage: a layout, or the decoder layers of every stage.
 
-    The counts `8,8` are the layout `Et*8|t*8L`. Raises InputError if the number of stages differs,
-    if an embedding is not the first layer, if a head is not the last one, or if no stage without a
-    head has decoder layers.
+    The counts `8,8` are the layout `Et*8|t*8L`. Raises InputError if an embedding is not the first
+    layer, or if a head is not the last one.
     """
-    layers = _of_layout(text) if any(map(str.isalpha, text)) else _of_counts(text)
-    if len(layers) != stages:
-        raise InputError(f"layers: they are of {len(layers)} stages; the run has {stages}")
-    if not any(stage.decoders for stage in layers if not stage.head):
-        raise InputError("layers: no stage without a head has decoder layers; leave --layers out")
-    return layers
+    return _of_layout(text) if any(map(str.isalpha, text)) else _of_counts(text)
+
+
+def on_devices(layers: Sequence[LayersOfStage], devices: int) -> tuple[LayersOfStage, ...]:
+    """Layers of every device, if stage s is on device s modulo the devices.
+
+    Raises InputError if the devices have different numbers of stages.
+    """
+    if len(layers) % devices:
+        raise InputError(f"layers: they are of {len(layers)} stages; the run has {devices}")
+    return tuple(
+        LayersOfStage(*map(sum, zip(*layers[d::devices], strict=True))) for d in range(devices)
+    )
 
 
 def _of_layout(text: str) -> tuple[LayersOfStage, ...]:
@@ -88,7 +94,16 @@ def _of_counts(text: str) -> tuple[LayersOfStage, ...]:
 def parts(
     layers: Sequence[LayersOfStage], costs: Mapping[str, Sequence[Fraction]]
 ) -> list[LayerGroup]:
-    """The layers of a model with the costs of each, from the costs of stages by field."""
+    """The layers of a model with the costs of each, from the costs of stages by field.
+
+    Raises InputError if there are costs of another number of stages, or if no stage without a head
+    has decoder layers.
+    """
+    stages = len(next(iter(costs.values())))
+    if len(layers) != stages:
+        raise InputError(f"layers: they are of {len(layers)} stages; the run has {stages}")
+    if not any(stage.decoders for stage in layers if not stage.head):
+        raise InputError("layers: no stage without a head has decoder layers; leave --layers out")
     counts = {
         "E": sum(stage.embedding for stage in layers),
         _T: sum(stage.decoders for stage in layers),

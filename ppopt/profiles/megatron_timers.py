@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, read_text
+from ppopt.profiles.sources import formats
 
 LARGEST_FILE = 2**28
 _HEAD = re.compile(r"times across ranks \(ms\):")
@@ -147,8 +148,8 @@ def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
             times[timer, 0].append(Fraction(time))
     if not times:
         raise InputError(
-            f"{where}: holds no `times across ranks (ms):`; run Megatron with "
-            "--timing-log-level 2 --timing-log-option all"
+            f"{where}: holds no times of {' and '.join(TIMERS.values())}, as Megatron-LM's timers "
+            f"have; formats that are read: {formats()}"
         )
     return times, "the log has the times of the last rank, and every stage has them."
 

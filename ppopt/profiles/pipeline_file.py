@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +16,7 @@ from ppopt.problem.layout import write_roles
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import P2PTime, Profile, StageMemory
-from ppopt.profiles.layers_of_stages import LayersOfStage, parts
+from ppopt.profiles.layers_of_stages import LayersOfStage, on_devices, parts
 from ppopt.profiles.megatron_timers import StageTimes
 
 MILLISECOND = 10**6
@@ -146,19 +146,30 @@ def dumps_layers_of_stages(
     """
     costs = profile.costs(MILLISECOND)
     p2p = costs.pop("p2p")
-    names = {setting.field: setting.name for setting in LAYER_SETTINGS}
     facts = [
         f"stages: {1 + max(profile.hosts)}",
         *_batches_and_placement(profile),
-        f"partition: {json.dumps(write_roles([stage.roles for stage in layers]))}",
+        _partition(layers),
     ]
-    lines = [f"p2p_time: {_number(p2p)}", "layers:"]
+    lines = [f"p2p_time: {_number(p2p)}", *_layers_of(layers, costs)]
+    comments = [*notes(profile), *comments, *_DERIVED_NOTES]
+    return _document(_head(description, source, day), facts, comments, lines)
+
+
+def _partition(layers: Sequence[LayersOfStage]) -> str:
+    return f"partition: {json.dumps(write_roles([stage.roles for stage in layers]))}"
+
+
+def _layers_of(
+    layers: Sequence[LayersOfStage], costs: Mapping[str, Sequence[Fraction]]
+) -> Iterator[str]:
+    """Lines of the layers, derived from the costs of the stages, or devices, that have them."""
+    names = {setting.field: setting.name for setting in LAYER_SETTINGS}
+    yield "layers:"
     for group in parts(layers, costs):
         entries = [f"name: {group.role}", f"role: {group.role}", f"count: {group.layers}"]
         entries += [f"{names[field]}: {_number(cost)}" for field, cost in group.costs.items()]
-        lines.append(f"  - {{{', '.join(entries)}}}")
-    comments = [*notes(profile), *comments, *_DERIVED_NOTES]
-    return _document(_head(description, source, day), facts, comments, lines)
+        yield f"  - {{{', '.join(entries)}}}"
 
 
 _DERIVED_NOTES = (
@@ -272,9 +283,17 @@ def _number(value: Fraction) -> str:
 
 
 def dumps_timers(
-    stages: StageTimes, batches: int, *, description: str, day: date | None = None
+    stages: StageTimes,
+    batches: int,
+    layers: Sequence[LayersOfStage] | None = None,
+    *,
+    description: str,
+    day: date | None = None,
 ) -> str:
-    """Write the times of Megatron's timers: F and BW per device."""
+    """Write the times of Megatron's timers: F and BW per device, or per layer.
+
+    `layers` are those of every stage that ran; stage s is on device s modulo the devices.
+    """
     comments = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
     if stages.unknown is not None:
         comments += [
@@ -283,12 +302,21 @@ def dumps_timers(
         ]
     if stages.outliers:
         comments.append(f"{stages.outliers} values lay 20 % or more above their median.")
-    facts = [f"stages: {len(stages.forward)}", f"batches: {batches}"]
-    lines = [
-        f"forward_times: {_listed(stages.forward)}",
-        f"backward_times: {_listed(stages.backward)}",
-        "# p2p_time is unmeasured: the timers of transfers hold the waiting too.",
-    ]
+    devices = len(stages.forward)
+    facts = [f"stages: {devices}", f"batches: {batches}"]
+    p2p_note = "# p2p_time is unmeasured: the timers of transfers hold the waiting too."
+    if layers is None:
+        lines = [
+            f"forward_times: {_listed(stages.forward)}",
+            f"backward_times: {_listed(stages.backward)}",
+            p2p_note,
+        ]
+    else:
+        costs = {"forward": stages.forward, "backward": stages.backward}
+        facts += [f"chunks: {len(layers) // devices}"] if len(layers) > devices else []
+        facts.append(_partition(layers))
+        comments += _DERIVED_NOTES
+        lines = [p2p_note, *_layers_of(on_devices(layers, devices), costs)]
     return _document(_head(description, "Megatron-LM timers", day), facts, comments, lines)
 
 

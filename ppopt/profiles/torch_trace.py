@@ -150,7 +150,12 @@ def _records(trace: object, rank: int) -> RankTrace:
         records[op, begin] = Record(*op[:3], rank, begin, begin + length, times[op])
         times[op] += 1
     if not records:
-        raise InputError("holds no operation of PyTorch's pipeline runtime (PP:0F0 and the like)")
+        raise InputError(
+            "holds no operation of PyTorch's pipeline runtime (PP:0F0, ...): ScheduleLoopedBFS, "
+            "ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble and "
+            "ScheduleDualPipeV name them, Schedule1F1B and ScheduleGPipe do not; measure those "
+            "with ppopt.torch.Profiler"
+        )
     names = [name for event in events if isinstance(name := event.get("name"), str)]
     matches = map(_NEXT.fullmatch, names)
     followed = frozenset(int(match[1]) for match in matches if match)

@@ -23,6 +23,8 @@ MAX_LISTED = 16
 """A placement without a name is written out up to this many stages."""
 _PLANNED = ("placement", "partition", "recompute", "chunks")
 """Decisions about a model in layers that `ppopt plan` makes."""
+_OF_STRATEGY = ("partition", "recompute", "offload")
+"""Decisions about a model in layers that are searched for a strategy."""
 
 
 def describe_unsearched(pipeline: Pipeline, searched: Sequence[str] = ()) -> str:
@@ -51,6 +53,19 @@ def unsearched_of_layers(pipeline: Pipeline) -> str:
     """What a comparison of strategies does not search of a model in layers; empty if nothing."""
     fixed = _fixed_of_layers(pipeline)
     return _unsearched(fixed) if fixed else ""
+
+
+def describe_first_tries(pipeline: Pipeline) -> str:
+    """How a comparison searches the open decisions for each strategy; empty if none is open."""
+    names = [name for name in open_decisions(pipeline).names if name in _OF_STRATEGY]
+    if not names:
+        return ""
+    verb = "is a first try" if len(names) == 1 else "are first tries"
+    flags = " ".join(f"--{name} search" for name in names)
+    return (
+        f"{' and '.join(names)} of a strategy {verb}, from a short search; "
+        f"`ppopt eval STRATEGY {flags}` searches longer"
+    )
 
 
 def _fixed_of_layers(pipeline: Pipeline) -> dict[str, object]:

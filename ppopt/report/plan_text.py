@@ -293,7 +293,8 @@ def describe_beyond(plan: Plan) -> str:
     if plan.value is None or space.strategies != (SEARCHED,):
         return ""
     chunks = ",".join(map(str, (*space.chunks, max(space.chunks) + 1)))
-    fixed = [f"more chunks (--chunks {chunks})"]
+    fixed = [] if space.partition == SEARCH else ["other partitions (--partition search)"]
+    fixed.append(f"more chunks (--chunks {chunks})")
     if len(space.placements) < len(PLACEMENTS):
         fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")
     if _routes(plan) == 1 and space.runtime == ANY_RUNTIME:

@@ -89,6 +89,11 @@ class Deadline:
         """Whether Ctrl-C was recorded."""
         return interrupts.pressed()
 
+    @property
+    def ended(self) -> bool:
+        """Whether time is up, or Ctrl-C was recorded."""
+        return self.over or self.pressed
+
     def within(self, seconds: float) -> Deadline:
         """Deadline from now on of at most `seconds`, within the remaining time."""
         now = time.monotonic()

@@ -18,7 +18,8 @@ from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.deadline import Callback, Stop
-from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of
+from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
+from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Result
@@ -80,14 +81,25 @@ def solve(
     if placement not in (None, placements.SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
     extra_decisions = NO_DECISIONS if placement is None else OpenDecisions.PLACEMENT
+    starts = () if hint is not None else _first_schedules(problem)
     candidates = choice_of(problem, options.deadline, extra_decisions)
     if candidates is None:
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
         return search_from(start, problem, options)
-    search = ConfigurationSearch(candidates, problem, options)
+    search = ConfigurationSearch(candidates, problem, options, start_schedules=starts)
     if hint is not None:
         search.begin_from(*_known_configuration(candidates, problem, hint))
     return search.run()
+
+
+def _first_schedules(problem: Problem) -> tuple[Schedule, ...]:
+    """The best schedule of the usual strategy, if partition or recompute is open."""
+    pipeline = problem.pipeline
+    if pipeline.model is None or pipeline.resolved_placement not in USUAL:
+        return ()
+    if not open_decisions(pipeline) & (OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE):
+        return ()
+    return tuple(FirstSchedules(pipeline, problem.objective, problem.backward_kind).usual())
 
 
 def _known_configuration(

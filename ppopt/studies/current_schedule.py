@@ -223,10 +223,9 @@ def _placed_as(own: Pipeline, pipeline: Pipeline) -> Pipeline:
             raise ConflictError(f"{own.num_stages} stages, not {pipeline.num_stages}")
         return replace(pipeline.placed(own.hosts[0]), routes=own.routes, slices=own.slices)
     fields: dict[str, Any] = {"routes": own.routes, "slices": own.slices}
-    name = _placement_name(own)
-    fields["placement"] = own.hosts[0] if name is None else name
-    fields["stages"] = own.num_stages if name is None else own.num_devices
-    fields["chunks"] = None if name is None else own.num_stages // own.num_devices
+    named = placement.name_and_chunks(own.hosts[0])
+    fields["placement"], fields["chunks"] = named or (own.hosts[0], None)
+    fields["stages"] = own.num_stages if named is None else own.num_devices
     if own.model is not None:
         layers = {
             field: {index for index, layer in enumerate(own.model.layers) if getattr(layer, field)}
@@ -236,14 +235,3 @@ def _placed_as(own: Pipeline, pipeline: Pipeline) -> Pipeline:
         fields |= {"partition": own.counts, "recompute": None, "offload": None}
     placed = replace(pipeline, **fields)
     return placed.reordered(own.order) if isinstance(own.order, tuple) else placed
-
-
-def _placement_name(pipeline: Pipeline) -> str | None:
-    """Name of the placement of a pipeline; None if it has none."""
-    chunks, rest = divmod(pipeline.num_stages, pipeline.num_devices)
-    if rest:
-        return None
-    for name in ("linear",) if chunks == 1 else ("interleaved", "v"):
-        if placement.named(name, pipeline.num_devices, chunks) == pipeline.hosts[0]:
-            return name
-    return None

@@ -1,14 +1,12 @@
-"""First schedules: those of published strategies with the balanced partition, within the limits.
+"""First schedules of a plan space, also with few recomputed layers.
 
-A plan evaluates them for all of its configurations before it searches any, and every search starts
-from them. So no configuration has a worse value than these strategies, however short its search.
+`ppopt.solver.heuristics.first_schedules` has those of one configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -16,131 +14,50 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH, all_by_rule
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
-from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.heuristics.repair import repair
-from ppopt.strategies import Strategy, registry, resolve
+from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.studies.best_choice import has_open_choices
-from ppopt.studies.evaluate import objective_value, timed
+from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
-from ppopt.studies.strategy_evaluator import AcceptsPartition
 from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
 
-USUAL = {"linear": "1f1b", "interleaved": "interleaved", "v": "1f1b-v"}
-"""The strategy of a placement that is evaluated first."""
 QUICK = ("linear", "interleaved")
 """Placements whose usual strategies most trainers run."""
 
 
-class FirstSchedules(NamedTuple):
-    """The first schedules of one configuration of a plan."""
+def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
+    """Schedule of the usual strategy in which as few layers recompute as fit.
 
-    pipeline: Pipeline
-    """Its placement is named; partition and recompute may be open."""
-    objective: Objective
-    backward_kind: BackwardKind = BackwardKind.MIXED
-    accepts_partition: AcceptsPartition | None = None
-    """Whether the runtime supports a partition; None: it supports all."""
-
-    def usual(self) -> Iterator[Schedule]:
-        """Schedule of the usual strategy of the placement: without recompute, or with full.
-
-        With recompute that is given, as given. If this exceeds the limits, the order is repaired:
-        forwards wait for memory, so that fewer microbatches are in flight.
-        """
-        return self._of_strategy(self._usual)
-
-    def with_few_layers(self) -> Iterator[Schedule]:
-        """Schedule of the usual strategy in which as few layers recompute as fit.
-
-        Nothing if recompute is not searched.
-        """
-        if self.pipeline.recompute != SEARCH_RECOMPUTE:
-            return
+    Nothing if recompute is not searched.
+    """
+    if first.pipeline.recompute == SEARCH_RECOMPUTE:
         with suppress(NotApplicableError):
-            search = StrategySearch(self._balanced, self._usual.name, self.objective)
+            name = first.usual_strategy.name
+            search = StrategySearch(first.balanced, name, first.objective)
             search.evaluate_first()
             if search.fits:
                 yield search.schedule()
 
-    def in_best_configuration(self, deadline: Deadline) -> Iterator[Schedule]:
-        """Schedule of the usual strategy, with the partition and recompute of one descent.
 
-        Nothing if neither is searched, or if no descent ends within the limits by the deadline.
-        """
-        if not has_open_choices(self.pipeline):
-            return
+def in_best_configuration(first: FirstSchedules, deadline: Deadline) -> Iterator[Schedule]:
+    """Schedule of the usual strategy, with the partition and recompute of one descent.
+
+    Nothing if neither is searched, or if no descent ends within the limits by the deadline.
+    """
+    if has_open_choices(first.pipeline):
         with suppress(NotApplicableError):
-            search = StrategySearch(
-                self.pipeline,
-                self._usual.name,
-                self.objective,
-                accepts_partition=self.accepts_partition,
-            )
+            name = first.usual_strategy.name
+            search = StrategySearch(first.pipeline, name, first.objective)
             search.descend(1, deadline)
             if search.fits:
                 yield search.schedule()
-
-    def others(self) -> Iterator[Schedule]:
-        """Schedules as in `usual` of the other strategies of the placement with a fixed order."""
-        for strategy in registry().values():
-            fixed = strategy.placement == self._usual.placement and not strategy.adaptive
-            if fixed and strategy is not self._usual:
-                yield from self._of_strategy(strategy)
-
-    @property
-    def _usual(self) -> Strategy:
-        return resolve(USUAL[self.pipeline.resolved_placement])
-
-    def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
-        kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
-        if self.backward_kind not in (BackwardKind.MIXED, kind):
-            return
-        with suppress(NotApplicableError):
-            for pipeline in self._pipelines():
-                schedule = timed(pipeline, strategy.name, self.objective)
-                if schedule.pipeline.layout != self.pipeline.layout:
-                    return
-                if schedule.fits_limits:
-                    yield checked(schedule)
-                    return
-            orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
-            if orders is not None:
-                yield checked(timing.schedule(schedule.pipeline, orders, self.objective))
-
-    def _pipelines(self) -> Iterator[Pipeline]:
-        """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
-        balanced = self._balanced
-        if balanced.recompute != SEARCH_RECOMPUTE:
-            yield balanced
-            return
-        without, limits = replace(balanced, recompute="none"), balanced.limits
-        peaks = without.limits_by(LIMIT_1F1B)
-        if limits is None or peaks is None or max(peaks) <= max(limits):
-            yield without
-        yield replace(balanced, recompute="full")
-
-    @property
-    def _balanced(self) -> Pipeline:
-        """The pipeline with the balanced partition, or an even one if the runtime needs that.
-
-        Raises NotApplicableError if the runtime supports neither.
-        """
-        pipeline = self.pipeline
-        if pipeline.partition != SEARCH:
-            return pipeline
-        speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
-        for counts in reversed(all_by_rule(pipeline.model, pipeline.num_stages, speeds)):
-            if self.accepts_partition is None or self.accepts_partition(counts):
-                return replace(pipeline, partition=counts, mem_limit=pipeline.limits)
-        raise NotApplicableError("partition: the runtime supports no partition by rule")
 
 
 class FirstRow(NamedTuple):
@@ -154,6 +71,11 @@ class FirstRow(NamedTuple):
     def step(self) -> Fraction:
         """Makespan, in the user's unit."""
         return objective_value(self.schedule, Objective.MAKESPAN)
+
+    @property
+    def peak(self) -> Fraction:
+        """Largest device peak, in the user's unit."""
+        return peak_memory(self.schedule)
 
 
 class FirstRows:
@@ -179,9 +101,9 @@ class FirstRows:
         """The best of `known`, the other placements, and as few recomputed layers as fit."""
         rows = (
             known,
-            self._best(self._quick, FirstSchedules.with_few_layers),
+            self._best(self._quick, with_few_layers),
             self._best(self._further, FirstSchedules.usual),
-            self._best(self._further, FirstSchedules.with_few_layers),
+            self._best(self._further, with_few_layers),
         )
         return min((row for row in rows if row), key=lambda row: row.step, default=None)
 
@@ -211,6 +133,24 @@ class FirstRows:
             for schedule in schedules_of(first):
                 if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
                     yield schedule
+
+
+def least_memory_row(space: PlanSpace) -> FirstRow:
+    """The schedule of least memory by rule, which may exceed the limits.
+
+    One microbatch at a time, on the balanced partition, with full recompute if the space allows it.
+    """
+    full = {SEARCH, "full"} & {*space.recompute}
+    configurations = {each._replace(recompute="full") if full else each for each in space}
+    rows = []
+    for configuration in sorted(configurations):
+        with suppress(NotApplicableError):
+            pipeline = space.pipeline(configuration)
+            problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+            orders = one_at_a_time(problem.instance)
+            schedule = checked(timing.schedule(pipeline, orders), enforce_limit=False)
+            rows.append(FirstRow(configuration._replace(strategy=SEARCHED), schedule))
+    return min(rows, key=lambda row: (row.peak, row.configuration))
 
 
 def _configuration_of(schedule: Schedule, searched: PlanConfiguration) -> PlanConfiguration:

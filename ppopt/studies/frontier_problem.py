@@ -33,6 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.open_decisions import OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
@@ -42,7 +43,7 @@ from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
-from ppopt.studies.first_schedules import USUAL, FirstSchedules
+from ppopt.studies.first_schedules import in_best_configuration
 from ppopt.studies.frontier_curve import Proved
 
 NUM_FIRST_LIMITS = 12
@@ -162,7 +163,7 @@ class FrontierProblem:
             limit = self.memory(low + (high - low) * step // NUM_FIRST_LIMITS)
             limited = limit_candidates.with_limit(pipeline, limit)
             first = FirstSchedules(limited, self.problem.objective)
-            yield from first.in_best_configuration(deadline)
+            yield from in_best_configuration(first, deadline)
 
     def search(
         self,

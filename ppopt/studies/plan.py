@@ -20,6 +20,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.problem.placement import explicit, name_and_chunks
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -98,6 +99,8 @@ def plan(
     `within` is a slowdown such as 0.01: the plan then also reports the minimum memory at which a
     configuration is at most 1 % slower than the best.
 
+    `placement` may also be the list of the devices of the stages that a named placement has.
+
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
     of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
     `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
@@ -114,9 +117,13 @@ def plan(
         mem_limit = model.mem_limit if mem_limit is None else mem_limit
         fields, model = fields_of(model) | fields, model.model
     if not isinstance(model, Model):
-        raise InputError("layers: a plan needs a model in layers; give `layers:` in a file")
+        raise InputError(
+            "layers: a plan needs a model in layers; give `layers:` in a file (of measured stages, "
+            "`ppopt profile --layers` writes them)"
+        )
     if devices is None or batches is None:
         raise InputError(missing("stages" if devices is None else "batches"))
+    names, chunks = _placements(_listed(placement), chunks)
     space = _space(
         model,
         runtime,
@@ -124,8 +131,8 @@ def plan(
         mem_limit,
         devices=devices,
         batches=_listed(batches),
-        placements=_listed(placement),
-        chunks=_listed(chunks),
+        placements=names,
+        chunks=chunks,
         recompute=None if recompute is None else _listed(recompute),
         strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
         options=options or Options(),
@@ -215,6 +222,22 @@ def _listed(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(entry.strip() for entry in value.split(","))
     return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _placements(entries: tuple[Any, ...], chunks: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Names of placements, and numbers of chunks; a list of devices is the placement it equals.
+
+    Raises InputError if a list of devices has no name.
+    """
+    if not entries or isinstance(entries[0], str):
+        return entries, _listed(chunks)
+    named = name_and_chunks(explicit(entries))
+    if named is None:
+        raise InputError(
+            f"placement: {','.join(map(str, entries))} has no name; a plan chooses from "
+            f"{', '.join(PLACEMENTS)}; leave the list out"
+        )
+    return (named[0],), (named[1],)
 
 
 def _limit(

@@ -158,6 +158,21 @@ class PlanReports:
         with suppress(KeyboardInterrupt), interrupts.heard():
             later = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
             self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
+        plan = self._started_again(plan)
         return replace(
             self._baselines.add_to(plan), interrupted=deadline.pressed, solve_seconds=deadline.spent
         )
+
+    def _started_again(self, plan: Plan) -> Plan:
+        """The plan with the schedules of all baselines, if one of them is better.
+
+        The reports on less memory are for the value before, and are left out then.
+        """
+        self._search.start_from(baseline.schedule for baseline in self._baselines.results)
+        better, more = self._search.plan(), plan.more_memory
+        assert better.value is not None and plan.value is not None
+        if better.value >= plan.value:
+            return plan
+        if more is not None:
+            more = more._replace(value=min(more.value, better.value))
+        return replace(better, more_memory=more)

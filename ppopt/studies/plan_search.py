@@ -28,11 +28,12 @@ from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.first_schedules import FirstSchedules
+from ppopt.studies.first_schedules import with_few_layers
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
@@ -109,7 +110,7 @@ class PlanSearch:
         ]
         rounds = chain(
             map(FirstSchedules.usual, first),
-            map(FirstSchedules.with_few_layers, first),
+            map(with_few_layers, first),
             map(FirstSchedules.others, first),
         )
         try:

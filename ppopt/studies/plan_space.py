@@ -218,9 +218,9 @@ def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
     """Raise NotApplicableError if Megatron-LM supports no partition that a plan may choose.
 
     Nor may it refuse the group size of interleaved 1F1B, by default the smallest that it runs.
-    Megatron-LM needs all MTP layers in one stage, and takes at most a head after them. So if it
-    supports any partition, it supports one in which a single stage, the last or the one before, has
-    more than one layer.
+    Megatron-LM needs all MTP layers in one stage, and takes at most a head after them. The first
+    stage has all of an encoder and the embedding. So if it supports any partition, it supports one
+    in which a single stage, the last or the one before, has more layers than it needs.
     """
     megatron_schedule.group_size_of(pipeline, group_size)
     trainer_partition.megatron_sizes(pipeline)
@@ -228,10 +228,22 @@ def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
         trainer_partition.megatron_arguments(pipeline, group_size)
         return
     supports = trainer_partition.megatron_partitions(pipeline)
-    ones, rest = (1,) * (pipeline.num_stages - 1), len(pipeline.model) - pipeline.num_stages + 1
-    last, before = ((*ones[after:], rest, *ones[:after]) for after in (0, 1))
-    if not (supports(before) or supports(last)):
-        trainer_partition.megatron_arguments(replace(pipeline, partition=last, mem_limit=None))
+    smallest = [1] * pipeline.num_stages
+    smallest[0] += trainer_partition.num_encoder_layers(pipeline.model)
+    rest = len(pipeline.model) - sum(smallest)
+    if rest < 0:
+        raise NotApplicableError(
+            f"megatron: it runs the encoder and the embedding, {smallest[0]} layers, in the first "
+            f"stage, so that {pipeline.num_stages} stages need {sum(smallest)} layers; the model "
+            f"has {len(pipeline.model)}"
+        )
+    last, before = [*smallest], [*smallest]
+    last[-1] += rest
+    before[max(0, pipeline.num_stages - 2)] += rest
+    if not (supports(tuple(before)) or supports(tuple(last))):
+        trainer_partition.megatron_arguments(
+            replace(pipeline, partition=tuple(last), mem_limit=None)
+        )
 
 
 def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] | None:

@@ -97,6 +97,11 @@ class StrategyConfigurations(Choice):
         return comb(self._layers - 1, self.num_stages - 1) if self.cut else 1
 
     @property
+    def enumerates_options(self) -> bool:
+        """Whether every stage so far has all of its non-dominated options."""
+        return self._options.complete
+
+    @property
     def leaves_out(self) -> bool:
         """Whether dominated options are omitted: each takes more time, and saves no more memory.
 

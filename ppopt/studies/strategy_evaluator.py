@@ -8,7 +8,7 @@ evaluated with its own order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -16,12 +16,12 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import Counts
 from ppopt.problem.traits import Trait, unhandled
 from ppopt.schedule import fixed_order, timing
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.orders import portable
 from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.strategies import Options, Strategy
 from ppopt.studies.evaluate import timed
 from ppopt.studies.strategy_configurations import StrategyConfigurations
@@ -33,9 +33,6 @@ FULL = 2**31
 """A number above that of any stage's recompute options."""
 REFUSED = 2**60
 """Excess of a partition that the runtime does not support."""
-
-AcceptsPartition = Callable[[Counts], bool]
-"""Whether a runtime supports a partition."""
 
 
 class ConfigurationRank(NamedTuple):

@@ -140,7 +140,8 @@ class StrategySearch(ConfigurationSearch):
     @property
     def conclusive(self) -> bool:
         """Whether every configuration that may be best was evaluated."""
-        return self.all_evaluated and self._evaluator.complete
+        evaluated = self.all_evaluated and self._evaluator.complete
+        return evaluated and self.choice.enumerates_options
 
     @property
     def proved(self) -> bool:

@@ -76,6 +76,7 @@ def test_files_hold_what_is_drawn(client: Any) -> None:
         ({"origin": "null"}, 403),
         ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
         ({"host": "[::1]:8000"}, 200),
+        ({"host": "LOCALHOST:8000", "origin": "http://localhost:8000"}, 200),
     ],
 )
 def test_other_hosts_and_other_pages_are_refused(

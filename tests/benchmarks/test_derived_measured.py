@@ -7,10 +7,15 @@ github.com/bigscience-workshop/bigscience at 9e64ede), Table 4 of arXiv 2407.217
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks.derived_measured import report, runs, zero_bubble
+from benchmarks.derived_measured.aims import aim_table, machine_table
 from benchmarks.derived_measured.outcomes import calibrated, hardware_flops, outcome_of
+from benchmarks.derived_measured.parts import part_table, read_parts
 from benchmarks.derived_measured.runs import BIGSCIENCE, LLAMA_3, Run
 
 SIMUMAX = {
@@ -157,6 +162,12 @@ def test_llama_3_405b_calibrated_on_its_first_row() -> None:
         ({"precision": "NVFP4"}, "FP4"),
         ({"mem_kind": "out of memory"}, "out of memory"),
         ({"model": "Nemotron_3_Nano"}, "Mamba"),
+        ({"zero": "1 over -1"}, "zero: '1 over -1' is no number"),
+        ({"heads": [64]}, "heads: [64] is no number"),
+        ({"tp": 1.5}, "tp: 1.5 is no number"),
+        ({"step_ms": "n/a"}, "step_ms: 'n/a' is no number"),
+        ({"source": f"{runs.MEGATRON_CI} (x)", "model": "gpt/x", "heads": None}, "number of heads"),
+        ({"hardware": None}, "unknown GPU"),
     ],
 )
 def test_what_is_not_predicted_says_why(values: dict[str, object], reason: str) -> None:
@@ -174,16 +185,36 @@ def test_zero_bubble_gains_are_those_published() -> None:
         assert zero_bubble.gain(case.setup, split) == pytest.approx(case.gain, abs=0.005)
 
 
-PARTS = [
-    {"part": "matmul8192", "ms": 1.3853, "tflops": 793.7},
-    {
-        "part": "mlp",
-        "shape": [1, 8192, 4096],
-        "model": "llama-3.1-8b",
-        "tp": 1,
-        "F": 4.1599,
-        "B": 5.0768,
-        "BW": 9.0145,
-    },
-    {"part": "adamw_fused_fp32", "params": 500000000, "ms": 4.2565},
-]
+def test_tables_name_rows_that_they_do_not_expect() -> None:
+    rows = (B200[0].row, {"zero": "1 over -1"}, {"mem_gib": "60 to 66", "step_ms": True})
+    outcomes = [outcome_of(Run(0, {**B200[0].row, **row})) for row in rows]
+    tables = (report.step_table, report.memory_table, report.not_predicted, report.apart_table)
+    lines = [line for table in (*tables, aim_table, machine_table) for line in table(outcomes)]
+    assert [line for line in lines if "is no number" in line] == [
+        "| SimuMax B200 v1.2 | 1 | zero: '1 over -1' is no number that it may be |",
+        "| SimuMax B200 v1.2 | 1 | mem_gib: '60 to 66' is no number that it may be |",
+    ]
+    assert any(line.startswith("| SimuMax B200 v1.2 | 3 | 1 | 1 |") for line in lines)
+
+
+PART = {"part": "mlp", "shape": [1, 8192, 4096], "F": 4.1599, "B": 5.0768, "BW": 9.0145}
+"""Of Llama 3.1 8B on an H200, ms."""
+
+
+def test_parts_of_unknown_models_are_listed_and_not_derived(tmp_path: Path) -> None:
+    rows = [
+        {"part": "matmul8192", "ms": 1.3853, "tflops": 793.7},
+        {**PART, "model": "llama-3.1-8b", "tp": 1},
+        {**PART, "model": "llama-4-8b"},
+        {**PART, "model": "llama-3.1-8b", "part": "conv"},
+        {"part": "adamw_fused_fp32", "params": 500000000, "ms": 4.2565},
+    ]
+    path = tmp_path / "parts.json"
+    path.write_text(json.dumps({"rows": rows}))
+    table = [line.strip("| ").split(" | ") for line in part_table(read_parts(path))]
+    verdicts = {(name, kind): verdict for name, kind, *_, verdict in table[2:]}
+    for kind in ("F", "B", "BW"):
+        assert verdicts["mlp", kind] == "pass"
+        assert verdicts["mlp of llama-4-8b", kind] == "not derived"
+        assert verdicts["conv of llama-3.1-8b", kind] == "not derived"
+    assert verdicts["all", "F, B, BW"] == "pass"

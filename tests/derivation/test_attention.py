@@ -164,9 +164,9 @@ def test_what_attention_keeps_by_hand() -> None:
     plain = GroupedQueryAttention(8, 2, 64)
     assert plain.stashed == (8 + 2 + 2 + 8) * 64  # queries, keys, values, output
     assert replace(plain, normed=True).stashed == plain.stashed + (8 + 2) * 64  # before their norms
-    assert replace(plain, gated=True).stashed == plain.stashed + 2 * 8 * 64  # gate, gated output
+    assert replace(plain, gated=True).stashed == plain.stashed + 8 * 64  # the gate
     latent = LatentAttention(8, query_latent=48, latent=32, plain=16, position=8, value=20)
-    assert latent.stashed == 2 * 48 + 2 * 32 + 8 + 8 * (24 + 24 + 20 + 20)
+    assert latent.stashed == 48 + 32 + 8 + 8 * (24 + 24 + 20 + 20)
     indexer = Indexer(4, 16, 1024)
     assert replace(latent, indexer=indexer).stashed == latent.stashed + 4 * 16 + 2 * 16 + 4
     assert replace(latent, indexer=replace(indexer, shared=True)).stashed == latent.stashed
@@ -188,7 +188,7 @@ def test_linear_attention_by_hand() -> None:
     linear = LinearAttention(32, 16, 128, 128, kernel=4)
     assert parameters_of(linear.matrices(2048)) == 2048 * 12288 + 2048 * 64 + 4096 * 2048
     assert linear.vectors(2048) == 4 * 8192 + 2 * 32 + 128
-    assert linear.stashed == 2 * 8192 + 3 * 4096  # q, k, v, before the convolution; gate, outputs
+    assert linear.stashed == 2 * 8192 + 2 * 4096  # q, k, v, before the convolution; gate, output
 
 
 def test_flops_of_linear_attention_by_hand() -> None:

@@ -189,12 +189,36 @@ def test_the_head_stays_in_bf16() -> None:
 
 
 def test_a_module_that_predicts_has_its_own_embedding() -> None:
-    """DeepSeek-V3: 129280 x 7168 parameters; the gradient of the head's matrix is added, too."""
+    """DeepSeek-V3: 129280 x 7168 parameters."""
     model = derive_model(DEEPSEEK_V3, gpu="h200", devices=16, data=8, expert=8)
-    embedding, *_, prediction, head = model.layers
-    block = model.layers[2]
+    embedding, _, block, prediction, _ = model.layers
     assert prediction.static - block.static > embedding.static
-    assert prediction.weight > block.weight + head.weight
+
+
+@pytest.mark.parametrize("modules", [1, 2])
+def test_logits_of_predictions_are_computed_by_the_head(modules: int) -> None:
+    """As in Megatron-LM: a head has as many products and losses as there are tokens to predict."""
+    config = {**DEEPSEEK_V3, "num_nextn_predict_layers": modules}
+    model, without = (derive_model(config, gpu="h200", devices=8, mtp=mtp) for mtp in (True, False))
+    head, single = model.layers[-1], without.layers[-1]
+    for figure in ("forward", "input", "backward", "activation", "flops"):
+        assert getattr(head, figure) == pytest.approx((1 + modules) * getattr(single, figure), 1e-4)
+    assert (head.static, head.workspace) == (single.static, single.workspace)
+    block, *predictions = model.layers[-2 - modules : -1]
+    assert predictions[0].workspace == block.workspace
+    assert predictions[0].forward - block.forward < 0.2 * single.forward
+
+
+def test_hidden_vectors_of_predictions_are_transferred_too() -> None:
+    """Megatron-LM concatenates them, so that a cut behind one module passes on two."""
+    config = {**DEEPSEEK_V3, "num_nextn_predict_layers": 2}
+    partition = "Et*20|t*20|t*20|tm|m|L"
+    model = derive_model(config, gpu="h100", devices=6, tensor=8, partition=partition)
+    latency, *delays = (model.costing.transfer(states * 56 / 8) for states in range(4))
+    delays = [delays[0]] * 3 + delays[1:]
+    assert latency == 0.01 and model.pipeline.p2p == pytest.approx(delays, rel=1e-3)
+    without = derive_model(config, gpu="h100", devices=6, tensor=8, mtp=False)
+    assert float(without.pipeline.p2p) == pytest.approx(delays[0], abs=5e-4)
 
 
 def test_frozen_matrices_need_two_thirds_of_the_flops() -> None:
@@ -252,6 +276,7 @@ REFUSED: dict[str, tuple[Config, dict[str, Any], str]] = {
     "ranks": (DEEPSEEK_V3, {"data": 2, "expert": 4}, "4 does not divide data x context = 2"),
     "microbatch": (LLAMA_8B, {"microbatch": 0}, "microbatch: 0 is not within"),
     "zero": (LLAMA_8B, {"zero": 4}, "zero: 4 is not within 0 .. 3"),
+    "recipe": (LLAMA_8B, {"fp8_recipe": "fast"}, "fp8_recipe: .fast. is unknown; known are tensor"),
     "framework": (LLAMA_8B, {"framework": "jax"}, "'jax' is unknown; known are megatron"),
     "context type": (LLAMA_8B, {"context_type": "rings"}, "'rings' is unknown; known are ring"),
     "heads of context": (

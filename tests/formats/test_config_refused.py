@@ -114,7 +114,11 @@ ONE_FORMAT = {
     "toml: digits": (".toml", f"stages = {DIGITS}", "a number or a character code is out of ra"),
     "toml: exponent": (".toml", f"p2p = 1e{DIGITS}", "a number or a character code is out of r"),
     "toml: date": (".toml", "stages = 2024-05-01", "is not a whole number"),
-    "suffix": (".ini", "stages=4", "unknown kind of config; name it .yaml, .yml, .json or .toml"),
+    "suffix": (
+        ".ini",
+        "stages=4",
+        "unknown kind of config; name it .yaml, .yml, .json, .toml, .csv",
+    ),
     "no suffix": ("", "stages: 4", "unknown kind of config"),
 }
 

@@ -31,6 +31,22 @@ PUBLISHED = "Et*3|(tt|)*29m|L"
 ranks."""
 
 
+WITH_ENCODER = Model(
+    (Layer(1, count=3), Layer(1, role="embedding"), Layer(1, count=5), Layer(1, role="head"))
+)
+
+
+def test_the_layout_of_a_model_with_an_encoder_is_that_of_its_language_model() -> None:
+    """Megatron-LM builds the encoder in the first stage (examples/multimodal/model.py)."""
+    pipe = WITH_ENCODER.pipeline(devices=2, batches=2, partition=[5, 5], recompute="full")
+    assert shlex.split(megatron_arguments(pipe)) == [
+        *("--num-layers", "5", "--pipeline-model-parallel-size", "2"),
+        *("--pipeline-model-parallel-layout", "Et|t*4L"),
+        *("--recompute-granularity", "full", "--recompute-method", "uniform"),
+        *("--recompute-num-layers", "1", "--recompute-vision"),
+    ]
+
+
 def test_megatron_arguments() -> None:
     pipe = STACK.pipeline(devices=16, batches=32, partition=PUBLISHED)
     assert shlex.split(megatron_arguments(pipe)) == [
@@ -233,6 +249,24 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         megatron_arguments,
         Model((Layer(1, role="head", count=2),)).pipeline(devices=1, batches=2),
         "the head is one layer, the last; it is [0, 1]",
+    ),
+    "encoder in two stages": (
+        megatron_arguments,
+        WITH_ENCODER.pipeline(devices=2, batches=2, partition=[3, 7]),
+        "it runs the encoder, 3 layers, and the embedding in the first stage, which has 3 layers "
+        "here; give it at least 4",
+    ),
+    "encoder": (
+        torchtitan_keys,
+        WITH_ENCODER.pipeline(devices=2, batches=2),
+        "torchtitan: the 3 layers before the embedding are an encoder",
+    ),
+    "embedding after mtp": (
+        megatron_arguments,
+        Model([Layer(1, role=role) for role in ("mtp", "embedding", "decoder")]).pipeline(
+            devices=1, batches=2
+        ),
+        "the embedding is one layer, the first; it is [1]",
     ),
     "context": (
         megatron_arguments,
@@ -439,6 +473,20 @@ def test_a_derived_model_states_its_sizes_in_files_and_plans(
     written = output["use"]["megatron_arguments"]
     assert "--tensor-model-parallel-size 2\n--sequence-parallel" in written
     assert "--micro-batch-size 2\n--global-batch-size 16\n" in written
+
+
+def test_an_export_notes_what_the_costs_assume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assumed = "training: {data: 2, arguments: [--bf16], assumes: [this, that]}"
+    (tmp_path / "m.yaml").write_text(
+        f"stages: 2\nbatches: 2\n{assumed}\nlayers: [{{forward: 1, count: 4}}]\n"
+    )
+    done("eval 1f1b --config m.yaml -o m.json")
+    notes = done("export m.json --to megatron-arguments -o m.txt").err
+    assert "note: the costs assume this; that" in notes
+    assert "--use-distributed-optimizer" not in (tmp_path / "m.txt").read_text()
 
 
 @pytest.mark.parametrize(

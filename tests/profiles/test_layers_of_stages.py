@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ppopt import InputError, Layer, Model, evaluate, read_pipeline
-from ppopt.profiles.layers_of_stages import SHORTEST, parts, read_layers
-from tests.cli.cli_run import done, run
+from ppopt.profiles.layers_of_stages import SHORTEST, on_devices, parts, read_layers
+from tests.cli.cli_run import done
 from tests.profiles.test_straggler import SCHEDULE, operations, written
 
 LAYERS = (
@@ -30,7 +30,7 @@ def columns() -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", ["Et*3|t*3|ttL", "3,3,2"])
 def test_the_layers_are_given_back(text: str) -> None:
-    groups = parts(read_layers(text, 3), columns())
+    groups = parts(read_layers(text), columns())
     assert [(part.role, part.layers) for part in groups] == [
         ("embedding", 1), ("decoder", 8), ("head", 1),
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def test_the_layers_are_given_back(text: str) -> None:
 
 def test_two_stages_have_no_stage_of_decoder_layers_alone() -> None:
     """Those of the first stage count as all of it: its embedding takes next to nothing."""
-    groups = parts(read_layers("4,4", 2), {"forward": [Fraction(8), Fraction(15)]})
+    groups = parts(read_layers("4,4"), {"forward": [Fraction(8), Fraction(15)]})
     assert [part.costs["forward"] for part in groups] == [SHORTEST, 2, 7]
 
 
@@ -62,8 +62,15 @@ def test_two_stages_have_no_stage_of_decoder_layers_alone() -> None:
 )
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_layers(text, 3)
+        parts(read_layers(text), columns())
     assert message in str(caught.value)
+
+
+def test_the_layers_of_several_chunks_add_up_on_their_devices() -> None:
+    layers = read_layers("Et*4|(t*4|)*2t*4L")
+    assert on_devices(layers, 2) == ((1, 8, 0), (0, 8, 1))
+    with pytest.raises(InputError, match="they are of 4 stages; the run has 3"):
+        on_devices(layers, 3)
 
 
 class TestCommand:
@@ -110,9 +117,3 @@ class TestCommand:
             "times of a file are rounded, and a gain is rounded down"
         )
         assert "partition 4,4,2" in page.read_text()
-
-    def test_only_of_recorded_operations(self, timeline: Path, tmp_path: Path) -> None:
-        line = "profile --from megatron-timers --stages 2 --batches 2 --layers 1,1"
-        ran = run(line, timeline, "-o", tmp_path / "x.yaml")
-        assert (ran.code, ran.out) == (2, "")
-        assert "--layers: of runs whose operations are recorded; leave it out" in ran.err

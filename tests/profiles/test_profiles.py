@@ -224,6 +224,10 @@ class TestTraces:
         "a list": ([], "holds no traceEvents"),
         "events that are none": ({"traceEvents": {}}, "holds no traceEvents"),
         "nothing of ours": ({"traceEvents": [event("aten::mm", 0, 1)]}, "holds no operation of"),
+        "PyTorch's Schedule1F1B": (
+            {"traceEvents": [event("Forward 0", 0, 1)]},
+            "Schedule1F1B and ScheduleGPipe do not; measure those with ppopt.torch.Profiler",
+        ),
         "strange events": ({"traceEvents": [1, None, {"ph": "X", "name": 5}]}, "holds no oper"),
         "no time": ({"traceEvents": [event("PP:0F0", 0, 1, ts=None)]}, "PP:0F0: ts: None is not"),
         "a time in words": ({"traceEvents": [event("PP:0F0", 0, 1, dur="1")]}, "PP:0F0: dur: '1'"),
@@ -370,7 +374,7 @@ class TestTimers:
     @pytest.mark.parametrize(
         ("text", "devices", "message"),
         [
-            ("", 2, "holds no `times across ranks (ms):`"),
+            ("", 2, "holds no times of forward-compute and backward-compute"),
             (LOG.replace("backward-compute", "backward"), 2, "timer backward-compute is missing"),
             (LOG, 3, "timer forward-compute has 2 ranks, which 3 devices cannot share"),
             (LOG.replace("rank  1", "rank  7"), 2, "cannot share equally"),
@@ -466,6 +470,33 @@ class TestCommand:
         pipeline = pipeline_of(read_config(out))
         assert pipeline.costs.forward == (Fraction("12.8"), Fraction("13.75"))
         assert pipeline.costs.backward == (25, Fraction("26.3"))
+
+    @pytest.mark.parametrize(("layers", "chunks"), [("8,8", 1), ("Et*4|(t*4|)*2t*4L", 2)])
+    def test_timers_of_layers_can_be_planned(
+        self, layers: str, chunks: int, tmp_path: Path
+    ) -> None:
+        """F of rank 0 takes 12.8 ms: 1.6 of each of its 8 layers; the head takes the rest."""
+        log, out = tmp_path / "log.txt", tmp_path / "p.yaml"
+        log.write_text(LOG)
+        line = f"profile --from megatron-timers --stages 2 --batches 8 --layers '{layers}'"
+        done(line, log, "-o", out)
+        pipeline = pipeline_of(read_config(out))
+        forward = [layer.forward for layer in pipeline.model.layers]
+        assert forward[1:] == [Fraction("1.6")] * 16 + [Fraction("0.95")]
+        assert (pipeline.num_devices, pipeline.num_chunks) == (2, chunks)
+        plan = json.loads(
+            done("plan --time-limit 600 --stages 2 --batches 2 --json --config", out).out
+        )
+        assert plan["status"] == "optimal"
+
+    def test_a_missing_format_is_listed(self, tmp_path: Path) -> None:
+        log = tmp_path / "log.txt"
+        log.write_text("time (ms) | forward_microstep: 2785.85 | backward_microstep: 5153.22\n")
+        for line in ("profile", "profile --from megatron-timers --stages 2 --batches 8"):
+            ran = run(f"{line} {log} -o {tmp_path / 'p.yaml'}")
+            assert ran.code == 2
+            assert "torch-profiler (traces of torch.profiler), megatron-timers (a log" in ran.err
+            assert "timing-log" not in ran.err
 
     def test_what_timers_do_not_tell_is_in_the_file(self, tmp_path: Path) -> None:
         log, out = tmp_path / "log.txt", tmp_path / "p.yaml"

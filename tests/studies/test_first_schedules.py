@@ -13,11 +13,17 @@ import ppopt
 from ppopt import Objective, RowStatus
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.report.parallel import describe_parallel_plan
+from ppopt.solver.deadline import NO_DEADLINE
+from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
+from ppopt.solver.options import checked_options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
-from ppopt.studies.first_schedules import USUAL, FirstRows, FirstSchedules
+from ppopt.studies.first_schedules import FirstRows, with_few_layers
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
+from ppopt.studies.plan_reports import PlanReports
+from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
 from tests.clock import stepping_clock
 from tests.factories.configs import SMALL
@@ -93,7 +99,7 @@ def test_over_the_limit_fewer_microbatches_are_in_flight() -> None:
 def test_with_few_layers_is_between_none_and_full() -> None:
     pipeline = LAYERS.pipeline(devices=4, batches=8, recompute="search", mem_limit=24)
     first = FirstSchedules(pipeline, Objective.MAKESPAN)
-    (full,), (few,) = first.usual(), first.with_few_layers()
+    (full,), (few,) = first.usual(), with_few_layers(first)
     unlimited = replace(pipeline, recompute="none", mem_limit=None)
     assert value_of(evaluate(unlimited, "1f1b")) < value_of(few) < value_of(full)
     assert 0 < sum(few.pipeline.recomputed) < sum(full.pipeline.recomputed) == 8
@@ -152,3 +158,26 @@ def test_a_frontier_evaluates_strategies_at_several_limits(
         hand = ppopt.best_choice(replace(pipeline, mem_limit=limit), "1f1b")
         best = min(point.result.value for point in curve.points if point.limit <= limit)
         assert best <= hand.value * Fraction(115, 100)
+
+
+@pytest.mark.parametrize("placement", USUAL)
+def test_strategies_that_mix_backwards_are_evaluated_over_the_limit(placement: str) -> None:
+    """Orders of one kind of backward alone are repaired; the others are left out."""
+    pipeline = LAYERS.pipeline(
+        devices=4, batches=8, placement=placement, recompute="search", mem_limit=11
+    )
+    for schedule in FirstSchedules(pipeline, Objective.MAKESPAN).others():
+        assert schedule.fits_limits and ppopt.verify(schedule) == []
+
+
+def test_a_plan_takes_a_baseline_that_was_evaluated_after_its_search() -> None:
+    """The search has 1F1B of one configuration; interleaved 1F1B follows as a late baseline."""
+    whole = space(None)
+    search = PlanSearch(whole, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(600, 1))
+    linear = whole.pipeline(next(iter(whole)))
+    search.start_from([evaluate(replace(linear, partition="balanced"), "1f1b")])
+    reports, plan = PlanReports(search), search.plan()
+    reports._baselines.search(8, NO_DEADLINE)
+    better = reports._started_again(plan)
+    within = [baseline.value for baseline in reports._baselines.results if baseline.in_space]
+    assert plan.value is not None and better.value == min(within) < plan.value

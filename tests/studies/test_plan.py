@@ -147,7 +147,8 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
     """Every partition of small models against what is said before any search."""
     rng, refused, count = Random(5), 0, 0
     while count < 60:
-        roles = ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
+        roles = ["decoder"] * rng.randint(0, 2) + ["embedding"] * rng.randint(0, 1)
+        roles += ["decoder"] * rng.randint(1, 3) + ["mtp"] * rng.randint(0, 3)
         roles += ["head"] * rng.randint(0, 2)
         if rng.random() < 0.1:
             rng.shuffle(roles)
@@ -174,6 +175,7 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
         ([{"role": "decoder", "count": 6}, {"role": "head", "count": 2}], "the head is one layer"),
         ([{"count": 2, "recompute": True}, {"count": 6}], "layers recompute"),
         ([{"count": 2}, {"role": "mtp", "count": 2}], "MTP layers are in stages 2, 3"),
+        ([{"count": 3}, {"role": "embedding"}, {"count": 2}], "4 stages need 7 layers; .* has 6"),
     ],
 )
 def test_what_megatron_does_not_take_is_named(
@@ -214,6 +216,17 @@ def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
             assert sum("mtp" in stage for stage in roles) == 1
     with pytest.raises(ppopt.InputError, match="Megatron-LM runs 1f1b and interleaved only"):
         ppopt.plan(model, devices=2, batches=4, runtime="megatron", strategies="zbv")
+
+
+def test_megatron_runs_an_encoder_in_the_first_stage() -> None:
+    """Its layers are longer than half of the model; a balanced partition has 3 there."""
+    layers = [{"forward": 2, "count": 4}, {"role": "embedding"}, {"count": 3}, {"role": "head"}]
+    model = Model([{"forward": 1, **layer} for layer in layers])
+    assert model.pipeline(devices=2, batches=2).counts == (3, 6)
+    plan = ppopt.plan(
+        model, devices=2, batches=2, placement="linear", runtime="megatron", workers=1
+    )
+    assert plan.best.pipeline.counts == (5, 4) and plan.status is Status.OPTIMAL
 
 
 def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() -> None:
@@ -576,6 +589,8 @@ def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
     ("fields", "message"),
     [
         ({"placement": "diagonal"}, "placement: 'diagonal' is unknown"),
+        ({"placement": [0, 0, 1, 1]}, "placement: 0,0,1,1 has no name; a plan chooses from linear"),
+        ({"placement": [0, -1]}, "placement: stage 1: -1 is not a device number"),
         ({"recompute": ("none", "half")}, "recompute: 'half' is unknown"),
         ({"chunks": 1, "placement": "v"}, "chunks: linear has 1 per device"),
         ({"batches": ()}, "batches: the list is empty"),
@@ -676,6 +691,15 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
         ppopt.plan(Pipeline(stages=2, batches=3))
     with pytest.raises(ppopt.InputError, match=r"^batches: missing"):
         ppopt.plan(Model(layers), devices=2)
+
+
+@pytest.mark.parametrize(("hosts", "name"), [([0, 1, 0, 1], "interleaved"), ([0, 1, 1, 0], "v")])
+def test_a_list_of_devices_is_the_placement_that_it_equals(hosts: list[int], name: str) -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1)] * 4)
+    plan = ppopt.plan(model, devices=2, batches=2, placement=hosts, workers=1)
+    assert {(row.configuration.placement, row.configuration.chunks) for row in plan.rows} == {
+        (name, 2)
+    }
 
 
 def test_a_plan_keeps_the_optimizer_barrier() -> None:

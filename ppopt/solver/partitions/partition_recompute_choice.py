@@ -36,7 +36,7 @@ from ppopt.solver.partitions.partition_choice import (
 )
 from ppopt.solver.partitions.partition_program import Counts, PlacementPattern, pattern_of
 from ppopt.solver.partitions.space import FOREVER, space_of
-from ppopt.solver.recompute.stage_options import StageOptions, ends_of
+from ppopt.solver.recompute.stage_options import StageOptions, ends_of, thinned
 from ppopt.strategies.v_half import max_activations
 
 MAX_DEVICE_OPTIONS = 256
@@ -231,13 +231,9 @@ class PartitionRecomputeChoice(BoundedPartitions):
         self, device: int, ends: tuple[tuple[int, int], ...], tail: int
     ) -> tuple[DeviceRecomputeOption, ...]:
         """Options of a device whose stages have these layers, if stage 0 has this tail."""
-        fronts = [self._stage_options.of(low, high) for low, high in ends]
-        numbers = [list(range(len(front))) for front in fronts]
-        while prod(map(len, numbers)) > MAX_DEVICE_OPTIONS:
-            self._is_incomplete = True
-            longest = max(numbers, key=len)
-            longest[1:-1] = longest[1:-1:2]
-        combinations = list(product(*numbers))
+        sizes = [len(self._stage_options.of(low, high)) for low, high in ends]
+        combinations = list(product(*thinned(sizes, MAX_DEVICE_OPTIONS)))
+        self._is_incomplete |= len(combinations) < prod(sizes) or not self._stage_options.complete
         recompute_time, saved = (
             [
                 np.array([row[option] for option in own], np.int64)

@@ -27,13 +27,20 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.recompute.stage_options import StageOptions
+from ppopt.solver.recompute.stage_options import (
+    StageFront,
+    StageOption,
+    StageOptions,
+    ends_of,
+    merged_options,
+    thinned,
+)
 from ppopt.solver.relaxation.delays import Delays
 
 MAX_LISTED = 4096
 """Maximum number of assignments that are bounded one by one."""
 MAX_DEVICE_OPTIONS = 512
-"""Maximum number of options of one device."""
+"""Maximum number of options of one device; more are thinned out."""
 
 
 class DeviceOption(NamedTuple):
@@ -66,7 +73,7 @@ class RecomputeChoice(Choice):
     """
 
     def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
-        """Options have the trivial bound after the deadline.
+        """Options have only the bound over all options of their device after the deadline.
 
         Raises NotApplicableError if they cannot be searched.
         """
@@ -89,17 +96,32 @@ class RecomputeChoice(Choice):
             limited=limited,
             recompute="recompute" in chosen,
             offload="offload" in chosen,
+            deadline=deadline,
         )
         self._base = replace(
             pipeline, model=self._choices.bare, partition=pipeline.counts, recompute=None,
             offload=None, mem_limit=pipeline.limits,
         )  # fmt: skip
-        self._fronts = self._choices.of_partition(self._base.counts)
-        self._none = [device for device, choices in enumerate(self.devices) if not choices]
+        self._fronts = [self._choices.front(*ends) for ends in ends_of(self._base.counts)]
+        self._shortest_bounds = [
+            self._computed_bound(device, self._minima(device)) or Fraction(0)
+            for device in range(self._base.num_devices)
+        ]
+        """Bounds per device that hold for all of its options."""
+        self._bounds = [self._bounds_of(device) for device in range(self._base.num_devices)]
+        """Bounds per device; the minimum of a device holds for all of its options."""
+        self._none = [device for device, bounds in enumerate(self._bounds) if not bounds]
         """Devices on which one microbatch does not fit with any option."""
-        self._listed: Enumeration[Key] = (
-            Complete(list(self.assignments())) if self.size <= MAX_LISTED else Partial()
-        )
+        self._is_complete = all(map(self._enumerated, range(self._base.num_devices)))
+        """Whether no non-dominated option was omitted."""
+        self._listed: Enumeration[Key] = Partial()
+        if self._is_complete and self.size <= MAX_LISTED:
+            self._listed = Complete(list(self.assignments()))
+        if not self._none and not all(self.devices):
+            raise NotApplicableError(
+                f"{self.name}: too many choices, and one microbatch does not fit with those tried; "
+                "search one of both, or none"
+            )
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline in which the layers of an assignment recompute or offload."""
@@ -129,11 +151,15 @@ class RecomputeChoice(Choice):
         factors = self._base.microbatch_memory and 1
         return replace(self._base, microbatch_memory=factors).without_model()
 
-    def _of_stages(self, stages: Sequence[int], numbers: Sequence[int]) -> Pipeline:
-        """Pipeline with these options of some stages, by costs of stages, which is fast."""
-        chosen = [front[0] for front in self._fronts]
-        for stage, option_id in zip(stages, numbers, strict=True):
-            chosen[stage] = self._fronts[stage][option_id]
+    def _of_stages(self, stages: Sequence[int], options: Sequence[StageOption]) -> Pipeline:
+        """Pipeline with these options of some stages, by costs of stages, which is fast.
+
+        What a relaxed option offloads in no time is not stashed.
+        """
+        chosen = [front.options[0] for front in self._fronts]
+        for stage, option in zip(stages, options, strict=True):
+            stashed = option.stashed if option.moving else option.resident
+            chosen[stage] = option._replace(stashed=stashed)
         return replace(
             self._bare,
             microbatch_memory=self._base.microbatch_memory,
@@ -147,23 +173,21 @@ class RecomputeChoice(Choice):
 
     @cached_property
     def devices(self) -> list[list[DeviceOption]]:
-        """Options of every device with which one microbatch fits; possibly none."""
+        """Options of every device with which one microbatch fits; possibly none.
+
+        If a device has too many, some are omitted.
+        """
         return [self._of_device(device) for device in range(self._base.num_devices)]
 
     def _of_device(self, device: int) -> list[DeviceOption]:
-        stages = self._base.hosted[0][device]
-        fronts = [self._fronts[stage] for stage in stages]
-        if prod(map(len, fronts)) > MAX_DEVICE_OPTIONS:
-            raise NotApplicableError(
-                f"{self.name}: device {device} has more than {MAX_DEVICE_OPTIONS} choices; use "
-                f"fewer chunks{', or search one of both' if ' ' in self.name else ''}, or none"
-            )
+        fronts = self._fronts_of(device)
+        indices = thinned([len(front.options) for front in fronts], MAX_DEVICE_OPTIONS)
         options = []
-        for numbers in product(*(range(len(front)) for front in fronts)):
-            bound = self._bound_of(device, numbers)
+        for numbers in product(*indices):
+            chosen = [front.options[n] for front, n in zip(fronts, numbers, strict=True)]
+            bound = self._bound_of(device, chosen)
             if bound is None:
                 continue
-            chosen = [front[n] for front, n in zip(fronts, numbers, strict=True)]
             time, moving = (
                 sum(row, Fraction(0))
                 for row in zip(*(option[:2] for option in chosen), strict=True)
@@ -171,14 +195,43 @@ class RecomputeChoice(Choice):
             options.append(DeviceOption(numbers, time, moving, bound))
         return sorted(options, key=lambda option: option[1:3])
 
-    def _bound_of(self, device: int, numbers: Sequence[int]) -> Fraction | None:
+    def _fronts_of(self, device: int) -> list[StageFront]:
+        return [self._fronts[stage] for stage in self._base.hosted[0][device]]
+
+    def _enumerated(self, device: int) -> bool:
+        """Whether no non-dominated option of a device was omitted."""
+        fronts = self._fronts_of(device)
+        combinations = prod(len(front.options) for front in fronts)
+        return combinations <= MAX_DEVICE_OPTIONS and all(front.complete for front in fronts)
+
+    def _bounds_of(self, device: int) -> list[Fraction]:
+        """Bounds whose minimum holds for all options of a device; none: no option fits."""
+        if self._enumerated(device):
+            return [option.bound for option in self.devices[device]]
+        relaxed = [front.relaxed for front in self._fronts_of(device)]
+        sizes = map(len, thinned(map(len, relaxed), MAX_DEVICE_OPTIONS))
+        merged = [merged_options(*each) for each in zip(relaxed, sizes, strict=True)]
+        bounds = (self._bound_of(device, options) for options in product(*merged))
+        return [bound for bound in bounds if bound is not None]
+
+    def _bound_of(self, device: int, options: Sequence[StageOption]) -> Fraction | None:
         """Lower bound with these options of a device; None if one microbatch does not fit.
 
-        After the deadline, the trivial bound 0.
+        After the deadline, the bound that holds for all options.
         """
-        if self._deadline.over:
-            return Fraction(0)
-        pipeline = self._of_stages(self._base.hosted[0][device], numbers)
+        ended = self._deadline.ended
+        return self._shortest_bounds[device] if ended else self._computed_bound(device, options)
+
+    def _minima(self, device: int) -> list[StageOption]:
+        """For every stage of a device, an option that needs no more than any of its options."""
+        return [
+            option
+            for front in self._fronts_of(device)
+            for option in merged_options(front.relaxed, 1)
+        ]
+
+    def _computed_bound(self, device: int, options: Sequence[StageOption]) -> Fraction | None:
+        pipeline = self._of_stages(self._base.hosted[0][device], options)
         problem = replace(self._problem, pipeline=pipeline).reduced
         if device_infeasible([Delays(problem.instance, 0)], device):
             return None
@@ -196,7 +249,7 @@ class RecomputeChoice(Choice):
         """Lower bound of all assignments; 0 if there is none."""
         if self._none:
             return Fraction(0)
-        return max(min(choice.bound for choice in choices) for choices in self.devices)
+        return max(map(min, self._bounds))
 
     def assignments(self) -> Iterator[Key]:
         """All assignments."""
@@ -279,8 +332,9 @@ class RecomputeChoice(Choice):
                 f"{self._does}"
             )
         scope = (
-            f"all {self.size:,} choices of layers that {self._does} (without those that need more "
-            "time and more memory than another) need at least this long"
+            f"all {f'{self.size:,} ' if self._is_complete else ''}choices of layers that "
+            f"{self._does} (without those that need more time and more memory than another) need "
+            "at least this long"
         )
         if isinstance(self._listed, Partial):
             return (

@@ -9,24 +9,37 @@ smallest peak.
 An option is dominated if another option of its stage needs no more time, and no more memory at any
 instant. Dominated options are removed. The dominating option can replace a dominated one in any
 schedule without changing start times, except that reloads keep their ends.
+
+Unequal layers may have very many non-dominated options. The options are then those of a greedy
+order (`greedy_options`), and a relaxed option between each two of them covers all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
-from typing import NamedTuple
+from itertools import accumulate, chain, groupby, pairwise
+from math import prod
+from operator import attrgetter
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
+from ppopt.problem.distinct import distinct
 from ppopt.problem.layer import Layer, activation_of, backward_peak, retained_by_forward
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.recompute.option_front import LARGEST_TICKS, OptionFront
 
 MAX_CACHED = 4096
 """Maximum number of stages whose options are cached."""
+GREEDY_LEVELS = 32
+"""Maximum number of steps from no layer to all layers, if options are too many to enumerate."""
 
 
 class StageOption(NamedTuple):
@@ -61,6 +74,21 @@ class StageOption(NamedTuple):
         return less_memory and self.costs_no_more(reference)
 
 
+class StageFront(NamedTuple):
+    """Options of a stage, and what bounds all of its options, also those that are omitted."""
+
+    options: list[StageOption]
+    """The shortest first."""
+    relaxed: list[StageOption]
+    """Each option of the stage needs at least the time and memory of one of these, which may not
+    exist. The same list as `options` if no non-dominated option is omitted."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether no non-dominated option is omitted."""
+        return self.relaxed is self.options
+
+
 class StageOptions:
     """Options of all stages that partitions of a model may have."""
 
@@ -72,6 +100,7 @@ class StageOptions:
         full: bool = False,
         recompute: bool = True,
         offload: bool = False,
+        deadline: Deadline = NO_DEADLINE,
     ) -> None:
         """Search `recompute`, `offload` or both; the other one is as stated by the layers.
 
@@ -85,23 +114,31 @@ class StageOptions:
         )
         """Model without the recompute or offload that is searched."""
         self._limited, self._full = limited, full and recompute
-        self._searched = recompute, offload
-        self.of = lru_cache(maxsize=MAX_CACHED)(self._of)
-        """Options of the stage of the layers `low` to `high` - 1, the shortest first."""
+        self._searched, self._deadline = {"recompute": recompute, "offload": offload}, deadline
+        self.front = lru_cache(maxsize=MAX_CACHED)(self._front)
+        """Options of the stage of the layers `low` to `high` - 1."""
+        self.complete = True
+        """Whether no non-dominated option of a stage so far was omitted."""
 
-    def _of(self, low: int, high: int) -> list[StageOption]:
-        layers = self.bare.costed[low:high]
-        recompute, offload = self._searched
-        unit = self.bare.recompute_unit
-        options = stage_options(layers, unit, recompute=recompute, offload=offload)
+    def of(self, low: int, high: int) -> list[StageOption]:
+        """Options of the stage of the layers `low` to `high` - 1, the shortest first."""
+        return self.front(low, high).options
+
+    def _front(self, low: int, high: int) -> StageFront:
+        layers, unit = self.bare.costed[low:high], self.bare.recompute_unit
+        options = stage_options(layers, unit, **self._searched, deadline=self._deadline)
+        if options is None:
+            front = greedy_options(layers, unit, **self._searched)
+            self.complete &= not self._limited
+        else:
+            front = StageFront(options, options)
         if not self._limited:
-            return options[:1]
-        if not self._full:
-            return options
-        full = full_recompute(layers, unit)
-        return (
-            options if any(option.layers == full.layers for option in options) else [*options, full]
-        )
+            return StageFront(*[front.options[:1]] * 2)
+        if self._full:
+            full = full_recompute(layers, unit)
+            if all(option.layers != full.layers for option in front.options):
+                front.options.append(full)
+        return front
 
     @property
     def leaves_out(self) -> bool:
@@ -155,6 +192,37 @@ class StageOptions:
         return next(same, None) or next(dominating, None)
 
 
+def thinned(sizes: Iterable[int], max_combinations: int) -> list[list[int]]:
+    """Indices of lists of these sizes, with at most so many combinations.
+
+    The longest lists lose every second index between their ends; then some lists keep only their
+    last index.
+    """
+    indices = [list(range(size)) for size in sizes]
+    while prod(map(len, indices)) > max_combinations:
+        longest = max(indices, key=len)
+        if len(longest) > 2:
+            longest[1:-1] = longest[2:-1:2]
+        else:
+            del longest[0]
+    return indices
+
+
+def merged_options(options: Sequence[StageOption], max_count: int) -> list[StageOption]:
+    """At most so many options; the minima of neighbours, which may not exist, replace them."""
+    size = -(-len(options) // max_count)
+    groups = (options[low : low + size] for low in range(0, len(options), size))
+    return [
+        group[0]._replace(
+            **{
+                cost: min(getattr(option, cost) for option in group)
+                for cost in StageOption._fields[:5]
+            }
+        )
+        for group in groups
+    ]
+
+
 def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
     """First layer and end of every stage of a partition."""
     return pairwise(accumulate(counts, initial=0))
@@ -166,81 +234,144 @@ def stage_options(
     *,
     recompute: bool = True,
     offload: bool = False,
-) -> list[StageOption]:
+    deadline: Deadline = NO_DEADLINE,
+) -> list[StageOption] | None:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
     Among equal layers in a row the first ones recompute, and the next ones offload. An option that
     is dominated for the first layers of the stage stays dominated with all further layers: times
     and memory add up, and the peak grows with the retained activations of the layers before.
+
+    None if there are too many to enumerate, or if the deadline or Ctrl-C ends the enumeration.
     """
-    front, start = [_stated_option((), unit)], 0
-    for _, run in groupby(layers, _costs_of_option):
-        equal = tuple(run)
-        layer, count = equal[0], len(equal)
-        own = _stated_option((layer,), RecomputeUnit.LAYER)
-        may_offload = offload and layer.offload_memory > 0 and not layer.recompute
-        front = _non_dominated(
-            _followed(
-                option, layer, own, range(start, start + count), num_recomputed, num_offloaded
-            )
-            for option in front
-            for num_recomputed in range(count + 1 if recompute and layer.saved > 0 else 1)
-            for num_offloaded in range(count - num_recomputed + 1 if may_offload else 1)
-        )
-        start += count
+    amounts = [amount for layer in distinct(layers) for amount in _costs_of_option(layer)[:-2]]
+    per_unit = exact.common_denominator(amounts)
+    if 2 * per_unit * len(layers) * max(amounts, default=0) > LARGEST_TICKS:
+        return None
+    front, runs = OptionFront(), []
+    for _, equal in groupby(enumerate(layers), lambda item: _costs_of_option(item[1])):
+        indices, run = zip(*equal, strict=True)
+        runs.append(_options_of_run(run[0], indices, unit, recompute=recompute, offload=offload))
+        costs = [[int(amount * per_unit) for amount in option[:5]] for option in runs[-1]]
+        extended = None if deadline.ended else front.followed_by(np.array(costs))
+        if extended is None:
+            return None
+        front = extended
+    options = []
+    for costs, picks in zip(front.costs.tolist(), front.picks.tolist(), strict=True):
+        own = [run[pick] for run, pick in zip(runs, picks, strict=True)]
+        layer_sets = (frozenset().union(*sets) for sets in zip(*(o[5:] for o in own), strict=True))
+        amounts = [Fraction(cost, per_unit) for cost in costs]
+        options.append(StageOption._make((*amounts, *layer_sets)))
     if unit is RecomputeUnit.STAGE:
         peak = _peak(layers, unit)
-        front = _non_dominated(option._replace(peak=peak) for option in front)
-    return front
+        options = [option._replace(peak=peak) for option in options]
+    return options
 
 
-def _costs_of_option(layer: Layer) -> tuple[object, ...]:
+def _costs_of_option(layer: Layer) -> tuple[Any, ...]:
     """Costs that determine the options of a layer: layers with equal costs are equal here."""
     return (
-        *(layer.activation, layer.kept, layer.saved, layer.recompute_time, layer.recompute),
-        *(layer.backward_workspace, layer.offload_memory, layer.offload_time, layer.offload),
+        *(layer.activation, layer.kept, layer.saved, layer.recompute_time),
+        *(layer.backward_workspace, layer.offload_memory, layer.offload_time),
+        *(layer.recompute, layer.offload),
     )
 
 
-def _followed(
-    option: StageOption,
-    layer: Layer,
-    own: StageOption,
-    indices: range,
-    num_recomputed: int,
-    num_offloaded: int,
-) -> StageOption:
-    """An option followed by equal layers: the first ones recompute, the next ones offload.
+def _offloadable(layer: Layer) -> Fraction:
+    """Activation that the layer may offload."""
+    return Fraction(0) if layer.recompute else layer.offload_memory
 
-    The other layers have the option `own`, as stated by the layer.
+
+def _options_of_run(
+    layer: Layer, indices: Sequence[int], unit: RecomputeUnit, *, recompute: bool, offload: bool
+) -> list[StageOption]:
+    """Options of equal layers: the first ones recompute, the next ones offload.
+
+    The other layers are as stated.
     """
-    cost, num_unchanged = (
-        (layer.activation, layer.backward_workspace),
-        len(indices) - num_recomputed - num_offloaded,
+    own, count = _stated_option((layer,), RecomputeUnit.LAYER), len(indices)
+    cost = layer.activation, layer.backward_workspace
+    options = []
+    for recomputed in range(count + 1 if recompute and layer.saved > 0 else 1):
+        for offloaded in range(count - recomputed + 1 if offload and _offloadable(layer) else 1):
+            unchanged = count - recomputed - offloaded
+            peak = BackwardPeak().then(layer.kept, *cost, recomputed)
+            peak = peak.then(own.stashed, *cost, offloaded + unchanged)
+            chosen = indices[:recomputed], indices[recomputed : recomputed + offloaded]
+            option = StageOption(
+                time=recomputed * layer.recompute_time + (offloaded + unchanged) * own.time,
+                moving=offloaded * layer.offload_time + unchanged * own.moving,
+                stashed=peak.retained,
+                resident=recomputed * layer.kept
+                + offloaded * (own.stashed - layer.offload_memory)
+                + unchanged * own.resident,
+                peak=peak.peak if unit is RecomputeUnit.LAYER else peak.retained,
+                layers=frozenset(indices if own.layers else chosen[0]),
+                offloaded=frozenset(indices if own.offloaded else chosen[1]),
+            )
+            options.append(option)
+    return options
+
+
+def greedy_options(
+    layers: Sequence[Layer], unit: RecomputeUnit, *, recompute: bool, offload: bool
+) -> StageFront:
+    """Options that recompute, or that offload, the layers with the most memory per time.
+
+    Up to `GREEDY_LEVELS` steps lead from no layer to all layers. The layers of a step save their
+    memory in the minimum time, also if layers could be divided (Dantzig, Operations Research 5,
+    1957). So any option that saves at least as much as a step and less than the next one needs at
+    least the time of the step, and is covered by an option with this time that saves as much as the
+    next one. If layers may recompute or offload, one relaxed option covers all.
+    """
+    costs: dict[str, Callable[[Layer], tuple[Fraction, Fraction]]] = {
+        "recompute": attrgetter("recompute_time", "saved"),
+        "offload": lambda layer: (layer.offload_time, _offloadable(layer)),
+    }
+    chains = [
+        _greedy_steps(layers, unit, flag, cost)
+        for (flag, cost), searched in zip(costs.items(), (recompute, offload), strict=True)
+        if searched
+    ]
+    first, last = chains[0][0], chains[0][-1]
+    if len(chains) == 1:
+        relaxed = [
+            step._replace(
+                stashed=following.stashed,
+                resident=following.resident,
+                peak=max(last.peak, following.stashed),
+            )
+            for step, following in pairwise([*chains[0], last])
+        ]
+    else:
+        saved = sum((max(layer.saved, _offloadable(layer)) for layer in layers), Fraction(0))
+        relaxed = [last._replace(time=first.time, resident=first.resident - saved)]
+    return StageFront(sorted(dict.fromkeys(chain(*chains)), key=lambda step: step[:2]), relaxed)
+
+
+def _greedy_steps(
+    layers: Sequence[Layer],
+    unit: RecomputeUnit,
+    flag: str,
+    cost: Callable[[Layer], tuple[Fraction, Fraction]],
+) -> list[StageOption]:
+    """Options in which a flag of more and more layers is on; `cost`: time, and memory saved."""
+    costs = {index: cost(layer) for index, layer in enumerate(layers)}
+    order = sorted(
+        (index for index, (_, saved) in costs.items() if saved > 0),
+        key=lambda index: costs[index][0] / costs[index][1],
     )
-    peak = BackwardPeak(option.stashed, option.peak)
-    peak = peak.then(layer.kept, *cost, num_recomputed).then(
-        own.stashed, *cost, num_offloaded + num_unchanged
-    )
-    resident = (
-        num_recomputed * layer.kept
-        + num_offloaded * (own.stashed - layer.offload_memory)
-        + num_unchanged * own.resident
-    )
-    return StageOption(
-        time=option.time
-        + num_recomputed * layer.recompute_time
-        + (num_offloaded + num_unchanged) * own.time,
-        moving=option.moving + num_offloaded * layer.offload_time + num_unchanged * own.moving,
-        stashed=peak.retained,
-        resident=option.resident + resident,
-        peak=peak.peak,
-        layers=option.layers | frozenset(indices if own.layers else indices[:num_recomputed]),
-        offloaded=option.offloaded
-        | frozenset(
-            indices if own.offloaded else indices[num_recomputed : num_recomputed + num_offloaded]
-        ),
-    )
+    flags: dict[str, Any] = {flag: True}
+    changed = {index: replace(layers[index], **flags) for index in order}
+    sizes = {len(order) * step // GREEDY_LEVELS for step in range(GREEDY_LEVELS + 1)}
+    return [
+        _stated_option(
+            [changed[index] if index in chosen else layer for index, layer in enumerate(layers)],
+            unit,
+        )
+        for chosen in (frozenset(order[:size]) for size in sorted(sizes))
+    ]
 
 
 def full_recompute(
@@ -269,12 +400,3 @@ def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
         return backward_peak(layers).peak
     workspace = max((layer.backward_workspace for layer in layers), default=Fraction(0))
     return activation_of(layers) + workspace
-
-
-def _non_dominated(options: Iterator[StageOption]) -> list[StageOption]:
-    """Options that no other option dominates."""
-    front: list[StageOption] = []
-    for option in sorted(options, key=lambda option: (*option[:5], *map(sorted, option[5:]))):
-        if not any(known.uses_no_more(option) for known in reversed(front)):
-            front.append(option)
-    return front

@@ -1,0 +1,96 @@
+"""What the costs of a derived model assume of Megatron-LM: arguments, and what no argument says.
+
+Names and defaults are those of megatron/training/arguments.py and
+megatron/core/transformer/transformer_config.py of Megatron-LM, d98e8a6. Arguments that
+`ppopt.formats.trainer_partition` writes by the pipeline are left out: sizes, layout, recompute, and
+the overlap of gradient reduction and of parameter gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ppopt.derivation.architecture import Architecture
+from ppopt.derivation.training import ContextType, Dispatcher, Training
+from ppopt.problem.training_sizes import TEXTS, TrainingSizes
+
+EXCHANGES = {
+    ContextType.RING: "p2p",
+    ContextType.ALL_GATHER: "all_gather",
+    ContextType.ALL_TO_ALL: "a2a",
+}
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+"""`--data-parallel-sharding-strategy` by the stage of ZeRO."""
+MEGATRON = "megatron"
+
+
+def sizes_of(training: Training, architecture: Architecture) -> TrainingSizes:
+    """The sizes of a training, with the arguments and assumptions of its costs."""
+    return TrainingSizes(
+        **{name: getattr(training, name) for name in TrainingSizes._fields if name not in TEXTS},
+        arguments=tuple(_arguments(training, architecture)),
+        assumes=tuple(_assumptions(training, architecture)) or None,
+    )
+
+
+def _arguments(training: Training, architecture: Architecture) -> Iterator[str]:
+    if training.framework != MEGATRON:
+        return
+    yield from _precision(training)
+    yield from ["--sequence-parallel"] * (training.tensor > 1 and training.sequence_parallel)
+    yield from _sharding(training)
+    yield from _attention(training)
+    if architecture.has_experts:
+        yield from _experts(training)
+
+
+def _precision(training: Training) -> Iterator[str]:
+    yield "--bf16"
+    if not training.keeps_fp8:
+        return
+    is_mxfp8 = training.fp8_recipe == "mxfp8"
+    yield f"--fp8-format {'e4m3' if is_mxfp8 else 'hybrid'}"
+    yield f"--fp8-recipe {training.fp8_recipe}"
+    if training.stores_fp8_weights:
+        yield "--fp8-param-gather"
+        yield from ["--reuse-grad-buf-for-mxfp8-param-ag"] * is_mxfp8
+
+
+def _sharding(training: Training) -> Iterator[str]:
+    if training.zero and (training.ranks > 1 or training.stores_fp8_weights):
+        yield "--use-distributed-optimizer"
+    if training.zero in SHARDED and training.ranks > 1:
+        yield "--use-megatron-fsdp"
+        yield f"--data-parallel-sharding-strategy {SHARDED[training.zero]}"
+        yield "--ckpt-format fsdp_dtensor"
+
+
+def _attention(training: Training) -> Iterator[str]:
+    if training.context > 1:
+        yield f"--cp-comm-type {EXCHANGES[training.context_type]}"
+    if not training.flash_attention:
+        yield "--attention-backend unfused"
+    if not training.dropout:
+        yield "--attention-dropout 0"
+        yield "--hidden-dropout 0"
+
+
+def _experts(training: Training) -> Iterator[str]:
+    yield "--moe-grouped-gemm"
+    yield f"--moe-token-dispatcher-type {training.dispatcher}"
+    if training.dispatcher is Dispatcher.FLEX:
+        yield "--moe-flex-dispatcher-backend deepep"
+    yield f"--expert-tensor-parallel-size {training.of_expert}"
+
+
+def _assumptions(training: Training, architecture: Architecture) -> Iterator[str]:
+    if training.framework != MEGATRON:
+        yield f"the kernels and the memory of {training.framework}, not those of Megatron-LM"
+    if architecture.has_experts:
+        yield "tokens that are spread evenly over the experts"
+    if training.lora:
+        yield f"adapters of rank {training.lora}, which Megatron-Bridge adds to Megatron-LM"
+    if training.freeze:
+        yield f"frozen parts: {', '.join(training.freeze)}"
+    if training.zero in SHARDED and training.ranks > 1:
+        yield "weights that are gathered, and gradients that are reduced, once in a step"

@@ -1,0 +1,111 @@
+"""First schedules: those of published strategies with the balanced partition, within the limits.
+
+Every search over configurations starts from them, and a plan evaluates them for all of its
+configurations before it searches any. So no configuration has a worse value than these strategies,
+however short its search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from ppopt.errors import NotApplicableError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
+from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH, Counts, all_by_rule
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
+from ppopt.problem.settings import LIMIT_1F1B
+from ppopt.schedule import timing
+from ppopt.schedule.orders import is_of_kind
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.heuristics.repair import repair
+from ppopt.strategies import Options, Strategy, registry, resolve
+from ppopt.strategies.schedules import own_schedule
+from ppopt.verifier import checked
+
+AcceptsPartition = Callable[[Counts], bool]
+"""Whether a runtime supports a partition."""
+USUAL = {"linear": "1f1b", "interleaved": "interleaved", "v": "1f1b-v"}
+"""The strategy of a placement that is evaluated first."""
+
+
+class FirstSchedules(NamedTuple):
+    """The first schedules of one configuration of a plan."""
+
+    pipeline: Pipeline
+    """Its placement is named; partition and recompute may be open."""
+    objective: Objective
+    backward_kind: BackwardKind = BackwardKind.MIXED
+    accepts_partition: AcceptsPartition | None = None
+    """Whether the runtime supports a partition; None: it supports all."""
+
+    def usual(self) -> Iterator[Schedule]:
+        """Schedule of the usual strategy of the placement: without recompute, or with full.
+
+        With recompute that is given, as given. If this exceeds the limits, the order is repaired:
+        forwards wait for memory, so that fewer microbatches are in flight.
+        """
+        return self._of_strategy(self.usual_strategy)
+
+    def others(self) -> Iterator[Schedule]:
+        """Schedules as in `usual` of the other strategies of the placement with a fixed order."""
+        for strategy in registry().values():
+            fixed = strategy.placement == self.usual_strategy.placement and not strategy.adaptive
+            if fixed and strategy is not self.usual_strategy:
+                yield from self._of_strategy(strategy)
+
+    @property
+    def usual_strategy(self) -> Strategy:
+        """The strategy of `usual`."""
+        return resolve(USUAL[self.pipeline.resolved_placement])
+
+    def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
+        kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
+        if self.backward_kind not in (BackwardKind.MIXED, kind) or self.pipeline.order_is_open:
+            return
+        with suppress(NotApplicableError):
+            for pipeline in self._pipelines():
+                placed = strategy.apply(pipeline, Options())
+                schedule = own_schedule(strategy, placed, self.objective, Options())
+                if schedule.pipeline.layout != self.pipeline.layout:
+                    return
+                if schedule.fits_limits:
+                    yield checked(schedule)
+                    return
+            if not is_of_kind(schedule.kind, kind):
+                return
+            orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
+            if orders is not None:
+                yield checked(timing.schedule(schedule.pipeline, orders, self.objective))
+
+    def _pipelines(self) -> Iterator[Pipeline]:
+        """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
+        balanced = self.balanced
+        if balanced.recompute != SEARCH_RECOMPUTE:
+            yield balanced
+            return
+        without, limits = replace(balanced, recompute="none"), balanced.limits
+        peaks = without.limits_by(LIMIT_1F1B)
+        if limits is None or peaks is None or max(peaks) <= max(limits):
+            yield without
+        yield replace(balanced, recompute="full")
+
+    @property
+    def balanced(self) -> Pipeline:
+        """The pipeline with the balanced partition, or an even one if the runtime needs that.
+
+        Raises NotApplicableError if the runtime supports neither.
+        """
+        pipeline = self.pipeline
+        if pipeline.partition != SEARCH:
+            return pipeline
+        speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
+        for counts in reversed(all_by_rule(pipeline.model, pipeline.num_stages, speeds)):
+            if self.accepts_partition is None or self.accepts_partition(counts):
+                return replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+        raise NotApplicableError("partition: the runtime supports no partition by rule")
