@@ -295,23 +295,23 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     """Show how much faster a step gets with more memory.
 
     Finds every memory limit at which the best schedule changes, each with a lower bound, and
-    compares them with baselines. Placement, partition, recompute and offload are as given, or
-    `search`. `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt frontier
-    --stages 4 --batches 8 -o frontier.html`.
+    compares them with baselines. Without `--placement` it searches linear, interleaved and v.
+    Partition, recompute and offload are as given, or `search`. `ppopt plan` also chooses the chunks
+    of a model in layers. Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
     """
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share
     from ppopt.report.frontier_report import report_frontier
-    from ppopt.studies.frontier import frontier as explore
+    from ppopt.studies.frontier_placements import frontier_of_placements
 
     output.refuse_orders(settings, "frontier")
     near = None if within is None else share("within", within)
-    pipeline = settings.pipeline()
+    pipelines = _of_all_placements(settings)
     options = strategy_options(settings)
     interrupts.only_record()
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
-        curve = explore(
-            pipeline,
+        curve = frontier_of_placements(
+            pipelines,
             options=options,
             **search_options(settings),
             progress=line.update,
@@ -319,6 +319,30 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
         )
     code = output.show_frontier(settings, report_frontier(curve, near), details=details)
     return code or exit_code(curve.status)
+
+
+def _of_all_placements(settings: Settings) -> list[Pipeline]:
+    """The pipeline in every named placement; as given if its stages or placement are."""
+    from dataclasses import replace
+
+    from ppopt.cli.streams import note
+    from ppopt.problem.partition import RULES, SEARCH
+    from ppopt.problem.placement import DEFAULT_CHUNKS
+
+    pipeline = settings.pipeline()
+    given = ("placement", "chunks", "routes")
+    is_given = any(settings.get(name) is not None for name in given)
+    if is_given or settings.get("partition", SEARCH) not in (*RULES, SEARCH):
+        return [pipeline]
+    pipelines = [pipeline]
+    for name in DEFAULT_CHUNKS if pipeline.num_devices > 1 else ():
+        if name == pipeline.resolved_placement:
+            continue
+        try:
+            pipelines.append(replace(pipeline, placement=name, chunks=None))
+        except InputError as error:
+            note(f"note: placement {name} is not searched: {error}")
+    return pipelines
 
 
 @command()

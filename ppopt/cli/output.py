@@ -26,7 +26,7 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.report import table, text
 from ppopt.report.frontier import frontier_page
-from ppopt.report.frontier_report import describe_frontier
+from ppopt.report.frontier_report import describe_frontier, describe_point_choices
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
@@ -160,7 +160,9 @@ def show_comparison(
             _describe_comparison(report, interrupted=compared.interrupted, details=details),
             map(Text, closing),
         ),
-        page=lambda: as_page(compared.drawn_schedules, lead=headline_section(report.headline)),
+        page=lambda: as_page(
+            compared.drawn_schedules, what="comparison", lead=headline_section(report.headline)
+        ),
         drawn=schedules[0] if schedules else None,
         as_file=lambda _: _dump(of_comparison(report)),
     )
@@ -229,13 +231,14 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
         yield table.frontier_table(report, exact=details)
         if frontier.points and report.baselines:
             yield table.frontier_legend(report)
+        yield from describe_point_choices(report)
         yield from _links(frontier.pipeline.link_mode)
         yield from describe_frontier(report)
         yield from (f"skipped {name}: {reason}" for name, reason in frontier.skipped)
         if frontier.interrupted:
             yield STOPPED
         if frontier.points:
-            yield Text(describe_unsearched(frontier.pipeline))
+            yield Text(describe_unsearched(frontier.pipeline, frontier.searched))
 
     return _show(
         settings,
@@ -283,9 +286,10 @@ def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
 def show_parallel_plan(settings: Settings, parallel_plan: ParallelPlan) -> int:
     """Show a plan over the parallelism; return the exit code of the files.
 
-    A page shows the plan of the best combination; other files hold its schedule.
+    A page shows all combinations and the plan of the best one; other files hold its schedule.
     """
     from ppopt.report import parallel  # noqa: PLC0415  on use
+    from ppopt.report.parallel_page import parallel_page  # noqa: PLC0415
 
     plan = parallel_plan.plan
     return _show(
@@ -293,7 +297,7 @@ def show_parallel_plan(settings: Settings, parallel_plan: ParallelPlan) -> int:
         [] if plan.schedule is None else [plan.schedule],
         lambda: parallel.of_parallel_plan(parallel_plan),
         lambda _: parallel.describe(parallel_plan),
-        page=partial(plan_page, plan),
+        page=partial(parallel_page, parallel_plan),
     )
 
 
@@ -445,7 +449,7 @@ def print_table(renderable: RenderableType) -> None:
     print(end="", flush=True)
     console = Console(highlight=False)
     with console.capture() as captured:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 

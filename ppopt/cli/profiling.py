@@ -284,7 +284,7 @@ def _read(
 def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     """The order that ran at median times, and the fastest, the median and the slowest step."""
     from ppopt.profiles.measured_runs import median_step, predicted
-    from ppopt.report.numbers import percent
+    from ppopt.report.throughput_text import gain_text, throughput_gain
 
     middle = median_step(steps)
     step_schedule = predicted(middle)
@@ -294,7 +294,7 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
     ]
     note(
         f"note: the order that ran takes {times[0]:.6g} ms at median times; measured, median of "
-        f"{len(steps)} steps, {times[1]:.6g} ms ({percent(times[0] / times[1])})"
+        f"{len(steps)} steps, {times[1]:.6g} ms ({gain_text(throughput_gain(*times))})"
     )
     by_length = sorted(steps, key=lambda step: step.metrics.makespan_ticks)
     named = {"fastest": by_length[0], "median": middle, "slowest": by_length[-1]}
@@ -307,7 +307,7 @@ def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
     """The order that ran with equal stages and, of a model in layers, with a balanced partition."""
     from ppopt.formats.config import parse_config, pipeline_of
     from ppopt.profiles.measured_runs import predicted, with_equal_stages
-    from ppopt.report.numbers import percent
+    from ppopt.report.throughput_text import gain_text, throughput_gain
 
     pipelines = {"equal stages": with_equal_stages(step.pipeline)}
     if layered is not None:
@@ -325,8 +325,8 @@ def _rebalanced(step: Schedule, layered: str | None) -> list[Schedule]:
     for title, pipeline in pipelines.items():
         schedules.append(predicted(step, pipeline))
         after = schedules[-1].makespan
-        change, word = 1 - after / before, "less" if after <= before else "more"
-        note(f"note: with {title} the order takes {after:.6g} ms, {percent(abs(change))} {word}")
+        gain = gain_text(throughput_gain(before, after))
+        note(f"note: with {title} the order takes {after:.6g} ms, {gain}")
     return schedules
 
 

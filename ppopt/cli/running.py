@@ -150,17 +150,17 @@ def contradictions(runs: Mapping[str, RunFigures]) -> Iterator[str]:
     A pair is named where every step of one was shorter than every step of the other, so that the
     difference is no noise. `shown` has one run per file name.
     """
-    from ppopt.report.numbers import percent
+    from ppopt.report.throughput_text import gain_text, throughput_gain
 
     for (faster, first), (slower, second) in permutations(runs.items(), 2):
         if first.time_unit != second.time_unit:
             continue
         if first.predicted < second.predicted and min(first.steps) > max(second.steps):
-            share = percent(first.measured_seconds / second.measured_seconds - 1)
+            gain = throughput_gain(second.measured_seconds, first.measured_seconds)
             yield (
                 f"measured against predicted: {faster} is predicted faster than {slower}, and "
-                f"every step of it took longer (median {share}); `ppopt profile` reads times of "
-                "a run"
+                f"every step of it took longer (median: {gain_text(gain)}); `ppopt profile` reads "
+                "times of a run"
             )
 
 

@@ -231,7 +231,7 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     """What a file of a format does not say of a schedule."""
     from ppopt.formats.megatron_schedule import runs_order
     from ppopt.formats.trainer_partition import added_ends, num_encoder_layers
-    from ppopt.report.numbers import percent
+    from ppopt.report.throughput_text import gain_text, throughput_gain
     from ppopt.schedule.communication import cheap_loss
 
     order_alone = to in (ExportFormat.TORCH_CSV, ExportFormat.TORCHTITAN)
@@ -239,9 +239,10 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     loss = cheap_loss(schedule) if to is ExportFormat.TORCH_CSV else None
     if loss is not None and loss.share:
         yield (
-            f"PyTorch adds its own sends and receives: {percent(float(loss.share))} longer than in "
-            "the order of the schedule's times where links are streams (predicted); "
-            "--to torch-comms writes that order"
+            "PyTorch adds its own sends and receives: "
+            f"{gain_text(throughput_gain(loss.own, loss.lowered))} than in the order of the "
+            "schedule's times where links are streams (predicted); --to torch-comms writes that "
+            "order"
         )
     if order_alone and schedule.pipeline.has_gradient_work:
         yield (

@@ -74,8 +74,13 @@ def _of_row(row: SweepRow) -> Object:
     }  # fmt: skip
 
 
+def _print_rows(rows: Sequence[SweepRow]) -> None:
+    shown = rows[:MAX_SHOWN]
+    output.print_parts([table.sweep_table(shown), *table.describe_failures(shown)])
+
+
 def _print(study: Study) -> None:
-    output.print_table(table.sweep_table(study.rows[:MAX_SHOWN]))
+    _print_rows(study.rows)
     if len(study.rows) > MAX_SHOWN:
         print(f"{len(study.rows) - MAX_SHOWN} more rows; -o FILE.csv writes all")
     left = f", {study.open} open: the same command continues" if study.open else ""
@@ -124,7 +129,7 @@ def show_trials(
     if as_json:
         output.print_json(document)
     elif not quiet:
-        output.print_table(table.sweep_table(rows[:MAX_SHOWN]))
+        _print_rows(rows)
         print(f"{counts['done']} rows done, {failed} failed, {len(left)} open")
         for overrides in left[:MAX_OPEN]:
             print("open: " + " ".join(f"{key}={value}" for key, value in overrides.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from functools import partial
@@ -10,6 +11,8 @@ from html import escape
 from typing import Any, Generic, TypeVar
 
 from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -46,16 +49,20 @@ class Column(Generic[Row]):
     cell: Callable[[Row], str | Text]
     left: bool = False
     """Whether it is aligned to the left."""
-    no_wrap: bool = False
+    wraps: bool = False
+    """Whether long text is continued in the next line."""
+    optional: int = 0
+    """If above 0, a terminal that is too narrow leaves it out; the largest number goes first."""
 
     def of(self, read: Callable[[Source], Row]) -> Column[Source]:
         """The same column of rows from which `read` gets those of this one."""
-        return Column(self.head, lambda row: self.cell(read(row)), self.left, self.no_wrap)
+        cell = self.cell
+        return Column(self.head, lambda row: cell(read(row)), self.left, self.wraps, self.optional)
 
 
-def left(head: str, cell: Callable[[Row], str | Text], *, no_wrap: bool = False) -> Column[Row]:
+def left(head: str, cell: Callable[[Row], str | Text], *, wraps: bool = False) -> Column[Row]:
     """A column of text, aligned to the left."""
-    return Column(head, cell, left=True, no_wrap=no_wrap)
+    return Column(head, cell, left=True, wraps=wraps)
 
 
 def stacked(name: str, unit: str | None) -> str:
@@ -67,17 +74,51 @@ def table_of(
     columns: Sequence[Column[Row]], rows: Iterable[Row], style: Callable[[Row], str] = lambda _: ""
 ) -> Table:
     """A table for a terminal; `style` is that of a row."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
+    table = _FittingTable(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
             column.head,
             justify="left" if column.left else "right",
-            no_wrap=column.no_wrap,
+            no_wrap=not column.wraps,
             overflow="fold",
         )
     for row in rows:
         table.add_row(*(as_text(column.cell(row)) for column in columns), style=style(row))
+    optional = [index for index, column in enumerate(columns) if column.optional]
+    table.optional = sorted(optional, key=lambda index: -columns[index].optional)
     return table
+
+
+class _FittingTable(Table):
+    """A table that leaves out optional columns where it is too wide, and breaks no number."""
+
+    optional: Sequence[int] = ()
+    """Indices of the columns that may be left out, in this order."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown, left_out = copy(self), set[int]()
+        for index in self.optional:
+            if _width(shown) <= options.max_width:
+                break
+            left_out.add(index)
+            shown.columns = [
+                column for place, column in enumerate(self.columns) if place not in left_out
+            ]
+        width = max(options.max_width, _width(shown))
+        yield from Table.__rich_console__(shown, console, options.update(max_width=width))
+
+
+def _width(table: Table) -> int:
+    """Columns of a terminal that a table needs; text that wraps needs its longest word."""
+    widths = [
+        max(
+            cell_len(part)
+            for cell in (column.header, *column.cells)
+            for part in (str(cell).split("\n") if column.no_wrap else str(cell).split() or [""])
+        )
+        for column in table.columns
+    ]
+    return sum(widths) + len(widths) - 1
 
 
 def as_text(cell: str | Text) -> Text:
@@ -87,8 +128,10 @@ def as_text(cell: str | Text) -> Text:
 
 def html_table(columns: Sequence[Column[Row]], *parts: tuple[str, Sequence[Row]]) -> str:
     """A table in parts, rows under the name of their part; it scrolls where it is too wide."""
-    names = (escape(column.head.replace("\n", " ")) for column in columns)
-    heads = "".join(f'<th scope="col">{name}</th>' for name in names)
+    heads = "".join(
+        f'<th scope="col"{_alignment(column)}>{escape(_joined(column.head))}</th>'
+        for column in columns
+    )
     body = "".join(_html_part(columns, *part) for part in parts if part[1])
     table = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'
@@ -101,10 +144,22 @@ def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -
         heading, tag = f"<tr>{span}</tr>", '<tbody class="apart">'
     body = ""
     for row in rows:
-        cells = (column.cell(row) for column in columns)
-        texts = (cell if isinstance(cell, Html) else escape(str(cell)) for cell in cells)
-        body += f"<tr>{''.join(f'<td>{text}</td>' for text in texts)}</tr>"
+        cells = (f"<td{_alignment(column)}>{_html(column.cell(row))}</td>" for column in columns)
+        body += f"<tr>{''.join(cells)}</tr>"
     return f"{tag}{heading}{body}</tbody>"
+
+
+def _html(cell: str | Text) -> str:
+    return cell if isinstance(cell, Html) else escape(str(cell))
+
+
+def _joined(head: str) -> str:
+    """A head in one line."""
+    return head.replace("-\n", "").replace("\n", " ")
+
+
+def _alignment(column: Column[Any]) -> str:
+    return ' class="text"' if column.left else ""
 
 
 def figure_columns(
@@ -126,7 +181,7 @@ def _cell(figure: Figure, absent: str, figures: ScheduleFigures, *, exact: bool)
     value = getattr(figures, figure.key)
     if value is None:
         return absent
-    value, rounding = max(value) if figure.each else value, _rounding(figure)
+    value, rounding = max(value) if figure.each else value, _rounding(figure, figures)
     digits = number(value) if exact else significant(value, rounding=rounding)
     match figure.quantity:
         case Quantity.MEMORY:
@@ -138,8 +193,13 @@ def _cell(figure: Figure, absent: str, figures: ScheduleFigures, *, exact: bool)
     return str(value)
 
 
-def _rounding(figure: Figure) -> str:
-    """How a figure is rounded: towards the side on which it does not read better than it is."""
+def _rounding(figure: Figure, figures: ScheduleFigures) -> str:
+    """How a figure is rounded: towards the side on which it does not read better than it is.
+
+    A lower bound that equals the value has the same digits.
+    """
+    if figure.key == "lower_bound" and figures.lower_bound == figures.value:
+        return ROUND_HALF_EVEN
     return _ROUNDING.get(figure.key, ROUND_HALF_EVEN)
 
 
@@ -186,8 +246,8 @@ def glance(key: str, report: ScheduleReport) -> tuple[str, str]:
     match figure.quantity:
         case Quantity.TIME | Quantity.MEMORY:
             value = max(value) if figure.each else value
-            text = significant(value, _unit(figure, report), _rounding(figure))
+            text = significant(value, _unit(figure, report), _rounding(figure, report))
             return text, _exact(figure, value, report)
         case Quantity.RATE:
             return f"{significant(value)} tokens/s", ""
-    return percent(value, _rounding(figure)), ""
+    return percent(value, _rounding(figure, report)), ""

@@ -26,7 +26,7 @@ def _of_gpus(head: str, name: str, per: float = 1) -> Column[Gpu]:
         value = getattr(gpu, name)
         return number(value if value is None else value / per)
 
-    return Column(head, cell, no_wrap=True)
+    return Column(head, cell)
 
 
 def _measured(gpu: Gpu) -> str:
@@ -36,7 +36,7 @@ def _measured(gpu: Gpu) -> str:
 
 
 GPU_COLUMNS: tuple[Column[Gpu], ...] = (
-    left("GPU", lambda gpu: gpu.name, no_wrap=True),
+    left("GPU", lambda gpu: gpu.name),
     _of_gpus("BF16", "bf16", 1e12),
     _of_gpus("FP8", "fp8", 1e12),
     _of_gpus("FP4", "fp4", 1e12),
@@ -45,7 +45,7 @@ GPU_COLUMNS: tuple[Column[Gpu], ...] = (
     _of_gpus("GPUs\na node", "gpus_per_node"),
     _of_gpus("NVLink\n(GB/s)", "node_bandwidth", 1e9),
     _of_gpus("network\n(GB/s)", "network_bandwidth", 1e9),
-    Column("values\nmeasured", _measured, no_wrap=True),
+    Column("values\nmeasured", _measured),
 )
 
 
@@ -58,17 +58,17 @@ def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Table]]:
     """A line and a table for every layer, equal layers once; `share` is that of F and BW."""
 
     def figure(head: str, read: Callable[[Item], float]) -> Column[Item]:
-        return Column(head, lambda item: _figure(read(item)), no_wrap=True)
+        return Column(head, lambda item: _figure(read(item)))
 
     columns: list[Column[Item]] = [
-        left("kind", lambda item: item.kind, no_wrap=True),
-        left("part", lambda item: item.part, no_wrap=True),
-        left("kernel or collective", lambda item: item.name, no_wrap=True),
-        left("bound by", lambda item: item.bound),
+        left("kind", lambda item: item.kind),
+        left("part", lambda item: item.part),
+        left("kernel or collective", lambda item: item.name),
+        left("bound by", lambda item: item.bound, wraps=True),
         figure("GFLOP", lambda item: item.gflop),
         figure("MB", lambda item: item.megabytes),
         figure("ms", lambda item: item.milliseconds),
-        Column("share", lambda item: f"{100 * item.share:.1f} %", no_wrap=True),
+        Column("share", lambda item: f"{100 * item.share:.1f} %"),
     ]
     items = explain(model)
     for layer in model.layers:

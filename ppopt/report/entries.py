@@ -15,8 +15,9 @@ from ppopt.problem.kinds import Kind, ResourceKind
 from ppopt.problem.objective import Objective
 from ppopt.report.drawing import drawn_kinds
 from ppopt.report.labels import CAUSE_TEXTS, clean, title
-from ppopt.report.numbers import measured, percent, spread
+from ppopt.report.numbers import percent, significant, spread
 from ppopt.report.schedule_report import ScheduleReport, report_schedule
+from ppopt.report.throughput_text import gain_text
 from ppopt.schedule.idle import Cause, idle, totals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
@@ -44,19 +45,22 @@ class PageSchedule(NamedTuple):
     schedule: Schedule
     report: ScheduleReport
     use: TimeUse
+    name: str
+    """What it is called: its strategy, or its place in a study."""
     title: str
-    above: str
-    """By how much its value exceeds the best; empty for the best and what is no worse."""
+    """Its name and that of its pipeline."""
     note: str
     """Value and idle time, in words."""
 
 
-def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[PageSchedule]:
-    """Figures of schedules, best first.
+def entries(
+    schedules: Sequence[Schedule], *, ordered: bool = False, names: Sequence[str] = ()
+) -> list[PageSchedule]:
+    """Figures of schedules, best first, with their ratio to the best.
 
     Schedules over their memory limit come after those within it: one of them is the best only
-    if all are over. With `ordered`, schedules keep their order and are not compared.
-    Raises InputError if their units of time differ.
+    if all are over. With `ordered`, schedules keep their order, may have `names`, and are not
+    compared. Raises InputError if their units of time differ.
     """
     _check_units(schedules)
     reports = [(report_schedule(schedule), schedule) for schedule in schedules]
@@ -66,10 +70,21 @@ def entries(schedules: Sequence[Schedule], *, ordered: bool = False) -> list[Pag
             for report, schedule in reports
         ]
     if ordered:
-        return [_entry(schedule, report, known(report.value)) for report, schedule in reports]
+        names = names or [title(report) for report, _ in reports]
+        return [
+            _entry(schedule, report, name)
+            for (report, schedule), name in zip(reports, names, strict=True)
+        ]
     reports.sort(key=lambda pair: (not pair[0].fits_limit, known(pair[0].value)))
     best = known(reports[0][0].value)
-    return [_entry(schedule, report, best) for report, schedule in reports]
+    return [
+        _entry(schedule, replace(report, ratio_to_best=_ratio(report, best)), title(report))
+        for report, schedule in reports
+    ]
+
+
+def _ratio(report: ScheduleReport, best: float) -> float:
+    return known(report.value) / best if best else 1.0
 
 
 def _check_units(schedules: Sequence[Schedule]) -> None:
@@ -102,27 +117,23 @@ def time_use(schedule: Schedule) -> TimeUse:
     )
 
 
-def _entry(schedule: Schedule, report: ScheduleReport, best: float) -> PageSchedule:
+def _entry(schedule: Schedule, report: ScheduleReport, name: str) -> PageSchedule:
     use = time_use(schedule)
-    more = known(report.value) - best
-    above = ""
-    if more > 0:
-        above = f"{measured(more, report.time_unit)} ({percent(more / best)})"
-    note = _note(report, use, above)
-    names = filter(None, (title(report), schedule.pipeline.name))
-    return PageSchedule(schedule, report, use, " · ".join(map(clean, names)), above, note)
+    names = filter(None, (name, schedule.pipeline.name))
+    full_name = " · ".join(map(clean, names))
+    return PageSchedule(schedule, report, use, name, full_name, _note(report, use))
 
 
-def _note(report: ScheduleReport, use: TimeUse, above: str) -> str:
+def _note(report: ScheduleReport, use: TimeUse) -> str:
     time, memory = report.time_unit, report.memory_unit
-    text = f"makespan {measured(report.makespan, time)}"
+    text = f"makespan {significant(report.makespan, time)}"
     if report.objective != Objective.MAKESPAN.value:
-        text += f", device span {measured(report.value, time)}"
+        text += f", device span {significant(report.value, time)}"
     if report.mem_limit is not None:
         place = "within" if report.fits_limit else "over the limit of"
         text += f" {place} memory {spread(report.mem_limit, memory)}"
-    if above:
-        text += f", {above} more than the best"
+    if (report.ratio_to_best or 1) > 1:
+        text += f", {gain_text(1 / known(report.ratio_to_best) - 1)} than the best"
     return f"{text}; {_describe_idle(use)}"
 
 

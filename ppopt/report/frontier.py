@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING
 from html import escape
 from typing import Any
 
@@ -10,17 +11,19 @@ from ppopt.formats.figures import known
 from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.columns import Column, Html, html_table, marked
-from ppopt.report.frontier_report import FrontierReport, at_most, describe_frontier
+from ppopt.report.columns import Html, html_table, left
+from ppopt.report.frontier_report import FrontierReport, describe_frontier
 from ppopt.report.html import MAX_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
-from ppopt.report.numbers import headed, measured, number, percent
+from ppopt.report.numbers import headed, measured, number, percent, significant
 from ppopt.report.objects import of_frontier
 from ppopt.report.payload import data_element
 from ppopt.report.placement_text import describe_choices
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import describe_status
 from ppopt.report.sections import paragraphs
+from ppopt.report.table import frontier_columns, frontier_legend
+from ppopt.report.throughput_text import gain_text
 
 _HEIGHT = 460
 _NAMED = 3
@@ -46,17 +49,25 @@ def frontier_page(report: FrontierReport) -> str:
     sections = {known(point.limit): index for index, point in enumerate(drawn, start=1)}
     opening = (
         '<section class="frontier">\n'
-        f"{_sentences(report)}\n"
+        '<p class="quiet">Click a point for its schedule.</p>\n'
         '<div id="curve" role="group" aria-label="Memory against time"></div>\n'
         f"{data_element('curve-data', _curve(report, sections))}\n"
+        f"{paragraphs(describe_frontier(report))}\n"
         f"{_table(report, sections)}\n"
+        f'<p class="quiet">{escape(frontier_legend(report))}.</p>\n'
         f"{data_element('frontier', _data(report, sections))}\n</section>"
     )
     limits = [point.limit for point in report.points]
     knee = limits.index(_knee(report.points).limit)
     first = min(range(len(drawn)), key=lambda at: abs(limits.index(drawn[at].limit) - knee))
     schedules = [known(point.schedule) for point in drawn]
-    return page(schedules, what="Memory against time", opening=opening, first=first)
+    names = [_name(point) for point in drawn]
+    return page(schedules, what="memory against time", opening=opening, first=first, names=names)
+
+
+def _name(point: ScheduleReport) -> str:
+    limit = significant(point.limit, point.memory_unit, ROUND_CEILING)
+    return f"{'optimum' if point.status == 'optimal' else 'best found'} within {limit}"
 
 
 def _knee(points: Rows) -> ScheduleReport:
@@ -85,16 +96,6 @@ def _data(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, An
     for row in data["points"]:
         row["section"] = f"schedule-{sections[row['limit']]}" if row["limit"] in sections else None
     return data
-
-
-def _sentences(report: FrontierReport) -> str:
-    texts = {
-        "optimal": "Every limit at which the optimum changes, each optimum proved",
-        "feasible": "The best schedules found, not proved where the line of the bound lies below",
-    }
-    status = texts[report.frontier.status]
-    lines = [f"{status}; click a point for its schedule", *describe_frontier(report)]
-    return paragraphs(lines)
 
 
 def _curve(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _curve(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, A
         "steps": [{"x": x, "y": y} for x, y in steps],
         "names": [
             {"x": baseline.memory, "y": baseline.value, "text": _together(baseline, baselines)}
-            for baseline in baselines
+            for baseline in sorted(baselines, key=lambda baseline: known(baseline.value))
         ],
     }
 
@@ -272,7 +273,7 @@ def _together(baseline: ScheduleReport, baselines: Rows) -> str:
 
 def _describe_baseline(row: ScheduleReport) -> str:
     ratio = row.ratio_to_best
-    above = f"<br>{percent(ratio - 1)} above the best within its memory" if ratio else ""
+    above = f"<br>{gain_text(1 / ratio - 1)} than the best within its memory" if ratio else ""
     where = f"<br>placement {row.placement}, {number(row.chunks)} per device"
     if not row.fits_limit:
         where += "<br>over the pipeline's own limits"
@@ -303,32 +304,15 @@ def _layout(report: FrontierReport) -> dict[str, Any]:
 
 
 def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
-    pipeline, searched = report.frontier.pipeline, report.frontier.searched
-    time, objective = pipeline.time_unit, objective_name(report.frontier.objective)
+    """The table of the terminal, in which schedules link to their sections."""
+    *figures, schedule = frontier_columns(report)
 
-    def schedule(row: ScheduleReport) -> str:
+    def linked(row: ScheduleReport) -> str:
+        text = escape(f"{schedule.cell(row)}{describe_choices(row, report.frontier.searched)}")
         if row.limit is None:
-            return title(row)
-        text = "optimum" if row.status == "optimal" else "best found"
+            return Html(text)
         if row.limit in sections:
             text = f'<a href="#schedule-{sections[row.limit]}">{text}</a>'
-        return Html(f"<strong>{text}</strong>{escape(describe_choices(row, searched))}")
+        return Html(f"<strong>{text}</strong>")
 
-    columns: list[Column[ScheduleReport]] = [
-        Column("schedule", schedule),
-        Column(
-            headed("memory", pipeline.memory_unit),
-            lambda row: marked(at_most(row) + number(row.place[0]), row),
-        ),
-        Column(headed(objective, time), lambda row: number(row.value)),
-        Column(
-            headed("lower bound", time),
-            lambda row: "" if row.limit is None else number(row.lower_bound),
-        ),
-        Column("bubble rate", lambda row: percent(row.bubble_rate)),
-        Column(
-            "status",
-            lambda row: "baseline" if row.limit is None else describe_status(row),
-        ),
-    ]
-    return html_table(columns, ("", report.rows))
+    return html_table([left(schedule.head, linked), *figures], ("", report.rows))

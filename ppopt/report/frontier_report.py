@@ -11,7 +11,7 @@ from ppopt.formats.figures import known
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import percent, significant
-from ppopt.report.placement_text import explain_routes, placement_of
+from ppopt.report.placement_text import describe_choices, explain_routes, placement_of
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.report.search_text import describe_gap, tokens_basis
 from ppopt.studies.baselines import best
@@ -106,6 +106,24 @@ def describe_frontier(report: FrontierReport) -> list[str]:
     if not all(point.limit_proved for point in points):
         objective = objective_name(frontier.objective)
         lines.append(f"{AT_MOST.strip()}: less memory may reach the same {objective}")
+    return lines
+
+
+def describe_point_choices(report: FrontierReport) -> list[str]:
+    """What was chosen with the schedule of every point, a line each: `8 GiB: layers 4,3`.
+
+    A placement that has a name is in the table.
+    """
+    unit, lines = report.frontier.pipeline.memory_unit, list[str]()
+    for point in report.points:
+        is_named = isinstance(point.placement, str)
+        searched = [
+            name for name in report.frontier.searched if name != "placement" or not is_named
+        ]
+        text = describe_choices(point, searched)
+        if text:
+            memory = significant(point.limit, unit, ROUND_CEILING)
+            lines.append(f"{at_most(point)}{memory}{text}")
     return lines
 
 

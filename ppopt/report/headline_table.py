@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN
-from fractions import Fraction
 from html import escape
 from typing import Any, NamedTuple
 
@@ -17,10 +15,11 @@ from ppopt.problem.exact import plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
 from ppopt.report.labels import title
-from ppopt.report.numbers import NONE, number, percent, significant, spread
+from ppopt.report.numbers import NONE, lower_bound_text, number, significant, spread
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.summary import describe_devices, describe_memory_limit, describe_microbatches
+from ppopt.report.throughput_text import gain_cell
 from ppopt.studies.headline import BEST, CURRENT, OPTIMUM, Headline, HeadlineRow
 
 KEYS = (
@@ -64,17 +63,27 @@ def _report(row: HeadlineRow) -> ScheduleReport:
 
 
 def headline_table(headline: Headline) -> Table:
-    """The rows for a terminal."""
+    """The rows for a terminal, without what they change."""
     entries = _entries(headline)
-    columns = _columns(headline, entries)
+    columns = _columns(headline, entries)[:-1]
     return table_of(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
 
 
 def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
-    """Title and rows for a terminal, before what follows; nothing without a best schedule."""
+    """Title, rows and changes for a terminal; nothing without a best schedule."""
     if headline.best is not None:
         yield Text(headline_title(headline), style="bold")
-        yield from (headline_table(headline), "")
+        yield headline_table(headline)
+        yield from _describe_decisions(headline)
+        yield ""
+
+
+def _describe_decisions(headline: Headline) -> Iterator[Text]:
+    """Lines: how the model is cut today, and what the following rows change."""
+    for index, row in enumerate(headline.rows):
+        text = _describe_cut(row) if index == 0 else describe_changes(row)
+        if text and text != SAME:
+            yield Text(f"{row.label}: {text}")
 
 
 def headline_section(headline: Headline) -> str:
@@ -97,52 +106,51 @@ def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
         for column in figure_columns(("value", "lower_bound", "peak_memory"), units, absent="")
     )
     if len({row.schedule.pipeline.batches for row in headline.rows}) > 1:
-        value = Column(
-            stacked("per microbatch", units.time_unit), lambda entry: _share(entry, entry.row.value)
-        )
-        bound = Column(
-            "lower bound", lambda entry: _share(entry, entry.row.lower_bound, ROUND_FLOOR)
-        )
+        value = Column(stacked("time per\nmicrobatch", units.time_unit), _per_microbatch)
+        bound = Column("lower bound", _bound_per_microbatch)
     return [
-        left("", lambda entry: entry.row.label, no_wrap=True),
-        left("schedule", _describe_schedule),
+        left("", lambda entry: entry.row.label),
+        left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
         value,
         *([bound] if is_open else []),
-        Column("gain", _gain),
+        Column("throughput", _gain),
         memory,
         left(
             "changes",
-            lambda entry: "" if entry is entries[0] else describe_changes(entry.row),
+            lambda entry: (
+                _describe_cut(entry.row) if entry is entries[0] else describe_changes(entry.row)
+            ),
         ),
     ]
 
 
-def _describe_schedule(entry: _Entry) -> str:
-    """Strategy and placement of a row; of the current schedule, how the model is cut, too."""
-    text = f"{title(entry.report)}, {placement_of(entry.report)}"
-    if entry.row.label != CURRENT:
-        return text
-    values = _decision_values(entry.row.schedule.pipeline)
+def _describe_cut(row: HeadlineRow) -> str:
+    """How the current schedule cuts the model; empty for other rows, and without layers."""
+    if row.label != CURRENT:
+        return ""
+    values = _decision_values(row.schedule.pipeline)
     cut = {name: values.get(name, "none") for name in ("partition", "recompute", "offload")}
-    named = ", ".join(f"{name} {value}" for name, value in cut.items() if value != "none")
-    return f"{text},\n{named}" if named else text
+    return ", ".join(f"{name} {value}" for name, value in cut.items() if value != "none")
 
 
 def _figures(entry: _Entry) -> ScheduleReport:
     return entry.report
 
 
-def _share(entry: _Entry, time: Fraction | None, rounding: str = ROUND_HALF_EVEN) -> str:
-    """A time per microbatch of a row; empty if it is not known."""
-    if time is None:
-        return ""
-    return significant(time / entry.row.schedule.pipeline.batches, rounding=rounding)
+def _per_microbatch(entry: _Entry) -> str:
+    return significant(entry.row.value / entry.row.schedule.pipeline.batches)
+
+
+def _bound_per_microbatch(entry: _Entry) -> str:
+    """The lower bound per microbatch; empty if it is not known."""
+    bound, batches = entry.row.lower_bound, entry.row.schedule.pipeline.batches
+    return "" if bound is None else lower_bound_text(bound / batches, entry.row.value / batches)
 
 
 def _gain(entry: _Entry) -> str:
-    """The gain of a row, rounded down."""
+    """The gain of a row over the current schedule."""
     gain = entry.row.gain
-    return NONE if gain is None else percent(gain, ROUND_FLOOR)
+    return NONE if gain is None else gain_cell(gain)
 
 
 def headline_title(headline: Headline) -> str:

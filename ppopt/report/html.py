@@ -31,10 +31,10 @@ from ppopt.report.labels import CAUSE_TEXTS, clean, isolated
 from ppopt.report.payload import payload
 from ppopt.report.script import script
 from ppopt.report.sections import alone, overview, section
+from ppopt.report.summary import describe_devices, describe_microbatches
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.schedule import Schedule
 
-TITLE = "Pipeline schedules"
 MAX_OPERATIONS = 100_000
 """Operations of all schedules that the page of a study draws."""
 FEW = 4
@@ -68,11 +68,13 @@ def page(
     lead: str = "",
     opening: str = "",
     first: int = 0,
+    names: Sequence[str] = (),
     study: bool = False,
 ) -> str:
     """One HTML page with the Gantt chart, memory and figures of every schedule.
 
-    Without a title, the page has the name of the pipeline, and of `what` it shows. Several
+    Without a title, the page has the name of the pipeline, or its size, and of `what` it shows.
+    With an `opening`, schedules may have other `names` than those of their strategies. Several
     schedules share one time axis, one above the other: the least value is on top, the others are
     compared with it. Of more than `FEW` charts the page opens with the best, and the sections of
     the others are folded.
@@ -83,9 +85,7 @@ def page(
     The schedules must be complete (every device runs something). Identical input gives an identical
     page. Raises InputError if there is no schedule, or if units of time differ.
     """
-    name = _common_name(schedules)
-    title = title or (f"{name}: {what.lower()}" if name and what else what)
-    parts = page_parts(schedules, title=title, opening=opening, first=first)
+    parts = page_parts(schedules, title=title, what=what, opening=opening, first=first, names=names)
     return framed(parts, opening=lead + parts.above, script=script(study=study))
 
 
@@ -126,15 +126,21 @@ class PageParts(NamedTuple):
 
 
 def page_parts(
-    schedules: Sequence[Schedule], *, title: str = "", opening: str = "", first: int = 0
+    schedules: Sequence[Schedule],
+    *,
+    title: str = "",
+    what: str = "",
+    opening: str = "",
+    first: int = 0,
+    names: Sequence[str] = (),
 ) -> PageParts:
     """The parts of a page of schedules; see `page`."""
     if not schedules:
         raise InputError("page: no schedule to show; give at least one")
-    drawn = entries(schedules, ordered=bool(opening))
+    drawn = entries(schedules, ordered=bool(opening), names=names)
     single = len(drawn) == 1 or bool(opening)
     few = len(drawn) if single or len(drawn) <= FEW + 2 else FEW
-    title = title or _common_name(schedules) or TITLE
+    title = title or ": ".join(filter(None, (_subject(schedules), what)))
     above, below = _around(drawn, title, opening, few)
     return PageParts(
         title=title,
@@ -180,7 +186,8 @@ def _around(drawn: Sequence[PageSchedule], title: str, opening: str, few: int) -
     if len(drawn) == 1 and not opening:
         return alone(drawn[0], title)
     sections = (
-        section(index, entry, folded=index > few) for index, entry in enumerate(drawn, start=1)
+        section(index, entry, title, folded=index > few)
+        for index, entry in enumerate(drawn, start=1)
     )
     return opening or overview(drawn), "\n".join(sections)
 
@@ -189,6 +196,16 @@ def _common_name(schedules: Sequence[Schedule]) -> str:
     """The name of the pipeline, where all schedules have the same."""
     names = {schedule.pipeline.name for schedule in schedules}
     return names.pop() if len(names) == 1 else ""
+
+
+def _subject(schedules: Sequence[Schedule]) -> str:
+    """What all schedules are of: the name of the pipeline, or else its size."""
+    sizes = {
+        f"{describe_devices(schedule.pipeline)}, {describe_microbatches(schedule.pipeline)}"
+        for schedule in schedules
+    }
+    size = sizes.pop() if len(sizes) == 1 else f"{len(schedules)} schedules"
+    return _common_name(schedules) or size
 
 
 def _layers(schedules: Sequence[Schedule]) -> str:

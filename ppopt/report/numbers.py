@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
 NONE = "–"  # noqa: RUF001  # an en dash stands for "there is none"
@@ -49,6 +49,13 @@ def significant(
         exact = exact.quantize(last_digit, rounding, _PRECISE)
     text = f"{exact:,f}"
     return with_unit(text.rstrip("0").rstrip(".") if "." in text else text, unit)
+
+
+def lower_bound_text(
+    bound: float | Fraction | None, value: float | Fraction | None, unit: str | None = None
+) -> str:
+    """Write a lower bound of a value, rounded down; one that equals the value has its digits."""
+    return significant(bound, unit, ROUND_HALF_EVEN if bound == value else ROUND_FLOOR)
 
 
 def with_unit(text: str, unit: str | None) -> str:

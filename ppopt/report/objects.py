@@ -96,7 +96,8 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
     Everything holds within `mem_limit`, the pipeline's own limits. `points`, by ascending limit:
     the object of `ppopt solve` within a `limit`, and whether that limit is proved to be the least
     for its value (`limit_proved`). `searched`: what was chosen with every schedule. `bounds`: no
-    schedule within a `limit` is below its `lower_bound`. `strategies`: the object of `ppopt eval`,
+    schedule within a `limit` is below its `lower_bound`. `placements` names those that were
+    searched, if there are several. `strategies`: the object of `ppopt eval`,
     its largest peak (`memory`), and its ratio to the best schedule within that memory. `within`
     exists where a share is asked for: the least `limit` of a point that is at most so much slower
     than the best found, its `value`, and the largest limit proved not to do (`beyond`, or null).
@@ -112,6 +113,7 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
             "proof": frontier.proof,
             **pipeline.to_object(("mem_limit", "time_unit", "memory_unit")),
             "searched": frontier.searched,
+            "placements": frontier.placements,
             "link_mode": frontier.pipeline.link_mode.value,
             "least_limit": minimum and minimum.limit,
             "least_limit_proved": minimum is not None and minimum.limit_proved,

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from fractions import Fraction
+from collections.abc import Callable, Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.origin_json import json_object
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain
+from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.headline_table import describe_headline, headline_object
-from ppopt.report.numbers import number, percent, significant
+from ppopt.report.numbers import NONE, number, percent, significant
+from ppopt.report.placement_text import recompute_word
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_text import describe_slowdown, excess
+from ppopt.report.plan_text import BEST, explain_status_words, status_word
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
-from ppopt.studies.parallel_space import DIMENSIONS
+from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
 from ppopt.studies.step_breakdown import StepBreakdown
 
 _NUMBER = re.compile(r"[0-9]+")
 MAX_SHOWN = 20
 """Most combinations of a table."""
-_HEADS = {
-    "tensor": "tensor",
-    "context": "con-\ntext",
-    "data": "data",
-    "expert": "ex-\npert",
-    "microbatch": "micro-\nbatch",
-}
+_HEADS = {"tensor": "TP", "context": "CP", "expert": "EP", "data": "DP", "microbatch": "MBS"}
 """Dimension of a combination -> head of its column."""
 
 
@@ -79,12 +75,11 @@ def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
     """What a terminal shows: lines and tables."""
     yield from describe_headline(plan.headline)
     yield from describe_parallel_plan(plan)
-    if plan.interrupted:
-        yield f"stopped early{'' if plan.storage is None else '; the same command continues'}"
     yield from ("", parallel_table(plan))
     more = len(plan.rows) - MAX_SHOWN
     if more > 0:
         yield f"{more} more combinations; --json has all"
+    yield from filter(None, [explain_statuses(plan)])
     parts = breakdown_table(plan)
     if parts is not None:
         yield from ("\nparts of a step (ms):", parts)
@@ -94,21 +89,45 @@ def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
 def parallel_table(plan: ParallelPlan) -> Table:
     """Combinations, the best first, a row each."""
     rows = plan.rows[:MAX_SHOWN]
+    return table_of(parallel_columns(plan), rows, lambda row: "bold" if row is rows[0] else "")
 
-    def compared(row: ParallelRow) -> str:
-        is_best = row is rows[0] and row.value is not None
-        return "best" if is_best else slowdown(row, plan.value)
 
-    columns: list[Column[ParallelRow]] = [
+def parallel_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
+    """Columns of the combinations; the schedule is that of their best configuration."""
+
+    def bound(row: ParallelRow) -> str:
+        rounding = ROUND_HALF_EVEN if row.lower_bound == row.value else ROUND_CEILING
+        return significant(plan.tokens_per_second(row.lower_bound), rounding=rounding)
+
+    return [
         *_sizes(plan),
-        Column("de-\nvices", lambda row: str(row.model.training.devices)),
-        Column("batches", lambda row: str(row.model.training.batches)),
         Column("tokens/s\nper GPU", lambda row: significant(plan.tokens_per_second(row.value))),
-        Column("bound", lambda row: significant(plan.tokens_per_second(row.lower_bound))),
-        Column("memory\n(MiB)", lambda row: number(plain_or_none(row.peak))),
-        left("versus the best", compared),
+        Column("bound", bound),
+        Column("memory\n(MiB)", lambda row: significant(row.peak, rounding=ROUND_CEILING)),
+        Column("headroom\n(MiB)", lambda row: significant(row.headroom, rounding=ROUND_FLOOR)),
+        Column("recompute", lambda row: _chosen(row, recompute_word), left=True, optional=1),
+        left("status", lambda row: _status(plan, row)),
     ]
-    return table_of(columns, rows, lambda row: "bold" if row is rows[0] else "")
+
+
+def _chosen(row: ParallelRow, describe: Callable[[Pipeline], str]) -> str:
+    """A decision of the best schedule of a combination."""
+    return NONE if row.schedule is None else describe(row.schedule.pipeline)
+
+
+def _virtual_stages(pipeline: Pipeline) -> str:
+    """Stages per device, marked where they go down the devices and back up."""
+    mark = "v" if pipeline.resolved_placement == "v" else ""
+    return f"{pipeline.num_chunks}{mark}"
+
+
+def _status(plan: ParallelPlan, row: ParallelRow) -> str:
+    return BEST if row is plan.best else status_word(row.status(plan.value), row.searches)
+
+
+def explain_statuses(plan: ParallelPlan) -> str:
+    """What the words of the last column mean; empty if they say it themselves."""
+    return explain_status_words({_status(plan, row) for row in plan.rows})
 
 
 def breakdown_table(plan: ParallelPlan) -> Table | None:
@@ -116,40 +135,50 @@ def breakdown_table(plan: ParallelPlan) -> Table | None:
 
     None if no combination has a schedule.
     """
+    rows = [row for row in plan.rows[:MAX_SHOWN] if row.breakdown is not None]
+    return table_of(breakdown_columns(plan), rows) if rows else None
+
+
+def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
+    """Columns of the parts of a step, of combinations with a schedule."""
 
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
-    rows = [row for row in plan.rows[:MAX_SHOWN] if row.breakdown is not None]
-    if not rows:
-        return None
-    heads = ("compute", "commu-\nnication", "bubble", "gradient\nsync", "optimizer")
-    columns = [
+    heads = ("compute", "communication", "bubble", "gradient\nsync", "optimizer")
+    return [
         *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),
         *map(part, heads, StepBreakdown._fields),
     ]
-    return table_of(columns, rows)
 
 
 def _sizes(plan: ParallelPlan) -> list[Column[ParallelRow]]:
-    """Columns of the dimensions: context and expert only where one is above 1."""
+    """Columns of the sizes, as trainers name them: CP and EP only where one is above 1."""
 
     def size(name: str) -> Column[ParallelRow]:
         return Column(_HEADS[name], lambda row: str(getattr(row.parallelism, name)))
 
-    return [
+    sizes = [
         size(name)
         for name in _HEADS
         if name not in ("context", "expert")
         or any(getattr(row.parallelism, name) > 1 for row in plan.rows)
     ]
+    stages: list[Column[ParallelRow]] = [
+        Column("PP", lambda row: str(row.model.training.devices)),
+        Column("VPP", lambda row: _chosen(row, _virtual_stages)),
+    ]
+    return [*sizes[:-1], *stages, sizes[-1]]
 
 
-def slowdown(row: ParallelRow, best: Fraction | None) -> str:
-    """Slowdown of a combination relative to the best step of any."""
-    low, more = excess(row.lower_bound, best), excess(row.value, best)
-    return describe_slowdown(row.status(best), row.searches, low, more)
+def describe_training(space: ParallelSpace) -> str:
+    """The model, its size, and the GPUs that train it."""
+    parameters = significant(space.architecture.parameters / 10**9)
+    return (
+        f"{space.architecture.name}, {parameters} billion parameters, on "
+        f"{space.gpus} x {space.gpu.name}"
+    )
 
 
 def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
@@ -177,6 +206,10 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
         lines.append(
             f"study {storage.study} in {storage.storage}: {storage.loaded} of "
             f"{len(plan.rows)} combinations were stored before"
+        )
+    if plan.interrupted:
+        lines.append(
+            f"stopped early{'' if plan.storage is None else '; the same command continues'}"
         )
     return lines
 

@@ -27,13 +27,14 @@ _OF_STRATEGY = ("partition", "recompute", "offload")
 """Decisions about a model in layers that are searched for a strategy."""
 
 
-def describe_unsearched(pipeline: Pipeline) -> str:
+def describe_unsearched(pipeline: Pipeline, searched: Sequence[str] = ()) -> str:
     """Which decisions a search of the order leaves as given, and the command that searches them.
 
-    Empty if it leaves none, or if nothing searches them.
+    Empty if it leaves none, or if nothing searches them. `searched`: further decisions that were
+    searched.
     """
     names, planned = list(_fixed_of_layers(pipeline)), pipeline.model is not None
-    if "placement" not in open_decisions(pipeline).names:
+    if "placement" not in (*open_decisions(pipeline).names, *searched):
         names.insert(0, "placement")
     if planned and pipeline.named_placement:
         names.append("chunks")
@@ -138,6 +139,14 @@ def describe_layers(counts: Sequence[int] | None, runs: Sequence[LayerRun] | Non
     ]
     names = f": {', '.join(map(clean, texts))}" if texts else ""
     return f"{' '.join(map(str, counts or ()))} layers of the stages{names}"
+
+
+def recompute_word(pipeline: Pipeline) -> str:
+    """How many layers recompute: `none`, `some` or `full` (all that can)."""
+    if pipeline.model is None or not any(pipeline.recomputed):
+        return "none"
+    able = sum(layer.recomputable for layer in pipeline.model.layers)
+    return "full" if sum(pipeline.recomputed) == able else "some"
 
 
 def describe_placement(placement: str | Sequence[int] | None) -> str:

@@ -14,6 +14,7 @@ from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.origin_json import json_object
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
 from ppopt.report.headline_table import headline_object
@@ -32,8 +33,13 @@ def report_plan(plan: Plan) -> ScheduleReport:
     unknown: dict[str, Any] = {}
     if plan.best is None:
         unknown = dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
+    report = report_result(plan.rows[0].result)
+    imbalance = report.imbalance
+    if imbalance is not None and plan.space.partition == SEARCH:
+        imbalance = imbalance._replace(relief=None)
     return replace(
-        report_result(plan.rows[0].result),
+        report,
+        imbalance=imbalance,
         status=plan.status.value,
         value=plain_or_none(plan.value),
         lower_bound=plain_or_none(plan.lower_bound),

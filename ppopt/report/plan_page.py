@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR
+from decimal import ROUND_CEILING
 from html import escape
+from typing import Any
 
 from ppopt.formats.figures import limits
 from ppopt.problem.exact import plain, plain_or_none
-from ppopt.report.columns import Column, Html, html_table
+from ppopt.report.columns import Html, html_table, left
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
-from ppopt.report.labels import objective_name
-from ppopt.report.numbers import headed, measured, number, percent, significant, spread
+from ppopt.report.numbers import lower_bound_text, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -28,11 +28,17 @@ from ppopt.report.plan_text import (
     describe_space,
     describe_use,
     describe_within,
+    explain_status_words,
+    status_word,
 )
 from ppopt.report.sections import Tile, paragraphs, tiles
+from ppopt.report.throughput_text import gain_text, throughput_gain
+from ppopt.schedule.schedule import Schedule
 from ppopt.studies.plan_result import Plan, PlanRow
 
 _BADGES = {"optimal": "good", "infeasible": "bad", "feasible": "warn"}
+_TIMES = ("solve_seconds", "seconds")
+"""Keys of data that differ from run to run."""
 
 
 def plan_page(plan: Plan) -> str:
@@ -42,29 +48,46 @@ def plan_page(plan: Plan) -> str:
     differs from run to run: `section` of a row names its schedule, which is `schedule-1` and so on.
     The page draws the schedules of the best configurations, at most `MAX_OPERATIONS`.
     """
-    schedules = fitting((place, row.schedule) for place, row in enumerate(plan.rows))
-    sections = {place: f"schedule-{index}" for index, place in enumerate(schedules, start=1)}
-    data = of_plan(plan)
-    del data["schedule"], data["solve_seconds"]
+    opening = f"{_cards(plan)}\n{configurations_table(plan)}\n{_sentences(plan)}\n{usage(plan)}"
+    lead = headline_section(plan.headline)
+    return page_of_plan(plan, opening, of_plan(plan), lead=lead, what="plan")
+
+
+def page_of_plan(plan: Plan, opening: str, data: dict[str, Any], **texts: str) -> str:
+    """The page of an opening, with the schedules of a plan and their data."""
+    schedules, sections = _drawn(plan), _sections(plan)
+    del data["schedule"]
+    for row in (data, *data.get("parallelism", {}).get("rows", ())):
+        for key in _TIMES:
+            row.pop(key, None)
     for place, row in enumerate(data["rows"]):
         row["section"] = sections.get(place)
-    opening = (
-        f'<section class="plan">\n{_cards(plan)}\n{_table(plan, sections)}\n'
-        f"{_sentences(plan)}\n{_more(plan)}\n"
-        f"{data_element('plan', data)}\n</section>"
+    return page(
+        list(schedules.values()),
+        names=[describe_configuration(plan.rows[place].configuration) for place in schedules],
+        opening=f'<section class="plan">\n{opening}\n{data_element("plan", data)}\n</section>',
+        **texts,
     )
-    lead = headline_section(plan.headline)
-    return page(list(schedules.values()), what="Plan", lead=lead, opening=opening)
+
+
+def _drawn(plan: Plan) -> dict[int, Schedule]:
+    """Schedules that the page draws, by the place of their row."""
+    return fitting((place, row.schedule) for place, row in enumerate(plan.rows))
+
+
+def _sections(plan: Plan) -> dict[int, str]:
+    """Names of the sections of the schedules, by the place of their row."""
+    return {place: f"schedule-{index}" for index, place in enumerate(_drawn(plan), start=1)}
 
 
 def _cards(plan: Plan) -> str:
-    """The answer at a glance: configuration, value, bound, gain and memory."""
+    """What the headline does not say: configuration, gap, gain over strategies and memory."""
     best = plan.rows[0]
     pipeline, value, peak = best.result.pipeline, plan.value, best.peak
     assert value is not None and peak is not None and plan.lower_bound is not None
     time, memory = pipeline.time_unit, pipeline.memory_unit
     proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    low = f"no configuration is below {significant(plan.lower_bound, time, ROUND_FLOOR)}"
+    low = f"no configuration is below {lower_bound_text(plan.lower_bound, value, time)}"
     device_limits, limit = limits(pipeline), "no limit"
     if device_limits is not None:
         limit = f"limit of a device: {spread(device_limits, memory)}"
@@ -79,12 +102,11 @@ def _cards(plan: Plan) -> str:
             "",
         ),
         (
-            objective_name(plan.objective),
-            significant(plain(value), time),
-            low,
-            measured(plain(value), time),
+            "gap",
+            percent(plain_or_none(plan.gap), ROUND_CEILING),
+            f"over the whole space; {low}",
+            measured(plain(plan.lower_bound), time),
         ),
-        ("gap", percent(plain_or_none(plan.gap), ROUND_CEILING), "over the whole space", ""),
         *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
         (
             "peak memory",
@@ -101,9 +123,9 @@ def _more_memory(plan: Plan) -> Iterator[Tile]:
     """What more memory brings, if there is a limit."""
     more, value = plan.more_memory, plan.value
     if more is not None and value is not None:
-        gain = 1 - plain(more.value) / plain(value)
+        gain = throughput_gain(value, more.value)
         nothing = "nothing" if more.lower_bound == value else "nothing found"
-        headline = f"{percent(gain)} faster" if gain else nothing
+        headline = gain_text(gain) if gain else nothing
         yield "with more memory", headline, describe_more_memory(plan), ""
 
 
@@ -113,41 +135,52 @@ def _sentences(plan: Plan) -> str:
         *(describe_late(plan.late_baselines), describe_better_outside(plan)),
         *(describe_space(plan), describe_beyond(plan)),
     )
-    lines = [plan.proof, *filter(None, further)]
-    text = paragraphs(lines)
-    return f"<details><summary>What is proved, and what was not searched</summary>{text}</details>"
+    words = explain_status_words([status_word(row.status, row.searches) for row in plan.rows[1:]])
+    text = paragraphs([plan.proof, *filter(None, (*further, words))])
+    return folded("What is proved, and what was not searched", text)
 
 
-def _table(plan: Plan, sections: Mapping[int, str]) -> str:
-    columns = plan_columns(plan, exact=True)
-    links = {plan.rows[place].configuration: section for place, section in sections.items()}
+def configurations_table(plan: Plan) -> str:
+    """Configurations, the best first; those that are drawn link to their schedules."""
+    columns = plan_columns(plan, exact=False)
+    links = {plan.rows[place].configuration: name for place, name in _sections(plan).items()}
 
     def configuration(row: PlanRow) -> str:
-        text = escape(describe_configuration(row.configuration))
-        if row.configuration in links:
-            text = f'<a href="#{links[row.configuration]}">{text}</a>'
-        return Html(f"<strong>{text}</strong>" if row is plan.rows[0] else text)
+        text = describe_configuration(row.configuration)
+        return _linked(text, links.get(row.configuration), is_best=row is plan.rows[0])
 
     def status(row: PlanRow) -> str:
-        return Html(f'<span class="{_BADGES.get(row.status, "quiet")}">{row.status}</span>')
+        badge, word = _BADGES.get(row.status, "quiet"), columns["status"].cell(row)
+        return Html(f'<span class="{badge}">{word}</span>')
 
-    bound = headed("lower bound", plan.rows[0].result.pipeline.time_unit)
     page_columns = [
-        Column("configuration", configuration),
+        left("configuration", configuration),
         *([replace(columns["batches"], head="microbatches")] if has_batches(plan) else []),
-        Column("status", status),
-        columns["value"],
-        replace(columns["bound"], head=bound),
-        *(columns[name] for name in ("memory", "bubble rate", "partition", "versus the best")),
+        left("status", status),
+        *(columns[name] for name in ("value", "bound", "vs best", "memory", "bubble rate")),
+        replace(columns["partition"], left=True),
     ]
     return html_table(page_columns, ("", plan.rows))
 
 
-def _more(plan: Plan) -> str:
+def _linked(text: str, section: str | None, *, is_best: bool) -> Html:
+    """Text that links to a section, if there is one."""
+    html = escape(text)
+    if section is not None:
+        html = f'<a href="#{section}">{html}</a>'
+    return Html(f"<strong>{html}</strong>" if is_best else html)
+
+
+def usage(plan: Plan) -> str:
     """What could not be set up, and how to use the best; folded away."""
     lines = [*describe_use(plan)]
     lines += [f"skipped {name}: {reason}" for name, reason in plan.skipped]
     if not lines:
         return ""
     text = escape("\n".join(lines))
-    return f"<details><summary>How to use it</summary><pre>{text}</pre></details>"
+    return folded("How to use it", f"<pre>{text}</pre>")
+
+
+def folded(summary: str, html: str) -> str:
+    """HTML that a click on its summary opens."""
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN
 from fractions import Fraction
 
 from rich.table import Table
@@ -11,8 +10,8 @@ from rich.table import Table
 from ppopt.problem import layout
 from ppopt.report.columns import Column, left, stacked, table_of
 from ppopt.report.labels import objective_name
-from ppopt.report.numbers import NONE, number, percent, significant
-from ppopt.report.plan_text import slowdown
+from ppopt.report.numbers import NONE, lower_bound_text, number, percent, significant
+from ppopt.report.plan_text import BEST, status_word
 from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.plan_result import Plan, PlanRow
 
@@ -28,45 +27,44 @@ def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
     """Columns of the rows of a plan by name; `exact`: whether figures are, or have four digits.
 
     The value is the objective; of several batch counts, the time per microbatch. `memory` is the
-    largest peak of a device, `partition` the layout or layers of every stage.
+    largest peak of a device, `headroom` the least memory that the limits leave a device,
+    `partition` the layout or layers of every stage.
     """
     best, several, pipeline = plan.rows[0], has_batches(plan), plan.rows[0].result.pipeline
 
-    def figure(
-        read: Callable[[PlanRow], Fraction | None], rounding: str = ROUND_HALF_EVEN
-    ) -> Callable[[PlanRow], str]:
-        def write(row: PlanRow) -> str:
-            value = read(row)
-            return number(value) if exact else significant(value, rounding=rounding)
+    def figure(read: Callable[[PlanRow], Fraction | None]) -> Callable[[PlanRow], str]:
+        write = number if exact else significant
+        return lambda row: write(read(row))
 
-        return write
+    def bound(row: PlanRow) -> str:
+        low, value = (row.lower_bound, row.value)
+        if several:
+            low, value = (row.bound_per_microbatch, row.per_microbatch)
+        return number(low) if exact else lower_bound_text(low, value)
+
+    def ratio(row: PlanRow) -> Fraction | None:
+        time = row.per_microbatch
+        return time / best.per_microbatch if time and best.per_microbatch else None
+
+    def status(row: PlanRow) -> str:
+        is_best = row is best and row.schedule is not None
+        return BEST if is_best else status_word(row.status, row.searches)
 
     value = figure(lambda row: row.per_microbatch if several else row.value)
-    bound = figure(
-        lambda row: row.bound_per_microbatch if several else row.lower_bound, ROUND_FLOOR
-    )
-    name = "per microbatch" if several else objective_name(plan.objective)
+    name = "time per\nmicrobatch" if several else objective_name(plan.objective)
     return {
-        "strategy": left("strategy", lambda row: row.configuration.strategy, no_wrap=True),
-        "placement": left("placement", _placement, no_wrap=True),
+        "strategy": left("strategy", lambda row: row.configuration.strategy),
+        "placement": left("placement", _placement),
         "recompute": left("recompute", lambda row: row.configuration.recompute),
         "batches": Column("batches", lambda row: number(row.configuration.batches)),
-        # the best value of a configuration that was given up is no larger
-        "value": Column(
-            stacked(name, pipeline.time_unit), lambda row: "≤ " * row.given_up + value(row)
-        ),
+        "value": Column(stacked(name, pipeline.time_unit), value),
         "bound": Column("bound", bound),
+        "vs best": Column("vs best", lambda row: significant(ratio(row)), optional=2),
         "memory": Column(stacked("memory", pipeline.memory_unit), figure(lambda row: row.peak)),
+        "headroom": Column("headroom", figure(lambda row: row.headroom), optional=1),
         "bubble rate": Column("bubble rate", _bubble_rate),
         "partition": Column("partition", _partition),
-        "versus the best": left(
-            "versus the best",
-            lambda row: (
-                "best"
-                if row is best and row.schedule is not None
-                else slowdown(row, best.per_microbatch)
-            ),
-        ),
+        "status": left("status", status),
     }
 
 
@@ -95,6 +93,7 @@ def plan_table(plan: Plan, *, exact: bool = False) -> Table:
     for name, is_shown in {
         "strategy": plan.space.strategies != (SEARCHED,),
         "batches": has_batches(plan),
+        "headroom": plan.rows[0].result.pipeline.limits is not None,
         "bubble rate": False,
         "partition": False,
     }.items():

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
-from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 
 from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
-from ppopt.problem.exact import plain
 from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import Trait
-from ppopt.report.numbers import measured, percent, significant, spread
+from ppopt.report.numbers import measured, significant, spread
 from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
+from ppopt.report.throughput_text import gain_text, max_gain_text, throughput_gain
 from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.plan_baselines import KNOWN
-from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, PlanRow, RowStatus
+from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, RowStatus
 from ppopt.studies.plan_space import ANY_RUNTIME, PLACEMENTS, PlanConfiguration
 
-MIN_SLOWDOWN = 0.0001
-"""Proved slowdowns below it are not written as a number."""
 TWO_ROUTES = "--routes 2 --partition balanced"
 """Flags of a plan with two routes."""
+BEST = "best"
+"""Word of the best row."""
+_STATUS_WORDS = {
+    RowStatus.OPTIMAL: "searched",
+    RowStatus.FEASIBLE: "searched",
+    RowStatus.UNKNOWN: "searched",
+    RowStatus.EVALUATED: "evaluated",
+    RowStatus.PRUNED: "excluded",
+    RowStatus.INFEASIBLE: "over the limit",
+}
+_MEANINGS = {
+    "evaluated": "hand strategies alone, so a search may find a faster schedule",
+    "excluded": "the bound proves that no schedule is faster than the best",
+}
 FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
 
@@ -35,6 +46,7 @@ def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
 
     `files` are those of `describe_use`.
     """
+    yield explain_status_words([status_word(row.status, row.searches) for row in plan.rows[1:]])
     yield describe_limit(plan)
     yield describe_gain(plan)
     yield describe_late(plan.late_baselines)
@@ -49,54 +61,16 @@ def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     yield from (f"skipped {name}: {reason}" for name, reason in plan.skipped)
 
 
-def slowdown(row: PlanRow, best: Fraction | None) -> str:
-    """Slowdown of a configuration relative to the best one; `best` is per microbatch."""
-    low, more = excess(row.bound_per_microbatch, best), excess(row.per_microbatch, best)
-    text = describe_slowdown(row.status, row.searches, low, more)
-    if row.given_up and low is not None and low >= 0:
-        return f"excluded: {_proved_slowdown(low)}"
-    return text
+def status_word(status: RowStatus, searches: int) -> str:
+    """How far a configuration or combination other than the best was searched, in a table."""
+    if status is RowStatus.UNKNOWN and not searches:
+        return "not searched"
+    return _STATUS_WORDS[status]
 
 
-def excess(value: Fraction | None, best: Fraction | None) -> float | None:
-    """By which share a value is above the best; None if either is unknown."""
-    return None if value is None or best is None else plain(value) / plain(best) - 1
-
-
-def describe_slowdown(
-    status: RowStatus, searches: int, low: float | None, more: float | None
-) -> str:
-    """Slowdown of a candidate relative to the best one.
-
-    It is slower by `least` at least, which is below 0 if it may be faster, and its schedule by
-    `more`; None if they are not known.
-    """
-    if status is RowStatus.INFEASIBLE:
-        return "does not fit"
-    if low is None or status is RowStatus.UNKNOWN:
-        text = "no schedule found in time" if searches else "not searched"
-        return text if low is None else f"{text}; {_max_speedup(low)}"
-    if more is None:
-        return _proved_slowdown(low)
-    text = percent(more)
-    if 0 <= low != more and status is not RowStatus.OPTIMAL:
-        text = f"{percent(low, ROUND_FLOOR)} to {text}"
-    text = f"{text} slower" if more else "as fast"
-    may_be_faster = low < 0 and status is not RowStatus.OPTIMAL
-    return f"{text}; {_max_speedup(low)}" if may_be_faster else text
-
-
-def _max_speedup(low: float) -> str:
-    return f"could be up to {percent(-low, ROUND_CEILING)} faster"
-
-
-def _proved_slowdown(low: float) -> str:
-    """A proved slowdown, rounded down; of less than 0.01 % only that there is one."""
-    if not low:
-        return "no faster"
-    if 0 < low < MIN_SLOWDOWN:
-        return "slower"
-    return f"at least {percent(low, ROUND_FLOOR)} slower"
+def explain_status_words(words: Collection[str]) -> str:
+    """What the words of a table mean that do not say it themselves; empty if there are none."""
+    return "; ".join(f"{word}: {text}" for word, text in _MEANINGS.items() if word in words)
 
 
 def describe_limit(plan: Plan) -> str:
@@ -137,12 +111,12 @@ def describe_within(plan: Plan) -> str:
         return ""
     pipeline = plan.rows[0].result.pipeline
     unit = pipeline.memory_unit
-    slower = plain(within.value) / within.configuration.batches / plain(best) - 1
+    gain = throughput_gain(best, within.value / within.configuration.batches)
     value = significant(within.value, pipeline.time_unit)
     memory = significant(within.memory, unit, ROUND_CEILING)
     configuration = describe_configuration(within.configuration)
     text = (
-        f"minimum memory within the slowdown: {memory} per device, {percent(slower)} slower "
+        f"minimum memory within the slowdown: {memory} per device, {gain_text(gain)} "
         f"({value}, {configuration})"
     )
     low = within.lower_bound
@@ -154,28 +128,22 @@ def describe_within(plan: Plan) -> str:
 
 
 def describe_more_memory(plan: Plan) -> str:
-    """The speedup with 10 % more memory; empty without a limit."""
+    """The gain with 10 % more memory; empty without a limit."""
     more, value = plan.more_memory, plan.value
     if more is None or value is None:
         return ""
     pipeline = plan.rows[0].result.pipeline
     memory = f"up to {significant(max(more.limits), pipeline.memory_unit)} per device"
     limit = f"with a 10 % higher limit ({memory})"
-    gain = 1 - plain(more.value) / plain(value)
-    max_gain = 1 - plain(more.lower_bound) / plain(value)
+    gain, max_gain = (throughput_gain(value, time) for time in (more.value, more.lower_bound))
     if not max_gain:
-        return f"{limit}: no speedup (proved)"
-    if not gain and SEARCHED not in plan.space.strategies:
-        return f"{limit}: no faster schedule found"
+        return f"{limit}: no more throughput (proved)"
+    possible = max_gain_text(max_gain)
     if not gain:
-        return (
-            f"{limit}: no faster schedule found; at most {percent(max_gain, ROUND_CEILING)} faster"
-        )
+        bounded = f"; {possible}" if SEARCHED in plan.space.strategies else ""
+        return f"{limit}: no faster schedule found{bounded}"
     makespan = significant(more.value, pipeline.time_unit)
-    return (
-        f"{limit}: {percent(gain, ROUND_FLOOR)} faster ({makespan} found), at most "
-        f"{percent(max_gain, ROUND_CEILING)}"
-    )
+    return f"{limit}: {gain_text(gain)} ({makespan} found), {possible}"
 
 
 def describe_gain(plan: Plan) -> str:
@@ -192,19 +160,16 @@ def describe_gain(plan: Plan) -> str:
         return ""
     baseline, speedup = named[0]
     if speedup < 1:
-        name, more = _describe_baseline(baseline), percent(1 / speedup - 1)
-        return f"no gain: {name} has {more} more throughput; raise --time-limit"
+        name = _describe_baseline(baseline)
+        return f"loss: {gain_text(speedup - 1)} than {name}; raise --time-limit"
     each = "each with" if len(named) > 1 else "with"
     gains = ", ".join(_gain_over(*entry) for entry in named)
     return f"gain: {gains}, {each} the best partition found for it"
 
 
 def _gain_over(baseline: PlanBaseline, speedup: float) -> str:
-    more = speedup - 1
-    gain = "as much throughput as"
-    if more:
-        gain = f"{percent(more, ROUND_FLOOR)} more throughput than"
-    return f"{gain} {_describe_baseline(baseline)}"
+    than = "as" if speedup == 1 else "than"
+    return f"{gain_text(speedup - 1)} {than} {_describe_baseline(baseline)}"
 
 
 def _describe_baseline(baseline: PlanBaseline) -> str:
@@ -230,8 +195,9 @@ def describe_better_outside(plan: Plan) -> str:
         speedup = speedup_over(baseline, plan) or 1
         if baseline.in_space or speedup >= 1:
             continue
-        where, more = describe_placing(baseline.schedule.pipeline), percent(1 / speedup - 1)
-        text = f"not searched, but faster: {baseline.strategy} ({where}), {more} more throughput"
+        where = describe_placing(baseline.schedule.pipeline)
+        gain = gain_text(1 / speedup - 1)
+        text = f"not searched, but faster: {baseline.strategy} ({where}), {gain}"
         flags = _widening_flags(plan, baseline)
         return f"{text}; try `{flags}`" if flags else text
     return ""

@@ -205,11 +205,12 @@ def report_evaluation(
     An evaluation is not random and runs on one thread: seed 0, workers 1. `more` are further fields
     of the report.
     """
+    uneven = imbalance(schedule)
     fields = {
         "strategy": schedule.origin.strategy,
         "status": schedule.origin.status,
         "idle": by_cause(schedule),
-        "imbalance": imbalance(schedule),
+        "imbalance": uneven if choice is None else uneven._replace(relief=None),
         "options": dict(schedule.origin.options),
         "routes": schedule.pipeline.routes,
         "partition_search": choice,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR
+from decimal import ROUND_CEILING
 from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import ScheduleFigures
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain
 from ppopt.problem.placement import DEFAULT_CHUNKS
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.labels import objective_name, title
@@ -20,13 +20,15 @@ from ppopt.report.placement_text import (
     placement_of,
 )
 from ppopt.report.schedule_report import ScheduleReport
+from ppopt.report.throughput_text import gain_text, throughput_gain
 from ppopt.schedule.operations import ALONE
-from ppopt.schedule.origin import SEARCHED
+from ppopt.schedule.origin import SEARCHED, HintRecord
 from ppopt.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.studies.baselines import Baseline
+    from ppopt.studies.robustness import Jitter
 
 STOPPED = "stopped early"
 """Said of a search that Ctrl-C or a request to end has ended."""
@@ -80,8 +82,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
     text = f"{points} points of it from imbalance ({busiest} has {ratio})"
     if imbalance.relief is None:
         return text
-    saved = percent(imbalance.relief.idle_share, ROUND_FLOOR)
-    return f"{text}; a balanced partition would save up to {saved}"
+    return f"{text}; with a balanced partition, this order has {gain_text(imbalance.relief.gain)}"
 
 
 def describe_status(report: ScheduleReport) -> str:
@@ -103,11 +104,10 @@ def describe_status(report: ScheduleReport) -> str:
 
 
 def describe_gap(report: ScheduleReport) -> str:
-    """How much slower than the optimum a schedule may be."""
-    gap = report.gap
-    if gap is None or gap >= 1:
+    """The gap of a schedule, rounded up."""
+    if report.gap is None or report.gap >= 1:
         return "no useful lower bound"
-    return f"at most {percent(gap / (1 - gap), ROUND_CEILING)} slower than the optimum"
+    return f"gap {percent(report.gap, ROUND_CEILING)}"
 
 
 def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ()) -> str:
@@ -121,8 +121,7 @@ def describe_search(report: ScheduleReport, rows: Iterable[ScheduleReport] = ())
         where += ", one route"
     if report.value is None:
         return f"{where}: {describe_status(report)}; {report.proof}"
-    best = "best found, " if report.status == "feasible" else ""
-    return f"{where}: {best}{describe_status(report)}"
+    return f"{where}: {describe_status(report)}"
 
 
 def describe_best(rows: Sequence[ScheduleReport]) -> list[str]:
@@ -154,18 +153,15 @@ def describe_hint(report: ScheduleReport) -> str:
         return ""
     peak = significant(plain(max(hint.peak_memory)), report.memory_unit)
     over = "" if hint.fits_limit else f", but with peak memory {peak}"
-    gain = None if hint.gain is None else float(hint.gain)
-    parts = [significant(hint.value, report.time_unit) + over, _gain(gain, report), *hint.notes]
+    parts = [significant(hint.value, report.time_unit) + over, _gain(hint, report), *hint.notes]
     return "; ".join(part for part in parts if part)
 
 
-def _gain(gain: float | None, report: ScheduleReport) -> str:
-    if gain is None:
+def _gain(hint: HintRecord, report: ScheduleReport) -> str:
+    if hint.gain is None:
         return ""
-    if gain > 0:
-        return f"improved by {percent(gain)}"
-    if gain < 0:
-        return f"this schedule is {percent(-gain)} longer"
+    if hint.gain:
+        return f"this schedule has {gain_text(hint.gain)}"
     return "no schedule is better" if report.status == "optimal" else "nothing better was found"
 
 
@@ -188,7 +184,7 @@ def describe_jitter(report: ScheduleReport) -> str:
         return ""
     mean, p95 = (significant(time, report.time_unit) for time in (jitter.mean, jitter.p95))
     return (
-        f"mean {mean} ({percent(jitter.degradation)} more), 95 % below {p95}; "
+        f"mean {mean} ({_mean_gain(jitter)}), 95 % below {p95}; "
         f"{jitter.samples} samples of {percent(jitter.deviation)} deviation, seed {jitter.seed}"
     )
 
@@ -203,7 +199,7 @@ def describe_robustness(comparison: ComparisonReport) -> list[str]:
         return []
     times = steadiest.jitter
     lines = [
-        f"degrades least: {steadiest.strategy}, by {percent(times.degradation)} on average "
+        f"degrades least: {steadiest.strategy}, with {_mean_gain(times)} on average "
         f"({times.samples} samples, seed {times.seed})"
     ]
     if comparison.fragile is not None:
@@ -215,6 +211,10 @@ def describe_robustness(comparison: ComparisonReport) -> list[str]:
     return lines
 
 
+def _mean_gain(times: Jitter) -> str:
+    return gain_text(throughput_gain(times.nominal, times.mean))
+
+
 def _mean(row: ScheduleReport) -> str:
     return "" if row.jitter is None else significant(row.jitter.mean, row.time_unit)
 
@@ -224,20 +224,19 @@ def describe_gain(report: ScheduleReport) -> str:
     baseline = report.baseline
     if baseline is None or baseline.speedup is None:
         return ""
-    name, speedup = baseline.strategy, plain(baseline.speedup)
+    name, speedup = baseline.strategy, baseline.speedup
     if speedup < 1:
         # an optimum is worse only if the strategy runs backwards of a kind that was not searched
         cure = "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
-        return f"no gain: {name} has {percent(1 / speedup - 1)} more throughput; {cure}"
+        return f"{gain_text(speedup - 1)} than {name}; {cure}"
     value = significant(plain(baseline.value), report.time_unit)
     best = f"the best baseline of this placement{' that fits' * (report.mem_limit is not None)}"
     if baseline.chosen:
         best += f", each with its own {' and '.join(baseline.chosen)}"
     if baseline.skipped:
         best += f" ({', '.join(baseline.skipped)} not evaluated: time limit reached)"
-    gain = percent(speedup - 1, ROUND_FLOOR)
-    over = "over" if speedup == 1 else "more throughput than"
-    return f"{gain} {over} {name} ({value}), {best}"
+    than = "as" if speedup == 1 else "than"
+    return f"{gain_text(speedup - 1)} {than} {name} ({value}), {best}"
 
 
 def describe_baseline(report: ScheduleReport) -> str:
@@ -282,17 +281,14 @@ def describe_other_placement(report: ScheduleReport) -> str:
     baseline = report.elsewhere
     if baseline is None:
         return ""
-    speedup = plain_or_none(baseline.speedup)
+    speedup = baseline.speedup
     name = f"{baseline.strategy} ({describe_placing(baseline.pipeline)})"
     if speedup is None:
         value = measured(baseline.value, report.time_unit)
         return f"{name} has {objective_name(report.objective)} {value}"
     if speedup > 1:
-        more = f"this schedule has {percent(speedup - 1)} more throughput"
-        return f"{name} is a better baseline; {more}"
-    more = "as much throughput as"
-    if speedup < 1:
-        more = f"{percent(1 / speedup - 1)} more throughput than"
+        return f"{name} is a better baseline; this schedule has {gain_text(speedup - 1)}"
+    more = f"{gain_text(1 / speedup - 1)} {'than' if speedup < 1 else 'as'}"
     return f"{name} has {more} this schedule; {_placing_flags(baseline, report)} searches there"
 
 
@@ -305,9 +301,9 @@ def describe_next_step(report: ScheduleReport, pipeline: Pipeline) -> str:
         return ""
     elsewhere = report.elsewhere
     if elsewhere is not None and elsewhere.speedup is not None and elsewhere.speedup < 1:
-        gain = percent(1 / plain(elsewhere.speedup) - 1)
+        gain = gain_text(1 / elsewhere.speedup - 1)
         return (
-            f"faster elsewhere: {elsewhere.strategy}, {gain} more throughput; to search there: "
+            f"faster elsewhere: {elsewhere.strategy}, {gain}; to search there: "
             f"{_placing_flags(elsewhere, report)}"
         )
     return describe_unsearched(pipeline)

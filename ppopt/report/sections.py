@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from html import escape
 from itertools import pairwise
+from math import ceil
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.microbatches import MEMORY, TIMES
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
-from ppopt.report.columns import FIGURES, Column, Html, glance, html_table
+from ppopt.report.columns import FIGURES, Column, Html, figure_text, glance, html_table, left
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name, title
-from ppopt.report.numbers import NONE, headed, measured, number, percent, spread
+from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name
+from ppopt.report.numbers import NONE, headed, measured, number, percent, significant, spread
 from ppopt.report.placement_text import listed_placement
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
@@ -52,6 +54,8 @@ _RARE_COSTS = {
     "each way": "offload_time",
 }
 """Further columns, shown where their cost has an effect."""
+_MAX_TILES_PER_LINE = {"wide": 7, "middling": 4, "narrow": 3}
+"""Tiles per line at most, by the width of the window; see `page.css`."""
 Tile = tuple[str, str, str, str]
 """Name of a figure, its value, a note, and the exact value where the value is rounded."""
 
@@ -59,18 +63,17 @@ Tile = tuple[str, str, str, str]
 def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
     """The only schedule of a page: its figures and proof above the chart, its details below."""
     report, pipeline = entry.report, entry.schedule.pipeline
-    name = "" if pipeline.name == page_title else pipeline.name
-    above = f"{_heading(report, name)}\n{_claims(report, pipeline)}"
+    above = f"{_heading(entry, page_title)}\n{_claims(report, pipeline)}"
     return (
         f'<section class="schedule first" id="schedule-1">\n{above}\n</section>',
         _details(report, pipeline),
     )
 
 
-def section(index: int, entry: PageSchedule, *, folded: bool) -> str:
+def section(index: int, entry: PageSchedule, page_title: str, *, folded: bool) -> str:
     """Section of one of several schedules; `folded`: its heading shows, a click opens the rest."""
     report, pipeline = entry.report, entry.schedule.pipeline
-    heading = _heading(report, pipeline.name)
+    heading = _heading(entry, page_title)
     rest = f"{_claims(report, pipeline)}\n{_details(report, pipeline)}"
     tag, top = (
         ("details", f"<summary>{heading}</summary>") if folded else ("section", f"\n{heading}")
@@ -84,9 +87,15 @@ def _claims(report: ScheduleReport, pipeline: Pipeline) -> str:
     return f"{line}\n{_tiles(report)}\n{proof(report)}"
 
 
-def _heading(report: ScheduleReport, name: str) -> str:
-    """Name of a schedule, what it claims, and whether it is within the memory limit."""
-    badges = []
+def _heading(entry: PageSchedule, page_title: str) -> str:
+    """Name of a schedule, what it claims, and whether it is within the memory limit.
+
+    The name of its pipeline stands behind, unless it is in the title of the page.
+    """
+    report, badges = entry.report, []
+    pipeline_name = entry.schedule.pipeline.name
+    if pipeline_name in page_title:
+        pipeline_name = ""
     if status := describe_status(report):
         sure = report.status == "optimal" and report.checked
         badges.append(("good" if sure else "warn", status))
@@ -95,12 +104,12 @@ def _heading(report: ScheduleReport, name: str) -> str:
         text = "within the memory limit" if fits else "over the memory limit"
         badges.append(("good" if fits else "bad", text))
     spans = (f'<span class="badge {tone}">{escape(text)}</span>' for tone, text in badges)
-    return f'<div class="heading"><h2>{_named(report, name)}</h2>{"".join(spans)}</div>'
+    return f'<div class="heading"><h2>{_named(entry, pipeline_name)}</h2>{"".join(spans)}</div>'
 
 
-def _named(report: ScheduleReport, name: str) -> str:
-    """What made a schedule, and the name of its pipeline."""
-    return " · ".join(isolated(part) for part in (title(report), name) if part)
+def _named(entry: PageSchedule, pipeline_name: str) -> str:
+    """Name of a schedule, and that of its pipeline."""
+    return " · ".join(isolated(part) for part in (entry.name, pipeline_name) if part)
 
 
 def _tiles(report: ScheduleReport) -> str:
@@ -116,24 +125,28 @@ def _tiles(report: ScheduleReport) -> str:
         "tokens_per_second": tokens_basis(report).lstrip(", "),
         "mfu": "",
         "peak_memory": f"{peaks}; {limit}",
-        "bubble_rate": "",
-        "imbalance": describe_imbalance(report),
-        "bubble_overhead": "",
-        "device_span": "",
+        "bubble_rate": describe_imbalance(report),
     }
+    if report.objective == Objective.DEVICE_SPAN.value:
+        notes = {"device_span": "", **notes}
     return tiles(tile for key, note in notes.items() if (tile := _figure(report, key, note)))
 
 
 def _figure(report: ScheduleReport, key: str, note: str) -> Tile | None:
-    """Tile of a figure, with its meaning as the note unless one is given; None: not known."""
+    """Tile of a figure, with its meaning, or else a note; None: not known."""
     text, exact = glance(key, report)
-    note = note or FIGURES[key].meaning.format(objective=objective_name(report.objective))
-    return (FIGURES[key].label, text, note, exact) if text else None
+    meaning = FIGURES[key].meaning.format(objective=objective_name(report.objective))
+    return (FIGURES[key].label, text, note or meaning, exact) if text else None
 
 
 def tiles(rows: Iterable[Tile]) -> str:
-    """Figures side by side, each with a note."""
-    return f'<dl class="figures">{"".join(_tile(*row) for row in rows)}</dl>'
+    """Figures side by side, each with a note; lines are equally long."""
+    texts = [_tile(*row) for row in rows]
+    columns = "".join(
+        f"--{name}:{ceil(len(texts) / ceil(len(texts) / most))};"
+        for name, most in _MAX_TILES_PER_LINE.items()
+    )
+    return f'<dl class="figures" style="{columns}">{"".join(texts)}</dl>'
 
 
 def _tile(name: str, value: str, note: str, exact: str) -> str:
@@ -176,29 +189,24 @@ def overview(page_schedules: Sequence[PageSchedule]) -> str:
 
     def schedule(row: tuple[int, PageSchedule]) -> Html:
         index, entry = row
-        text = _named(entry.report, entry.schedule.pipeline.name if named else "")
+        text = _named(entry, entry.schedule.pipeline.name if named else "")
         return Html(f'<a href="#schedule-{index}">{text}</a>')
 
-    def time(key: str) -> Callable[[PageSchedule], str]:
-        return lambda entry: measured(getattr(entry.report, key), entry.report.time_unit)
+    def figure(head: str, key: str) -> Column[PageSchedule]:
+        return Column(head, lambda entry: glance(key, entry.report)[0] or NONE)
 
     columns: list[Column[PageSchedule]] = [
-        Column("stages", lambda entry: _describe_stages(entry.schedule.pipeline)),
-        Column("makespan", time("makespan")),
-        Column("above the best", lambda entry: entry.above or NONE),
-        Column(
-            "peak memory",
-            lambda entry: measured(entry.report.largest_peak, entry.report.memory_unit),
-        ),
+        left("stages", lambda entry: _describe_stages(entry.schedule.pipeline)),
+        figure(objective_name(page_schedules[0].report.objective), "value"),
+        Column("vs best", lambda entry: significant(entry.report.ratio_to_best)),
+        figure("peak memory", "peak_memory"),
         Column("idle", lambda entry: percent(entry.use.idle)),
-        Column("time by use", lambda entry: _use_bar(entry.use)),
-        Column("device span", time("device_span")),
-        Column("bubble overhead", lambda entry: percent(entry.report.bubble_overhead)),
+        left("time by use", lambda entry: _use_bar(entry.use)),
     ]
     rows = list(enumerate(page_schedules, start=1))
     fitting = sum(bool(entry.report.fits_limit) for entry in page_schedules)
     return html_table(
-        [Column("schedule", schedule), *(column.of(_entry) for column in columns)],
+        [left("schedule", schedule), *(column.of(_entry) for column in columns)],
         *[("", rows[:fitting]), ("over the memory limit", rows[fitting:])],
     )
 
@@ -229,7 +237,11 @@ def _use_bar(use: TimeUse) -> Html:
 def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     """Folded away: figures per device, provenance, and the pipeline stage by stage."""
     memory = headed("memory", report.memory_unit)
-    lines = [f"Peak {memory} of devices 0, 1, ...: {_listed(report.peak_memory or ())}"]
+    lines = [
+        f"Device span: {figure_text('device_span')(report)}; bubble overhead: "
+        f"{figure_text('bubble_overhead')(report)}"
+    ]
+    lines.append(f"Peak {memory} of devices 0, 1, ...: {_listed(report.peak_memory or ())}")
     if report.mem_limit is not None:
         lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(report.mem_limit)}")
     down, up = (_span(rows, pipeline) for rows in (pipeline.links.down, pipeline.links.up))
@@ -309,8 +321,12 @@ def _stages(pipeline: Pipeline) -> str:
 
 
 def paragraphs(lines: Iterable[str]) -> str:
-    """Sentences, a paragraph each."""
-    return "".join(f"<p>{escape(line[:1].upper() + line[1:])}.</p>" for line in lines)
+    """Sentences, a paragraph each; a first word that is a name, such as `x2`, is as it is."""
+    return "".join(f"<p>{escape(_capitalized(line))}.</p>" for line in lines)
+
+
+def _capitalized(line: str) -> str:
+    return line[:1].upper() + line[1:] if line.split(maxsplit=1)[0].strip(":").isalpha() else line
 
 
 def _pipeline_line(pipeline: Pipeline) -> str:

@@ -6,7 +6,6 @@ Numbers have four significant digits. `ppopt.report.table.details_table` has the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import ROUND_FLOOR
 from fractions import Fraction
 
 from rich.table import Table
@@ -18,7 +17,7 @@ from ppopt.problem.placement import SEARCH
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.columns import as_text
 from ppopt.report.labels import describe_links, objective_name, title
-from ppopt.report.numbers import number, percent, significant
+from ppopt.report.numbers import lower_bound_text, number, percent, significant
 from ppopt.report.placement_text import (
     describe_layers,
     describe_partition,
@@ -136,13 +135,11 @@ def status_style(status: str | None) -> str:
 
 
 def _value(report: ScheduleReport) -> str:
-    """The objective and its lower bound, which is rounded down."""
+    """The objective and its lower bound."""
     value, bound = report.value, report.lower_bound
     parts = [] if value is None else [significant(value, report.time_unit)]
     if bound is not None:
-        low = significant(bound, report.time_unit, ROUND_FLOOR)
-        same = value == bound and low not in parts
-        parts.append("the lower bound is the same" if same else f"lower bound {low}")
+        parts.append(f"lower bound {lower_bound_text(bound, value, report.time_unit)}")
     return "; ".join(parts)
 
 

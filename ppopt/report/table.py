@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING
-from functools import partial
 
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +16,7 @@ from ppopt.report.columns import (
     figure_columns,
     figure_text,
     left,
-    marked,
+    stacked,
     table_of,
 )
 from ppopt.report.frontier_report import FrontierReport, at_most
@@ -31,7 +31,7 @@ from ppopt.report.numbers import (
     significant,
     spread,
 )
-from ppopt.report.placement_text import describe_choices, describe_placement, placement_of
+from ppopt.report.placement_text import describe_placement, placement_of
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
     describe_baseline,
@@ -40,6 +40,7 @@ from ppopt.report.search_text import (
     tokens_basis,
 )
 from ppopt.report.summary import lines_table, status_style
+from ppopt.report.throughput_text import gain_cell
 from ppopt.schedule.idle import Cause
 from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.records import SweepRow
@@ -102,24 +103,55 @@ def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Tab
     """Strategies side by side, a row each, in the order given.
 
     The third column is the objective, `bubble` the bubble rate of it, and `memory` the largest
-    device peak. The last two columns are the ratios to the best row that fits and to the optimum of
-    the same placement. They are empty if that is not known, or the row is over its limit. `exposed`
-    stands if the pipeline has work around the microbatches.
+    device peak. Then come the ratios to the best row that fits and to the optimum of the same
+    placement. They are empty if that is not known, or the row is over its limit. `exposed` stands
+    if the pipeline has work around the microbatches.
     """
     first = rows[0] if rows else ScheduleReport()
-    further = ["exposed"] if any(row.exposed is not None for row in rows) else []
-    keys = ("value", *further, "bubble_rate", "peak_memory", "ratio_to_best")
+    keys = ("value", "exposed", "bubble_rate", "ratio_to_best")
+    value, exposed, bubble, versus_best = figure_columns(keys, first, exact=exact)
     (versus_optimum,) = figure_columns(["ratio_to_optimum"], first, absent="", exact=exact)
-    columns = [
+    columns: list[Column[ScheduleReport]] = [
         left("strategy", lambda row: _titled(row, rows)),
         left("placement", placement_of),
-        *figure_columns(keys, first, exact=exact),
+        value,
+        *([replace(exposed, optional=3)] if any(row.exposed is not None for row in rows) else []),
+        replace(bubble, optional=1),
+        _memory_column(first.memory_unit, lambda row: row.largest_peak, exact=exact),
+        versus_best,
         Column(
             versus_optimum.head,
             lambda row: "" if row.fits_limit is False else versus_optimum.cell(row),
+            optional=2,
         ),
+        left("status", _row_status),
     ]
     return table_of(columns, rows, _style)
+
+
+def _memory_column(
+    unit: str | None, read: Callable[[ScheduleReport], float | None], *, exact: bool
+) -> Column[ScheduleReport]:
+    """Memory rounded up."""
+
+    def write(row: ScheduleReport) -> str:
+        memory = read(row)
+        return number(memory) if exact else significant(memory, rounding=ROUND_CEILING)
+
+    return Column(stacked("memory", unit), lambda row: at_most(row) + write(row))
+
+
+def _row_status(row: ScheduleReport) -> str:
+    """One word: whether a row is over its limit, the best, searched, or evaluated."""
+    if row.fits_limit is False:
+        return "over the limit"
+    if row.limit is not None:
+        return "optimal" if row.status == "optimal" else "searched"
+    if row.value is None:
+        return str(row.status)
+    if row.ratio_to_best == 1 and row.memory is None:
+        return "best"
+    return "searched" if row.strategy == SEARCHED else "evaluated"
 
 
 def idle_table(report: ScheduleReport) -> Table:
@@ -194,7 +226,9 @@ def peaks_table(rows: Sequence[ScheduleReport]) -> Table:
     columns: list[Column[ScheduleReport]] = [
         _named(headed("peak memory", rows[0].memory_unit), rows),
         Column(
-            "per device", lambda row: spread([round(peak, 3) for peak in row.peak_memory or ()])
+            "per device",
+            lambda row: spread([round(peak, 3) for peak in row.peak_memory or ()]),
+            wraps=True,
         ),
     ]
     return table_of(columns, rows, _style)
@@ -207,13 +241,15 @@ def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
     """
     columns: list[Column[ScheduleReport]] = [
         left("partition", lambda row: _titled(row, rows)),
-        left("layers of the stages", lambda row: spread(row.partition or ())),
+        left("layers of the stages", lambda row: spread(row.partition or ()), wraps=True),
     ]
     if any(any(row.recompute or ()) for row in rows):
-        columns.append(left("recompute", lambda row: spread(row.recompute or ())))
+        columns.append(left("recompute", lambda row: spread(row.recompute or ()), wraps=True))
     if any(any(row.offload or ()) for row in rows):
-        columns.append(left("offload", lambda row: spread(row.offload or ())))
-    return table_of([*columns, left("layout", lambda row: row.layout or "")], rows, _style)
+        columns.append(left("offload", lambda row: spread(row.offload or ()), wraps=True))
+    return table_of(
+        [*columns, left("layout", lambda row: row.layout or "", wraps=True)], rows, _style
+    )
 
 
 def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
@@ -223,7 +259,7 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
         Column("as planned", lambda row: significant(row.value)),
         Column("mean", lambda row: significant(known(row.jitter).mean)),
         Column("95 % below", lambda row: significant(known(row.jitter).p95)),
-        Column("degrades", lambda row: percent(known(row.jitter).degradation)),
+        Column("throughput", lambda row: gain_cell(1 / (1 + known(row.jitter).degradation) - 1)),
     ]
     return table_of(columns, rows, _style)
 
@@ -233,19 +269,25 @@ def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
     from the optimum. The next one is the ratio to the best schedule within that memory: the optimum
-    if all points are proved. `over` marks strategies that break the pipeline's own limits.
+    if all points are proved.
     """
-    searched = report.frontier.searched
-    units = ScheduleFigures.of(None, report.frontier.pipeline, objective=report.frontier.objective)
-    keys = ("value", "bubble_rate", "memory")
-    value, bubble, memory = figure_columns(keys, units, exact=exact)
-    gap, ratio = figure_columns(("gap", "ratio_to_best"), units, exact=exact)
-    columns = [
-        Column(memory.head, partial(_frontier_memory, exact=exact)),
-        *(value, bubble, gap, Column(_ratio_head(report), ratio.cell)),
-        left("schedule", lambda row: _describe_spot(row, searched)),
-    ]
+    columns = frontier_columns(report, exact=exact)
     return table_of(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
+
+
+def frontier_columns(
+    report: FrontierReport, *, exact: bool = False
+) -> list[Column[ScheduleReport]]:
+    """Columns of `frontier_table`; the last one is the schedule."""
+    units = ScheduleFigures.of(None, report.frontier.pipeline, objective=report.frontier.objective)
+    keys = ("value", "bubble_rate", "gap", "ratio_to_best")
+    value, bubble, gap, ratio = figure_columns(keys, units, exact=exact)
+    return [
+        _memory_column(units.memory_unit, lambda row: row.place[0], exact=exact),
+        *(value, replace(bubble, optional=1), gap, replace(ratio, head=_ratio_head(report))),
+        left("status", _row_status),
+        left("schedule", _describe_spot),
+    ]
 
 
 def _ratio_head(report: FrontierReport) -> str:
@@ -260,17 +302,8 @@ def frontier_legend(report: FrontierReport) -> str:
     )
 
 
-def _frontier_memory(row: ScheduleReport, *, exact: bool) -> Text:
-    memory = row.place[0]
-    text = number(memory) if exact else significant(memory, rounding=ROUND_CEILING)
-    return marked(at_most(row) + text, row)
-
-
-def _describe_spot(row: ScheduleReport, searched: Sequence[str]) -> str:
-    if row.limit is None:
-        return f"{title(row)}, {placement_of(row)}"
-    text = "optimal, proved" if row.status == "optimal" else "best found"
-    return text + describe_choices(row, searched)
+def _describe_spot(row: ScheduleReport) -> str:
+    return f"{title(row) if row.limit is None else SEARCHED}, {placement_of(row)}"
 
 
 def sweep_table(rows: Sequence[SweepRow]) -> Table:
@@ -280,7 +313,8 @@ def sweep_table(rows: Sequence[SweepRow]) -> Table:
     """
 
     def setting(key: str) -> Column[SweepRow]:
-        return left(key.replace("_", "_\n"), lambda row: setting_text(row.overrides.get(key)))
+        head = key.replace("_", "_\n")
+        return left(head, lambda row: setting_text(row.overrides.get(key)), wraps=True)
 
     nothing = ScheduleFigures()
     units = next((row.figures for row in rows if row.figures), nothing)
@@ -295,6 +329,14 @@ def sweep_table(rows: Sequence[SweepRow]) -> Table:
     return table_of(columns, rows)
 
 
+def describe_failures(rows: Sequence[SweepRow]) -> list[str]:
+    """Why rows of a sweep failed, a line per reason."""
+    reasons = Counter(row.failed for row in rows if row.failed is not None)
+    return [
+        f"failed, {count} row{'s' * (count > 1)}: {reason}" for reason, count in reasons.items()
+    ]
+
+
 def setting_text(value: object) -> str:
     """The value of a setting: a list as its entries, what is not given as a dash."""
     if isinstance(value, list):
@@ -304,10 +346,10 @@ def setting_text(value: object) -> str:
 
 def _ended(row: SweepRow) -> Text:
     if row.failed is not None:
-        return Text(f"  failed: {row.failed}", style="red")
+        return Text("failed", style="red")
     if row.figures is None:
-        return Text("  open", style="red")
-    return Text(f"  {row.status}", style=status_style(row.status))
+        return Text("open", style="red")
+    return Text(str(row.status), style=status_style(row.status))
 
 
 def _style(row: ScheduleReport) -> str:

@@ -24,8 +24,8 @@ class Relief(NamedTuple):
 
     layers: int
     """Number of layers that it puts on another device."""
-    idle_share: Fraction
-    """Reduction of the work of the busiest device, as a share of the makespan."""
+    gain: Fraction
+    """By which share the same order has more throughput with it: old makespan / new - 1."""
 
 
 class Imbalance(NamedTuple):
@@ -42,8 +42,8 @@ class Imbalance(NamedTuple):
     of_idle_share: Fraction
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
-    """None if it does not reduce the work of the busiest device; if the same order would then
-    exceed the memory limits, and does not now; or if stages have no known layers."""
+    """None if the same order is not faster with it; if the order would then exceed the memory
+    limits, and does not now; if a layout has made the chunks; or if stages have no known layers."""
 
 
 def imbalance(schedule: Schedule) -> Imbalance:
@@ -67,24 +67,25 @@ def imbalance(schedule: Schedule) -> Imbalance:
 
 
 def _relief(schedule: Schedule) -> Relief | None:
-    """Compare the partition with `balanced`, which balances the work of F and BW."""
+    """Time the order with the partition `balanced`, which balances the work of F and BW."""
     pipeline = schedule.pipeline
     if pipeline.model is None or len(pipeline.model) < pipeline.num_stages:
         return None
-    makespan = pipeline.ticks.time(schedule.metrics.makespan_ticks)
     balanced = replace(pipeline, partition="balanced")
-    saved_work = _max_work(pipeline) - _max_work(balanced)
-    if saved_work <= 0 or (schedule.fits_limits and not _fits(balanced, schedule)):
+    if balanced.hosts != pipeline.hosts or _max_work(pipeline) <= _max_work(balanced):
+        return None
+    order = portable(schedule)
+    now, then = (timing.schedule(placed, order) for placed in (pipeline, balanced))
+    gain = _makespan(now) / _makespan(then) - 1
+    if gain <= 0 or (schedule.fits_limits and not then.fits_limits):
         return None
     pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(balanced), strict=True)
-    return Relief(
-        sum(device != balanced_device for device, balanced_device in pairs), saved_work / makespan
-    )
+    moved = sum(device != balanced_device for device, balanced_device in pairs)
+    return Relief(moved, gain)
 
 
-def _fits(pipeline: Pipeline, schedule: Schedule) -> bool:
-    """Whether the order of a schedule stays within the memory limits with another partition."""
-    return pipeline.limits is None or timing.schedule(pipeline, portable(schedule)).fits_limits
+def _makespan(schedule: Schedule) -> Fraction:
+    return schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
 
 
 def _max_work(pipeline: Pipeline) -> Fraction:

@@ -73,7 +73,7 @@ class HintRecord:
     value: Fraction
     """Its objective."""
     gain: Fraction | None = None
-    """Share by which the result is better, (hint - result) / hint; None without a result."""
+    """By which share the result has more throughput, hint / result - 1; None without a result."""
     fits_limit: bool
     peak_memory: tuple[Fraction, ...]
     """Per device."""

@@ -103,14 +103,14 @@ class Result(NotebookView):
 
     @property
     def gain(self) -> Fraction | None:
-        """Share by which the schedule is better than the hint: (hint - value) / hint.
+        """By which share the schedule has more throughput than the hint: hint / value - 1.
 
         The gain is negative only if the hint is over the memory limit or outside the search space;
         None without a hint or a schedule.
         """
         if self.hint is None or self.value is None:
             return None
-        return 1 - self.value / self.hint.value if self.hint.value else Fraction(0)
+        return self.hint.value / self.value - 1 if self.value else Fraction(0)
 
     def __repr__(self) -> str:
         if self.value is None:

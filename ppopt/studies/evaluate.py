@@ -83,3 +83,12 @@ def objective_value(schedule: Schedule, objective: Objective) -> Fraction:
 def peak_memory(schedule: Schedule) -> Fraction:
     """Largest device peak of a schedule, in the user's unit."""
     return schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory_ticks))
+
+
+def headroom(schedule: Schedule) -> Fraction | None:
+    """Least memory that the limit of a device leaves, in the user's unit; None without limits."""
+    pipeline = schedule.pipeline
+    if pipeline.limits is None:
+        return None
+    peaks = map(pipeline.ticks.memory, schedule.metrics.peak_memory_ticks)
+    return min(limit - peak for limit, peak in zip(pipeline.limits, peaks, strict=True))

@@ -99,6 +99,8 @@ class Frontier(NotebookView):
     solve_seconds: float
     interrupted: bool = False
     """Whether Ctrl-C ended the search."""
+    placements: tuple[str, ...] = ()
+    """Placements that were searched, if there are several."""
 
     def __repr__(self) -> str:
         if not self.points:
@@ -160,7 +162,8 @@ class Frontier(NotebookView):
     @property
     def searched(self) -> tuple[str, ...]:
         """Decisions searched with every schedule: partition, placement, recompute."""
-        return open_decisions(self.pipeline).names
+        names = open_decisions(self.pipeline).names
+        return (*names, "placement") if self.placements else names
 
     @property
     def min_memory_point(self) -> FrontierPoint | None:

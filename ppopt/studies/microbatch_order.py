@@ -55,8 +55,8 @@ class MicrobatchOrder:
 
     @property
     def gain(self) -> float:
-        """Relative decrease of the makespan against the order of the list."""
-        return 1 - self.makespan / self.listed_makespan
+        """By which share it has more throughput than the order of the list."""
+        return self.listed_makespan / self.makespan - 1
 
 
 class MicrobatchOrders:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.origin import SEARCHED
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Status
+from ppopt.studies.evaluate import headroom, peak_memory
 from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.headline import Headline
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -66,18 +68,25 @@ class ParallelRow:
         return None if best is None else str(best.configuration)
 
     @property
+    def schedule(self) -> Schedule | None:
+        """Schedule of the shortest step; None without one."""
+        return None if self._best is None else self._best.schedule
+
+    @property
     def peak(self) -> Fraction | None:
         """Largest device peak of the best schedule; None without one."""
-        best = self._best
-        return None if best is None else best.peak
+        return None if self.schedule is None else peak_memory(self.schedule)
+
+    @property
+    def headroom(self) -> Fraction | None:
+        """Least memory that the limit leaves a device; None without a schedule or a limit."""
+        return None if self.schedule is None else headroom(self.schedule)
 
     @cached_property
     def breakdown(self) -> StepBreakdown | None:
         """Parts of the shortest step; None without a schedule."""
-        best = self._best
-        if best is None or best.schedule is None:
-            return None
-        return step_breakdown(best.schedule, self.model.layers)
+        schedule = self.schedule
+        return None if schedule is None else step_breakdown(schedule, self.model.layers)
 
     @property
     def _best(self) -> PlanRow | FirstRow | None:
@@ -135,7 +144,7 @@ class ParallelPlan:
     def headline(self) -> Headline:
         """The headline of this plan; its bound is over all combinations, if over all orders."""
         bound = self.lower_bound if SEARCHED in self.plan.space.strategies else None
-        return self.plan.headline.within_bound(bound)
+        return self.plan.headline.within_bound(bound or None)
 
     @property
     def value(self) -> Fraction | None:

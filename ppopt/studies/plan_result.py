@@ -17,7 +17,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
-from ppopt.studies.evaluate import peak_memory
+from ppopt.studies.evaluate import headroom, peak_memory
 from ppopt.studies.first_schedules import FirstRow, least_memory_row
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
 from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
@@ -104,6 +104,12 @@ class PlanRow:
         """Largest device peak of the best schedule; None if none was found."""
         schedule = self.schedule
         return None if schedule is None else peak_memory(schedule)
+
+    @property
+    def headroom(self) -> Fraction | None:
+        """Least memory that the limit of a device leaves; None without a schedule or a limit."""
+        schedule = self.schedule
+        return None if schedule is None else headroom(schedule)
 
     @property
     def given_up(self) -> bool:

@@ -336,3 +336,13 @@ def test_alone_it_helps() -> None:
     assert ran == done("--help")
     for command in (name for group in GROUPS.values() for name in group):
         assert f"\n  {command} " in ran.out
+
+
+def test_a_frontier_without_a_placement_is_that_of_all() -> None:
+    """Two devices, four microbatches: with two chunks per device 12.5 instead of 13."""
+    line = "frontier --stages 2 --batches 4 --workers 1 --json"
+    of_all = json.loads(run(line).out)
+    assert of_all["placements"] == ["linear", "interleaved/2", "v/2"]
+    assert of_all["points"][-1]["value"] == 12.5
+    linear = json.loads(run(f"{line} --placement linear").out)
+    assert (linear["placements"], linear["points"][-1]["value"]) == ([], 13)

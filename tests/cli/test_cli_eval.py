@@ -258,7 +258,7 @@ class TestCompare:
         minimum = min(fitting, key=lambda row: row["jitter"]["degradation"])
         assert output["steadiest"] == minimum["strategy"]
         text = done(f"{self.LINE} --mem-limit --jitter 0.2 --seed 3").out
-        assert f"degrades least: {minimum['strategy']}, by " in text
+        assert f"degrades least: {minimum['strategy']}, with " in text
 
     def test_skipped(self) -> None:
         output = json_of("compare --batches 2 --placement 0,1,1,0")

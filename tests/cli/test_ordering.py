@@ -48,7 +48,7 @@ def test_orders_are_those_of_least_makespan(strategy: str) -> None:
         assert best.makespan == every[best.order] == min(every.values())
         assert best.listed_makespan == every[tuple(range(batches))]
         assert best.lower_bound is not None and best.lower_bound <= best.makespan
-        assert best.gain == 1 - best.makespan / best.listed_makespan
+        assert best.gain == best.listed_makespan / best.makespan - 1
 
 
 def test_lengths_of_documents() -> None:

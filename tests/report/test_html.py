@@ -26,6 +26,7 @@ from ppopt.report.html import page
 from ppopt.report.numbers import number, percent, spread
 from ppopt.report.payload import packed
 from ppopt.report.schedule_report import report_schedule
+from ppopt.report.sections import tiles
 from ppopt.schedule.idle import FREE, arrivals
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
@@ -275,9 +276,8 @@ def test_figures_in_the_text() -> None:
         "within the memory limit",
         "2 devices, 2 stages, 2 microbatches, linear placement",
         "makespan 9 ",
-        "device span 9 ",
         "bubble rate 33.3 %",
-        "bubble overhead 50 %",
+        "Device span: 9; bubble overhead: 50 % of busy time",
         "peak memory 2 2 1; limit 2 1.5",
         "lower bound 9 of the makespan; gap 0\N{NO-BREAK SPACE}%",
         "No schedule within this memory has a makespan below 9, because device 0 alone needs 9.",
@@ -286,9 +286,22 @@ def test_figures_in_the_text() -> None:
         assert text_part in text
 
 
+def test_a_title_names_the_model_or_its_size_and_what_is_shown() -> None:
+    assert "<title>tiny</title>" in page([search()])
+    assert "<title>tiny: comparison</title>" in page([search()] * 2, what="comparison")
+    unnamed = replace(search(), pipeline=Pipeline(stages=2, batches=2, mem_limit=[2, 1.5]))
+    assert "<title>2 devices, 2 microbatches: plan</title>" in page([unnamed], what="plan")
+
+
+def test_lines_of_tiles_are_equally_long() -> None:
+    """Nine in lines of at most seven are five and four; in lines of at most four, three each."""
+    assert 'style="--wide:5;--middling:3;--narrow:3;"' in tiles([("name", "1", "", "")] * 9)
+    assert 'style="--wide:4;--middling:4;--narrow:2;"' in tiles([("name", "1", "", "")] * 4)
+
+
 def test_no_more_is_claimed_than_is_known() -> None:
     text = Content(page([search(status="feasible", lower_bound=8, gap=Fraction(1, 9))])).text
-    assert "tiny searched feasible, at most 12.5 % slower than the optimum" in text
+    assert "tiny searched feasible, gap 11.2 %" in text
     assert "optimal (proved)" not in text
     over = Content(page([one_f_one_b(mem_limit=1)])).text
     assert "over the memory limit" in over
@@ -344,8 +357,9 @@ def test_identical_input_gives_identical_bytes() -> None:
 
 
 def test_hostile_words_stay_words() -> None:
-    """In title and h1; per schedule name, strategy twice, status, proof, seed, version pair."""
-    calm = Content(page([search()] * 2, title="title"))
+    """In title and h1; per schedule strategy twice, name, status, proof, seed, version pair: the
+    name is that of the page, so that only the chart repeats it."""
+    calm = Content(page([search()] * 2, title="tiny"))
     schedule = search(
         strategy=HOSTILE, status=HOSTILE, proof=HOSTILE, seed=HOSTILE, versions={HOSTILE: HOSTILE}
     )
@@ -353,7 +367,7 @@ def test_hostile_words_stay_words() -> None:
     pair = [replace(schedule, pipeline=named)] * 2
     hostile = Content(page(pair, title=HOSTILE))
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in calm.tags]
-    assert hostile.text.count(HOSTILE) == 2 + 2 * 8
+    assert hostile.text.count(HOSTILE) == 2 + 2 * 7
 
 
 def test_the_page_needs_no_network() -> None:

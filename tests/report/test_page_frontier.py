@@ -133,7 +133,7 @@ def test_the_chart_opens_where_a_choice_is_made_and_a_double_click_shows_all(vie
     x, y = view.run(SPOTS)[last]
     view.drag((x, y), (x, y))
     view.wait(lambda: view.run(PANELS) == [last, last], "the schedule of the last point")
-    assert "more than the best" not in " ".join(view.texts())
+    assert "longer than the best" not in " ".join(view.texts())
     time.sleep(0.6)  # a click sooner than 0.5 s after another would be its second
     x, y = view.run(SPOTS)[last]
     view.double(x, y - 60)
@@ -170,6 +170,10 @@ def test_a_point_tells_its_figures_and_what_else_is_there(page: View) -> None:
     tip = page.wait(lambda: page.run(hover), "the hover")
     assert tip.startswith("limit 4: 27")
     assert "as zb-1p, zb-h1" in tip
+
+
+def test_the_curve_comes_before_the_sentences() -> None:
+    assert text().index('id="curve"') < text().index("Minimum memory: 1 (proved)")
 
 
 def test_axe_finds_nothing_serious(page: View) -> None:

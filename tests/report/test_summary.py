@@ -9,12 +9,18 @@ from fractions import Fraction
 import pytest
 
 import ppopt
+from ppopt import Model
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.numbers import percent, significant
+from ppopt.report.plan_objects import report_plan
+from ppopt.report.plan_table import plan_columns
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation
+from ppopt.report.search_text import describe_imbalance
 from ppopt.report.summary import describe_size, describe_title, summary_table
 from ppopt.schedule.imbalance import Imbalance
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.studies.best_choice import best_choice
+from ppopt.studies.evaluate import evaluate
 from tests.report.test_table import ROW, SOLVED, SPREAD, printed
 
 LIMITED = ppopt.Pipeline(stages=4, batches=8, mem_limit=4)
@@ -82,21 +88,35 @@ def test_a_proved_result() -> None:
 
 
 def test_a_value_never_reads_better_than_its_bound() -> None:
-    """2635.9 is 2,636 to the nearest; as a bound it may only be 2,635."""
+    """2635.9 is 2,636 to the nearest; as a bound below the value it may only be 2,635."""
     exact = replace(SOLVED, value=2635.9, lower_bound=2635.9, time_unit="ms")
-    assert printed(summary_table(exact))[1] == "makespan  2,636 ms; the lower bound is the same"
+    assert printed(summary_table(exact))[1] == "makespan  2,636 ms; lower bound 2,636 ms"
     worse = replace(exact, lower_bound=2635.8, status="feasible", gap=0.1 / 2635.9)
     assert printed(summary_table(worse))[:2] == [
-        "status    feasible, at most 0.01 % slower than the optimum",
+        "status    feasible, gap 0.01 %",
         "makespan  2,636 ms; lower bound 2,635 ms",
     ]
 
 
+def test_a_bound_that_equals_the_value_has_its_digits_in_a_plan() -> None:
+    """3722.6 is 3,723 as a value, and 3,722 as a bound of more."""
+    model = Model([{"forward": 1, "count": 2}])
+    plan = ppopt.plan(
+        model, devices=2, batches=1, placement="linear", chunks=1, strategies="gpipe", workers=1
+    )
+    value = Fraction("3722.6")
+    result = replace(plan.rows[0].result, value=value)
+    for bound, text in ((value, "3,723"), (value - Fraction(1, 10), "3,722")):
+        row = replace(plan.rows[0], result=result, lower_bound=bound)
+        columns = plan_columns(replace(plan, rows=(row,)), exact=False)
+        assert (columns["value"].cell(row), columns["bound"].cell(row)) == ("3,723", text)
+
+
 def test_an_unproved_result_over_the_device_span() -> None:
-    """A gap of 2.34 % of the value is 2.396 % of the bound."""
+    """A gap is rounded up."""
     report = replace(SOLVED, status="feasible", gap=0.0234, objective="device-span")
     assert printed(summary_table(report))[:3] == [
-        "status       feasible, at most 2.4 % slower than the optimum",
+        "status       feasible, gap 2.4 %",
         "device span  27; lower bound 27",
         "bubble       11.1 % of the device span",
     ]
@@ -141,11 +161,33 @@ def test_what_of_the_bubble_is_imbalance() -> None:
     assert printed(summary_table(span), 200)[2] == "bubble       11.1 % of the device span"
 
 
+def test_a_faster_partition_is_named_unless_the_partition_was_searched() -> None:
+    """GPipe with layers 1 + 5 takes 33, with 3 + 3 it takes 27: 33 / 27 - 1 = 22.2 %."""
+    model = Model([{"forward": 1, "count": 6}])
+    pipeline = model.pipeline(devices=2, batches=2, partition=[1, 5])
+    expected = "with a balanced partition, this order has 22.2 % more throughput"
+    schedule = evaluate(pipeline, "gpipe")
+    assert describe_imbalance(report_evaluation(schedule, 0)).endswith(expected)
+    searched = best_choice(replace(pipeline, partition="search"), "gpipe")
+    choice = replace(searched, schedule=schedule)
+    assert "balanced" not in describe_imbalance(report_evaluation(schedule, 0, choice=choice))
+    plan = ppopt.plan(
+        model, devices=2, batches=2, placement="linear", chunks=1, strategies="gpipe", workers=1
+    )
+    row = replace(plan.rows[0], result=replace(plan.rows[0].result, schedule=schedule))
+    searched_plan = replace(plan, rows=(row,))
+    assert "balanced" not in describe_imbalance(report_plan(searched_plan))
+    given = replace(plan.space, partition=(1, 5))
+    assert describe_imbalance(report_plan(replace(searched_plan, space=given))).endswith(expected)
+
+
 def test_exposed_work_and_random_times() -> None:
     lines = printed(summary_table(replace(SOLVED, exposed=1.5, time_unit="ms")), 200)
     assert "exposed   1.5 ms of the makespan, for unshard, gradient sync and optimizer" in lines
     lines = printed(summary_table(replace(ROW, jitter=SPREAD)), 200)
-    text = "mean 34.65 (5 % more), 95 % below 36; 1000 samples of 10 % deviation, seed 0"
+    text = (
+        "mean 34.65 (4.8 % less throughput), 95 % below 36; 1000 samples of 10 % deviation, seed 0"
+    )
     assert f"under jitter  {text}" in lines
 
 

@@ -93,11 +93,24 @@ def test_exact_figures_of_a_result() -> None:
 def test_exposed_work_around_the_microbatches() -> None:
     rows = [replace(ROW, exposed=6), replace(ROW, strategy="zb-2p", exposed=0.5)]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan exposed bubble memory vs best vs opt.",
-        "─────────────────────────────────────────────────────────────────",
-        "1f1b     linear          33       6 27.3 %      4   1.222   1.245",
-        "zb-2p    linear          33     0.5 27.3 %      4   1.222   1.245",
+        "strategy placement makespan exposed bubble memory vs best vs opt. status",
+        "───────────────────────────────────────────────────────────────────────────",
+        "1f1b     linear          33       6 27.3 %      4   1.222   1.245 evaluated",
+        "zb-2p    linear          33     0.5 27.3 %      4   1.222   1.245 evaluated",
     ]
+
+
+def test_a_narrow_terminal_leaves_out_columns_and_breaks_no_line() -> None:
+    """First the ratio to the optimum, then the bubble; what is left keeps its figures."""
+    long = replace(ROW, strategy="interleaved-overlap", placement="interleaved", chunks=2)
+    over = replace(long, value=1234.5, peak_memory=[55998], time_unit="ms", memory_unit="MiB")
+    rows = [replace(over, fits_limit=False), over]
+    optional = {"vs opt.", "bubble"}
+    for width, shown in ((120, optional), (80, {"bubble"}), (75, set())):
+        *head, _, first, last = printed(compare_table(rows), width)
+        assert {name for name in optional if name in " ".join(head)} == shown
+        assert first.endswith("over the limit") and last.endswith("evaluated")
+        assert "1,234" in first and "55,998" in first
 
 
 def test_peaks_of_many_devices_are_shortened() -> None:
@@ -114,12 +127,12 @@ def test_strategies_side_by_side() -> None:
         replace(ROW, strategy="zb-2p", placement=[0, 1, 1, 0], ratio_to_best=None),
     ]
     assert printed(compare_table(rows)) == [
-        "strategy placement makespan bubble memory vs best vs opt.",
-        "─────────────────────────────────────────────────────────",
-        "1f1b     linear          33 27.3 %      4   1.222   1.245",
-        "zbv      v/2             33   10 %      4   1.222",
-        "gpipe    linear          33 27.3 % 8 over   1.222",
-        "zb-2p    explicit        33 27.3 %      4       –   1.245",  # noqa: RUF001
+        "strategy placement makespan bubble memory vs best vs opt. status",
+        "────────────────────────────────────────────────────────────────────────",
+        "1f1b     linear          33 27.3 %      4   1.222   1.245 evaluated",
+        "zbv      v/2             33   10 %      4   1.222         evaluated",
+        "gpipe    linear          33 27.3 %      8   1.222         over the limit",
+        "zb-2p    explicit        33 27.3 %      4       –   1.245 evaluated",  # noqa: RUF001
     ]
 
 
@@ -174,7 +187,7 @@ def test_the_row_of_the_search_says_what_it_is() -> None:
     descriptions = [describe_search(row) for row in rows]
     assert descriptions == [
         "linear: optimal (proved)",
-        "linear: best found, feasible, at most 1.3 % slower than the optimum",
+        "linear: feasible, gap 1.3 %",
         "linear: infeasible (proved); device 0 needs 4",
     ]
     two = replace(rows[0], strategy="dualpipe", routes=2)
@@ -243,9 +256,9 @@ SPREAD = spread(34.65)
 
 def test_random_times() -> None:
     assert printed(jitter_table([replace(ROW, value=33, jitter=SPREAD)])) == [
-        "jitter as planned  mean 95 % below degrades",
-        "───────────────────────────────────────────",
-        "1f1b           33 34.65         36      5 %",
+        "jitter as planned  mean 95 % below throughput",
+        "─────────────────────────────────────────────",
+        "1f1b           33 34.65         36 4.8 % less",
     ]
 
 
@@ -254,7 +267,7 @@ def test_a_fragile_optimum_is_named() -> None:
     optimal = replace(ROW, strategy="searched", status="optimal", jitter=longer)
     baseline = replace(ROW, strategy="zb-h2", jitter=SPREAD)
     comparison = ComparisonReport([optimal, baseline], [optimal], steadiest=baseline)
-    expected = "degrades least: zb-h2, by 5 % on average (1000 samples, seed 0)"
+    expected = "degrades least: zb-h2, with 4.8 % less throughput on average (1000 samples, seed 0)"
     assert describe_robustness(comparison) == [expected]
     assert describe_robustness(comparison._replace(fragile=(optimal, baseline))) == [
         expected,

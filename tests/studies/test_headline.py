@@ -28,7 +28,7 @@ from ppopt import (
     verify,
 )
 from ppopt.formats.schedule_json import dumps, loads
-from ppopt.report.headline_table import headline_table
+from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.studies.compare import Comparison
 from ppopt.studies.current_schedule import can_start_from, current_schedule, parse_strategy
 from ppopt.studies.evaluate import objective_value
@@ -152,7 +152,9 @@ def test_only_a_row_below_another_is_the_same_schedule() -> None:
     """Without a current schedule the first row changes nothing, either."""
     schedule = on(replace(UNEQUAL, batches=4), "1f1b")
     rows = headline(None, [], BestSchedule(schedule, None), SPAN)
-    assert list(map(str, headline_table(rows).columns[-1].cells)) == ["", "same schedule"]
+    _, _, *lines = describe_headline(rows)
+    assert lines == [""]
+    assert headline_section(rows).count("same schedule") == 1
 
 
 def test_two_routes_run_on_no_runtime_and_megatron_runs_its_own_orders() -> None:

@@ -9,9 +9,9 @@ const HEIGHT = 15;
 const MARK = 8;
 /** Names this far from their point get a line to it. */
 const FAR = 24;
-const FARTHEST = 11;
+const FARTHEST = 3;
 
-/** Where to write names; those without room are left out. In pixels; x and y are middles.
+/** Where to write names; those without room near their point are left out. In pixels; x and y are middles.
  * @param {Name[]} names @param {Point[]} marks @param {Point[]} line corners of a line that names
  * cross only where they must @param {Box} frame
  * @returns {{name: Name, x: number, y: number, far: boolean}[]} */
@@ -37,15 +37,20 @@ export function placed(names, marks, line, frame) {
 function places({ x, y }, width) {
   const aside = MARK + width / 2 + 2;
   const above = MARK + HEIGHT / 2 + 1;
+  const corner = aside - MARK / 2;
   const found = [
     { x, y: y - above, leans: false },
     { x: x + aside, y, leans: false },
     { x, y: y + above, leans: false },
     { x: x - aside, y, leans: false },
+    { x: x + corner, y: y - above, leans: false },
+    { x: x + corner, y: y + above, leans: false },
+    { x: x - corner, y: y - above, leans: false },
+    { x: x - corner, y: y + above, leans: false },
   ];
   for (let ring = 1; ring <= FARTHEST; ring++) {
     for (const lift of [-1, 1]) {
-      for (const lean of [0.6, -0.6, 1.2, -1.2, 0]) {
+      for (const lean of [0.6, -0.6, 0]) {
         const far = { x: x + lean * aside * (1 + ring / 6), y: y + lift * (above + ring * HEIGHT) };
         found.push({ ...far, leans: lean !== 0 });
       }

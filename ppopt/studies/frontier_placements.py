@@ -1,0 +1,169 @@
+"""The frontier over several placements: the best points of all, and the minimum of their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+from ppopt.problem.pipeline import Pipeline
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import TIME_LIMIT
+from ppopt.solver.result import Status
+from ppopt.studies.frontier import Frontier, FrontierBaseline, FrontierPoint, frontier
+
+MIN_SECONDS = 0.01
+"""Time limit of a placement for which no time is left: it still has its simplest bounds."""
+
+
+def frontier_of_placements(
+    pipelines: Sequence[Pipeline],
+    *,
+    time_limit: float = TIME_LIMIT,
+    began: float | None = None,
+    **options: Any,
+) -> Frontier:
+    """The frontier over pipelines that differ in placement and chunks; `options` as of `frontier`.
+
+    Every placement is searched by itself, for an equal share of the remaining time.
+    """
+    deadline, parts = Deadline.after(time_limit, began), list[Frontier]()
+    for place, pipeline in enumerate(pipelines):
+        share = deadline.share(1 / (len(pipelines) - place)).seconds
+        is_stopped = any(part.interrupted for part in parts)
+        seconds = MIN_SECONDS if is_stopped else max(MIN_SECONDS, share)
+        parts.append(frontier(pipeline, time_limit=seconds, **options))
+    merged = parts[0] if len(parts) == 1 else merge(parts)
+    return replace(merged, solve_seconds=deadline.spent)
+
+
+def placement_name(pipeline: Pipeline) -> str:
+    """Placement and chunks: `linear`, `v/2`."""
+    chunks = f"/{pipeline.num_chunks}" if pipeline.num_chunks > 1 else ""
+    return f"{pipeline.resolved_placement}{chunks}"
+
+
+def merge(parts: Sequence[Frontier]) -> Frontier:
+    """The frontier over the placements of several frontiers, each complete or not.
+
+    A bound over all placements is the minimum of their bounds.
+    """
+    names = tuple(placement_name(part.pipeline) for part in parts)
+    points = tuple(
+        _merged_point(point, owner, parts, names) for point, owner in _best_points(parts)
+    )
+    baselines = tuple(_merged_baselines(parts, points))
+    evaluated = {baseline.schedule.origin.strategy for baseline in baselines}
+    return replace(
+        parts[0],
+        status=_status(parts, points),
+        proof=_proof(parts, names),
+        points=points,
+        bounds=tuple(_merged_bounds(parts)),
+        baselines=baselines,
+        skipped=tuple(entry for entry in parts[0].skipped if entry[0] not in evaluated),
+        interrupted=any(part.interrupted for part in parts),
+        placements=names,
+    )
+
+
+def _proof(parts: Sequence[Frontier], names: Sequence[str]) -> str:
+    """Why smaller limits are infeasible: once if it is the same in all placements."""
+    proofs = {name: part.proof for name, part in zip(names, parts, strict=True)}
+    if len(set(proofs.values())) == 1:
+        return parts[0].proof
+    return "; ".join(f"{name}: {proof}" for name, proof in proofs.items())
+
+
+def _status(parts: Sequence[Frontier], points: Sequence[FrontierPoint]) -> Status:
+    statuses = {part.status for part in parts}
+    if not points:
+        return Status.INFEASIBLE if statuses == {Status.INFEASIBLE} else Status.UNKNOWN
+    return Status.OPTIMAL if statuses <= {Status.OPTIMAL, Status.INFEASIBLE} else Status.FEASIBLE
+
+
+def _best_points(parts: Sequence[Frontier]) -> Iterator[tuple[FrontierPoint, Frontier]]:
+    """Points that no point of any placement dominates, by limit ascending, with their frontiers."""
+    best = inf
+    found = [(point, part) for part in parts for point in part.points]
+    for point, part in sorted(found, key=lambda pair: (pair[0].limit, pair[0].result.value or 0)):
+        value = point.result.value
+        if value is not None and value < best:
+            best = value
+            yield point, part
+
+
+def _bound_at(part: Frontier, limit: Fraction) -> Fraction | float:
+    """Lower bound of a placement within a limit; infinite if no schedule is within it."""
+    if part.status in (Status.OPTIMAL, Status.INFEASIBLE):
+        point = part.at(limit)
+        return inf if point is None or point.result.value is None else point.result.value
+    larger = (bound for bound_limit, bound in part.bounds if bound_limit >= limit)
+    return next(larger, part.bounds[-1][1])
+
+
+def _merged_point(
+    point: FrontierPoint, owner: Frontier, parts: Sequence[Frontier], names: Sequence[str]
+) -> FrontierPoint:
+    """The point with the bound over all placements.
+
+    It is no higher than that of its own placement, so that the certificate proves it there.
+    """
+    result = point.result
+    value, schedule = result.value, result.schedule
+    assert value is not None and schedule is not None
+    bound = Fraction(min(_bound_at(part, point.limit) for part in parts))
+    own_name = names[parts.index(owner)]
+    merged = replace(
+        result,
+        status=Status.OPTIMAL if bound == value else Status.FEASIBLE,
+        lower_bound=bound,
+        proof=f"this is the minimum of the bounds of the placements {', '.join(names)}; that of "
+        f"{own_name}: {result.proof}",
+        schedule=None,
+    )
+    schedule = replace(schedule, origin=merged.origin())
+    return FrontierPoint(
+        point.limit,
+        replace(merged, schedule=schedule),
+        all(_is_limit_least(part, point) for part in parts),
+    )
+
+
+def _is_limit_least(part: Frontier, point: FrontierPoint) -> bool:
+    """Whether a placement is proved to need the limit of a point, or more, for its value."""
+    value = point.result.value
+    assert value is not None
+    own = part.at(point.limit)
+    if own is not None and (own.limit, own.result.value) == (point.limit, value):
+        return own.limit_proved
+    return _bound_at(part, point.limit) > value
+
+
+def _merged_bounds(parts: Sequence[Frontier]) -> Iterator[tuple[Fraction, Fraction]]:
+    """Bounds over all placements by limit ascending, each larger than the next."""
+    limits = sorted({limit for part in parts for limit, _ in part.bounds}, reverse=True)
+    bounds, largest = list[tuple[Fraction, Fraction]](), Fraction(-1)
+    for limit in limits:
+        bound = min(_bound_at(part, limit) for part in parts)
+        if largest < bound < inf:
+            largest = Fraction(bound)
+            bounds.append((limit, largest))
+    return reversed(bounds)
+
+
+def _merged_baselines(
+    parts: Sequence[Frontier], points: Sequence[FrontierPoint]
+) -> Iterator[FrontierBaseline]:
+    """Every baseline once, with its ratio to the best of all points if a placement covers it."""
+    baselines = dict[tuple[str | None, Fraction, Fraction], FrontierBaseline]()
+    for baseline in (baseline for part in parts for baseline in part.baselines):
+        key = baseline.schedule.origin.strategy, baseline.memory, baseline.value
+        if key not in baselines or baselines[key].ratio is None:
+            baselines[key] = baseline
+    for baseline in sorted(baselines.values(), key=lambda entry: (entry.memory, entry.value)):
+        best = [point.result.value for point in points if point.limit <= baseline.memory]
+        covered = baseline.ratio is not None and best and best[-1]
+        yield baseline._replace(ratio=baseline.value / best[-1] if covered else None)
