@@ -165,7 +165,7 @@ def test_placements_are_named_as_on_the_command_line(placement: str | list[str])
 
 def test_the_current_schedule_is_drawn_once() -> None:
     """It is the row of 1F1B, whose limit has the name `1f1b` there."""
-    comparison = compare(
+    comparison = compare.compare(
         Pipeline(stages=2, batches=2), mem_limit="1f1b", strategies=("1f1b", "gpipe"), workers=1
     )
     drawn = [schedule.origin.strategy for schedule in comparison.drawn_schedules]
