@@ -19,6 +19,7 @@ from ppopt import NotApplicableError, Objective, Pipeline, Schedule, evaluate, s
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.exact import plain
 from ppopt.report.svg import svg
+from ppopt.report.throughput_text import gain_cell, gain_text, throughput_gain
 from ppopt.strategies import registry
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -88,7 +89,7 @@ HEAD = """\
 
 Written by `python -m benchmarks.unequal`. Results on unequal stages, with the same memory limit:
 
-| pipeline | best strategy | best schedule found | less time |
+| pipeline | best strategy | best schedule found | more throughput |
 |---|---|---|---|"""
 MIDDLE = """
 On equal stages, at the memory limit that a strategy is designed for, the strategy is usually
@@ -187,7 +188,7 @@ def example_text(example: Example, seconds: float) -> str:
         for layout, result in searched.items()
     ]
     rows += [f"| `{baseline.name}` | {_number(baseline.value)} | |" for baseline in fitting]
-    saving = 1 - best.value / fitting[0].value
+    gain = throughput_gain(fitting[0].value, best.value)
     return "\n".join(
         (
             f"## {example.title}\n",
@@ -195,8 +196,8 @@ def example_text(example: Example, seconds: float) -> str:
             f"{_costs(example.pipeline)}\n",
             "| schedule | makespan | lower bound |\n|---|---|---|",
             *rows,
-            f"\nThe best schedule found takes {float(100 * saving):.1f} % less time than "
-            f"`{fitting[0].name}`, the best strategy within the limit.\n",
+            f"\nThe best schedule found has {gain_text(gain)} than `{fitting[0].name}`, the best "
+            "strategy within the limit.\n",
             f"![{fitting[0].name}](pictures/{example.picture('hand').name})\n",
             f"![best found](pictures/{example.picture('best').name})\n",
         )
@@ -208,7 +209,7 @@ def short_text() -> Iterator[str]:
     for example in EXAMPLES:
         best, baseline = read_schedule(example.file)[0], baselines(example.pipeline)[0]
         value = best.pipeline.ticks.time(best.metrics.makespan_ticks)
-        saving = float(100 * (1 - value / baseline.value))
+        gain = throughput_gain(baseline.value, value)
         (layout,) = (
             name
             for name, settings in LAYOUTS.items()
@@ -216,7 +217,7 @@ def short_text() -> Iterator[str]:
         )
         yield (
             f"| {example.title} | {_number(baseline.value)}, `{baseline.name}` "
-            f"| {_number(value)}, {layout} | {saving:.1f} % |"
+            f"| {_number(value)}, {layout} | {gain_cell(gain)} |"
         )
 
 

@@ -145,7 +145,7 @@ def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
-    heads = ("compute", "links", "bubble", "gradient\nsync", "optimizer")
+    heads = ("compute", "communication", "bubble", "gradient\nsync", "optimizer")
     return [
         *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),
@@ -228,17 +228,18 @@ def _proof(plan: ParallelPlan) -> str:
 
 
 def count_combinations(plan: ParallelPlan) -> list[str]:
-    """How many combinations were searched, and how many could not be in time."""
+    """How many combinations were searched or evaluated, and how many could not be in time."""
     counted = [(row.status(plan.value), row) for row in plan.rows]
     impossible = sum(status is RowStatus.INFEASIBLE for status, _ in counted)
     searched = sum(
-        status is not RowStatus.INFEASIBLE and bool(row.searches or row.value is not None)
-        for status, row in counted
+        status is not RowStatus.INFEASIBLE and row.plan is not None for status, row in counted
     )
-    unsearched = sum(status is RowStatus.UNKNOWN and not row.searches for status, row in counted)
-    alone = len(counted) - impossible - searched - unsearched
+    evaluated = sum(status is RowStatus.EVALUATED for status, _ in counted)
+    unsearched = sum(status is RowStatus.UNKNOWN and row.plan is None for status, row in counted)
+    alone = len(counted) - impossible - searched - evaluated - unsearched
     counts = {
         "searched": searched,
+        "evaluated by strategies alone": evaluated,
         "ruled out by bounds alone": alone,
         "over the memory limit": impossible,
     }

@@ -149,7 +149,7 @@ def _row_status(row: ScheduleReport) -> str:
         return "optimal" if row.status == "optimal" else "searched"
     if row.value is None:
         return str(row.status)
-    if row.ratio_to_best == 1:
+    if row.ratio_to_best == 1 and row.memory is None:
         return "best"
     return "searched" if row.strategy == SEARCHED else "evaluated"
 

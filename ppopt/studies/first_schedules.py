@@ -16,7 +16,7 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import BALANCED, SEARCH
+from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
@@ -63,7 +63,7 @@ class FirstSchedules(NamedTuple):
         if self.pipeline.recompute != SEARCH_RECOMPUTE:
             return
         with suppress(NotApplicableError):
-            search = StrategySearch(self._balanced(None), self._usual.name, self.objective)
+            search = StrategySearch(self._balanced, self._usual.name, self.objective)
             search.evaluate_first()
             if search.fits:
                 yield search.schedule()
@@ -97,30 +97,29 @@ class FirstSchedules(NamedTuple):
 
     def _pipelines(self) -> Iterator[Pipeline]:
         """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
-        if self.pipeline.recompute != SEARCH_RECOMPUTE:
-            yield self._balanced(None)
+        balanced = self._balanced
+        if balanced.recompute != SEARCH_RECOMPUTE:
+            yield balanced
             return
-        without, limits = self._balanced("none"), self.pipeline.limits
+        without, limits = replace(balanced, recompute="none"), balanced.limits
         peaks = without.limits_by(LIMIT_1F1B)
         if limits is None or peaks is None or max(peaks) <= max(limits):
             yield without
-        yield self._balanced("full")
+        yield replace(balanced, recompute="full")
 
-    def _balanced(self, recompute: str | None) -> Pipeline:
-        """The pipeline with a partition by rule, the balanced one if the runtime supports it.
+    @property
+    def _balanced(self) -> Pipeline:
+        """The pipeline with the balanced partition, or an even one if the runtime needs that.
 
-        `recompute` is a mode, or None for that of the pipeline. Raises NotApplicableError if the
-        runtime supports no such partition.
+        Raises NotApplicableError if the runtime supports neither.
         """
         pipeline = self.pipeline
-        if recompute is not None:
-            pipeline = replace(pipeline, recompute=recompute)
         if pipeline.partition != SEARCH:
             return pipeline
-        for partition in (BALANCED, "even"):
-            fixed = replace(pipeline, partition=partition)
-            if self.accepts_partition is None or self.accepts_partition(fixed.counts):
-                return fixed
+        speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
+        for counts in reversed(all_by_rule(pipeline.model, pipeline.num_stages, speeds)):
+            if self.accepts_partition is None or self.accepts_partition(counts):
+                return replace(pipeline, partition=counts, mem_limit=pipeline.limits)
         raise NotApplicableError("partition: the runtime supports no partition by rule")
 
 

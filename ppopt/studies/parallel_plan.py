@@ -357,10 +357,12 @@ class _ParallelSearch:
         """
         possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
         index = min(possible, key=self._estimate, default=0)
+        failed = self.rows[index].failed
         done = self._task(index, MIN_SECONDS).perform()
         if done.state is None:
             raise RunError(f"{self.rows[index].parallelism}: {done.failed}")
         self._take([(index, done)])
+        self.rows[index] = replace(self.rows[index], failed=failed)
 
     @property
     def _ended(self) -> bool:

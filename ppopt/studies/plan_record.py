@@ -108,7 +108,7 @@ def _row_from_object(value: object, space: PlanSpace, options: SolveOptions) -> 
     return PlanRow(
         configuration=row["configuration"],
         status=RowStatus(row["status"]),
-        result=outcome.with_origin(result),
+        result=outcome.with_origin(result) if job.searched else result,
         lower_bound=row["lower_bound"],
         searches=row["searches"],
         ruled_out_by_bounds=row["ruled_out"],

@@ -56,7 +56,7 @@ def test_operations_alone_say_what_they_lose(tmp_path: Path) -> None:
     stdout = " ".join(done(f"{line} --details").out.split())
     assert "exported as torch-csv (PyTorch orders the transfers): 29.1 instead of 28.9;" in stdout
     err = done("export --to torch-csv", tmp_path / "a.json", "-o", tmp_path / "a.csv").err
-    assert "0.69 % longer" in err
+    assert "0.69 % less throughput" in err
     assert "--to torch-comms writes that order" in err
 
 

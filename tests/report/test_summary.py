@@ -9,12 +9,18 @@ from fractions import Fraction
 import pytest
 
 import ppopt
+from ppopt import Model
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.numbers import percent, significant
+from ppopt.report.plan_objects import report_plan
+from ppopt.report.plan_table import plan_columns
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation
+from ppopt.report.search_text import describe_imbalance
 from ppopt.report.summary import describe_size, describe_title, summary_table
 from ppopt.schedule.imbalance import Imbalance
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.studies.best_choice import best_choice
+from ppopt.studies.evaluate import evaluate
 from tests.report.test_table import ROW, SOLVED, SPREAD, printed
 
 LIMITED = ppopt.Pipeline(stages=4, batches=8, mem_limit=4)
@@ -92,6 +98,20 @@ def test_a_value_never_reads_better_than_its_bound() -> None:
     ]
 
 
+def test_a_bound_that_equals_the_value_has_its_digits_in_a_plan() -> None:
+    """3722.6 is 3,723 as a value, and 3,722 as a bound of more."""
+    model = Model([{"forward": 1, "count": 2}])
+    plan = ppopt.plan(
+        model, devices=2, batches=1, placement="linear", chunks=1, strategies="gpipe", workers=1
+    )
+    value = Fraction("3722.6")
+    result = replace(plan.rows[0].result, value=value)
+    for bound, text in ((value, "3,723"), (value - Fraction(1, 10), "3,722")):
+        row = replace(plan.rows[0], result=result, lower_bound=bound)
+        columns = plan_columns(replace(plan, rows=(row,)), exact=False)
+        assert (columns["value"].cell(row), columns["bound"].cell(row)) == ("3,723", text)
+
+
 def test_an_unproved_result_over_the_device_span() -> None:
     """A gap is rounded up."""
     report = replace(SOLVED, status="feasible", gap=0.0234, objective="device-span")
@@ -139,6 +159,26 @@ def test_what_of_the_bubble_is_imbalance() -> None:
     )
     span = replace(SOLVED, imbalance=share, objective="device-span")
     assert printed(summary_table(span), 200)[2] == "bubble       11.1 % of the device span"
+
+
+def test_a_faster_partition_is_named_unless_the_partition_was_searched() -> None:
+    """GPipe with layers 1 + 5 takes 33, with 3 + 3 it takes 27: 33 / 27 - 1 = 22.2 %."""
+    model = Model([{"forward": 1, "count": 6}])
+    pipeline = model.pipeline(devices=2, batches=2, partition=[1, 5])
+    expected = "with a balanced partition, this order has 22.2 % more throughput"
+    schedule = evaluate(pipeline, "gpipe")
+    assert describe_imbalance(report_evaluation(schedule, 0)).endswith(expected)
+    searched = best_choice(replace(pipeline, partition="search"), "gpipe")
+    choice = replace(searched, schedule=schedule)
+    assert "balanced" not in describe_imbalance(report_evaluation(schedule, 0, choice=choice))
+    plan = ppopt.plan(
+        model, devices=2, batches=2, placement="linear", chunks=1, strategies="gpipe", workers=1
+    )
+    row = replace(plan.rows[0], result=replace(plan.rows[0].result, schedule=schedule))
+    searched_plan = replace(plan, rows=(row,))
+    assert "balanced" not in describe_imbalance(report_plan(searched_plan))
+    given = replace(plan.space, partition=(1, 5))
+    assert describe_imbalance(report_plan(replace(searched_plan, space=given))).endswith(expected)
 
 
 def test_exposed_work_and_random_times() -> None:

@@ -100,6 +100,19 @@ def test_exposed_work_around_the_microbatches() -> None:
     ]
 
 
+def test_a_narrow_terminal_leaves_out_columns_and_breaks_no_line() -> None:
+    """First the ratio to the optimum, then the bubble; what is left keeps its figures."""
+    long = replace(ROW, strategy="interleaved-overlap", placement="interleaved", chunks=2)
+    over = replace(long, value=1234.5, peak_memory=[55998], time_unit="ms", memory_unit="MiB")
+    rows = [replace(over, fits_limit=False), over]
+    optional = {"vs opt.", "bubble"}
+    for width, shown in ((120, optional), (80, {"bubble"}), (75, set())):
+        *head, _, first, last = printed(compare_table(rows), width)
+        assert {name for name in optional if name in " ".join(head)} == shown
+        assert first.endswith("over the limit") and last.endswith("evaluated")
+        assert "1,234" in first and "55,998" in first
+
+
 def test_peaks_of_many_devices_are_shortened() -> None:
     (line,) = printed(details_table(ScheduleReport(peak_memory=list(range(64, 0, -1)))))
     assert line == "peak memory  max 64 (64 63 62 .. 3 2 1)"

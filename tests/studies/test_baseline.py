@@ -154,7 +154,7 @@ def test_pairs_are_compared_without_overlap_times() -> None:
     [
         (
             "--stages 4 --batches 8",
-            "faster elsewhere: interleaved-zb, 5.9 % more throughput; to search there: "
+            "faster elsewhere: interleaved-zb, 5.8 % more throughput; to search there: "
             "--placement interleaved --chunks 2",
         ),
         (
@@ -165,7 +165,7 @@ def test_pairs_are_compared_without_overlap_times() -> None:
         (
             "--stages 4 --batches 8 --static 1 --p2p-time 1 --mem-limit 7",
             "other placement dualpipe (placement linear, two routes, weights allocated twice) is a "
-            "better baseline; this schedule has 6.1 % more throughput",
+            "better baseline; this schedule has 6 % more throughput",
         ),
     ],
 )
@@ -263,7 +263,7 @@ def test_words() -> None:
     """1F1B, F = 1 and BW = 2 whole, two devices and four microbatches: (4 + 1) x 3 is optimal."""
     line = "solve --stages 2 --batches 4 --fused --time-unit ms --activation 2GiB --mem-limit 4GiB"
     out = " ".join(done(f"{line} --tokens-per-microbatch 4096").out.split())
-    gain = "gain 0 % over 1f1b (15 ms), the best baseline of this placement that fits"
+    gain = "gain the same throughput as 1f1b (15 ms), the best baseline of this placement that fits"
     assert f"{gain} throughput 1,092,000 tokens/s" in out
 
 

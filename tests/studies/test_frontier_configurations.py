@@ -132,7 +132,7 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
         assert len(row["recompute"]) == 2
     assert {tuple(row["recompute"]) for row in output["points"]} != {(0, 0)}
     stdout = done(line, "-o", tmp_path / "a.html").out
-    assert re.search(r"optimal, proved: layers \d,\d, recompute \d,\d", stdout)
+    assert re.search(r"GiB: layers \d,\d, recompute \d,\d$", stdout, re.MULTILINE)
     assert "layers " in (tmp_path / "a.html").read_text()
     assert json_of(f"frontier --config {path}")["searched"] == []
 
