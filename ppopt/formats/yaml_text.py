@@ -43,7 +43,7 @@ class _Checks(Composer, SafeConstructor, Resolver):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # filled below, once
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()  # type: ignore[attr-defined]  # of the parser
         if isinstance(event, yaml.AliasEvent):
             raise _error("aliases (*name) are not accepted; write the value out", event)
         if event.tag is not None:
@@ -73,19 +73,16 @@ class _Loader(_Checks, yaml.SafeLoader):
     """Loader in Python, whose errors are shown."""
 
 
-def _fast_loader() -> type[_Loader]:
+def _fast_loader() -> Any:
     """Loader with the parser of libyaml, about five times as fast; `_Loader` without libyaml."""
-    try:
-        from yaml.cyaml import CParser  # noqa: PLC0415  optional
-    except ImportError:
+    if not yaml.__with_libyaml__:
         return _Loader
 
-    class FastLoader(_Checks, CParser):  # type: ignore[misc]
+    class FastLoader(_Checks, yaml.cyaml.CParser):  # type: ignore[name-defined, misc]
         def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
-            Composer.__init__(self)  # type: ignore[no-untyped-call]
-            SafeConstructor.__init__(self)  # type: ignore[no-untyped-call]
-            Resolver.__init__(self)  # type: ignore[no-untyped-call]
+            for base in (Composer, SafeConstructor, Resolver):
+                base.__init__(self)
+            yaml.cyaml.CParser.__init__(self, text)  # type: ignore[attr-defined]
 
     return FastLoader
 

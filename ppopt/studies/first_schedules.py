@@ -23,8 +23,10 @@ from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.repair import repair
 from ppopt.strategies import Strategy, registry, resolve
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, timed
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_evaluator import AcceptsPartition
@@ -65,6 +67,24 @@ class FirstSchedules(NamedTuple):
         with suppress(NotApplicableError):
             search = StrategySearch(self._balanced, self._usual.name, self.objective)
             search.evaluate_first()
+            if search.fits:
+                yield search.schedule()
+
+    def in_best_configuration(self, deadline: Deadline) -> Iterator[Schedule]:
+        """Schedule of the usual strategy, with the partition and recompute of one descent.
+
+        Nothing if neither is searched, or if no descent ends within the limits by the deadline.
+        """
+        if not has_open_choices(self.pipeline):
+            return
+        with suppress(NotApplicableError):
+            search = StrategySearch(
+                self.pipeline,
+                self._usual.name,
+                self.objective,
+                accepts_partition=self.accepts_partition,
+            )
+            search.descend(1, deadline)
             if search.fits:
                 yield search.schedule()
 

@@ -222,7 +222,8 @@ def frontier(
     curve = Curve([] if impossible else space.limits)
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
-        search.run(schedule for schedule, _ in evaluated)
+        known = [schedule for schedule, _ in evaluated]
+        search.run([*known, *space.first_schedules(known, deadline.within(2 * share * time_limit))])
     if not search.interrupted:
         late, skipped = _evaluated_late(evaluate, skipped, deadline)
         evaluated += late

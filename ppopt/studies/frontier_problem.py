@@ -40,8 +40,13 @@ from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
+from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
+from ppopt.studies.first_schedules import USUAL, FirstSchedules
 from ppopt.studies.frontier_curve import Proved
+
+NUM_FIRST_LIMITS = 12
+"""Number of limits at which strategies are evaluated before the search."""
 
 
 def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None) -> bool:
@@ -134,6 +139,30 @@ class FrontierProblem:
             for restriction in replace(self.problem, pipeline=pipeline).reduced.restrictions:
                 orders = of_kind(pipeline, operations, restriction.backward_kind)
                 yield timing.schedule(pipeline, orders, objective)
+
+    def first_schedules(self, known: Iterable[Schedule], deadline: Deadline) -> Iterator[Schedule]:
+        """Schedules of the usual strategy within evenly spaced limits, until the deadline.
+
+        The limits are between the peak with full recompute, or the smallest limit, and the largest
+        peak of `known`. Without a named placement, or without open decisions, there are none.
+        """
+        pipeline = self.problem.pipeline
+        named = pipeline.placement is None or pipeline.placement in USUAL
+        peaks = [self.point(schedule)[0] for schedule in filter(self.comparable, known)]
+        if not (named and peaks and has_open_choices(pipeline)):
+            return
+        low, high = self.limits[0], min(max(peaks), self.limits[-1])
+        if pipeline.recompute == SEARCH_RECOMPUTE:
+            full = replace(pipeline, recompute="full")
+            fewest = FirstSchedules(full, self.problem.objective).usual()
+            low = min((self.point(schedule)[0] for schedule in fewest), default=low)
+        for step in range(NUM_FIRST_LIMITS, -1, -1):
+            if deadline.over:
+                return
+            limit = self.memory(low + (high - low) * step // NUM_FIRST_LIMITS)
+            limited = limit_candidates.with_limit(pipeline, limit)
+            first = FirstSchedules(limited, self.problem.objective)
+            yield from first.in_best_configuration(deadline)
 
     def search(
         self,

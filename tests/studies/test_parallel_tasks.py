@@ -134,7 +134,7 @@ def test_an_engine_of_several_slots_has_the_same_best_and_sound_bounds() -> None
 
 
 def test_a_lost_search_keeps_its_bound_and_its_first_schedule() -> None:
-    """All searches of the best combination are lost: it keeps its strategy, and is searched here."""
+    """The searches of the best combination are lost: it keeps its strategy, and one runs here."""
     best = uninterrupted().best
     assert best is not None
     index = [*space().models()[0]].index(best.parallelism)

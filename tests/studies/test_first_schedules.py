@@ -1,0 +1,154 @@
+"""The first schedules of a search: published strategies with the balanced partition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import combinations
+
+import pytest
+
+import ppopt
+from ppopt import Objective, RowStatus
+from ppopt.derivation.config_json import architecture_of
+from ppopt.derivation.gpus import gpu_named
+from ppopt.report.parallel import describe_parallel_plan
+from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
+from ppopt.studies.first_schedules import USUAL, FirstRows, FirstSchedules
+from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_space import ParallelSpace
+from ppopt.studies.plan_space import PlanSpace
+from tests.clock import stepping_clock
+from tests.factories.configs import SMALL
+
+LAYERS = ppopt.Model(
+    [{"forward": 2, "activation": 4, "recompute": False, "kept": 1} for _ in range(8)]
+)
+"""Eight equal layers; full recompute keeps a quarter of the memory."""
+FULL, ALL = 32, 128
+"""Device peaks of 1F1B on 4 devices and 8 microbatches: roughly with full recompute, and more than
+without."""
+value_of = partial(objective_value, objective=Objective.MAKESPAN)
+
+
+def space(limit: int | None, **lists: tuple[object, ...]) -> PlanSpace:
+    dimensions = {"placements": ("linear", "interleaved", "v"), "chunks": (1, 2)} | lists
+    recompute = dimensions.pop("recompute", ("none", "full", "search"))
+    fields = {} if limit is None else {"mem_limit": limit}
+    return PlanSpace(
+        model=LAYERS, devices=4, batches=(8,), recompute=recompute, fields=fields, **dimensions
+    )  # fmt: skip
+
+
+def by_hand(of: PlanSpace) -> list[Fraction]:
+    """Makespans of the usual strategies with none and full recompute that are within the limits."""
+    values = []
+    for configuration in of:
+        if configuration.recompute != "search":
+            pipeline = replace(of.pipeline(configuration), partition="balanced")
+            schedule = evaluate(pipeline, USUAL[configuration.placement])
+            values += [value_of(schedule)] if schedule.fits_limits else []
+    return values
+
+
+@pytest.mark.parametrize("limit", [None, 20, 24, 28, 34, 40, 60, 90])
+def test_first_rows_are_no_worse_than_strategies_by_hand(limit: int | None) -> None:
+    whole = space(limit)
+    rows = FirstRows(whole)
+    quick = rows.quick()
+    best = rows.further(quick)
+    assert quick is not None and best is not None and best.step <= quick.step
+    assert ppopt.verify(best.schedule) == [] and best.schedule.fits_limits
+    assert best.step <= min(by_hand(whole), default=best.step)
+    assert quick.step <= min(by_hand(space(limit, placements=("linear",))), default=quick.step)
+
+
+@pytest.mark.parametrize("limit", [20, 30, 50])
+def test_first_rows_of_a_wider_space_are_no_worse(limit: int) -> None:
+    parts = [
+        space(limit, placements=placements, recompute=recompute)
+        for placements in combinations(USUAL, 2)
+        for recompute in (("none", "full"), ("search",))
+    ]
+    wide = FirstRows(space(limit))
+    best = wide.further(wide.quick())
+    assert best is not None
+    for part in map(FirstRows, parts):
+        narrow = part.further(part.quick())
+        assert narrow is None or best.step <= narrow.step
+
+
+def test_over_the_limit_fewer_microbatches_are_in_flight() -> None:
+    """1F1B with full recompute has 4 microbatches in flight, and the limit allows 3."""
+    pipeline = LAYERS.pipeline(devices=4, batches=8, recompute="full", mem_limit=1000)
+    published = evaluate(pipeline, "1f1b")
+    limit = peak_memory(published) - 2
+    (schedule,) = FirstSchedules(replace(pipeline, mem_limit=limit), Objective.MAKESPAN).usual()
+    assert schedule.fits_limits and ppopt.verify(schedule) == []
+    one_at_a_time = 8 * sum(pipeline.forward + pipeline.backward)
+    assert value_of(published) < value_of(schedule) < one_at_a_time
+
+
+def test_with_few_layers_is_between_none_and_full() -> None:
+    pipeline = LAYERS.pipeline(devices=4, batches=8, recompute="search", mem_limit=24)
+    first = FirstSchedules(pipeline, Objective.MAKESPAN)
+    (full,), (few,) = first.usual(), first.with_few_layers()
+    unlimited = replace(pipeline, recompute="none", mem_limit=None)
+    assert value_of(evaluate(unlimited, "1f1b")) < value_of(few) < value_of(full)
+    assert 0 < sum(few.pipeline.recomputed) < sum(full.pipeline.recomputed) == 8
+
+
+@pytest.mark.parametrize("limit", [20, 24, 34])
+def test_a_plan_without_time_starts_from_strategies(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is up after the first strategy: 1F1B with full recompute, or none if that fits."""
+    stepping_clock(monkeypatch, 1.0, 4)
+    plan = ppopt.plan(LAYERS, devices=4, batches=8, mem_limit=limit, workers=1, time_limit=1.0)
+    hand = by_hand(space(limit, placements=("linear",)))
+    assert plan.value is not None and plan.value <= min(hand, default=plan.value)
+    assert all(row.status is not RowStatus.FEASIBLE for row in plan.rows if not row.searches)
+
+
+def test_all_combinations_are_evaluated_before_any_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time is up after the evaluation: rows that are not excluded have the value of a strategy."""
+    combinations_of = ParallelSpace(
+        architecture_of(SMALL), gpu_named("h100"), 8, 16, tensor=(1, 2), microbatch=(1,),
+        data=(1, 2), context=(1,),
+    )  # fmt: skip
+    stepping_clock(monkeypatch, 1.0, 120)
+    plan = plan_parallelism(combinations_of, PlanArguments(), workers=1, time_limit=1.0)
+    statuses = [row.status(plan.value) for row in plan.rows]
+    assert RowStatus.UNKNOWN not in statuses and RowStatus.EVALUATED in statuses
+    for row in plan.rows:
+        if row.value is not None:
+            pipeline = row.model.pipeline
+            hand = [
+                evaluate(replace(pipeline, recompute=mode), "1f1b") for mode in ("none", "full")
+            ]
+            steps = [value_of(schedule) for schedule in hand if schedule.fits_limits]
+            assert row.value <= min(steps)
+    best = plan.best
+    assert best is not None and best.plan is not None and best.plan.value == plan.value
+    counted = statuses.count(RowStatus.EVALUATED)
+    assert f"{counted} evaluated by strategies alone" in "\n".join(describe_parallel_plan(plan))
+
+
+def test_a_frontier_evaluates_strategies_at_several_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No limit is searched: points are those of 1F1B with the least recompute, at least three."""
+    pipeline = LAYERS.pipeline(
+        devices=4, batches=8, partition="search", recompute="search", mem_limit=ALL
+    )
+    stepping_clock(monkeypatch, 1.0, 200)
+    curve = ppopt.frontier(pipeline, workers=1, time_limit=1.0)
+    assert len(curve.points) >= 3
+    monkeypatch.undo()
+    for limit in (24, 36, 48):
+        hand = ppopt.best_choice(replace(pipeline, mem_limit=limit), "1f1b")
+        best = min(point.result.value for point in curve.points if point.limit <= limit)
+        assert best <= hand.value * Fraction(115, 100)
