@@ -317,7 +317,10 @@ def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
 
     columns = [left(schedule.head, linked), *figures]
     choices = [name for name in report.frontier.searched if name != "placement"]
+
+    def chosen(row: ScheduleReport) -> str:
+        return describe_choices(row, choices).removeprefix(": ")
+
     if choices:
-        chosen = left("choices", lambda row: describe_choices(row, choices).removeprefix(": "))
-        columns.append(chosen)
+        columns.append(left("choices", chosen))
     return html_table(columns, ("", report.rows))
