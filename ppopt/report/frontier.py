@@ -308,11 +308,19 @@ def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
     *figures, schedule = frontier_columns(report)
 
     def linked(row: ScheduleReport) -> str:
-        text = escape(f"{schedule.cell(row)}{describe_choices(row, report.frontier.searched)}")
+        text = escape(str(schedule.cell(row)))
         if row.limit is None:
             return Html(text)
         if row.limit in sections:
             text = f'<a href="#schedule-{sections[row.limit]}">{text}</a>'
         return Html(f"<strong>{text}</strong>")
 
-    return html_table([left(schedule.head, linked), *figures], ("", report.rows))
+    columns = [left(schedule.head, linked), *figures]
+    choices = [name for name in report.frontier.searched if name != "placement"]
+
+    def chosen(row: ScheduleReport) -> str:
+        return describe_choices(row, choices).removeprefix(": ")
+
+    if choices:
+        columns.append(left("choices", chosen))
+    return html_table(columns, ("", report.rows))

@@ -50,10 +50,12 @@ def plan_page(plan: Plan) -> str:
     """
     opening = f"{_cards(plan)}\n{configurations_table(plan)}\n{_sentences(plan)}\n{usage(plan)}"
     lead = headline_section(plan.headline)
-    return page_of_plan(plan, opening, of_plan(plan), lead=lead, what="plan")
+    return page_of_plan(plan, opening, of_plan(plan), lead=lead)
 
 
-def page_of_plan(plan: Plan, opening: str, data: dict[str, Any], **texts: str) -> str:
+def page_of_plan(
+    plan: Plan, opening: str, data: dict[str, Any], *, lead: str, title: str = ""
+) -> str:
     """The page of an opening, with the schedules of a plan and their data."""
     schedules, sections = _drawn(plan), _sections(plan)
     del data["schedule"]
@@ -66,7 +68,9 @@ def page_of_plan(plan: Plan, opening: str, data: dict[str, Any], **texts: str) -
         list(schedules.values()),
         names=[describe_configuration(plan.rows[place].configuration) for place in schedules],
         opening=f'<section class="plan">\n{opening}\n{data_element("plan", data)}\n</section>',
-        **texts,
+        lead=lead,
+        title=title,
+        what="plan",
     )
 
 

@@ -26,6 +26,7 @@ from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
     STEP_WORK,
     UNCHECKED,
+    describe_gap,
     describe_hint,
     describe_imbalance,
     describe_status,
@@ -121,7 +122,7 @@ def _tiles(report: ScheduleReport) -> str:
     notes = {
         "makespan": "",
         "exposed": f"of the {objective}, for {STEP_WORK}",
-        "lower_bound": f"of the {objective}; gap {percent(report.gap)}{source}",
+        "lower_bound": f"of the {objective}; {describe_gap(report)}{source}",
         "tokens_per_second": tokens_basis(report).lstrip(", "),
         "mfu": "",
         "peak_memory": f"{peaks}; {limit}",

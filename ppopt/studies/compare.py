@@ -113,9 +113,11 @@ class Comparison(NotebookView):
         """Schedules of all rows, and the current one if it is in no row."""
         schedules = [row.schedule for row in self.rows]
         current = self.current
-        if current is not None and all(schedule != current for schedule in schedules):
-            schedules.append(current)
-        return schedules
+        if current is None:
+            return schedules
+        resolved = _with_limits(current)
+        is_drawn = any(_with_limits(schedule) == resolved for schedule in schedules)
+        return schedules if is_drawn else [*schedules, current]
 
     def search(self, row: ComparisonRow) -> Result | None:
         """Search that found the schedule of a row; None for a strategy."""
@@ -287,6 +289,12 @@ def compare(
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
     return Comparison(rows, tuple(optima.values()), skipped, own_schedule)
+
+
+def _with_limits(schedule: Schedule) -> Schedule:
+    """The schedule with the limits of its devices as numbers, also where they are those of 1F1B."""
+    pipeline = schedule.pipeline
+    return replace(schedule, pipeline=replace(pipeline, mem_limit=pipeline.limits))
 
 
 def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:

@@ -86,7 +86,7 @@ def _status(parts: Sequence[Frontier], points: Sequence[FrontierPoint]) -> Statu
 
 def _best_points(parts: Sequence[Frontier]) -> Iterator[tuple[FrontierPoint, Frontier]]:
     """Points that no point of any placement dominates, by limit ascending, with their frontiers."""
-    best = inf
+    best: Fraction | float = inf
     found = [(point, part) for part in parts for point in part.points]
     for point, part in sorted(found, key=lambda pair: (pair[0].limit, pair[0].result.value or 0)):
         value = point.result.value
@@ -164,6 +164,6 @@ def _merged_baselines(
         if key not in baselines or baselines[key].ratio is None:
             baselines[key] = baseline
     for baseline in sorted(baselines.values(), key=lambda entry: (entry.memory, entry.value)):
-        best = [point.result.value for point in points if point.limit <= baseline.memory]
-        covered = baseline.ratio is not None and best and best[-1]
-        yield baseline._replace(ratio=baseline.value / best[-1] if covered else None)
+        values = [point.result.value for point in points if point.limit <= baseline.memory]
+        best = values[-1] if values and baseline.ratio is not None else None
+        yield baseline._replace(ratio=baseline.value / best if best else None)

@@ -164,3 +164,12 @@ def test_placements_are_named_as_on_the_command_line(placement: str | list[str])
     )
     rows = done(line).json["rows"]
     assert [row.value for row in comparison.rows] == [row["value"] for row in rows]
+
+
+def test_the_current_schedule_is_drawn_once() -> None:
+    """It is the row of 1F1B, whose limit has the name `1f1b` there."""
+    comparison = compare.compare(
+        Pipeline(stages=2, batches=2), mem_limit="1f1b", strategies=("1f1b", "gpipe"), workers=1
+    )
+    drawn = [schedule.origin.strategy for schedule in comparison.drawn_schedules]
+    assert drawn.count("1f1b") == 1
