@@ -18,7 +18,7 @@ from ppopt.report.headline_table import describe_headline, headline_object
 from ppopt.report.numbers import NONE, number, percent, significant
 from ppopt.report.placement_text import recompute_word
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_text import BEST, explain_status_words, status_word
+from ppopt.report.plan_text import BEST, describe_enough, explain_status_words, status_word
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
@@ -198,6 +198,9 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
         )
     elif rate is not None:
         lines.append(f"tokens/s per GPU: {significant(rate)}; no bound: time limit reached")
+    if plan.least_memory is not None:
+        combination, row = plan.least_memory
+        lines.append(f"{describe_enough(row)}, {combination}")
     lines += count_combinations(plan)
     failed = [row for row in plan.rows if row.failed is not None]
     lines += [f"failed: {row.parallelism}: {row.failed}" for row in failed]

@@ -61,7 +61,9 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     `recompute_layers` what it makes, per stage. With `given_up` its value is that of a schedule
     found before its bound showed that it is not the best; it was not searched further.
     `least_memory` is of the best configuration: the largest device peak of its schedule (`value`),
-    and what no schedule as fast is below (`lower_bound`); equal where the least is proved. `within`
+    and what no schedule as fast is below (`lower_bound`); equal where the least is proved.
+    `sufficient_memory` is null unless no schedule is within the limits: the configuration, `memory`
+    and `value` of one that needs little. `within`
     has the configuration of least memory found that is at most a share slower, if that was asked
     for, else null: its `value`, `memory`, and what no schedule so fast is below (`lower_bound`, or
     null). `more_memory` says what 10 % more memory brings; `baselines` are each on the
@@ -71,6 +73,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
     and memory that are not known are null.
     """
     first, within, more = plan.rows[0], plan.within, plan.more_memory
+    enough = plan.least_memory_row
     min_memory, batches, bound = plan.least_memory, first.configuration.batches, plan.lower_bound
     return json_object(
         {
@@ -83,6 +86,8 @@ def of_plan(plan: Plan) -> dict[str, Any]:
             "bound_per_microbatch": bound and bound / batches,
             "least_memory": min_memory
             and {"value": min_memory.memory, "lower_bound": min_memory.lower_bound},
+            "sufficient_memory": enough
+            and {**enough.configuration._asdict(), "memory": enough.peak, "value": enough.step},
             "within": within
             and {
                 **within.configuration._asdict(),

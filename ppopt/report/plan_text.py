@@ -17,6 +17,7 @@ from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
 from ppopt.report.throughput_text import gain_text, max_gain_text, throughput_gain
 from ppopt.schedule.origin import SEARCHED
+from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.plan_baselines import KNOWN
 from ppopt.studies.plan_result import LeastMemory, Plan, PlanBaseline, RowStatus
 from ppopt.studies.plan_space import ANY_RUNTIME, PLACEMENTS, PlanConfiguration
@@ -74,13 +75,20 @@ def explain_status_words(words: Collection[str]) -> str:
 
 
 def describe_limit(plan: Plan) -> str:
-    """The memory limit that no configuration stays within; empty if one does."""
+    """The memory limit within which there is no schedule, and a limit that is enough; or empty."""
     pipeline = plan.rows[0].result.pipeline
     device_limits = limits(pipeline)
-    if plan.status != "infeasible" or device_limits is None:
+    if plan.least_memory_row is None or device_limits is None:
         return ""
     limit = spread(device_limits, pipeline.memory_unit)
-    return f"memory limit: {limit}; `ppopt frontier` finds the minimum feasible limit"
+    return f"memory limit: {limit}; {describe_enough(plan.least_memory_row)}"
+
+
+def describe_enough(row: FirstRow) -> str:
+    """A memory limit that is enough, with its schedule."""
+    memory = significant(row.peak, row.schedule.pipeline.memory_unit, ROUND_CEILING)
+    configuration = describe_configuration(row.configuration)
+    return f"{memory} per device is enough: {configuration}, one microbatch at a time"
 
 
 def describe_least_memory(min_memory: LeastMemory | None, unit: str | None) -> str:

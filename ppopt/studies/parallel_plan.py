@@ -37,7 +37,7 @@ from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
-from ppopt.studies.first_schedules import FirstRows
+from ppopt.studies.first_schedules import FirstRow, FirstRows, least_memory_row
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
@@ -70,6 +70,8 @@ DERIVING_SHARE = 0.5
 QUICK_SHARE, FURTHER_SHARE = 0.8, 0.2
 """Shares of the remaining time in which strategies are evaluated on all combinations: first those
 that most trainers run, then further ones on the combinations of the smallest steps."""
+NUM_LEAST_MEMORY = 8
+"""Number of combinations in which a schedule of little memory is looked for, if none fits."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
 MIN_TURN_SHARE = 0.05
@@ -233,13 +235,26 @@ def plan_parallelism(
     else:
         status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
     rows = sorted(search.rows, key=lambda row: row.sort_key)
+    least = None if best is not None else _least_memory(plans)
     best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
         space, status, tuple(rows), lower_bound, skipped, options.provenance,
         options.deadline.spent, search.interrupted,
-        None if stored is None else stored.report,
+        None if stored is None else stored.report, least,
     )  # fmt: skip
+
+
+def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism, FirstRow]:
+    """A schedule that needs little memory, of the combinations of the least static memory."""
+
+    def static(combination: Parallelism) -> Fraction:
+        space = spaces[combination]
+        return sum((layer.static for layer in space.model.layers), Fraction(0)) / space.devices
+
+    smallest = sorted(spaces, key=static)[:NUM_LEAST_MEMORY]
+    rows = [(combination, least_memory_row(spaces[combination])) for combination in smallest]
+    return min(rows, key=lambda row: row[1].peak)
 
 
 def _with_current(row: ParallelRow, current: str | None) -> ParallelRow:

@@ -124,6 +124,9 @@ class ParallelPlan:
     """Whether Ctrl-C ended the search."""
     storage: StorageReport | None = None
     """Report on the storage; None if the plan has no storage."""
+    least_memory: tuple[Parallelism, FirstRow] | None = None
+    """A combination, and a schedule of it that needs little memory, by rule; None if a schedule is
+    within the memory limit."""
 
     @property
     def skipped_by_reason(self) -> dict[str, int]:

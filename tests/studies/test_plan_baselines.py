@@ -366,6 +366,13 @@ def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
 
 
 def test_the_limit_that_nothing_keeps_is_said() -> None:
-    text = "memory limit: 9 GiB each; `ppopt frontier` finds the minimum feasible limit"
-    assert describe_limit(replace(plan_with_baselines(), status=Status.INFEASIBLE)) == text
-    assert describe_limit(plan_with_baselines()) == ""
+    """A limit that is enough is named with its schedule, which is verified within that limit."""
+    plan = planned(mem_limit=3)
+    row = plan.least_memory_row
+    assert plan.status is Status.INFEASIBLE and row is not None
+    enough = plain(row.peak)
+    text = f"memory limit: 3 each; {enough} per device is enough: "
+    assert describe_limit(plan).startswith(text)
+    assert of_plan(plan)["sufficient_memory"]["memory"] == enough
+    assert planned(mem_limit=enough).value is not None
+    assert describe_limit(planned()) == "" and of_plan(planned())["sufficient_memory"] is None
