@@ -330,8 +330,8 @@ def _of_all_placements(settings: Settings) -> list[Pipeline]:
     from ppopt.problem.placement import DEFAULT_CHUNKS
 
     pipeline = settings.pipeline()
-    given = ("placement", "chunks", "routes")
-    is_given = any(settings.get(name) is not None for name in given)
+    fixing = ("placement", "chunks", "routes")
+    is_given = any(settings.get(name) is not None for name in fixing)
     if is_given or settings.get("partition", SEARCH) not in (*RULES, SEARCH):
         return [pipeline]
     pipelines = [pipeline]

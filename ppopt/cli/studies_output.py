@@ -75,8 +75,8 @@ def _of_row(row: SweepRow) -> Object:
 
 
 def _print_rows(rows: Sequence[SweepRow]) -> None:
-    shown = rows[:MAX_SHOWN]
-    output.print_parts([table.sweep_table(shown), *table.describe_failures(shown)])
+    first_rows = rows[:MAX_SHOWN]
+    output.print_parts([table.sweep_table(first_rows), *table.describe_failures(first_rows)])
 
 
 def _print(study: Study) -> None:

@@ -96,16 +96,16 @@ class _FittingTable(Table):
     """Indices of the columns that may be left out, in this order."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown, left_out = copy(self), set[int]()
+        table, left_out = copy(self), set[int]()
         for index in self.optional:
-            if _width(shown) <= options.max_width:
+            if _width(table) <= options.max_width:
                 break
             left_out.add(index)
-            shown.columns = [
+            table.columns = [
                 column for place, column in enumerate(self.columns) if place not in left_out
             ]
-        width = max(options.max_width, _width(shown))
-        yield from Table.__rich_console__(shown, console, options.update(max_width=width))
+        width = max(options.max_width, _width(table))
+        yield from Table.__rich_console__(table, console, options.update(max_width=width))
 
 
 def _width(table: Table) -> int:

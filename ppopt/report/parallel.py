@@ -18,7 +18,7 @@ from ppopt.report.headline_table import describe_headline, headline_object
 from ppopt.report.numbers import NONE, number, percent, significant
 from ppopt.report.placement_text import recompute_word
 from ppopt.report.plan_objects import of_plan
-from ppopt.report.plan_text import BEST, describe_enough, explain_status_words, status_word
+from ppopt.report.plan_text import BEST, describe_enough, status_legend, status_word
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
@@ -127,7 +127,7 @@ def _status(plan: ParallelPlan, row: ParallelRow) -> str:
 
 def explain_statuses(plan: ParallelPlan) -> str:
     """What the words of the last column mean; empty if they say it themselves."""
-    return explain_status_words({_status(plan, row) for row in plan.rows})
+    return status_legend({_status(plan, row) for row in plan.rows})
 
 
 def breakdown_table(plan: ParallelPlan) -> Table | None:

@@ -44,8 +44,8 @@ def parallel_page(parallel_plan: ParallelPlan) -> str:
 def _combinations(plan: ParallelPlan) -> str:
     """What was found, every combination, and the parts of their steps."""
     columns = parallel_columns(plan)
-    shown, rest = plan.rows[:MAX_SHOWN], plan.rows[MAX_SHOWN:]
-    text = paragraphs(describe_parallel_plan(plan)) + html_table(columns, ("", shown))
+    first_rows, rest = plan.rows[:MAX_SHOWN], plan.rows[MAX_SHOWN:]
+    text = paragraphs(describe_parallel_plan(plan)) + html_table(columns, ("", first_rows))
     if rest:
         text += folded(f"{len(rest)} more combinations", html_table(columns, ("", rest)))
     text += paragraphs(filter(None, [explain_statuses(plan)]))

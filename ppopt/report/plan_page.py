@@ -28,7 +28,7 @@ from ppopt.report.plan_text import (
     describe_space,
     describe_use,
     describe_within,
-    explain_status_words,
+    status_legend,
     status_word,
 )
 from ppopt.report.sections import Tile, paragraphs, tiles
@@ -139,8 +139,8 @@ def _sentences(plan: Plan) -> str:
         *(describe_late(plan.late_baselines), describe_better_outside(plan)),
         *(describe_space(plan), describe_beyond(plan)),
     )
-    words = explain_status_words([status_word(row.status, row.searches) for row in plan.rows[1:]])
-    text = paragraphs([plan.proof, *filter(None, (*further, words))])
+    legend = status_legend([status_word(row.status, row.searches) for row in plan.rows[1:]])
+    text = paragraphs([plan.proof, *filter(None, (*further, legend))])
     return folded("What is proved, and what was not searched", text)
 
 

@@ -26,7 +26,7 @@ TWO_ROUTES = "--routes 2 --partition balanced"
 """Flags of a plan with two routes."""
 BEST = "best"
 """Word of the best row."""
-_STATUS_WORDS = {
+_STATUS_TEXTS = {
     RowStatus.OPTIMAL: "searched",
     RowStatus.FEASIBLE: "searched",
     RowStatus.UNKNOWN: "searched",
@@ -47,7 +47,7 @@ def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
 
     `files` are those of `describe_use`.
     """
-    yield explain_status_words([status_word(row.status, row.searches) for row in plan.rows[1:]])
+    yield status_legend([status_word(row.status, row.searches) for row in plan.rows[1:]])
     yield describe_limit(plan)
     yield describe_gain(plan)
     yield describe_late(plan.late_baselines)
@@ -66,12 +66,14 @@ def status_word(status: RowStatus, searches: int) -> str:
     """How far a configuration or combination other than the best was searched, in a table."""
     if status is RowStatus.UNKNOWN and not searches:
         return "not searched"
-    return _STATUS_WORDS[status]
+    return _STATUS_TEXTS[status]
 
 
-def explain_status_words(words: Collection[str]) -> str:
+def status_legend(statuses: Collection[str]) -> str:
     """What the words of a table mean that do not say it themselves; empty if there are none."""
-    return "; ".join(f"{word}: {text}" for word, text in _MEANINGS.items() if word in words)
+    return "; ".join(
+        f"{status}: {text}" for status, text in _MEANINGS.items() if status in statuses
+    )
 
 
 def describe_limit(plan: Plan) -> str:

@@ -144,8 +144,8 @@ def tiles(rows: Iterable[Tile]) -> str:
     """Figures side by side, each with a note; lines are equally long."""
     texts = [_tile(*row) for row in rows]
     columns = "".join(
-        f"--{name}:{ceil(len(texts) / ceil(len(texts) / most))};"
-        for name, most in _MAX_TILES_PER_LINE.items()
+        f"--{name}:{ceil(len(texts) / ceil(len(texts) / limit))};"
+        for name, limit in _MAX_TILES_PER_LINE.items()
     )
     return f'<dl class="figures" style="{columns}">{"".join(texts)}</dl>'
 

@@ -80,8 +80,8 @@ def _relief(schedule: Schedule) -> Relief | None:
     if gain <= 0 or (schedule.fits_limits and not then.fits_limits):
         return None
     pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(balanced), strict=True)
-    moved = sum(device != balanced_device for device, balanced_device in pairs)
-    return Relief(moved, gain)
+    num_moved = sum(device != balanced_device for device, balanced_device in pairs)
+    return Relief(num_moved, gain)
 
 
 def _makespan(schedule: Schedule) -> Fraction:

@@ -87,8 +87,8 @@ def _status(parts: Sequence[Frontier], points: Sequence[FrontierPoint]) -> Statu
 def _best_points(parts: Sequence[Frontier]) -> Iterator[tuple[FrontierPoint, Frontier]]:
     """Points that no point of any placement dominates, by limit ascending, with their frontiers."""
     best: Fraction | float = inf
-    found = [(point, part) for part in parts for point in part.points]
-    for point, part in sorted(found, key=lambda pair: (pair[0].limit, pair[0].result.value or 0)):
+    points = [(point, part) for part in parts for point in part.points]
+    for point, part in sorted(points, key=lambda pair: (pair[0].limit, pair[0].result.value or 0)):
         value = point.result.value
         if value is not None and value < best:
             best = value

@@ -235,13 +235,13 @@ def plan_parallelism(
     else:
         status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
     rows = sorted(search.rows, key=lambda row: row.sort_key)
-    least = None if best is not None else _least_memory(plans)
+    least_memory = None if best is not None else _least_memory(plans)
     best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
         space, status, tuple(rows), lower_bound, skipped, options.provenance,
         options.deadline.spent, search.interrupted,
-        None if stored is None else stored.report, least,
+        None if stored is None else stored.report, least_memory,
     )  # fmt: skip
 
 

@@ -114,9 +114,9 @@ def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> N
     assert lines[1].startswith("status")
     assert "optimal (proved)" in lines[1]
     assert "over all 9 configurations" in out
-    words = {"best", "searched", "evaluated", "excluded"}
+    statuses = {"best", "searched", "evaluated", "excluded"}
     rows = [line for line in lines if line.startswith(("linear ", "interleaved", "v/2 "))]
-    assert len(rows) == 9 and {row.split()[-1] for row in rows} <= words
+    assert len(rows) == 9 and {row.split()[-1] for row in rows} <= statuses
     assert rows[0].endswith(" best")
 
 

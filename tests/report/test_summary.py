@@ -178,7 +178,7 @@ def test_a_faster_partition_is_named_unless_the_partition_was_searched() -> None
     searched_plan = replace(plan, rows=(row,))
     assert "balanced" not in describe_imbalance(report_plan(searched_plan))
     given = replace(plan.space, partition=(1, 5))
-    assert describe_imbalance(report_plan(replace(searched_plan, space=given))).endswith(expected)
+    assert describe_imbalance(report_plan(replace(searched_plan, space=fixed))).endswith(expected)
 
 
 def test_exposed_work_and_random_times() -> None:

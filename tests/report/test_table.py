@@ -106,9 +106,9 @@ def test_a_narrow_terminal_leaves_out_columns_and_breaks_no_line() -> None:
     over = replace(long, value=1234.5, peak_memory=[55998], time_unit="ms", memory_unit="MiB")
     rows = [replace(over, fits_limit=False), over]
     optional = {"vs opt.", "bubble"}
-    for width, shown in ((120, optional), (80, {"bubble"}), (75, set())):
+    for width, columns in ((120, optional), (80, {"bubble"}), (75, set())):
         *head, _, first, last = printed(compare_table(rows), width)
-        assert {name for name in optional if name in " ".join(head)} == shown
+        assert {name for name in optional if name in " ".join(head)} == columns
         assert first.endswith("over the limit") and last.endswith("evaluated")
         assert "1,234" in first and "55,998" in first
 

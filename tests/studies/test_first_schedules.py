@@ -112,8 +112,8 @@ def test_a_plan_without_time_starts_from_strategies(
     """Time is up after the first strategy: 1F1B with full recompute, or none if that fits."""
     stepping_clock(monkeypatch, 1.0, 4)
     plan = ppopt.plan(LAYERS, devices=4, batches=8, mem_limit=limit, workers=1, time_limit=1.0)
-    hand = by_hand(space(limit, placements=("linear",)))
-    assert plan.value is not None and plan.value <= min(hand, default=plan.value)
+    values = by_hand(space(limit, placements=("linear",)))
+    assert plan.value is not None and plan.value <= min(values, default=plan.value)
     assert all(row.status is not RowStatus.FEASIBLE for row in plan.rows if not row.searches)
 
 
@@ -132,10 +132,10 @@ def test_all_combinations_are_evaluated_before_any_is_searched(
     for row in plan.rows:
         if row.value is not None:
             pipeline = row.model.pipeline
-            hand = [
+            schedules = [
                 evaluate(replace(pipeline, recompute=mode), "1f1b") for mode in ("none", "full")
             ]
-            steps = [value_of(schedule) for schedule in hand if schedule.fits_limits]
+            steps = [value_of(schedule) for schedule in schedules if schedule.fits_limits]
             assert row.value <= min(steps)
     best = plan.best
     assert best is not None and best.plan is not None and best.plan.value == plan.value
@@ -155,9 +155,9 @@ def test_a_frontier_evaluates_strategies_at_several_limits(
     assert len(curve.points) >= 3
     monkeypatch.undo()
     for limit in (24, 36, 48):
-        hand = ppopt.best_choice(replace(pipeline, mem_limit=limit), "1f1b")
+        choice = ppopt.best_choice(replace(pipeline, mem_limit=limit), "1f1b")
         best = min(point.result.value for point in curve.points if point.limit <= limit)
-        assert best <= hand.value * Fraction(115, 100)
+        assert best <= choice.value * Fraction(115, 100)
 
 
 @pytest.mark.parametrize("placement", USUAL)
