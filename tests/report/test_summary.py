@@ -177,7 +177,7 @@ def test_a_faster_partition_is_named_unless_the_partition_was_searched() -> None
     row = replace(plan.rows[0], result=replace(plan.rows[0].result, schedule=schedule))
     searched_plan = replace(plan, rows=(row,))
     assert "balanced" not in describe_imbalance(report_plan(searched_plan))
-    given = replace(plan.space, partition=(1, 5))
+    fixed = replace(plan.space, partition=(1, 5))
     assert describe_imbalance(report_plan(replace(searched_plan, space=fixed))).endswith(expected)
 
 
