@@ -16,12 +16,13 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.problem import Problem
 from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import open_decisions
-from ppopt.solver.options import TIME_LIMIT, checked_options
+from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
@@ -212,20 +213,25 @@ def frontier(
     are evaluated after it. Raises InputError on misuse only.
     """
     check_type("pipeline", pipeline, Pipeline)
-    search_options = checked_options(time_limit, workers, seed, progress=progress, began=began)
+    request = checked_options(time_limit, workers, seed, progress=progress, began=began)
+    problem = problem_of(pipeline, Objective(objective), BackwardKind.read(backward_kind))
+    return search_frontier(problem, request, options or Options())
+
+
+def search_frontier(problem: Problem, search_options: SolveOptions, options: Options) -> Frontier:
+    """The frontier of a problem, as part of a request that has these options of a search."""
+    pipeline, kind = problem.pipeline, problem.backward_kind
     deadline = search_options.deadline
-    kind = BackwardKind.read(backward_kind)
-    problem = problem_of(pipeline, Objective(objective), kind)
     space = frontier_problem_of(problem)
-    evaluate = partial(evaluate_all, pipeline, problem.objective, options or Options(), kind)
-    share = search_options.params.frontier.strategies
-    evaluated, skipped = evaluate(deadline.within(share * time_limit))
+    evaluate = partial(evaluate_all, pipeline, problem.objective, options, kind)
+    seconds = search_options.params.frontier.strategies * deadline.seconds
+    evaluated, skipped = evaluate(deadline.within(seconds))
     impossible = space.impossible
     curve = Curve([] if impossible else space.limits)
     search = ParetoSearch(space, search_options, curve)
     if not impossible:
         known = [schedule for schedule, _ in evaluated]
-        search.run([*known, *space.first_schedules(known, deadline.within(2 * share * time_limit))])
+        search.run([*known, *space.first_schedules(known, deadline.within(2 * seconds))])
     if not search.interrupted:
         late, skipped = _evaluated_late(evaluate, skipped, deadline)
         evaluated += late

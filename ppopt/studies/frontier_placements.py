@@ -8,11 +8,15 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.deadline import Deadline
-from ppopt.solver.options import TIME_LIMIT
+from ppopt.solver import interrupts
+from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Status
-from ppopt.studies.frontier import Frontier, FrontierBaseline, FrontierPoint, frontier
+from ppopt.solver.search import problem_of
+from ppopt.strategies import Options
+from ppopt.studies.frontier import Frontier, FrontierBaseline, FrontierPoint, search_frontier
 
 MIN_SECONDS = 0.01
 """Time limit of a placement for which no time is left: it still has its simplest bounds."""
@@ -21,20 +25,27 @@ MIN_SECONDS = 0.01
 def frontier_of_placements(
     pipelines: Sequence[Pipeline],
     *,
-    time_limit: float = TIME_LIMIT,
-    began: float | None = None,
-    **options: Any,
+    objective: Objective | str = Objective.MAKESPAN,
+    backward_kind: BackwardKind | str | None = None,
+    options: Options | None = None,
+    **request: Any,
 ) -> Frontier:
-    """The frontier over pipelines that differ in placement and chunks; `options` as of `frontier`.
+    """The frontier over pipelines that differ in placement and chunks; arguments as of `frontier`.
 
     Every placement is searched by itself, for an equal share of the remaining time.
     """
-    deadline, parts = Deadline.after(time_limit, began), list[Frontier]()
+    search_options = checked_options(**{"time_limit": TIME_LIMIT, "workers": None} | request)
+    deadline, parts = search_options.deadline, list[Frontier]()
+    kind, objective = BackwardKind.read(backward_kind), Objective(objective)
     for place, pipeline in enumerate(pipelines):
-        share = deadline.share(1 / (len(pipelines) - place)).seconds
         is_stopped = any(part.interrupted for part in parts)
-        seconds = MIN_SECONDS if is_stopped else max(MIN_SECONDS, share)
-        parts.append(frontier(pipeline, time_limit=seconds, **options))
+        turn = deadline.share(0.0 if is_stopped else 1 / (len(pipelines) - place))
+        turn = replace(turn, seconds=max(turn.seconds, MIN_SECONDS))
+        problem = problem_of(pipeline, objective, kind)
+        with interrupts.recorded(inner=True):
+            parts.append(
+                search_frontier(problem, search_options.with_deadline(turn), options or Options())
+            )
     merged = parts[0] if len(parts) == 1 else merge(parts)
     return replace(merged, solve_seconds=deadline.spent)
 
