@@ -54,7 +54,9 @@ def parse_csv(content: str, where: str) -> dict[str, Any]:
         if not _numbers_rows(column, cells):
             named[name] = [_value(cell.strip(), unit, where) for cell in cells]
     if "role" not in named and "name" in named:
-        named["role"] = [name if name in LETTERS else None for name in named["name"]]
+        named["role"] = [
+            name if isinstance(name, str) and name in LETTERS else None for name in named["name"]
+        ]
     return {
         "layers": [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
     }

@@ -89,10 +89,13 @@ def solve_problem(
     options: SolveOptions,
     hint: Schedule | None = None,
     extra_decisions: OpenDecisions = NO_DECISIONS,
+    *,
+    optional_hint: bool = False,
 ) -> Result:
     """Search as `solve` does, as part of a request that has these options.
 
-    `extra_decisions` are open in addition to those of the pipeline.
+    `extra_decisions` are open in addition to those of the pipeline. An optional hint is left out if
+    it belongs to none of the configurations.
     """
     _check_names(options.params.without)
     starts = () if hint is not None else _first_schedules(problem)
@@ -101,7 +104,7 @@ def solve_problem(
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
         return search_from(start, problem, options)
     search = ConfigurationSearch(candidates, problem, options, start_schedules=starts)
-    if hint is not None:
+    if hint is not None and not (optional_hint and candidates.key(hint.pipeline) is None):
         search.begin_from(*_known_configuration(candidates, problem, hint))
     return search.run()
 

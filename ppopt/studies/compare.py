@@ -333,8 +333,11 @@ def _optima(
             tell(state)
 
         deadline = Deadline.after(max(0.01, share), progress=follow, stop=options.deadline.stop)
-        start = (None if index else hint) or _start(problem, schedules, current)
-        results[space] = solve_problem(problem, options.with_deadline(deadline), start)
+        requested = None if index else hint
+        start = requested or _start(problem, schedules, current)
+        results[space] = solve_problem(
+            problem, options.with_deadline(deadline), start, optional_hint=requested is None
+        )
         if results[space].interrupted:
             break
     return results

@@ -129,7 +129,9 @@ class FirstRows:
         with suppress(NotApplicableError):
             pipeline = space.pipeline(configuration)
             accepts = partitions_on(space.runtime, pipeline)
-            first = FirstSchedules(pipeline, Objective.MAKESPAN, accepts_partition=accepts)
+            first = FirstSchedules(
+                pipeline, Objective.MAKESPAN, accepts_partition=accepts, options=space.options
+            )
             for schedule in schedules_of(first):
                 if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
                     yield schedule

@@ -245,8 +245,11 @@ def plan_parallelism(
     )  # fmt: skip
 
 
-def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism, FirstRow]:
-    """A schedule that needs little memory, of the combinations of the least static memory."""
+def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism, FirstRow] | None:
+    """A schedule that needs little memory, of the combinations of the least static memory.
+
+    None if it is within the limits, and only the time did not suffice.
+    """
 
     def static(combination: Parallelism) -> Fraction:
         space = spaces[combination]
@@ -254,7 +257,8 @@ def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism,
 
     smallest = sorted(spaces, key=static)[:NUM_LEAST_MEMORY]
     rows = [(combination, least_memory_row(spaces[combination])) for combination in smallest]
-    return min(rows, key=lambda row: row[1].peak)
+    combination, row = min(rows, key=lambda each: each[1].peak)
+    return None if row.schedule.fits_limits else (combination, row)
 
 
 def _with_current(row: ParallelRow, current: str | None) -> ParallelRow:
@@ -344,8 +348,7 @@ class _ParallelSearch:
             )
             still_open = self._open()
             waiting = still_open if last else still_open[: (len(waiting) + 1) // 2]
-        if not self._planned:
-            self._plan_in_process()
+        self._plan_best()
 
     def _evaluate_first(self, pressed: list[int]) -> None:
         """Evaluate strategies on every open combination, the most promising first.
@@ -365,19 +368,23 @@ class _ParallelSearch:
                     self.rows[index] = replace(row, state=row.state._replace(first=first))
                     self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
 
-    def _plan_in_process(self) -> None:
-        """Plan the most promising combination in this process, if its best one is not planned.
+    def _plan_best(self) -> None:
+        """Plan in this process until one of the combinations of the shortest step is planned.
 
-        After Ctrl-C this ends at once, with its first schedule.
+        After Ctrl-C this ends at once, with the first schedule of the combination. The first
+        schedule of a combination whose search failed is left out, if another one is planned.
         """
-        possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
-        index = min(possible, key=self._estimate, default=0)
-        failed = self.rows[index].failed
-        done = self._task(index, MIN_SECONDS).perform()
-        if done.state is None:
-            raise RunError(f"{self.rows[index].parallelism}: {done.failed}")
-        self._take([(index, done)])
-        self.rows[index] = replace(self.rows[index], failed=failed)
+        while not self._best_planned:
+            possible = [index for index, row in enumerate(self.rows) if row.lower_bound is not None]
+            index = min(possible, key=self._estimate, default=0)
+            row = self.rows[index]
+            if row.failed is not None and self._planned:
+                self.rows[index] = replace(row, state=row.state._replace(first=None))
+                continue
+            done = self._task(index, MIN_SECONDS).perform()
+            if done.state is None and not self._planned:
+                raise RunError(f"{row.parallelism}: {done.failed}")
+            self._take([(index, done)])
 
     @property
     def _ended(self) -> bool:
@@ -386,6 +393,11 @@ class _ParallelSearch:
 
     @property
     def _planned(self) -> bool:
+        """Whether a combination is planned."""
+        return any(row.plan is not None for row in self.rows)
+
+    @property
+    def _best_planned(self) -> bool:
         """Whether a combination is planned; if any has a step, one of the shortest step."""
         best = self.best
         return any(row.plan is not None and row.value == best for row in self.rows)

@@ -54,7 +54,7 @@ class CombinationState(NamedTuple):
     plan: Plan | None = None
     """Best plan, with or without a schedule; None: it was not searched."""
     first: FirstRow | None = None
-    """Best first schedule; None: none fits, or none was evaluated."""
+    """Best first schedule before a search; None: none fits, or none was evaluated."""
     seconds: float = 0.0
     """Total seconds of its searches."""
     exhausted: bool = False
@@ -70,7 +70,10 @@ class CombinationState(NamedTuple):
         return min((step for step in (planned, first) if step is not None), default=None)
 
     def after(self, plan: Plan, seconds: float) -> CombinationState:
-        """State after a further search: the better plan and the better bound."""
+        """State after a further search: the better plan and the better bound.
+
+        The search has started from the first schedule, which is in the plan.
+        """
         bound = self.lower_bound
         if plan.status is Status.INFEASIBLE:
             bound = None
@@ -79,7 +82,9 @@ class CombinationState(NamedTuple):
         known = None if self.plan is None else self.plan.value
         better = plan.value is not None and (known is None or plan.value < known)
         better_plan = plan if self.plan is None or better else self.plan
-        return self._replace(lower_bound=bound, plan=better_plan, seconds=self.seconds + seconds)
+        return self._replace(
+            lower_bound=bound, plan=better_plan, first=None, seconds=self.seconds + seconds
+        )
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,11 @@ class CombinationTask:
         if self.version != own:
             return CombinationDone(failed=f"its worker has ppopt {own}, not {self.version} as here")
         turn = Deadline.after(self.seconds, progress=self.tell)
-        batches, plan = self.space.batches[0], self.state.plan
+        batches, plan, first = self.space.batches[0], self.state.plan, self.state.first
+        space = self.space if first is None else self.space.beginning_with(first.configuration)
         try:
             plan = search_plan_space(
-                self.space,
+                space,
                 Objective.MAKESPAN,
                 BackwardKind.MIXED,
                 self.options.with_deadline(turn),
@@ -140,7 +146,7 @@ class CombinationTask:
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=one_line(error))
-        spent = turn.spent
+        spent, plan = turn.spent, replace(plan, space=self.space)
         state = self.state.after(plan, spent)._replace(
             exhausted=spent < self.seconds and not plan.interrupted, known_value=self.known_value
         )

@@ -30,6 +30,7 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.strategies import Options
 from ppopt.studies.current_schedule import can_start_from
+from ppopt.studies.first_schedules import least_memory_row
 from ppopt.studies.plan_reports import PlanReports, share_of_search
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
@@ -149,8 +150,15 @@ def plan(
     reports.start_from_baselines()
     if own_schedule is not None and can_start_from(own_schedule):
         search.start_from([own_schedule])
-    result = replace(reports.add_to(search.run(), slowdown), current=own_schedule)
-    return result if result.value is not None else result.with_least_memory()
+    result = reports.add_to(search.run(), slowdown)
+    if result.value is None:
+        row = least_memory_row(space)
+        if row.schedule.fits_limits:
+            search.start_from([row.schedule])
+            result = search.plan()
+        else:
+            result = replace(result, least_memory_row=row)
+    return replace(result, current=own_schedule)
 
 
 def _space(

@@ -170,9 +170,10 @@ class PlanReports:
         """
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
         better, more = self._search.plan(), plan.more_memory
-        assert better.value is not None and plan.value is not None
-        if better.value >= plan.value:
+        assert better.best is not None and plan.best is not None
+        values = better.best.per_microbatch, plan.best.per_microbatch
+        if values[0] is None or values[1] is None or values[0] >= values[1]:
             return plan
-        if more is not None:
+        if more is not None and better.value is not None:
             more = more._replace(value=min(more.value, better.value))
         return replace(better, more_memory=more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
@@ -18,7 +18,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Result, Status
 from ppopt.studies.evaluate import headroom, peak_memory
-from ppopt.studies.first_schedules import FirstRow, least_memory_row
+from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
 from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
 
@@ -299,10 +299,6 @@ class Plan(NotebookView):
         best = None if self.schedule is None else BestSchedule(self.schedule, bound)
         runtime = DEFAULT_RUNTIME if self.space.runtime == ANY_RUNTIME else self.space.runtime
         return headline(self.current, schedules, best, self.objective, runtime)
-
-    def with_least_memory(self) -> Plan:
-        """The plan with a schedule that needs little memory, for a plan without a schedule."""
-        return replace(self, least_memory_row=least_memory_row(self.space))
 
     def to_frame(self) -> DataFrame:
         """One row per configuration, in the user's units, as a pandas DataFrame.

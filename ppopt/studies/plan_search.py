@@ -105,6 +105,7 @@ class PlanSearch:
                 set_up.objective,
                 set_up.backward_kind,
                 partitions_on(set_up.space.runtime, candidate.problem.pipeline),
+                set_up.space.options,
             )
             for candidate in candidates
         ]

@@ -157,6 +157,16 @@ class PlanSpace:
             if self._is_set_up(configuration):
                 yield configuration
 
+    def beginning_with(self, configuration: PlanConfiguration) -> PlanSpace:
+        """The same space, whose first configuration includes the schedules of another one."""
+        recompute = SEARCH if SEARCH in self.recompute else configuration.recompute
+        return replace(
+            self,
+            placements=_beginning_with(configuration.placement, self.placements),
+            chunks=_beginning_with(configuration.chunks, self.chunks),
+            recompute=_beginning_with(recompute, self.recompute),
+        )
+
     def _is_set_up(self, configuration: PlanConfiguration) -> bool:
         """Whether placement, chunks and strategy are compatible."""
         if not _go_together(configuration.placement, configuration.chunks):
@@ -304,6 +314,11 @@ def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str
     if not limited:
         return ("none",)
     return ("none", "full") if runtime == "megatron" else ("none", "full", "search")
+
+
+def _beginning_with(first: Item, values: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The values in their order, except that one of them comes first."""
+    return tuple(sorted(values, key=lambda value: value != first))
 
 
 def _go_together(placement: str, chunks: int) -> bool:

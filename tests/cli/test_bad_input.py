@@ -194,11 +194,11 @@ LINES = {
     # schedule files
     "verify: missing": ("verify none.json", "none.json"),
     "verify: folder": ("verify folder.json", "folder.json"),
-    "verify: not JSON": ("verify good.yaml", "good.yaml: line 1: not JSON"),
+    "verify: not JSON": ("verify good.yaml", "good.yaml: not a schedule file"),
     "verify: as JSON": ("verify none.json --json", "none.json"),
     "verify: two": ("verify good.json good.json", "good.json"),
     "view: one of two missing": ("view good.json none.json -o out.html", "none.json"),
-    "view: a page": ("view good.yaml -o out.html", "good.yaml: line 1: not JSON"),
+    "view: a page": ("view good.yaml -o out.html", "good.yaml: not a schedule file"),
     # sweeps
     "sweep: large": (f"{SWEEP} batches=1e999999999", "'1e999999999' is out of range"),
     "sweep: fine": (f"{SWEEP} p2p_time=1,1e-999999999", "'1e-999999999' is out of range"),

@@ -121,7 +121,7 @@ class TestCommand:
         assert len(read_schedule(out)[0]) == len(SCHEDULE)
         page = tmp_path / "out.html"
         stderr = done("profile --from primus -o", page, folder).err
-        assert "measured, median of 3 steps" in stderr and "(100 %)" in stderr
+        assert "measured, median of 3 steps" in stderr and "(the same throughput)" in stderr
         text = page.read_text()
         assert all(name in text for name in ("same order", "fastest step", "slowest step"))
 

@@ -18,6 +18,7 @@ from ppopt.report.parallel import describe_parallel_plan
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import checked_options
+from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
 from ppopt.studies.first_schedules import FirstRows, with_few_layers
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
@@ -150,7 +151,7 @@ def test_a_frontier_evaluates_strategies_at_several_limits(
     pipeline = LAYERS.pipeline(
         devices=4, batches=8, partition="search", recompute="search", mem_limit=ALL
     )
-    stepping_clock(monkeypatch, 1.0, 200)
+    stepping_clock(monkeypatch, 1.0, 1000)
     curve = ppopt.frontier(pipeline, workers=1, time_limit=1.0)
     assert len(curve.points) >= 3
     monkeypatch.undo()
@@ -181,3 +182,41 @@ def test_a_plan_takes_a_baseline_that_was_evaluated_after_its_search() -> None:
     better = reports._started_again(plan)
     within = [baseline.value for baseline in reports._baselines.results if baseline.in_space]
     assert plan.value is not None and better.value == min(within) < plan.value
+
+
+def test_recompute_and_offload_may_both_be_searched() -> None:
+    layers = ppopt.Model(
+        [{"forward": 2, "activation": 4, "kept": 1, "offload": {"time": 1}} for _ in range(4)]
+    )
+    pipeline = layers.pipeline(
+        devices=2, batches=4, recompute="search", offload="search", mem_limit=12
+    )
+    result = ppopt.solve(pipeline, workers=1, time_limit=600)
+    (first,) = FirstSchedules(pipeline, Objective.MAKESPAN).usual()
+    assert first.fits_limits and result.value is not None and result.value <= value_of(first)
+
+
+def test_a_closed_combination_of_the_shortest_step_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1F1B of one device meets the bound, so that its combination is never open; others are."""
+    combinations_of = ParallelSpace(
+        architecture_of(SMALL), gpu_named("h100"), 4, 8, tensor=(1, 4), microbatch=(1,),
+        data=(1,), context=(1,),
+    )  # fmt: skip
+    stepping_clock(monkeypatch, 1.0, 2000)
+    plan = plan_parallelism(combinations_of, PlanArguments(), workers=1, time_limit=1.0)
+    best = plan.best
+    assert best is not None and best.plan is not None and best.value == best.plan.value
+    assert plan.plan.value == plan.value
+
+
+def test_strategies_of_a_plan_have_its_options() -> None:
+    whole = replace(
+        space(None, placements=("interleaved",), chunks=(2,), recompute=("none",)),
+        strategies=("searched", "interleaved"), options=Options(group_size=8),
+    )  # fmt: skip
+    search = PlanSearch(whole, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(600, 1))
+    search.evaluate_first()
+    (row,) = (row for row in search.plan().rows if row.configuration.strategy == "interleaved")
+    assert row.schedule is not None and row.schedule.origin.options == {"group_size": 8}

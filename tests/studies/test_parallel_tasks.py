@@ -133,15 +133,15 @@ def test_an_engine_of_several_slots_has_the_same_best_and_sound_bounds() -> None
     assert plan.value == uninterrupted().value
 
 
-def test_a_lost_search_keeps_its_bound_and_its_first_schedule() -> None:
-    """The searches of the best combination are lost: it keeps its strategy, and one runs here."""
+def test_a_lost_search_keeps_its_bound() -> None:
+    """The searches of the best combination are lost: its work over its devices is its bound."""
     best = uninterrupted().best
     assert best is not None
     index = [*space().models()[0]].index(best.parallelism)
     plan = planned(engine=LateEngine(lambda each: each == index))
     (row,) = (row for row in plan.rows if row.parallelism == best.parallelism)
     assert row.failed == "its process was killed by SIGKILL"
-    assert row.value == plan.value and row.plan is not None and row.lower_bound is not None
+    assert row.value is None and row.lower_bound is not None
     assert plan.value is not None and plan.lower_bound is not None
     assert plan.lower_bound <= row.lower_bound
     if row.lower_bound < plan.value:

@@ -536,7 +536,7 @@ def test_two_routes_go_with_a_partition_by_rule() -> None:
 def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if there were no time for baselines and the search of chosen recompute."""
+    """As if there were no time for strategies and the search of chosen recompute."""
     enter = ConfigurationSearch._enter
 
     def late(
@@ -548,6 +548,7 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
 
     monkeypatch.setattr(ConfigurationSearch, "_enter", late)
     monkeypatch.setattr(PlanBaselines, "search", lambda *_: None)
+    monkeypatch.setattr(PlanSearch, "evaluate_first", lambda _: None)
     layers = Model([{"forward": 2, "activation": 1, "count": 4}])
     plan = ppopt.plan(
         layers, devices=2, batches=4, mem_limit=3, recompute=("none", "full", "search"),

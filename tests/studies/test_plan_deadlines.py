@@ -137,7 +137,8 @@ def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
     assert unsearched and output["value"] is not None
     for _, row in unsearched:
         assert status_word(row.status(plan.value), row.searches) == "not searched"
-    text = f"not searched in time: {len(unsearched)} of 8 combinations; raise --time-limit"
+    total = len(plan.rows)
+    text = f"not searched in time: {len(unsearched)} of {total} combinations; raise --time-limit"
     assert text in describe_parallel_plan(plan)
 
 
@@ -209,13 +210,15 @@ def test_a_word_says_whether_a_combination_may_be_faster(
 def test_combinations_are_counted_by_how_they_ended() -> None:
     """One has a schedule of a baseline alone, one is searched, one is ruled out by its bound,
     one is over the limit, one is left."""
-    rows = (
+    evaluated, *unevaluated = (
         combination(2, 3, searches=0),
         combination(3, None, searches=2),
         combination(3, None, searches=0),
         combination(None, None),
         combination(2, None, searches=0),
     )
+    bounded = [replace(row, state=row.state._replace(plan=None)) for row in unevaluated]
+    rows = (evaluated, unevaluated[0], *bounded[1:])
     space = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16)
     provenance = planned().provenance
     plan = ParallelPlan(space, Status.FEASIBLE, rows, Fraction(2), {}, provenance, 0.0)

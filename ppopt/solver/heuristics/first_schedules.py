@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ppopt.errors import NotApplicableError
+from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
+from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts, all_by_rule
 from ppopt.problem.pipeline import Pipeline
@@ -43,6 +43,8 @@ class FirstSchedules(NamedTuple):
     backward_kind: BackwardKind = BackwardKind.MIXED
     accepts_partition: AcceptsPartition | None = None
     """Whether the runtime supports a partition; None: it supports all."""
+    options: Options = Options()
+    """Options of strategies."""
 
     def usual(self) -> Iterator[Schedule]:
         """Schedule of the usual strategy of the placement: without recompute, or with full.
@@ -68,10 +70,11 @@ class FirstSchedules(NamedTuple):
         kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
         if self.backward_kind not in (BackwardKind.MIXED, kind) or self.pipeline.order_is_open:
             return
-        with suppress(NotApplicableError):
+        options = strategy.own_options(self.options)
+        with suppress(NotApplicableError), not_applicable():
             for pipeline in self._pipelines():
-                placed = strategy.apply(pipeline, Options())
-                schedule = own_schedule(strategy, placed, self.objective, Options())
+                placed = strategy.apply(pipeline, options)
+                schedule = own_schedule(strategy, placed, self.objective, options)
                 if schedule.pipeline.layout != self.pipeline.layout:
                     return
                 if schedule.fits_limits:
@@ -89,6 +92,8 @@ class FirstSchedules(NamedTuple):
         if balanced.recompute != SEARCH_RECOMPUTE:
             yield balanced
             return
+        if balanced.offload == SEARCH_OFFLOAD:
+            balanced = replace(balanced, offload="none")
         without, limits = replace(balanced, recompute="none"), balanced.limits
         peaks = without.limits_by(LIMIT_1F1B)
         if limits is None or peaks is None or max(peaks) <= max(limits):

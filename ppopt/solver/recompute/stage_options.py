@@ -260,7 +260,7 @@ def stage_options(
     options = []
     for costs, picks in zip(front.costs.tolist(), front.picks.tolist(), strict=True):
         own = [run[pick] for run, pick in zip(runs, picks, strict=True)]
-        layer_sets = (frozenset().union(*sets) for sets in zip(*(o[5:] for o in own), strict=True))
+        layer_sets = (frozenset[int]().union(*(each[field] for each in own)) for field in (5, 6))
         amounts = [Fraction(cost, per_unit) for cost in costs]
         options.append(StageOption._make((*amounts, *layer_sets)))
     if unit is RecomputeUnit.STAGE:
