@@ -240,7 +240,8 @@ def test_names_that_turn_text_round_or_are_very_long_stay_in_their_place(view: V
     )
     text = view.run("return document.body.innerText + document.title + document.body.innerHTML")
     assert "\u202e" not in text
-    names = view.run("return [...document.querySelectorAll('h2 bdi')].map((e) => e.textContent)")
+    headings = "document.querySelectorAll('h1 bdi, h2 bdi')"
+    names = view.run(f"return [...{headings}].map((e) => e.textContent)")
     assert "\u05d0\u05d1" in names
     assert max(map(len, names)) == 80
     full = "return document.querySelector('h1 bdi').title"
