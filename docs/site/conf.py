@@ -44,6 +44,7 @@ default_role = "code"
 nitpick_ignore_regex = [
     ("py:.*", r"(?!ppopt\.).*"),
     ("py:class", r"ppopt\.(problem\..*|derivation\..*|studies\.plan_result\.PlanBaseline)"),
+    ("py:class", r"ppopt\.studies\.first_schedules\.FirstRow"),
     ("py:class", r"ppopt\.studies\.headline\.Headline"),
     ("py:class", r"ppopt\.(schedule\.operations\.Operations|formats\.figures\.ScheduleFigures)"),
 ]
