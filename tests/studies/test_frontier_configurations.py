@@ -123,7 +123,8 @@ layers:
 def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(FILE)
-    line = f"frontier --config {path} --partition search --recompute search --time-limit 600"
+    searched = "--partition search --recompute search --placement linear --time-limit 600"
+    line = f"frontier --config {path} {searched}"
     output = json_of(line)
     assert output["searched"] == ["partition", "recompute"]
     assert output["memory_unit"] == "GiB"
@@ -134,7 +135,7 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     stdout = done(line, "-o", tmp_path / "a.html").out
     assert re.search(r"GiB: layers \d,\d, recompute \d,\d$", stdout, re.MULTILINE)
     assert "layers " in (tmp_path / "a.html").read_text()
-    assert json_of(f"frontier --config {path}")["searched"] == []
+    assert json_of(f"frontier --config {path} --placement linear")["searched"] == []
 
 
 def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
