@@ -227,7 +227,7 @@ class TestFaults:
             return max(1, stated // needed)
 
         monkeypatch.setattr(schedule_json, "_ticks_each", rounded_down)
-        assert self.finds("files", {"file-read-otherwise"}, 40)
+        assert self.finds("files", {"file-read-otherwise"}, 100)
 
     def test_a_crash_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def crash(*_: Any, **__: Any) -> None:
