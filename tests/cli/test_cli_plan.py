@@ -45,6 +45,7 @@ PLANNED = (
         "value_per_microbatch": KNOWN_NUMBER,
         "bound_per_microbatch": KNOWN_NUMBER,
         "least_memory": (dict, NoneType),
+        "sufficient_memory": (dict, NoneType),
         "within": (dict, NoneType),
         "more_memory": (dict, NoneType),
         "baselines": (list,),

@@ -46,9 +46,9 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
         late[0] += 300
         return evaluate_all(*arguments, **more)
 
-    def search(problem: Problem, options: SolveOptions, *more: Any) -> Result:
+    def search(problem: Problem, options: SolveOptions, *more: Any, **named: Any) -> Result:
         searches.append((problem.pipeline, options.deadline.seconds))
-        return solve_problem(problem, options, *more)
+        return solve_problem(problem, options, *more, **named)
 
     monkeypatch.setattr(deadline, "time", clock)
     monkeypatch.setattr(compare, "evaluate_all", slowly)
