@@ -110,7 +110,7 @@ def solve_problem(
 
 
 def _first_schedules(problem: Problem) -> tuple[Schedule, ...]:
-    """The best schedule of the usual strategy, if partition or recompute is open."""
+    """The schedule of the usual strategy, if partition or recompute is open and one fits."""
     pipeline = problem.pipeline
     if pipeline.model is None or pipeline.resolved_placement not in USUAL:
         return ()

@@ -15,6 +15,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -39,11 +40,7 @@ def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
     """
     if first.pipeline.recompute == SEARCH_RECOMPUTE:
         with suppress(NotApplicableError):
-            name = first.usual_strategy.name
-            search = StrategySearch(first.balanced, name, first.objective)
-            search.evaluate_first()
-            if search.fits:
-                yield search.schedule()
+            yield from _after(StrategySearch.evaluate_first, first, first.balanced)
 
 
 def in_best_configuration(first: FirstSchedules, deadline: Deadline) -> Iterator[Schedule]:
@@ -53,11 +50,17 @@ def in_best_configuration(first: FirstSchedules, deadline: Deadline) -> Iterator
     """
     if has_open_choices(first.pipeline):
         with suppress(NotApplicableError):
-            name = first.usual_strategy.name
-            search = StrategySearch(first.pipeline, name, first.objective)
-            search.descend(1, deadline)
-            if search.fits:
-                yield search.schedule()
+            yield from _after(lambda search: search.descend(1, deadline), first, first.pipeline)
+
+
+def _after(
+    run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
+) -> Iterator[Schedule]:
+    """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
+    search = StrategySearch(pipeline, first.usual_strategy.name, first.objective)
+    run(search)
+    if search.fits:
+        yield search.schedule()
 
 
 class FirstRow(NamedTuple):
