@@ -61,7 +61,6 @@ def run(
     """
     from ppopt.cli.files import valid_schedule, writable
     from ppopt.formats import torch_csv
-    from ppopt.torch.world import World
 
     targets = writable(output or [])
     if any(target.is_order for target in targets):
@@ -82,6 +81,8 @@ def run(
     _check_together(schedules, stages_from, compile, device)
     if targets and len(schedules) > 1:
         raise InputError("output: the measured step of one schedule; give one file")
+    from ppopt.torch.world import World  # after what is wrong even without PyTorch
+
     ranks = schedules[0].pipeline.num_devices
     note = elapsed_notes(quiet=quiet)
     _note(f"starting {ranks} processes", quiet=quiet)
