@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests import browser
+from tests import browser, processor_time
 from tests.browser import View
 from tests.tiers import MULTIPLE
 
-EXAMPLES = 400
-"""Of every property that states no number of its own, where slow tests run."""
+FAST, WHOLE = 25, 200
+"""Examples of every property that states no number of its own: in the fast tier, and where slow
+tests run."""
 
 
 @pytest.fixture(scope="session")
@@ -45,19 +46,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     """Signals reach what the tests start, also where the run itself was started to ignore them.
 
-    Where slow tests run, too, Hypothesis draws more examples than its default of 100. None has a
-    deadline: the machine may be busy.
+    Properties draw more examples where slow tests run, too. None has a deadline: the machine may be
+    busy.
     Under `nohup` the run ignores SIGHUP still, by a handler that what it starts does not inherit.
     Commands that they start keep compiled modules, which take a third of a short command's time.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    drawn = MULTIPLE * (100 if config.option.markexpr == "not slow" else EXAMPLES)
+    drawn = MULTIPLE * (FAST if config.option.markexpr == "not slow" else WHOLE)
     settings.register_profile("tests", deadline=None, max_examples=drawn)
     settings.load_profile("tests")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Every run measures the processor time of its tests."""
+    pluginmanager.register(processor_time)
 
 
 @pytest.hookimpl(tryfirst=True)

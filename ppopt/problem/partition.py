@@ -98,13 +98,27 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
             f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "
             "use fewer devices or chunks"
         )
+    return _flattest(*_work_and_slowness(model, speeds or (Fraction(1),) * stages))
+
+
+def balanced_late(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:
+    """Counts as `balanced`, with ties broken by the most layers on the last stages.
+
+    Early stages have the most microbatches in flight, so fewer layers there take less memory.
+    """
+    work, slow = _work_and_slowness(model, speeds or (Fraction(1),) * stages)
+    mirrored = tuple(work[-1] - done for done in reversed(work))
+    return _flattest(mirrored, slow[::-1])[::-1]
+
+
+def _work_and_slowness(model: Layers, speeds: Speeds) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Work of the first 0, 1, ... layers, and how slow each stage is, as integers."""
     per_unit = exact.common_denominator(model.each(lambda layer: layer.work))
-    slow = [1 / speed for speed in speeds or (Fraction(1),) * stages]
+    slow = [1 / speed for speed in speeds]
     per_slow = exact.common_denominator(slow)
     work = model.each(lambda layer: int(layer.work * per_unit))
-    return _flattest(
-        tuple(accumulate(work, initial=0)), tuple(int(factor * per_slow) for factor in slow)
-    )
+    sums = tuple(accumulate(work, initial=0))
+    return sums, tuple(int(factor * per_slow) for factor in slow)
 
 
 @lru_cache(maxsize=64)

@@ -247,11 +247,12 @@ class PlanSearch:
         self._note("configurations")
 
     def _begin(self, turn: Deadline) -> None:
-        """Begin a search of all orders, from the hints of the candidates."""
+        """Begin a search of all orders, from the hints of the candidates, the best one first."""
         self._turn, self._cutoff = turn, self.ceiling
-        for candidate in self._orders:
-            while candidate.hints:
-                self._search.hint(candidate.hints.pop(0))
+        for candidate in sorted(filter(_has_hint, self._orders), key=_value, reverse=True):
+            assert candidate.hint is not None
+            self._search.hint(candidate.hint)
+            candidate.hint = None
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
@@ -434,6 +435,10 @@ def _value(candidate: PlanCandidate) -> Fraction:
     """Time per microbatch of the best schedule of a configuration that has one."""
     assert candidate.value is not None
     return candidate.per_microbatch(candidate.value)
+
+
+def _has_hint(candidate: PlanCandidate) -> bool:
+    return candidate.hint is not None
 
 
 def _by_bound(candidate: PlanCandidate) -> Fraction:

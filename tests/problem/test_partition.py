@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ppopt.errors import InputError
 from ppopt.problem import layout
 from ppopt.problem.layer import Layer
-from ppopt.problem.partition import balanced, counts_of, even, stages_of
+from ppopt.problem.partition import balanced, balanced_late, counts_of, even, stages_of
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.factories.models import TINY, models
 from tests.oracles.configurations import partitions
@@ -22,7 +22,7 @@ from tests.oracles.configurations import partitions
 @given(models(max_layers=9), st.data())
 @settings(deadline=None)
 def test_balanced_is_the_best_of_all_partitions(model: Model, data: st.DataObject) -> None:
-    """By enumeration: least largest F + BW, then least squares, then most layers in front."""
+    """By enumeration: least largest F + BW, least squares, and more layers in front or behind."""
     stages = data.draw(st.integers(1, len(model)))
     speed = st.sampled_from([Fraction(1), Fraction(1, 2), Fraction("0.315"), Fraction(7)])
     equal = data.draw(st.booleans())
@@ -33,10 +33,13 @@ def test_balanced_is_the_best_of_all_partitions(model: Model, data: st.DataObjec
             sum(layer.forward + layer.backward for layer in layers) / speed
             for layers, speed in zip(model.stage_layers(counts), speeds, strict=True)
         ]
-        return max(times), sum(time * time for time in times), tuple(-count for count in counts)
+        return max(times), sum(time * time for time in times)
 
-    best = min(partitions(len(model), stages), key=rank)
+    ranks = {counts: rank(counts) for counts in partitions(len(model), stages)}
+    equally_good = [counts for counts, own in ranks.items() if own == min(ranks.values())]
+    best = max(equally_good)
     assert balanced(model, stages, speeds) == best
+    assert balanced_late(model, stages, speeds) == max(equally_good, key=lambda each: each[::-1])
     if equal:
         assert balanced(model, stages) == best
         assert largest_work(model, best) == rank(best)[0]
@@ -267,3 +270,7 @@ def test_refused_roles(text: str, why: str) -> None:
     with pytest.raises(InputError, match=why) as error:
         layout.roles(text)
     assert str(error.value).startswith("roles: ")
+
+
+def test_balanced_late_of_equal_layers_puts_the_larger_stages_last() -> None:
+    assert balanced_late(Model((Layer(1, count=32),)), 7) == (4, 4, 4, 5, 5, 5, 5)

@@ -71,6 +71,21 @@ def test_first_rows_are_no_worse_than_strategies_by_hand(limit: int | None) -> N
     assert quick.step <= min(by_hand(space(limit, placements=("linear",))), default=quick.step)
 
 
+def test_early_stages_have_fewer_layers_where_memory_is_short() -> None:
+    """Seven equal layers on four devices: 2 2 2 1 and 1 2 2 2 take equally long.
+
+    A layer keeps 4 of each of the at most 4, 3, 2, 1 microbatches in flight, so that 1F1B takes
+    32, 24, 16, 4 and 16, 24, 16, 8.
+    """
+    tight = replace(LAYERS, layers=LAYERS.layers[:7]).pipeline(
+        devices=4, batches=8, partition="search", recompute="none", mem_limit=24
+    )
+    (first,) = FirstSchedules(tight, Objective.MAKESPAN).usual()
+    assert first.pipeline.counts == (1, 2, 2, 2)
+    assert max(first.peak_memory) == 24
+    assert first.origin.strategy == "1f1b"
+
+
 @pytest.mark.parametrize("limit", [20, 30, 50])
 def test_first_rows_of_a_wider_space_are_no_worse(limit: int) -> None:
     parts = [

@@ -16,7 +16,7 @@ from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH, Counts, all_by_rule
+from ppopt.problem.partition import SEARCH, Counts, all_by_rule, balanced_late
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
@@ -72,33 +72,26 @@ class FirstSchedules(NamedTuple):
             return
         options = strategy.own_options(self.options)
         with suppress(NotApplicableError), not_applicable():
-            for pipeline in self._pipelines():
-                placed = strategy.apply(pipeline, options)
-                schedule = own_schedule(strategy, placed, self.objective, options)
-                if schedule.pipeline.layout != self.pipeline.layout:
-                    return
-                if schedule.fits_limits:
-                    yield checked(schedule)
-                    return
-            if not is_of_kind(schedule.kind, kind):
-                return
-            orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
-            if orders is not None:
-                yield checked(timing.schedule(schedule.pipeline, orders, self.objective))
+            over_limits: list[Schedule] = []
+            for partitioned in self._partitioned():
+                for pipeline in _with_recompute(partitioned):
+                    placed = strategy.apply(pipeline, options)
+                    schedule = own_schedule(strategy, placed, self.objective, options)
+                    if schedule.pipeline.layout != self.pipeline.layout:
+                        return
+                    if schedule.fits_limits:
+                        yield checked(schedule)
+                        return
+                over_limits.append(schedule)
+            if is_of_kind(schedule.kind, kind):
+                yield from filter(None, (self._repaired(each, kind) for each in over_limits))
 
-    def _pipelines(self) -> Iterator[Pipeline]:
-        """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
-        balanced = self.balanced
-        if balanced.recompute != SEARCH_RECOMPUTE:
-            yield balanced
-            return
-        if balanced.offload == SEARCH_OFFLOAD:
-            balanced = replace(balanced, offload="none")
-        without, limits = replace(balanced, recompute="none"), balanced.limits
-        peaks = without.limits_by(LIMIT_1F1B)
-        if limits is None or peaks is None or max(peaks) <= max(limits):
-            yield without
-        yield replace(balanced, recompute="full")
+    def _repaired(self, schedule: Schedule, kind: BackwardKind) -> Schedule | None:
+        """The schedule with forwards that wait for memory; None: that does not help."""
+        orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
+        if orders is None:
+            return None
+        return checked(timing.schedule(schedule.pipeline, orders, self.objective))
 
     @property
     def balanced(self) -> Pipeline:
@@ -106,11 +99,41 @@ class FirstSchedules(NamedTuple):
 
         Raises NotApplicableError if the runtime supports neither.
         """
+        return next(self._partitioned())
+
+    def _partitioned(self) -> Iterator[Pipeline]:
+        """The pipeline with the balanced partition, and with that of more layers on late stages.
+
+        Or with an even one if the runtime needs that; raises NotApplicableError if there is none.
+        """
         pipeline = self.pipeline
         if pipeline.partition != SEARCH:
-            return pipeline
+            yield pipeline
+            return
         speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
-        for counts in reversed(all_by_rule(pipeline.model, pipeline.num_stages, speeds)):
-            if self.accepts_partition is None or self.accepts_partition(counts):
-                return replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+        *rules, balanced = all_by_rule(pipeline.model, pipeline.num_stages, speeds)
+        late = balanced_late(pipeline.model, pipeline.num_stages, speeds)
+        for group in ((balanced, late), rules):
+            accepted = [counts for counts in group if self._accepts(counts)]
+            if accepted:
+                for counts in dict.fromkeys(accepted):
+                    yield replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+                return
         raise NotApplicableError("partition: the runtime supports no partition by rule")
+
+    def _accepts(self, counts: Counts) -> bool:
+        return self.accepts_partition is None or self.accepts_partition(counts)
+
+
+def _with_recompute(balanced: Pipeline) -> Iterator[Pipeline]:
+    """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
+    if balanced.recompute != SEARCH_RECOMPUTE:
+        yield balanced
+        return
+    if balanced.offload == SEARCH_OFFLOAD:
+        balanced = replace(balanced, offload="none")
+    without, limits = replace(balanced, recompute="none"), balanced.limits
+    peaks = without.limits_by(LIMIT_1F1B)
+    if limits is None or peaks is None or max(peaks) <= max(limits):
+        yield without
+    yield replace(balanced, recompute="full")
