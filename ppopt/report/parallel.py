@@ -251,10 +251,8 @@ def count_combinations(plan: ParallelPlan) -> list[str]:
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     total = _combinations(len(counted) + late)
     lines = [f"{total}: {text}"] if text else []
-    in_vain = {"searched": unsearched, "derived": late}
-    late_text = ", ".join(
-        f"not {what} in time: {count}" for what, count in in_vain.items() if count
-    )
+    waiting = {"searched": unsearched, "derived": late}
+    late_text = ", ".join(f"not {what} in time: {n}" for what, n in waiting.items() if n)
     return [*lines, f"{late_text} of {total}; raise --time-limit"] if late_text else lines
 
 
