@@ -18,7 +18,7 @@ from ppopt.errors import InputError
 from ppopt.problem import cost_table, placement, units
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import Cost, of_stages
+from ppopt.problem.cost_table import costs_in
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.units import Unit
@@ -172,9 +172,9 @@ class Setting:
         return self.own_flag or f"--{self.name.replace('_', '-')}"
 
 
-def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
-    """Settings of those costs that stages have."""
-    for cost in of_stages(costs):
+def _of_stages(*groups: type) -> Iterator[Setting]:
+    """Settings of the costs in these classes."""
+    for cost in costs_in(*groups):
         yield Setting(
             cost.field,
             Shape.PAIRS if cost.of_pairs else Shape.STAGES,
@@ -288,7 +288,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.MEMORY,
     ),
-    *_of_stages(cost_table.TIMES),
+    *_of_stages(cost_table.TimeFields),
     Setting(
         "p2p",
         Shape.LINKS,
@@ -341,7 +341,9 @@ SETTINGS = (
         minimum=0,
         under=Heading.TIMES,
     ),
-    *_of_stages((*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE)),
+    *_of_stages(cost_table.MemoryFields, cost_table.StageWorkspaceField),
+    *_of_stages(cost_table.WorkspaceFields),
+    *_of_stages(cost_table.RecomputeFields, cost_table.RecomputeMemoryField),
     Setting(
         "offload",
         Shape.CHOICE,
@@ -352,7 +354,7 @@ SETTINGS = (
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
     ),
-    *_of_stages(cost_table.OFFLOAD),
+    *_of_stages(cost_table.OffloadFields),
     _choice(
         "host_link",
         HostLink,
@@ -369,7 +371,7 @@ SETTINGS = (
         unit=Unit.MEMORY,
         minimum=0,
     ),
-    *_of_stages((*cost_table.PAIRS, *cost_table.STEP)),
+    *_of_stages(cost_table.PairFields, cost_table.StepFields),
     Setting(
         "optimizer_barrier",
         Shape.FLAG,
