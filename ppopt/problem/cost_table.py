@@ -139,6 +139,8 @@ class Cost:
     optional: bool = True
     """Whether schedule files have it only if it is given."""
     has_flag: bool = True
+    head: str = ""
+    """Head of its column in the table of stages on pages; empty: the table has no such column."""
     field: str = ""
     """Name in Python: that of the field which it declares."""
 
@@ -185,6 +187,7 @@ def _workspace(kind: str, default: Default, needs: Needs) -> Any:
     return _memory(
         f"workspace of {kind}",
         f"workspace of {kind}",
+        head="workspace of F" if kind == "F" else f"of {kind}",
         default=default,
         layer_default=Default(default.value_or_rule if default.fields else 0),
         mapping=("workspace", kind),
@@ -209,6 +212,7 @@ class TimeFields(Generic[T]):
         default=Default(1),
         layer_default=Default("that of `phases`"),
         optional=False,
+        head="F",
     )
     backward: T = _time(
         "time of BW, the full backward pass: B and W together",
@@ -218,6 +222,7 @@ class TimeFields(Generic[T]):
         layer_default=Default("2 F, or B + W"),
         needs=Needs.BACKWARD,
         optional=False,
+        head="BW",
     )
     weight: T = _time(
         "time of W, the weight gradient",
@@ -227,6 +232,7 @@ class TimeFields(Generic[T]):
         layer_default=Default("half of BW"),
         needs=Needs.WEIGHT_GRADIENT,
         optional=False,
+        head="W",
     )
     backward_input: T = _time(
         "time of B, the input gradient",
@@ -237,6 +243,7 @@ class TimeFields(Generic[T]):
         layer_default=Default("BW - W"),
         needs=Needs.BACKWARD,
         optional=False,
+        head="B",
     )
 
 
@@ -250,6 +257,7 @@ class MemoryFields(Generic[T]):
         default=Default(1),
         needs=Needs.BACKWARD,
         optional=False,
+        head="activation",
     )
     memory_b: T = _memory(
         "change of memory by B, mostly negative; W frees the rest",
@@ -258,6 +266,7 @@ class MemoryFields(Generic[T]):
         needs=Needs.BACKWARD,
         minimum=None,
         optional=False,
+        head="change by B",
     )
     static: T = _memory(
         "memory that is always allocated: weights, optimizer state",
@@ -265,6 +274,7 @@ class MemoryFields(Generic[T]):
         default=Default(0),
         per=Occurrence.ALWAYS,
         optional=False,
+        head="static",
     )
 
 
@@ -313,6 +323,7 @@ class RecomputeFields(Generic[T]):
         mapping=("recompute", "time"),
         counted_if="recompute",
         needs=Needs.BACKWARD,
+        head="recompute",
     )
     kept: T = _memory(
         "activation that is kept after F with recompute; B allocates the rest at its start, BW "
@@ -322,6 +333,7 @@ class RecomputeFields(Generic[T]):
         mapping=("recompute", "activation"),
         counted_if="recompute",
         needs=Needs.BACKWARD,
+        head="kept by F",
     )
 
 
@@ -337,6 +349,7 @@ class RecomputeMemoryField(Generic[T]):
         over_layers=OverLayers.DERIVED,
         needs=Needs.BACKWARD,
         has_flag=False,
+        head="recomputed by BW",
     )
 
 
@@ -356,6 +369,7 @@ class OffloadFields(Generic[T]):
         mapping=("offload", "memory"),
         counted_if="offload",
         needs=Needs.BACKWARD,
+        head="to the host",
     )
     offload_time: T = _time(
         "time to move offload_memory, per direction",
@@ -367,6 +381,7 @@ class OffloadFields(Generic[T]):
         runs=2,
         on_compute=False,
         needs=Needs.BACKWARD,
+        head="each way",
     )
 
 

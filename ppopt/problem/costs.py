@@ -15,6 +15,7 @@ from ppopt.problem import exact
 from ppopt.problem.cost_table import (
     AUXILIARY_TIMES,
     STAGE_COSTS,
+    Cost,
     StageFields,
     WorkspaceFields,
     costs_in,
@@ -55,21 +56,17 @@ class StageCosts(StageFields[tuple[Number, ...]], Mapping[str, Any]):
     @property
     def memory_fields(self) -> tuple[str, ...]:
         """Fields of memory, without those that say what holds if they are not given."""
-        recomputes = self.kept != self.activation
         return tuple(
             cost.field
             for cost in STAGE_COSTS
-            if cost.unit is Unit.MEMORY
-            and cost.field != "workspace"
-            and (
-                not cost.optional
-                or (
-                    recomputes
-                    if cost.field in ("kept", "recompute_memory")
-                    else any(self[cost.field])
-                )
-            )
+            if cost.unit is Unit.MEMORY and cost.field != "workspace" and self.has_effect(cost)
         )
+
+    def has_effect(self, cost: Cost) -> bool:
+        """Whether a cost belongs to every schedule file, or its values change a schedule."""
+        if cost.field in ("kept", "recompute_memory"):
+            return self.kept != self.activation
+        return not cost.optional or any(self[cost.field])
 
     def __repr__(self) -> str:
         return f"StageCosts({len(self.forward)} stages)"

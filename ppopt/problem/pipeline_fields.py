@@ -11,12 +11,6 @@ from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.placement import PartitionOrder
 
-LATER_FIELDS = (
-    *("microbatch_tokens", "attention_share", "reference_tokens", "order"),
-    *("slice_times", "partition_order"),
-)
-"""Fields that studies of earlier versions do not name."""
-
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class PipelineFields(StageFields[Any]):
