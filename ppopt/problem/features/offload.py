@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from operator import add, sub
 
-from ppopt.problem.cost_table import OFFLOAD
+from ppopt.problem.cost_table import OffloadFields, costs_in
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
@@ -69,7 +69,7 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
         "kept": tuple(map(sub, costs.kept, offloaded)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
         "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
-        **{cost.field: () for cost in OFFLOAD},
+        **{cost.field: () for cost in costs_in(OffloadFields)},
     }
     relaxation = stages.with_stage_costs(changed, host_link=HostLink.DUPLEX)
     return relaxation.in_ticks_of(pipeline)
