@@ -176,7 +176,7 @@ def _memory_of_retained_stages(subset: DeviceSubset) -> Iterator[Constraint]:
 
 
 def needs_cumulative(instance: Instance, device: int) -> bool:
-    """Whether the memory limit of a kept device needs more than `_memory_of_kept_stages`.
+    """Whether the memory limit of a retained device needs more than `_memory_of_retained_stages`.
 
     It does not if all memory of the device is live from F to W (or BW) of one stage on one route,
     in a single mode. Then the limit is a number of microbatches: exactly F(a, j) after W(a, j - L).
