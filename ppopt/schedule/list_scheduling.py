@@ -123,12 +123,12 @@ class ListScheduler:
             for hosted in self.instance.hosted
         )
 
-    def build(self, rule: PriorityRule, deadline: float = inf) -> ListSchedule | None:
+    def build(self, rule: PriorityRule, end: float = inf) -> ListSchedule | None:
         """Schedule by a rule within the limits; None if the rule gets stuck or takes too long.
 
-        `deadline` is an instant of `time.monotonic`.
+        `end` is an instant of `time.monotonic`.
         """
-        pop = pop_until(deadline)
+        pop = pop_until(end)
         try:
             if self.plain:
                 return _schedule_plain(self, rule, pop)

@@ -112,7 +112,7 @@ def apply_warm_start(
             _submit(incumbent, view or incumbent, hint, budget.deadline.end)
 
 
-def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:
+def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, end: float) -> None:
     """Submit a hint at its own and at its earliest starts, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
     schedule = hint.schedule
@@ -125,7 +125,7 @@ def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) 
         for restriction in incumbent.problem.restrictions:
             orders = of_kind(pipeline, schedule.orders, restriction.backward_kind)
             retimed = timing.schedule(pipeline, orders, objective)
-            view.submit_orders(repair(retimed, restriction.instance, deadline))
+            view.submit_orders(repair(retimed, restriction.instance, end))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

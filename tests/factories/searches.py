@@ -27,7 +27,7 @@ class Begun:
 
     def budget(self, seconds: float = inf, workers: int = 1) -> Budget:
         """A share of the time."""
-        return self.whole.turn(seconds, workers=workers)
+        return self.whole.portion(seconds, workers=workers)
 
 
 def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:

@@ -166,7 +166,7 @@ def test_a_model_takes_time_to_build_for_every_operation_of_the_problem_and_of_t
     pipeline = Pipeline(stages=2, batches=4)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     params = RelaxationParams(operation_seconds=3.0, cut_seconds=1.0)
-    operations = problem.operations
+    operations = problem.num_operations
     relaxation = RelaxationBound(problem, params)
     assert relaxation._building_seconds(frozenset({1})) == 3 * operations / 2 + operations
     assert relaxation._building_seconds(frozenset({0, 1})) == 3 * operations + operations

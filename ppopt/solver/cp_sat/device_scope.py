@@ -21,7 +21,7 @@ from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.arguments import SUBSETS
-from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
     Memory,
@@ -191,7 +191,7 @@ class DeviceScope:
     def parts(self) -> Iterator[ModelPart]:
         """Constraints of the operations, in the order in which they are added."""
         yield Pairs(self._pairs)
-        yield Operations(self.tasks)
+        yield OperationIntervals(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
         plain = self.numbers
         if SUBSETS.applies(self.problem.traits):

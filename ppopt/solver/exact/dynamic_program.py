@@ -53,7 +53,7 @@ class DynamicProgram:
         for devices in tuple(self._open):
             if budget.over or incumbent.value is None:
                 break
-            part = budget.portion(self._params.share if len(self._open) > 1 else 1.0)
+            part = budget.share(self._params.share if len(self._open) > 1 else 1.0)
             if self._goes_on(devices, incumbent, part):
                 self._note(devices, incumbent)
             budget.pay(part.spent)
@@ -128,7 +128,7 @@ def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devi
 
 def _none_below(problem: Problem, value: int) -> Bound:
     proof = (
-        f"dynamic programming over all orders of the {problem.operations} operations, without "
+        f"dynamic programming over all orders of the {problem.num_operations} operations, without "
         "dominated partial schedules, found none faster"
     )
     return Bound(value, proof, Certificate(Argument.SEARCH))

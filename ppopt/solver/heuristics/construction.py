@@ -53,13 +53,13 @@ class ListScheduling(Method):
             if all(rule != known for _, known in pool.rules)
         )
         building = params.building_plain if pool.scheduler.plain else params.building
-        self._seconds = building * pool.problem.operations
+        self._seconds = building * pool.problem.num_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Build the schedule of the next rule, unless that would exceed the time limit."""
         params, seconds_left = self._params, inf
         if incumbent.value is not None:
-            submitting = params.submitting * self._pool.problem.operations
+            submitting = params.submitting * self._pool.problem.num_operations
             seconds_left = budget.search_left - submitting
         rule = next(self._rules, None)
         if rule is None or seconds_left < self._seconds:
@@ -140,22 +140,22 @@ class OrderedSchedule(NamedTuple):
     schedule: Schedule
 
 
-def initial_schedules(problem: Problem, deadline: float = inf) -> Iterator[OrderedSchedule | None]:
+def initial_schedules(problem: Problem, end: float = inf) -> Iterator[OrderedSchedule | None]:
     """One microbatch at a time, then the baselines; None if a strategy does not apply.
 
     All backwards are of the kind of the problem: other strategies are converted. Strategies that
-    may run beyond `deadline`, an instant of `time.monotonic`, are skipped.
+    may run beyond `end`, an instant of `time.monotonic`, are skipped.
     """
     orders = list_scheduling.one_at_a_time(problem.instance)
     yield None if orders is None else _timed(problem, orders)
-    yield from _baseline_schedules(problem, deadline)
+    yield from _baseline_schedules(problem, end)
 
 
-def _baseline_schedules(problem: Problem, deadline: float) -> Iterator[OrderedSchedule | None]:
+def _baseline_schedules(problem: Problem, end: float) -> Iterator[OrderedSchedule | None]:
     pipeline = problem.pipeline
     unlimited = with_explicit_placement(pipeline)
     for strategy in registry().values():
-        if time.monotonic() + strategy.seconds(pipeline) < deadline:
+        if time.monotonic() + strategy.seconds(pipeline) < end:
             try:
                 yield _baseline_schedule(problem, strategy, unlimited)
             except NotApplicableError:

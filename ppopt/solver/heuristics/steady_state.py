@@ -79,7 +79,7 @@ def short_problem(
     """Return the pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
     min_batches, max_batches = (times * pipeline.num_devices for times in params.per_device)
-    each = problem.operations // pipeline.batches
+    each = problem.num_operations // pipeline.batches
     short = min(max(params.operations // each, min_batches), max_batches)
     if params.longer * short > pipeline.batches:
         return None
@@ -124,7 +124,7 @@ class ShortRunUnrolling:
         if result.schedule is not None and (closed or result.provenance.workers > 1):
             if rule is not None and not budget.search_over:
                 self._pool.build(rule, incumbent, budget.deadline.end)
-            portion = budget.turn(share * budget.search_left, workers=2, seed=0)
+            portion = budget.portion(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
         return Outcome(exhausted=True)
 
