@@ -149,7 +149,7 @@ class ListScheduler:
             lag
             for before, links in enumerate(successors)
             for after, lag in links
-            if classes[before].device == classes[after].device
+            if classes[before].resource == classes[after].resource
         )
         return single_positions and not any(self.transient) and not any(local_lags)
 
@@ -208,7 +208,7 @@ class ListScheduler:
         instance, forwards = self.instance, range(self.num_positions)
         numbers = range(position, len(instance.classes), self.num_positions)
         f, b, *_ = (
-            [(i, instance.classes[i].device, lag) for i, lag in instance.successors[class_id]]
+            [(i, instance.classes[i].resource, lag) for i, lag in instance.successors[class_id]]
             for class_id in numbers
         )
         backwards = range(self.num_positions, 2 * self.num_positions)

@@ -22,8 +22,8 @@ from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 class DynamicProgram:
@@ -116,12 +116,12 @@ class DynamicProgram:
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
     """All devices and one evenly spaced subset per size, if their states are small."""
-    pipeline, delays = problem.pipeline, Delays(problem.instance)
+    pipeline, times = problem.pipeline, RouteTimes(problem.instance)
     spaced = (
         sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
     )
     for devices in (tuple(range(pipeline.num_devices)), *spaced):
-        classes = small_classes(DeviceSubset(delays, frozenset(devices)), params)
+        classes = small_classes(DeviceSubset(times, frozenset(devices)), params)
         if classes is not None:
             yield devices, classes
 

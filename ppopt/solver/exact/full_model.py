@@ -19,7 +19,7 @@ from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import FullModelParams
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 def can_prove(problem: Problem) -> bool:
@@ -132,7 +132,7 @@ def _horizon(state: Incumbent) -> int:
         return state.value
     pipeline, kinds = state.problem.pipeline, state.problem.restrictions
     routes = [
-        Delays(problem.instance, route) for problem in kinds for route in range(pipeline.routes)
+        RouteTimes(problem.instance, route) for problem in kinds for route in range(pipeline.routes)
     ]
     each = max(
         d.head(stage) + d.forward[stage] + d.round_trip(stage) + d.backward[stage] + d.tail(stage)

@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.schedule import list_scheduling, timing
-from ppopt.schedule.orders import Orders, of_kind
+from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
@@ -128,7 +128,7 @@ class MixedBaselines:
 
 def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
     return any(
-        all(map(np.array_equal, orders, of_kind(pipeline, orders, kind)))
+        all(map(np.array_equal, orders, convert_backwards(pipeline, orders, kind)))
         for kind in (BackwardKind.SPLIT, BackwardKind.WHOLE)
     )
 
@@ -173,7 +173,7 @@ def _baseline_schedule(
     if placed.layout != unlimited.layout:
         return None
     own = strategy.built(placed, Options())
-    orders = of_kind(problem.pipeline, own, problem.backward_kind)
+    orders = convert_backwards(problem.pipeline, own, problem.backward_kind)
     if not all(map(np.array_equal, own, orders)):
         return _timed(problem, orders)
     schedule = own_schedule(strategy, placed, problem.objective, Options())
