@@ -89,6 +89,12 @@ class Hosted(NamedTuple):
         )
         return Hosted(self.stage, self.low[selected], self.high[selected], recompute_time, saved)
 
+    @classmethod
+    def joined(cls, stages: Sequence[Hosted]) -> Hosted:
+        """The choices of several, one after the other."""
+        rows = (np.broadcast_arrays(*stage[1:]) for stage in stages)
+        return cls(stages[0].stage, *map(np.concatenate, zip(*rows, strict=True)))
+
 
 class DeviceBound(NamedTuple):
     """Bounds of a device, one entry per choice; FOREVER: its memory limit is too small."""
