@@ -217,7 +217,7 @@ class SteadyStatePattern:
         """Orders by the unrolled times, ties in the order of the data flow."""
         start = self._unrolled(longer.batches, section)
         classes = [op_class for op_class in self.problem.instance.classes if op_class.size]
-        fields = ("kind", "stage", "device", "duration")
+        fields = ("kind", "stage", "resource", "duration")
         kind, stage, device, duration = (
             np.repeat([getattr(op_class, field) for op_class in classes], longer.batches)
             for field in fields
