@@ -154,7 +154,7 @@ class Layer(LayerFields[Fraction]):
             self._set(field, value)
         for cost in LAYER_COSTS:
             if getattr(self, cost.field) is None:
-                self._set(cost.field, cost.layer_default.of_layer(vars(self)))
+                self._set(cost.field, cost.layer_default.layer_value(vars(self)))
 
     def _check_recompute(self) -> None:
         if not isinstance(self.recompute, bool):
@@ -268,7 +268,7 @@ class Layer(LayerFields[Fraction]):
     def amount(self, cost: Cost) -> Fraction:
         """Its contribution to a cost of its stage."""
         if cost.counted_if and not getattr(self, cost.counted_if):
-            return cost.default.of_layer(vars(self))
+            return cost.default.layer_value(vars(self))
         amount: Fraction = getattr(self, cost.field)
         return amount
 

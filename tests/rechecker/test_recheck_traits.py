@@ -15,7 +15,7 @@ from ppopt.rechecker import Verdict, confirmed, recheck
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, stated_by
 from ppopt.rechecker.idle_bound import min_idle
-from ppopt.rechecker.mixed import of_one_kind
+from ppopt.rechecker.mixed import with_one_kind
 from ppopt.rechecker.partial_schedules import refuted
 from ppopt.rechecker.partitions import open_partitions
 from ppopt.rechecker.refute import refute
@@ -42,7 +42,7 @@ def arguments(**fields: Any) -> list[bool]:
         list(over_limit(tight)) != [],
         min_idle(claim(batches=4, mem_limit=2, **fields), 0) > 0,
         refuted(claim(**fields), inf, lambda _: None) is not None,
-        of_one_kind(mixed) is not mixed,
+        with_one_kind(mixed) is not mixed,
         open_partitions(layers, inf) is not None,
     ]
 
