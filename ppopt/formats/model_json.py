@@ -73,7 +73,7 @@ def _link_object(link: Link) -> dict[str, Any]:
 
 
 def _link(value: object) -> Link:
-    """Read what `_of_link` writes."""
+    """Read what `_link_object` writes."""
     file = section(value, ("latency", "bandwidth"), ("backward",))
     pairs = (within(key, wholes, file[key], 2, 0, MAX_TICKS) for key in ("latency", "bandwidth"))
     (latency, per), (bandwidth, time) = pairs
