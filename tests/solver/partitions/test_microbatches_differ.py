@@ -47,8 +47,8 @@ def drawn(rng: Random, batches: int) -> tuple[list[dict[str, int]], dict[str, An
 def optimum(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> Fraction | None:
     """The least makespan of all partitions into two stages; None if none is within the limit."""
     values = []
-    for first, _ in partitions(len(layers), 2):
-        stages = (layers[:first], layers[first:])
+    for cut, _ in partitions(len(layers), 2):
+        stages = (layers[:cut], layers[cut:])
         columns = {
             name: [sum(layer[name] for layer in own) for own in stages] for name in layers[0]
         }
