@@ -50,7 +50,7 @@ def model(rng: Random, layers: int) -> Model:
 
 
 @pytest.mark.parametrize("kind", [SPLIT, WHOLE, MIXED])
-@pytest.mark.parametrize("seed", first(2, (1, 4, 0, 2, 3, 5)))
+@pytest.mark.parametrize("seed", first(2, (1, 4, 0, 2, 3, 5)))  # 0 takes longest
 def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind) -> None:
     rng = Random(f"{seed}{kind}")
     layers = model(rng, 3)

@@ -69,6 +69,10 @@ def optimum(layers: list[dict[str, int]], fields: dict[str, Any], kind: str) -> 
     return min((value for value in values if value is not None), default=None)
 
 
+FAST = (4, 6, 8)
+"""Seeds of small cases, one of every kind of backward: the slow ones are of larger pipelines."""
+
+
 def drawn_case(
     seed: int,
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any], ppopt.Pipeline]:
@@ -85,7 +89,7 @@ def drawn_case(
     )
 
 
-@pytest.mark.parametrize("seed", first(3, (4, 6, 8, 0, 1, 2, 3, 5, 7)))
+@pytest.mark.parametrize("seed", first(3, (*FAST, 0, 1, 2, 3, 5, 7)))
 def test_the_best_schedule_of_every_partition(seed: int) -> None:
     kind, layers, fields, pipeline = drawn_case(seed)
     result = ppopt.solve(pipeline, backward_kind=kind, workers=1)
@@ -130,7 +134,7 @@ def test_the_best_schedule_of_every_partition_in_every_order(seed: int) -> None:
     assert result.status is (Status.INFEASIBLE if result.value is None else Status.OPTIMAL)
 
 
-@pytest.mark.parametrize("seed", first(6, (4, 6, 8, 12, 18, 19, 0, 1, 2, 5, 11, 16)))
+@pytest.mark.parametrize("seed", first(6, (*FAST, 12, 18, 19, 0, 1, 2, 5, 11, 16)))
 def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
     kind, _, _, pipeline = drawn_case(seed)
     ticks = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind)))
