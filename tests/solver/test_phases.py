@@ -50,7 +50,7 @@ def model(rng: Random, layers: int) -> Model:
 
 
 @pytest.mark.parametrize("kind", [SPLIT, WHOLE, MIXED])
-@pytest.mark.parametrize("seed", first(2, (1, 4, 0, 2, 3, 5)))  # 0 takes longest
+@pytest.mark.parametrize("seed", first(2, (1, 2, 0, 3, 4, 5)))
 def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind) -> None:
     rng = Random(f"{seed}{kind}")
     layers = model(rng, 3)
@@ -68,7 +68,7 @@ def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind
 
 
 @pytest.mark.parametrize("kind", [WHOLE, MIXED])
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2, 3, 4, 5)))
 def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
     """The least of the optima of every partition; where it is proved, by the re-checker too."""
     rng = Random(seed)
@@ -103,7 +103,7 @@ def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
     assert check(later, 60, 1, SEED, lambda _: None).verdict is Verdict.WRONG
 
 
-@pytest.mark.parametrize("seed", first(1, range(3)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2)))
 def test_the_best_choice_of_recompute(seed: int) -> None:
     """The least of the optima of every set of layers that recompute."""
     rng = Random(seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -108,13 +107,11 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
 
 
 def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
-    """Three transfers of 4 behind the first F, one behind the other, are there at 13. Over delays
-    the last device needs no longer than 5 + 9."""
+    """Three transfers of 4 behind the first F, one behind the other, are there at 13. F, BW, a
+    transfer back and BW follow. Over delays the last device needs no longer than 5 + 9."""
     pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
-    optimum = least_makespan(pipeline, whole=True)
     result = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
-    assert optimum is not None
-    assert (result.status, result.value) == ("optimal", Fraction(optimum, pipeline.ticks.per_unit))
+    assert (result.status, result.value) == ("optimal", 13 + 1 + 2 + 4 + 2)
     argument = "all orders of the 12 operations and their transfers and found none faster; for"
     assert argument in result.proof and "delays" not in result.proof
     assert recheck(result, workers=1).verdict == "confirmed"
@@ -150,7 +147,7 @@ def test_infeasible_limits() -> None:
 def test_device_spans_are_improved_too() -> None:
     """Local search shortens the makespan; here its orders have a shorter device span, too."""
     pipeline = Pipeline(
-        stages=3, batches=6, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
+        stages=3, batches=4, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
     )
     values = []
     for without in ({CriticalSwaps.name}, set()):

@@ -97,8 +97,8 @@ def test_recompute_is_chosen_over_streams() -> None:
         devices=2, batches=4, p2p=2, recompute="search", mem_limit=3, link_mode="streams"
     )
     with work_clock(SHORT):
-        over = solve(replace(pipeline, link_mode="delay"), time_limit=0.5, workers=1)
-        result = holds(solve(pipeline, time_limit=0.5, workers=1))
+        over = solve(replace(pipeline, link_mode="delay"), time_limit=0.25, workers=1)
+        result = holds(solve(pipeline, time_limit=0.25, workers=1))
     assert over.lower_bound <= result.value
     assert any(result.pipeline.recomputed)
 
@@ -106,8 +106,8 @@ def test_recompute_is_chosen_over_streams() -> None:
 def test_a_frontier_has_the_values_of_streams() -> None:
     pipeline = Pipeline(stages=2, batches=3, p2p=3, forward=[1, 2], link_mode="streams")
     with work_clock(SHORT):
-        over_links = frontier(pipeline, time_limit=1, workers=1)
-        delays = frontier(replace(pipeline, link_mode="delay"), time_limit=1, workers=1)
+        over_links = frontier(pipeline, time_limit=0.3, workers=1)
+        delays = frontier(replace(pipeline, link_mode="delay"), time_limit=0.3, workers=1)
     assert over_links.points
     for point in over_links.points:
         assert holds(point.result).proof.count(DELAYED[Trait.LINKS]) == 1
@@ -119,7 +119,7 @@ def test_a_frontier_has_the_values_of_streams() -> None:
 
 
 def test_a_plan_over_streams() -> None:
-    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 1}
+    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 0.3}
     with work_clock(SHORT):
         over_links = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
         over = plan(LAYERS, placement="linear", chunks=1, **space)
@@ -133,7 +133,7 @@ def test_a_plan_over_streams() -> None:
 def test_a_comparison_over_streams() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=2, link_mode="streams")
     with work_clock(SHORT):
-        comparison = compare(pipeline, time_limit=0.2, workers=1, jitter=0.1)
+        comparison = compare(pipeline, time_limit=0.05, workers=1, jitter=0.1)
     assert all(row.schedule.pipeline.streams for row in comparison.rows)
     assert all(row.jitter is not None for row in comparison.rows)
     assert {"dualpipe", "seq-1f1b"} <= {name for name, _ in comparison.skipped}

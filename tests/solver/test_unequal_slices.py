@@ -65,7 +65,7 @@ def pipeline_of(case: Sliced, **fields: Any) -> Pipeline:
     )
 
 
-@examples(6)
+@examples(5)
 @given(cases())
 def test_search_proves_the_optimum_of_exhaustive_search(case: Sliced) -> None:
     """In canonical order: equal microbatches, or any of them where one is left."""
@@ -77,7 +77,7 @@ def test_search_proves_the_optimum_of_exhaustive_search(case: Sliced) -> None:
     assert_proved(result)
 
 
-@examples(4)
+@examples(3)
 @given(cases())
 def test_bounds_hold_beside_microbatches_that_differ(case: Sliced) -> None:
     """No order is below the bound over all, and the best of them is no better than any schedule."""
