@@ -351,7 +351,7 @@ class TestCommand:
         assert "33; this schedule has 22.2 % more throughput" in (tmp_path / "a.html").read_text()
         ran = done("solve --fused --mem-limit --hint", tmp_path / "a.json")
         assert "33; no schedule is better" in ran.out
-        ran = done("solve --mem-limit 2 --hint", tmp_path / "a.json")
+        ran = done("solve --workers 1 --mem-limit 2 --hint", tmp_path / "a.json")
         assert "33, but with peak memory 4;" in " ".join(ran.out.split())
 
     def test_without_flags_the_pipeline_is_that_of_the_hint(self, tmp_path: Path) -> None:

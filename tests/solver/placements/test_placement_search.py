@@ -239,11 +239,9 @@ def test_flags_search_placements_and_print_what_is_found() -> None:
     assert output["status"] == "optimal"
     listed = json_of(f"{line} --placement 1,0")
     assert output["value"] < listed["value"]
-    listed = json_of("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
-                  "--placement search")  # fmt: skip
-    assert listed["placement"] == [1, 0]
-    text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
-                "--placement search").out  # fmt: skip
+    reverse = line.replace("1,3", "3,1") + " --placement search"
+    assert json_of(reverse)["placement"] == [1, 0]
+    text = done(reverse).out
     assert "4 microbatches, placement 1,0\n" in text
 
 
