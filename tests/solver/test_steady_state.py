@@ -81,7 +81,7 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
     """Any schedule, any section, any period, means of several included."""
     rng = Random(61)
     averaged = 0
-    for seed, case in enumerate(tiny_cases(61, 120, ops=24, mem_limit=None)):
+    for seed, case in enumerate(tiny_cases(61, 40, ops=24, mem_limit=None)):
         batches = case.pipeline.batches
         schedule = schedules.build(case.pipeline, Random(seed), "fused" if case.fused else "split")
         first = rng.randrange(batches)
@@ -93,7 +93,7 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
         steady = SteadyStatePattern(schedule, problem(case.pipeline, fused=case.fused))
         timed = timing.schedule(longer, steady.orders(longer, section))
         assert verify(timed) == [], case
-    assert averaged > 10
+    assert averaged > 3
 
 
 def test_sections_are_judged_by_the_rate_that_they_lead_to() -> None:
