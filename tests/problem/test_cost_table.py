@@ -121,8 +121,8 @@ def test_a_misspelt_cost_does_not_type_check(tmp_path: Path) -> None:
     options = ("--strict", "--follow-imports=skip", "--config-file=", "--no-pretty")
     files = [str(SOURCE.with_name(f"{name}.py")) for name in NEEDED]
     out, _, _ = mypy.run([*options, "--cache-dir", str(tmp_path / "cache"), str(uses), *files])
-    told = re.findall(r"uses\.py:(\d+): (note: .*|error)", out)
-    assert [what for _, what in told if what != "error"] == [
+    revealed = re.findall(r"uses\.py:(\d+): (note: .*|error)", out)
+    assert [what for _, what in revealed if what != "error"] == [
         f'note: Revealed type is "{kind}"'
         for kind in (
             "tuple[fractions.Fraction, ...]",
