@@ -310,8 +310,7 @@ def on_compute(layer: Layer) -> Layer:
 
 def retained_by_forward(layer: Layer) -> Fraction:
     """Activation of a layer that F retains."""
-    amount: Fraction = layer.kept if layer.recompute else layer.activation
-    return amount
+    return layer.kept if layer.recompute else layer.activation
 
 
 def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> BackwardPeak:
