@@ -34,7 +34,7 @@ from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
 from ppopt.problem.setting_fields import accepts_every_name
-from ppopt.problem.traits import RESOURCES, Traits, of_pipeline
+from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
 
 
@@ -107,7 +107,7 @@ class Pipeline(PipelineFields):
     @cached_property
     def traits(self) -> Traits:
         """Traits of every problem of this pipeline (`ppopt.problem.traits`)."""
-        return of_pipeline(self)
+        return pipeline_traits(self)
 
     @property
     def has_links(self) -> bool:

@@ -53,7 +53,7 @@ class StepOperations(NamedTuple):
     def add_window(
         self, cp: cp_model.CpModel, device: int, begin: cp_model.IntVar, max_value: int
     ) -> None:
-        """No operation of a device starts before `begin`, or ends later than `most` after it."""
+        """Every operation of a device runs between `begin` and `begin` + `max_value`."""
         for key, host in self.device.items():
             if host == device:
                 cp.add(self.start[key] >= begin)

@@ -15,7 +15,7 @@ from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.headline_table import describe_headline, headline_object
-from ppopt.report.numbers import NONE, number, percent, significant
+from ppopt.report.numbers import NONE, percent, significant
 from ppopt.report.placement_text import recompute_word
 from ppopt.report.plan_objects import of_plan
 from ppopt.report.plan_text import BEST, describe_enough, status_legend, status_word
@@ -188,7 +188,7 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
     if plan.best is not None and plan.value is not None:
         lines = [
             f"best: {plan.best.parallelism}: {plan.best.configuration}",
-            f"step: {number(plain(plan.value))} ms of {space.global_batch} sequences on "
+            f"step: {significant(plan.value, 'ms')} of {space.global_batch} sequences on "
             f"{space.gpus} x {space.gpu.name}",
         ]
     rate, bound = map(plan.tokens_per_second, (plan.value, plan.lower_bound))

@@ -38,7 +38,7 @@ def add_offload(draft: InstanceDraft) -> None:
         modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
         before = class_id
         for way, mode in enumerate(modes):
-            resource = hosts[forward.device,] + (0 if shared else way)
+            resource = hosts[forward.resource,] + (0 if shared else way)
             position = (forward.stage, forward.route, forward.slice)
             draft.classes.append(OperationClass(*position, resource, (mode,), forward.size))
             draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))
