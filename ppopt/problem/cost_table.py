@@ -446,7 +446,6 @@ class StepFields(Generic[T]):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class StageFields(
     StepFields[T],
     PairFields[T],
@@ -461,7 +460,6 @@ class StageFields(
     """The costs of stages, those of the last base first. A cost follows those of its default."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LayerFields(
     StepFields[T],
     OffloadFields[T],
