@@ -337,15 +337,15 @@ class TestDetails:
 @pytest.mark.parametrize(
     "line",
     [
-        "solve --time-limit 2",
+        "solve --workers 1",
         "eval 1f1b --jitter 0.1",
-        "compare --strategies 1f1b,zb-1p --time-limit 1",
-        "frontier --time-limit 1",
+        "compare --strategies 1f1b,zb-1p --workers 1",
+        "frontier --placement linear --workers 1",
     ],
 )
 def test_links_are_named(line: str) -> None:
     """`--link-mode` in the table where it is not the default, and in JSON always."""
-    line += " --stages 2 --batches 3 --p2p-time 1"
+    line += " --stages 2 --batches 2 --p2p-time 1"
     assert json_of(line)["link_mode"] == "delay"
     assert "links" not in done(line).out
     assert json_of(f"{line} --link-mode streams")["link_mode"] == "streams"
