@@ -243,7 +243,8 @@ CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
 
 
 @pytest.mark.parametrize(
-    ("case", "command"), zip(CONFIGS, cycle(("solve", "eval 1f1b", "compare")), strict=False)
+    ("case", "command"),
+    list(zip(CONFIGS, cycle(("solve", "eval 1f1b", "compare")), strict=False)),
 )
 def test_configs(case: str, command: str, folder: Path) -> None:
     """Commands take turns: all read a config by the same code."""

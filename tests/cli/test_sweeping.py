@@ -231,7 +231,6 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_numbe
     line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,searched"
     ran = process(f"{line} --time-limit 600 --jobs 1 --json")
     wait_until(rows_stored)
-    time.sleep(2)
     ran.send_signal(signal_number)
     out, err = ran.communicate(timeout=HANGS)
     assert ran.returncode == 0, err

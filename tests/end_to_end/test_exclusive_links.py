@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt import Pipeline, evaluate, recheck, solve, verify
 from ppopt.cli.application import EXIT_VIOLATIONS
@@ -34,6 +34,7 @@ from tests.cli.cli_run import done, run
 from tests.factories.schedules import BW, B, F, W, duration_of, lag_of, table
 from tests.factories.streams import Built, built, linked_pipelines
 from tests.factories.tables import joined, transfer_table
+from tests.tiers import examples
 
 EXCLUSIVE = linked_pipelines((LinkMode.EXCLUSIVE,))
 TWO = Pipeline(stages=2, batches=2, forward=1, backward=2, p2p=2, link_mode="exclusive")
@@ -257,7 +258,7 @@ def test_hand_strategies_have_the_times_of_a_plain_simulation(name: str, p2p: in
 # Orders, files, search, proof
 
 
-@settings(deadline=None, max_examples=80)
+@examples(15)
 @given(built(EXCLUSIVE))
 def test_schedules_keep_their_times_in_files_and_in_the_orders_of_their_links(built: Built) -> None:
     schedule = built.schedule

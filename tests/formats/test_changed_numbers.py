@@ -74,7 +74,7 @@ FILES: dict[str, Callable[[], Schedule]] = {
 """A schedule of every kind of pipeline."""
 CHECKED = (("value",), ("lower_bound",), ("gap",))
 """Numbers of the origin that the operations determine, in the file of an optimal schedule."""
-SAMPLE = 20
+SAMPLE = 8
 """Changes of a file that the fast tier looks at."""
 
 
