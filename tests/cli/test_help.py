@@ -147,10 +147,12 @@ COMPLETED = {
 @pytest.mark.parametrize(("typed", "expected"), COMPLETED.values(), ids=COMPLETED)
 def test_completion(typed: list[str], expected: list[str]) -> None:
     """Called as the function of the shell does: by the words so far and the place of the last."""
-    words = {"COMP_WORDS": " ".join(["ppopt", *typed]), "COMP_CWORD": str(len(typed))}
-    ran = CliRunner().invoke(
-        application(), [], prog_name="ppopt", env={"_PPOPT_COMPLETE": "complete_bash", **words}
-    )
+    variables = {
+        "_PPOPT_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["ppopt", *typed]),
+        "COMP_CWORD": str(len(typed)),
+    }
+    ran = CliRunner().invoke(application(), [], prog_name="ppopt", env=variables)
     offered = ran.stdout.split()
     if expected:
         assert offered == expected
