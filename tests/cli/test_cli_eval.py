@@ -301,7 +301,7 @@ class TestPartitionSearch:
     def test_solve_and_eval_choose_the_partition(self, tmp_path: Path) -> None:
         """Eight units of F on two devices: (5, 1) needs 15 a microbatch on device 0, (4, 2) 12."""
         file = tmp_path / "model.yaml"
-        file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
+        file.write_text(self.MODEL + "stages: 2\nbatches: 2\npartition: search\n")
         output = json_of(f"solve --config {file} --workers 1")
         assert output["status"] == "optimal" and sum(output["partition"]) == 6
         assert "all 5 partitions of 6 layers into 2 stages" in output["proof"]
