@@ -190,7 +190,8 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
 
 
 ON_EIGHT = (
-    "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --recompute none --workers 1"
+    "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --placement linear --chunks 1 "
+    "--recompute none --workers 1"
 )
 
 
