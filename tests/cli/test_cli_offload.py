@@ -80,8 +80,8 @@ def test_what_does_not_go_is_refused_in_a_line(config: Path, line: str, message:
 
 def test_a_plan_keeps_the_link_to_the_host(config: Path) -> None:
     """Of two ways with one way each: the plan's schedule has the link of its pipeline."""
-    line = f"plan --config {config} --offload all --host-link shared --mem-limit 3 --workers 1"
-    line += " --placement linear --recompute none"
+    line = f"plan --config {config} --offload all --host-link shared --workers 1"
+    line += " --placement linear --recompute none --strategies 1f1b"
     saved = config.with_name("plan.json")
     done(line, "-o", saved)
     assert json.loads(saved.read_text())["pipeline"]["host_link"] == "shared"

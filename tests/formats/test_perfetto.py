@@ -160,6 +160,7 @@ def test_arrows_and_transfers(schedule: Schedule) -> None:
     for (device, _), (start, end, event) in transfers:
         maker, direction, _, peer = event["name"].split(" ")
         row = rows[parse(maker)]
+        assert event["cat"] == ("activation" if row.kind is OpKind.F else "gradient")
         sender, receiver = (device, int(peer)) if direction == "to" else (int(peer), device)
         delay = matrix[sender][receiver]
         assert sender == row.device
