@@ -28,7 +28,8 @@ HARD = {"stages": "8", "batches": "24", "forward_times": "3,5,4,7,3,6,5,4", "mem
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    limits = ("--time-limit", "600")
+    """One server for most tests, which runs one search at a time."""
+    limits = ("--searches", "1", "--time-limit", "600")
     with served(*limits) as address, httpx.Client(base_url=address, timeout=HANGS) as it:
         yield it
 
@@ -122,18 +123,16 @@ def test_a_search_tells_value_and_bound_and_its_schedule_is_drawn(client: Any) -
     )
 
 
-def test_a_search_that_is_stopped_keeps_its_best() -> None:
-    limits = ("--searches", "1", "--time-limit", "6000")
-    with served(*limits) as address, httpx.Client(base_url=address, timeout=HANGS) as client:
-        received = []
-        for kind, data in events(client, HARD):
-            received.append((kind, data))
-            if kind == "began":
-                name = data["name"]
-                assert client.get("/search", params=HARD).status_code == 429
-            if kind == "progress" and not data["words"].startswith("no schedule"):
-                client.post("/stop", params={"name": name})
-        assert received[-1][0] == "ended"
+def test_a_search_that_is_stopped_keeps_its_best(client: Any) -> None:
+    received = []
+    for kind, data in events(client, HARD):
+        received.append((kind, data))
+        if kind == "began":
+            name = data["name"]
+            assert client.get("/search", params=HARD).status_code == 429
+        if kind == "progress" and not data["words"].startswith("no schedule"):
+            client.post("/stop", params={"name": name})
+    assert received[-1][0] == "ended"
 
 
 def test_no_process_stays_when_a_page_or_the_server_goes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -222,12 +223,12 @@ CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
     "yaml: UTF-16": (".yaml", "stages: 2".encode("utf-16"), "not UTF-8"),
     "yaml: very many keys": (
         ".yaml",
-        "stages: 2\n" + "".join(f"{i:x}a: 1\n" for i in range(90_000)),
+        "stages: 2\n" + "".join(f"{i:x}a: 1\n" for i in range(9000)),
         "more than 1000 keys",
     ),
     "json: very many keys": (
         ".json",
-        json.dumps({f"{i:x}a": 1 for i in range(80_000)}),
+        json.dumps({f"{i:x}a": 1 for i in range(8000)}),
         "unknown key '0a'",
     ),
     "yaml: B above BW": (
@@ -241,13 +242,16 @@ CONFIGS: dict[str, tuple[str, str | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CONFIGS)
-def test_configs(case: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "command"),
+    list(zip(CONFIGS, cycle(("solve", "eval 1f1b", "compare")), strict=False)),
+)
+def test_configs(case: str, command: str, folder: Path) -> None:
+    """Commands take turns: all read a config by the same code."""
     suffix, text, message = CONFIGS[case]
     path = folder / f"config{suffix}"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    for command in ("solve", "eval 1f1b", "compare"):
-        refused(folder, f"{command} --config {path.name}", message)
+    refused(folder, f"{command} --config {path.name}", message)
 
 
 @pytest.mark.parametrize("index", first(20, range(len(BAD_VALUES))))
@@ -298,7 +302,7 @@ def test_the_good_files_are_good(folder: Path) -> None:
     assert json.loads((folder / "out.json").read_text())["schema"] == 2
 
 
-@pytest.mark.parametrize("case", ["unknown option", "stages: word", "config: missing", "no file"])
+@pytest.mark.parametrize("case", first(1, ["config: missing", "unknown option", "no file"]))
 def test_in_a_process_of_its_own(case: str, folder: Path) -> None:
     line, message = LINES[case]
     command = process(line)

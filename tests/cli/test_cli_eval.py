@@ -301,7 +301,7 @@ class TestPartitionSearch:
     def test_solve_and_eval_choose_the_partition(self, tmp_path: Path) -> None:
         """Eight units of F on two devices: (5, 1) needs 15 a microbatch on device 0, (4, 2) 12."""
         file = tmp_path / "model.yaml"
-        file.write_text(self.MODEL + "stages: 2\nbatches: 4\npartition: search\n")
+        file.write_text(self.MODEL + "stages: 2\nbatches: 2\npartition: search\n")
         output = json_of(f"solve --config {file} --workers 1")
         assert output["status"] == "optimal" and sum(output["partition"]) == 6
         assert "all 5 partitions of 6 layers into 2 stages" in output["proof"]
@@ -337,15 +337,15 @@ class TestDetails:
 @pytest.mark.parametrize(
     "line",
     [
-        "solve --time-limit 2",
+        "solve --workers 1",
         "eval 1f1b --jitter 0.1",
-        "compare --strategies 1f1b,zb-1p --time-limit 1",
-        "frontier --time-limit 1",
+        "compare --strategies 1f1b,zb-1p --workers 1",
+        "frontier --placement linear --workers 1",
     ],
 )
 def test_links_are_named(line: str) -> None:
     """`--link-mode` in the table where it is not the default, and in JSON always."""
-    line += " --stages 2 --batches 3 --p2p-time 1"
+    line += " --stages 2 --batches 2 --p2p-time 1"
     assert json_of(line)["link_mode"] == "delay"
     assert "links" not in done(line).out
     assert json_of(f"{line} --link-mode streams")["link_mode"] == "streams"

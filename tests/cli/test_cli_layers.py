@@ -132,13 +132,22 @@ def test_files_keep_the_layers(config: str) -> None:
     assert json_of("solve --hint made.json")["partition"] == BALANCED
 
 
+@pytest.mark.slow
 def test_a_search_from_a_hint_may_leave_its_partition_open(config: str) -> None:
     """The schedule of the file has the balanced partition; its model has others."""
-    done(f"eval 1f1b {config} -o made.json")
-    output = json_of("solve --hint made.json --partition search --recompute full")
-    expected = json_of(f"solve {config} --partition search --recompute full")
+    done(f"eval 1f1b {config} --batches 2 -o made.json")
+    line = "--partition search --recompute full --workers 1"
+    output = json_of(f"solve --hint made.json {line}")
+    expected = json_of(f"solve {config} --batches 2 {line}")
     assert (output["value"], output["partition"]) == (expected["value"], expected["partition"])
-    assert "recompute" in done("solve --hint made.json --recompute search --mem-limit 40").out
+    assert (
+        "recompute"
+        in done("solve --hint made.json --recompute search --mem-limit 40 --workers 1").out
+    )
+
+
+def test_a_hint_has_the_pipeline(config: str) -> None:
+    done(f"eval 1f1b {config} -o made.json")
     refused = run("solve --hint made.json --p2p-time 1")
     assert refused.code == 2
     assert refused.err.startswith("error: --p2p-time: of the pipeline of the hint only")

@@ -11,9 +11,9 @@ from tests.cli.cli_run import done, json_of, run
 from tests.packages import needed
 
 LAYER = {
-    "forward": 1,
+    "forward": 2,
     "activation": 1,
-    "count": 4,
+    "count": 2,
     "recompute": {"time": 1, "activation": 0},
     "offload_time": 1,
 }
@@ -22,17 +22,17 @@ STEP = "eval 1f1b --stages 2 --batches 4 --offload-memory 1 --offload-time 1 -o"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A model of four layers alike; every one may recompute or offload."""
+    """A model of two layers alike; each may recompute or offload."""
     file = tmp_path / "model.json"
     layer = LAYER | {"recompute": False, "recompute_time": 1}
-    file.write_text(json.dumps({"num_stages": 2, "num_batches": 4, "layers": [layer]}))
+    file.write_text(json.dumps({"num_stages": 2, "num_batches": 2, "layers": [layer]}))
     return file
 
 
 def test_layers_that_offload_are_chosen_and_confirmed(config: Path, tmp_path: Path) -> None:
-    """Stage 0 would hold 4 of 3; 1F1B has nothing to move on the last stage."""
+    """Stage 0 would hold 2 of 1; 1F1B has nothing to move on the last stage."""
     saved = tmp_path / "best.json"
-    line = f"solve --config {config} --offload search --mem-limit 3 --time-limit 600"
+    line = f"solve --config {config} --offload search --mem-limit 1 --time-limit 600 --workers 1"
     output = json_of(f"{line} -o {saved}")
     assert output["status"] == "optimal"
     assert output["offload"][0] > 0
@@ -41,7 +41,7 @@ def test_layers_that_offload_are_chosen_and_confirmed(config: Path, tmp_path: Pa
     )
     assert output["recompute"] == [0, 0]
     checked = done("verify --bound", saved).out
-    assert f"and {2 * 4 * sum(map(bool, output['offload']))} to the host and back" in checked
+    assert f"and {2 * 2 * sum(map(bool, output['offload']))} to the host and back" in checked
     assert "confirmed: all choices of offload are excluded: " in checked
 
 
@@ -80,7 +80,8 @@ def test_what_does_not_go_is_refused_in_a_line(config: Path, line: str, message:
 
 def test_a_plan_keeps_the_link_to_the_host(config: Path) -> None:
     """Of two ways with one way each: the plan's schedule has the link of its pipeline."""
-    line = f"plan --config {config} --offload all --host-link shared --mem-limit 3 --time-limit 3"
+    line = f"plan --config {config} --offload all --host-link shared --workers 1"
+    line += " --placement linear --recompute none --strategies 1f1b"
     saved = config.with_name("plan.json")
     done(line, "-o", saved)
     assert json.loads(saved.read_text())["pipeline"]["host_link"] == "shared"

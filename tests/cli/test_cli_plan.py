@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,9 @@ from tests.factories.configs import SMALL
 
 MODEL = """
 stages: 2
-batches: 4
+batches: 2
 layers:
-  - {name: block, count: 5, forward: 1, activation: 1}
+  - {name: block, count: 3, forward: 1, activation: 1}
   - {name: head, role: head, forward: 3, backward: 7, weight: 3, activation: 1}
 """
 PLANNED = (
@@ -67,8 +68,19 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) -> None:
-    output = json_of("plan --workers 1 --mem-limit 8 --batches 2 --config", config)
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a plan's files, and its JSON."""
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "model.yaml").write_text(MODEL)
+    line = f"plan --workers 1 --mem-limit 8 -o {folder / 'best.json'} -o {folder / 'plan.html'}"
+    return folder, json_of(f"{line} --config", folder / "model.yaml")
+
+
+def test_json_has_the_keys_of_solve_and_a_row_per_configuration(
+    planned: tuple[Path, dict[str, Any]],
+) -> None:
+    _, output = planned
     assert_types(output, PLANNED)
     assert_headline(output)
     assert output["status"] == "optimal" and output["gap"] == 0
@@ -89,7 +101,7 @@ def test_json_has_the_keys_of_solve_and_a_row_per_configuration(config: Path) ->
 
 
 def test_rows_say_what_is_exposed(config: Path) -> None:
-    line = "plan --chunks 1 --placement linear --recompute none --batches 2 --config"
+    line = "plan --chunks 1 --placement linear --recompute none --workers 1 --config"
     assert [row["exposed"] for row in json_of(line, config)["rows"]] == [None]
     text = config.read_text().replace("role: head, forward", "role: head, optimizer: 2, forward")
     config.write_text(text)
@@ -110,32 +122,34 @@ def test_flags_take_lists_and_override_the_file(config: Path) -> None:
 
 
 def test_the_table_says_what_is_best_and_what_the_others_lack(config: Path) -> None:
-    out = done("plan --workers 1 --mem-limit 8 --batches 2 --details --config", config).out
+    out = done("plan --placement linear --workers 1 --mem-limit 8 --details --config", config).out
     lines = out[out.index("\nbest: ") + 1 :].splitlines()
     assert lines[1].startswith("status")
     assert "optimal (proved)" in lines[1]
-    assert "over all 9 configurations" in out
+    assert "over all 3 configurations" in out
     statuses = {"best", "searched", "evaluated", "excluded"}
-    rows = [line for line in lines if line.startswith(("linear ", "interleaved", "v/2 "))]
-    assert len(rows) == 9 and {row.split()[-1] for row in rows} <= statuses
+    rows = [line for line in lines if line.startswith("linear ")]
+    assert len(rows) == 3 and {row.split()[-1] for row in rows} <= statuses
     assert rows[0].endswith(" best")
 
 
-def test_the_best_schedule_is_written_and_its_bound_confirmed(config: Path, tmp_path: Path) -> None:
-    target, page = tmp_path / "best.json", tmp_path / "plan.html"
-    output = json_of(f"plan --workers 1 -o {target} -o {page} --config", config)
-    checked = json_of("verify --bound", target)
+def test_the_best_schedule_is_written_and_its_bound_confirmed(
+    planned: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, output = planned
+    checked = json_of("verify --bound", folder / "best.json")
     assert checked["verified"] and checked["bound"]["verdict"] == "confirmed"
     assert checked["makespan"] == output["makespan"]
-    assert "<html" in page.read_text()
+    assert "<html" in (folder / "plan.html").read_text()
 
 
 def test_nothing_fits_is_exit_code_3(config: Path) -> None:
-    ran = run("plan --mem-limit 2 --recompute none --json --config", config)
+    line = "plan --placement linear --mem-limit 1 --recompute none --workers 1"
+    ran = run(f"{line} --json --config", config)
     assert ran.code == 3
     assert ran.json["status"] == "infeasible" and ran.json["value"] is None
     assert {row["status"] for row in ran.json["rows"]} == {"infeasible"}
-    assert "over the limit" in run("plan --mem-limit 2 --recompute none --config", config).out
+    assert "over the limit" in run(f"{line} --config", config).out
 
 
 @pytest.mark.parametrize(
@@ -145,7 +159,7 @@ def test_nothing_fits_is_exit_code_3(config: Path) -> None:
         ("plan --placement diagonal", "placement: 'diagonal' is unknown"),
         ("plan --recompute half", "recompute: 'half' is unknown"),
         ("plan --chunks 0", "chunks: 0"),
-        ("plan --stages 9", "6 layers for 9 stages"),
+        ("plan --stages 9", "4 layers for 9 stages"),
     ],
 )
 def test_bad_lists_are_one_line(config: Path, line: str, message: str) -> None:
@@ -161,7 +175,7 @@ def test_a_pipeline_without_layers_is_refused() -> None:
 
 
 def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
-    line = f"plan --config {config} --stages 2 --batches 4 --time-limit 10 --workers 1"
+    line = f"plan --config {config} --placement linear --recompute none --workers 1"
     output = json_of(f"{line} --within 50%")
     assert output["within"]["memory"] <= output["least_memory"]["value"]
     assert output["within"]["value"] <= 1.5 * output["value"]
@@ -175,7 +189,10 @@ def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
         assert refused.code == 2 and fault in refused.err
 
 
-ON_EIGHT = "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --workers 1"
+ON_EIGHT = (
+    "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --placement linear --chunks 1 "
+    "--recompute none --workers 1"
+)
 
 
 ON_TWELVE = ON_EIGHT.replace("--gpus 8", "--gpus 12 --sequence 4608")
@@ -248,10 +265,10 @@ class TestOverTheParallelism:
     def test_skipped_combinations_are_told_by_reason(self) -> None:
         """Three ranks share no eight heads, whatever the microbatch; nor do six."""
         line = f"{ON_TWELVE} --tensor 2,3,6 --data 2 --microbatch 1,2 --strategies 1f1b"
-        output = json_of(f"{line} --recompute none")["parallelism"]
+        output = json_of(line)["parallelism"]
         assert len(output["skipped"]) == 4
         assert [group["combinations"] for group in output["skipped_by_reason"]] == [2, 2]
-        stdout = done(f"{line} --recompute none").out
+        stdout = done(line).out
         assert "skipped: 4 combinations: tensor: 3 ranks cannot share 8 heads" in stdout
         assert "(1 similar)" in stdout
 

@@ -19,13 +19,14 @@ from tests.cli.cli_json import OF_SOLVE, assert_types
 from tests.cli.cli_run import ENTRY, HARD, process
 from tests.cli.terminal import on_terminal, read_until
 from tests.clock import HANGS
+from tests.tiers import first, slow
 
 HEAVY = ("ortools", "numpy", "plotly", "pandas", "torch")
 SMALL = "--stages 4 --batches 8"
 
 
 class TestLaziness:
-    @pytest.mark.parametrize("line", ["", "--help", "-V", "-h", "solve -h", "view --help"])
+    @pytest.mark.parametrize("line", first(2, ["--help", "solve -h", "", "-V"]))
     def test_help_loads_nothing_heavy(self, line: str) -> None:
         assert loaded(f"from ppopt.cli import main; main({line.split()!r})") == set()
 
@@ -94,6 +95,7 @@ class TestCtrlC:
         assert (ran.returncode, ran.stdout) == (4, "")
         assert ran.stderr == "error: interrupted before there was a result\n"
 
+    @pytest.mark.slow
     def test_before_the_search_it_is_one_line(self) -> None:
         code = (
             "import os, signal; from ppopt.cli import commands, main, settings; "
@@ -118,8 +120,8 @@ class TestClosedPipes:
     @pytest.mark.parametrize(
         "line",
         [
-            *(f"solve {SMALL}", f"solve {SMALL} --details", f"solve {SMALL} --json"),
-            *("models", "--help", "solve --help"),
+            *(f"eval 1f1b {SMALL}", f"eval 1f1b {SMALL} --json", "--help"),
+            *map(slow, (f"solve {SMALL} --details", f"solve {SMALL} --json", "models")),
         ],
     )
     def test_nobody_reads(self, line: str) -> None:
@@ -132,12 +134,14 @@ class TestClosedPipes:
 
     def test_files_are_written_all_the_same(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
-        command = f"{shlex.join(ENTRY)} solve {SMALL} --json -o {path} | head -c 0"
+        command = f"{shlex.join(ENTRY)} eval 1f1b {SMALL} --json -o {path} | head -c 0"
         ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
         assert (ran.stdout, ran.stderr) == ("", "")
-        assert json.loads(path.read_text())["claims"]["makespan"] == 27
+        assert json.loads(path.read_text())["claims"]["makespan"] == 33
 
-    @pytest.mark.parametrize("line", [f"solve {SMALL}", f"solve {SMALL} --json", "models"])
+    @pytest.mark.parametrize(
+        "line", first(1, [f"eval 1f1b {SMALL} --json", f"solve {SMALL}", "models"])
+    )
     def test_a_full_disk_is_one_line(self, line: str) -> None:
         with Path("/dev/full").open("w") as full:
             command = process(line, stdout=full)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from ppopt.cli.application import COMMANDS
 from ppopt.cli.options import option, with_options
@@ -20,6 +21,7 @@ from ppopt.problem.settings import SETTINGS, Heading
 from ppopt.strategies import names
 from ppopt.studies.plan_space import PlanSpace
 from tests.cli.cli_run import done
+from tests.tiers import first
 
 NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -143,18 +145,29 @@ COMPLETED = {
 
 
 @pytest.mark.parametrize(("typed", "expected"), COMPLETED.values(), ids=COMPLETED)
-def test_completion_in_bash(
-    typed: list[str], expected: list[str], bash: list[str], tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        [*bash, *typed], cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ
-    )
-    offered = done.stdout.split()
+def test_completion(typed: list[str], expected: list[str]) -> None:
+    """Called as the function of the shell does: by the words so far and the place of the last."""
+    variables = {
+        "_PPOPT_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["ppopt", *typed]),
+        "COMP_CWORD": str(len(typed)),
+    }
+    ran = CliRunner().invoke(application(), [], prog_name="ppopt", env=variables)
+    offered = ran.stdout.split()
     if expected:
         assert offered == expected
     else:
         assert "--backward-times" in offered
-    assert done.stderr == ""
+    assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("case", first(1, ["choice", "every strategy"]))
+def test_completion_in_bash(case: str, bash: list[str], tmp_path: Path) -> None:
+    typed, expected = COMPLETED[case]
+    done = subprocess.run(
+        [*bash, *typed], cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert (done.stdout.split(), done.stderr) == (expected, "")
 
 
 def test_an_option_of_no_parameter_is_an_error() -> None:

@@ -33,7 +33,7 @@ def test_orders_are_those_of_least_makespan(strategy: str) -> None:
     """Against every order, each evaluated as a pipeline of its own."""
     random = Random(strategy)
     orders = MicrobatchOrders(PIPELINE, strategy)
-    for batches in (1, 3, 6):
+    for batches in (1, 3, 4):
         times = [random.choice((0.5, 1, 1.25, 2, 3)) for _ in range(batches)]
         try:
             every = {

@@ -34,10 +34,10 @@ COMMANDS = {
     "eval, partition": f"eval 1f1b {CUT}",
     "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,searched",
 }
-MOMENTS = 3
+MOMENTS = 2
 AT_ONCE = 2
 """Commands that run at a time; sweeps share a storage, and so run one by one."""
-LONGEST = 2.0
+LONGEST = 1.0
 """Seconds after which the signal comes, at most; later if nothing is known by then."""
 
 

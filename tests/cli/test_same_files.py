@@ -14,9 +14,9 @@ from tests.tiers import slow
 
 LAYERS = {
     "stages": 2,
-    "batches": 3,
+    "batches": 2,
     "mem_limit": 14,
-    "layers": [{"forward": 1 + index % 3, "activation": 2, "kept": 1} for index in range(4)],
+    "layers": [{"forward": 1 + index % 3, "activation": 2, "kept": 1} for index in range(3)],
 }
 SIZE = "--stages 3 --batches 4 --mem-limit --workers 1"
 OPEN = "--config layers.json --partition search"
@@ -25,9 +25,12 @@ COMMANDS = {
     "eval, searched": (f"eval 1f1b {OPEN}", "html json"),
     "solve": (f"solve {SIZE}", "html json csv svg png"),
     "solve, searched": (f"solve {OPEN} --workers 1", "html json"),
-    "compare": (f"compare {SIZE} --placement linear,v", "html json"),
+    "compare": (
+        "compare --stages 2 --batches 3 --mem-limit --workers 1 --placement linear,v",
+        "html json",
+    ),
     "compare, searched": (f"compare {OPEN} --workers 1", "html json"),
-    "frontier": ("frontier --stages 2 --batches 3 --placement linear --workers 1", "html json"),
+    "frontier": ("frontier --stages 2 --batches 2 --placement linear --workers 1", "html json"),
     "frontier, searched": ("frontier --stages 2 --batches 2 --workers 1", "html json"),
     "plan": (
         "plan --config layers.json --placement linear,v --recompute none --workers 1",

@@ -177,25 +177,25 @@ class TestSolve:
 
 
 def test_shards_are_merged() -> None:
-    rows = "batches=range(2,7) strategy=1f1b --study-name mine"
+    rows = "batches=range(2,5) strategy=1f1b --study-name mine"
     for shard in (1, 2):
         storage = f"--storage sqlite:///{shard}.db"
-        assert json_of(f"{SMALL} {rows} --shard {shard}/2 {storage}")["done"] == 4 - shard
+        assert json_of(f"{SMALL} {rows} --shard {shard}/2 {storage}")["done"] == 3 - shard
     merged = json_of("studies merge sqlite:///1.db sqlite:///2.db --storage sqlite:///all.db")
     (study,) = merged["studies"]
-    assert (study["study"], study["done"], merged["results"]) == ("mine", 5, 5)
+    assert (study["study"], study["done"], merged["results"]) == ("mine", 3, 3)
     whole = json_of(f"{SMALL} {rows} --storage sqlite:///all.db")
-    assert (whole["done"], whole["cached"]) == (5, 5)
-    assert [row["value"] for row in whole["rows"]] == [12, 15, 18, 21, 24]
+    assert (whole["done"], whole["cached"]) == (3, 3)
+    assert [row["value"] for row in whole["rows"]] == [12, 15, 18]
 
 
 def test_shards_are_named_by_a_pattern() -> None:
     """The shell cannot expand it behind `sqlite:///`."""
     for shard in (1, 2):
-        rows = f"{SMALL} batches=range(2,7) strategy=1f1b --shard {shard}/2"
+        rows = f"{SMALL} batches=range(2,4) strategy=1f1b --shard {shard}/2"
         json_of(f"{rows} --storage sqlite:///shard-{shard}.db")
     merged = json_of("studies merge sqlite:///shard-*.db --storage sqlite:///all.db")
-    assert merged["results"] == 5
+    assert merged["results"] == 2
 
 
 def test_where_a_shard_is_missing_no_storage_is_made() -> None:
@@ -231,7 +231,6 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_numbe
     line = f"sweep {HARD.replace('--batches 64 ', '')} batches=24,25,26 strategy=1f1b,searched"
     ran = process(f"{line} --time-limit 600 --jobs 1 --json")
     wait_until(rows_stored)
-    time.sleep(2)
     ran.send_signal(signal_number)
     out, err = ran.communicate(timeout=HANGS)
     assert ran.returncode == 0, err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -71,13 +72,24 @@ def test_the_formats_of_export_are_those_that_there_are() -> None:
 
 
 def _output(line: str, folder: Path) -> str:
-    """What a command prints: run in this process, which has loaded all, unless it needs a shell."""
-    plain = re.fullmatch(r"ppopt ([^|;&<>$`]+?)(?: \| head -n (\d+))?", line)
+    """What a command prints: run in this process, which has loaded all, unless it needs a shell.
+
+    A shell runs what its output goes through.
+    """
+    plain = re.fullmatch(r"ppopt ([^|;&<>$`]+?)(?: \| ([^|;&<>]*|[^;&<>]*\".*\"))?", line)
     if plain is None:
         return str(make.run(line, folder))
     ran = CliRunner().invoke(application(), split_command(plain[1]))
-    rows = ran.output.splitlines()
-    return "".join(f"{row.rstrip()}\n" for row in rows[: int(plain[2] or len(rows))])
+    text = ran.output if plain[2] is None else ran.stderr + _through(plain[2], ran.stdout)
+    return "".join(f"{row.rstrip()}\n" for row in text.splitlines())
+
+
+def _through(filter_line: str, text: str) -> str:
+    """What a command of the shell makes of a text."""
+    command = ["bash", "-c", filter_line]
+    return subprocess.run(
+        command, input=text, stdout=subprocess.PIPE, text=True, check=False
+    ).stdout
 
 
 def _written(texts: list[str]) -> list[str]:

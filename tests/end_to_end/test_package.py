@@ -67,6 +67,7 @@ def test_git_tracks_nothing_that_a_command_in_the_checkout_writes() -> None:
     assert tracked.stdout == ""
 
 
+@pytest.mark.slow
 def test_the_wheel_installed_alone_runs(built: tuple[Path, Path], tmp_path: Path) -> None:
     """Its own files alone, dependencies from this environment: the models come along."""
     installed = tmp_path / "installed"

@@ -16,6 +16,7 @@ from ppopt.strategies import names
 from tests.cli.cli_run import done
 from tests.end_to_end.documents import ROOT, load
 from tests.packages import needed
+from tests.tiers import first
 
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md", "benchmarks/README.md"),
@@ -42,12 +43,18 @@ def test_every_setting_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("picture", make.PICTURES, ids=lambda path: path.stem)
-def test_picture_is_that_of_its_schedule_which_is_optimal(picture: Path) -> None:
-    """Another version of the solver may find another optimum: only the value must be the same."""
+def test_picture_is_that_of_its_schedule(picture: Path) -> None:
     schedule, claims = read_schedule(picture.with_suffix(".json"))
     assert ppopt.verify(schedule, claims) == []
+    assert schedule.pipeline.ticks == make.PICTURES[picture].ticks
     drawn = replace(schedule, origin=replace(schedule.origin, from_file=False))
     assert picture.read_text(encoding="utf-8") == make.draw(picture, drawn)
+
+
+@pytest.mark.parametrize("picture", first(1, make.PICTURES), ids=lambda path: path.stem)
+def test_schedule_of_a_picture_is_optimal(picture: Path) -> None:
+    """Another version of the solver may find another optimum: only the value must be the same."""
+    schedule, _ = read_schedule(picture.with_suffix(".json"))
     solved = make.solve(make.PICTURES[picture])
     assert solved.metrics.makespan_ticks == schedule.metrics.makespan_ticks
 

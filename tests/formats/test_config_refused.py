@@ -86,7 +86,7 @@ ONE_FORMAT = {
     "yaml: key is a list": (".yaml", "? [1]\n: 2", "line 1: key [1] is not a word"),
     "yaml: key twice within": (".yaml", "p2p: {a: 1, a: 2}", "line 1: key 'a' is given twice"),
     "yaml: control": (".yaml", "stages: 4\nname: \x07", "line 2: not YAML: special characters"),
-    "yaml: deep": (".yaml", f"p2p: {DEEP[:2000]}", "nested too deeply"),
+    "yaml: deep": (".yaml", f"p2p: {DEEP[:1000]}", "nested too deeply"),
     "yaml: digits": (".yaml", f"stages: {DIGITS}", "a number or a character code is out of ran"),
     "yaml: exponent": (".yaml", f"p2p: 1e{DIGITS}", "a number or a character code is out of ra"),
     "yaml: no character": (".yaml", 'name: "\\U00110000"', "a character code is out of range"),

@@ -6,16 +6,17 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt import InputError, Pipeline, evaluate
 from ppopt.formats.pipeline_json import LISTED
 from ppopt.formats.schedule_json import dumps, loads, schedule_from_object, schedule_to_object
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import pipelines, schedules
+from tests.tiers import examples
 
 
-@settings(deadline=None)
+@examples(10)
 @given(schedules(pipelines(different=(True,))))
 def test_a_file_restores_them(schedule: Schedule) -> None:
     loaded, claims = loads(dumps(schedule), "x")

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError
@@ -20,6 +20,7 @@ from ppopt.profiles.estimate import Record
 from ppopt.profiles.measured_runs import measured
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import live_memory, peaks, schedules, table
+from tests.tiers import examples
 from tests.verifier.verify_fixtures import schedule_of, split_with_p2p
 
 Event = dict[str, Any]
@@ -79,7 +80,7 @@ def _are_a_pair(schedule: Schedule, *entries: tuple[int, int, Event]) -> bool:
     return first == second >= 0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(10)
 @given(schedules())
 def test_it_is_the_schedule(schedule: Schedule) -> None:
     """Compute slices are the operations; no two slices of a thread overlap; memory is right."""
@@ -115,7 +116,7 @@ def _assert_memory(schedule: Schedule, events: list[Event]) -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(10)
 @given(schedules())
 def test_arrows_and_transfers(schedule: Schedule) -> None:
     """One arrow per tensor that crosses devices, from within its maker to within its user; with
@@ -159,6 +160,7 @@ def test_arrows_and_transfers(schedule: Schedule) -> None:
     for (device, _), (start, end, event) in transfers:
         maker, direction, _, peer = event["name"].split(" ")
         row = rows[parse(maker)]
+        assert event["cat"] == ("activation" if row.kind is OpKind.F else "gradient")
         sender, receiver = (device, int(peer)) if direction == "to" else (int(peer), device)
         delay = matrix[sender][receiver]
         assert sender == row.device

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ppopt.formats.schedule_json import (
@@ -26,6 +26,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import Rule, verify
 from tests.factories import schedules
 from tests.formats.schedule_text import OPTIONAL, TWO_BY_ONE, document, refuse, tiny
+from tests.tiers import examples
 
 
 def one_after_another(pipeline: Pipeline, origin: Origin | None = None) -> Schedule:
@@ -146,7 +147,7 @@ def _routes_and_speeds(draw: st.DrawFn, devices: int) -> dict[str, Any]:
 
 class TestRoundTrip:
     @given(schedules.schedules(schedules.pipelines(min_devices=2)))
-    @settings(max_examples=60, deadline=None)
+    @examples(12)
     def test_pairs_slices_and_routes(self, schedule: Schedule) -> None:
         """Where there are any, every row has route, slice and pair; else none has."""
         loaded, claims = loads(dumps(schedule), "x")
@@ -163,7 +164,7 @@ class TestRoundTrip:
                 assert len(partners) in (0, 2)
 
     @given(pipelines(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3)))
-    @settings(max_examples=80, deadline=None)
+    @examples(15)
     def test_schedules(self, pipeline: Pipeline, extra: dict[str, Any]) -> None:
         origin = Origin(strategy="hand", value=Fraction(3, 2), unknown_members={"note": extra})
         schedule = one_after_another(pipeline, origin)
@@ -185,7 +186,7 @@ class TestRoundTrip:
         )
     )
     @example([(OpKind.BW, 3, 4, 0, 0, 1), *((OpKind.F, 0, 0, device, 0, 1) for device in range(4))])
-    @settings(max_examples=100, deadline=None)
+    @examples(25)
     def test_rows_that_are_no_schedule(self, rows: list[tuple[int, ...]]) -> None:
         """The reader vouches for the form alone; what is wrong with it, the verifier says."""
         schedule = Schedule.from_rows(Pipeline(stages=4, batches=2), rows)
@@ -199,7 +200,7 @@ class TestRoundTrip:
         assert loaded.pipeline == pipeline
 
     @given(schedules.schedules(schedules.by_boundary()))
-    @settings(max_examples=40, deadline=None)
+    @examples(10)
     def test_delays_per_boundary(self, schedule: Schedule) -> None:
         loaded, claims = loads(dumps(schedule), "x")
         assert loaded == schedule

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt import Options, Pipeline, Schedule, evaluate, verify
 from ppopt.errors import InputError
@@ -19,8 +19,8 @@ from tests.cli.cli_run import done, run
 from tests.factories.streams import Built, built
 from tests.factories.tables import besides_of
 from tests.packages import needed
+from tests.tiers import examples
 
-SLOW = settings(deadline=None, max_examples=60)
 SMALL = Pipeline(stages=2, batches=2, weight=1, p2p="0.5", link_mode="streams")
 TEXT = (
     "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0RECV_B1,0I0,0W0,0I1,0W1,0REDUCE_GRAD,0RESHARD\n"
@@ -137,7 +137,7 @@ def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | No
     assert len(besides_of(restored)) == len(besides_of(schedule))
 
 
-@SLOW
+@examples(12)
 @given(built())
 def test_read_back_it_has_the_times_of_the_schedule(built: Built) -> None:
     schedule = of_each_stage(built.schedule)
@@ -154,7 +154,7 @@ def test_read_back_it_has_the_times_of_the_schedule(built: Built) -> None:
     )
 
 
-@SLOW
+@examples(12)
 @given(built())
 def test_a_schedule_file_holds_transfers(built: Built) -> None:
     text = schedule_json.dumps(built.schedule)
@@ -168,7 +168,7 @@ def _torch_text(cell: communication.Cell) -> str:
     return torch_csv.written([[cell]], {n: n for n in range(100)}).removesuffix("\n")
 
 
-@SLOW
+@examples(12)
 @given(built())
 def test_the_lowering_is_that_of_pytorch(built: Built) -> None:
     """`_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` of the installed torch."""

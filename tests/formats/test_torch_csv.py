@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt import Pipeline, evaluate
 from ppopt.errors import InputError, NotApplicableError
@@ -19,6 +19,7 @@ from ppopt.schedule.schedule import Schedule
 from tests.cli.cli_run import done, run
 from tests.factories.schedules import BW, SAYABLE, B, F, W, schedules
 from tests.factories.traits import novel_trait
+from tests.tiers import examples
 from tests.verifier.verify_fixtures import one_f_one_b, schedule_of
 
 KINDS = {"F": F, "I": B, "W": W, "B": BW}
@@ -78,7 +79,7 @@ def test_microbatches_are_numbered_by_the_last_forwards() -> None:
     assert order_csv(drawn) == "0F1,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
-@settings(max_examples=80, deadline=None)
+@examples(15)
 @given(schedules(SAYABLE))
 def test_the_same_order_with_other_numbers(schedule: Schedule) -> None:
     """The last stage's forwards count up, and one renaming leads cell by cell to the schedule."""

@@ -20,6 +20,7 @@ from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 from tests.clock import EVENTS, work_clock
 from tests.factories.schedules import SAYABLE, schedules
+from tests.tiers import examples
 
 FULL = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 """1F1B of 2 x 2."""
@@ -247,7 +248,7 @@ class TestPipeline:
         assert message in str(caught.value)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(15)
 @given(schedules(SAYABLE, paired=False))
 def test_round_trip(written: Schedule) -> None:
     """Written and read: the same order but for the numbers; timed at unit costs and written

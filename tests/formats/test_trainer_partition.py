@@ -467,7 +467,7 @@ def test_a_derived_model_states_its_sizes_in_files_and_plans(
     output = json.loads(
         done(
             "plan --from config.json --gpu h100 --gpus 8 --global-batch 16 --tensor 2 --data 2 "
-            "--microbatch 2 --runtime megatron --time-limit 2 --workers 1 --json"
+            "--microbatch 2 --runtime megatron --recompute none --workers 1 --json"
         ).out
     )
     written = output["use"]["megatron_arguments"]

@@ -21,7 +21,7 @@ from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
 from ppopt.profiles.estimate import Record, StepRecord, profile
 from ppopt.profiles.measured_runs import measured
-from tests.cli.cli_run import done, run
+from tests.cli.cli_run import done, json_of, run
 
 SCHEDULE = evaluate(
     Pipeline(stages=2, batches=4, forward=[3, 5], backward=[8, 9], weight=[4, 3], p2p="0.25"),
@@ -402,7 +402,7 @@ class TestCommand:
         assert settings["about"]["description"] == "two stages"
         assert settings["about"]["source"] == "torch-profiler"
         assert pipeline_of(settings).ticks.durations == SCHEDULE.pipeline.ticks.durations
-        done("solve --quiet --time-limit 1 --config", out)
+        done("eval zb-h1 --quiet --config", out)
 
     def test_traces_to_a_measured_step(self, tmp_path: Path) -> None:
         paths = written(tmp_path, traces(SCHEDULE))
@@ -484,10 +484,9 @@ class TestCommand:
         forward = [layer.forward for layer in pipeline.model.layers]
         assert forward[1:] == [Fraction("1.6")] * 16 + [Fraction("0.95")]
         assert (pipeline.num_devices, pipeline.num_chunks) == (2, chunks)
-        plan = json.loads(
-            done("plan --time-limit 600 --stages 2 --batches 2 --json --config", out).out
-        )
-        assert plan["status"] == "optimal"
+        line = f"plan --config {out} --stages 2 --batches 2 --placement linear --chunks 1"
+        output = json_of(f"{line} --recompute none --time-limit 600 --workers 1")
+        assert output["status"] == "optimal"
 
     def test_a_missing_format_is_listed(self, tmp_path: Path) -> None:
         log = tmp_path / "log.txt"

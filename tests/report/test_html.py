@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ppopt.errors import InputError
@@ -33,6 +33,7 @@ from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, B, F, W, live_memory, peaks, schedules, table
 from tests.report.drawn import Content, Picture, data_of, embedded_plotly, picture
+from tests.tiers import examples
 
 SEARCH = Origin(
     strategy="searched",
@@ -95,7 +96,7 @@ def bars(picture: Picture) -> list[tuple[OpKind, dict[str, Any], int]]:
     ]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(4)
 @given(schedules())
 def test_the_bars_are_the_operations(schedule: Schedule) -> None:
     per_unit = schedule.pipeline.ticks.per_unit
@@ -109,7 +110,7 @@ def test_the_bars_are_the_operations(schedule: Schedule) -> None:
     assert sorted(operations) == sorted(row[:6] for row in table(schedule))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(6)
 @given(schedules())
 def test_the_script_is_given_the_schedule(schedule: Schedule) -> None:
     (data,) = data_of(page([schedule]))["schedules"]
@@ -132,7 +133,7 @@ def test_the_script_is_given_the_schedule(schedule: Schedule) -> None:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(4)
 @given(schedules())
 def test_a_bar_tells_the_memory_of_its_device(schedule: Schedule) -> None:
     ticks, rows = schedule.pipeline.ticks, table(schedule)
@@ -150,7 +151,7 @@ def test_a_bar_tells_the_memory_of_its_device(schedule: Schedule) -> None:
         assert [during, after] == pytest.approx([float(ticks.memory(level)) for level in levels])
 
 
-@settings(max_examples=15, deadline=None)
+@examples(4)
 @given(schedules())
 def test_operations_and_idle_time_fill_every_row(schedule: Schedule) -> None:
     covered = defaultdict(set)
@@ -167,7 +168,7 @@ def test_operations_and_idle_time_fill_every_row(schedule: Schedule) -> None:
         assert at == pytest.approx(makespan)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(4)
 @given(schedules())
 def test_memory_is_drawn_to_one_scale(schedule: Schedule) -> None:
     """The highest point of a row is the device's peak, on the scale of the largest of all."""

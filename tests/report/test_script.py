@@ -13,11 +13,14 @@ import pytest
 import ppopt
 from ppopt.report.script import MODULES, module, script
 from tests.packages import needed
+from tests.tiers import first
 
 FOLDER = Path(ppopt.__file__).parent / "report" / "script"
 
 
-@pytest.mark.parametrize("command", ["lint", "fmt --check", "check page.js study.js app.js"])
+@pytest.mark.parametrize(
+    "command", first(2, ["lint", "fmt --check", "check page.js study.js app.js"])
+)
 def test_deno_is_content(command: str, tmp_path: Path) -> None:
     """`check` reads the types in the comments, strictly (deno.json)."""
     done = subprocess.run(

@@ -102,7 +102,14 @@ def test_a_bound_that_equals_the_value_has_its_digits_in_a_plan() -> None:
     """3722.6 is 3,723 as a value, and 3,722 as a bound of more."""
     model = Model([{"forward": 1, "count": 2}])
     plan = ppopt.plan(
-        model, devices=2, batches=1, placement="linear", chunks=1, strategies="gpipe", workers=1
+        model,
+        devices=2,
+        batches=1,
+        placement="linear",
+        chunks=1,
+        strategies="gpipe",
+        recompute="none",
+        workers=1,
     )
     value = Fraction("3722.6")
     result = replace(plan.rows[0].result, value=value)
@@ -172,7 +179,14 @@ def test_a_faster_partition_is_named_unless_the_partition_was_searched() -> None
     choice = replace(searched, schedule=schedule)
     assert "balanced" not in describe_imbalance(report_evaluation(schedule, 0, choice=choice))
     plan = ppopt.plan(
-        model, devices=2, batches=2, placement="linear", chunks=1, strategies="gpipe", workers=1
+        model,
+        devices=2,
+        batches=2,
+        placement="linear",
+        chunks=1,
+        strategies="gpipe",
+        recompute="none",
+        workers=1,
     )
     row = replace(plan.rows[0], result=replace(plan.rows[0].result, schedule=schedule))
     searched_plan = replace(plan, rows=(row,))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.problem.kinds import RECORDS
@@ -32,6 +32,7 @@ from ppopt.report.svg import (
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
 from tests.factories.schedules import F, schedules
+from tests.tiers import examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</text></svg><script>alert(1)</script>\"'&amp;\x00\x1b\ud800"
@@ -61,7 +62,7 @@ def one_f_one_b(**pipeline: Any) -> Schedule:
     return evaluate(Pipeline(stages=2, batches=2, **pipeline), "1f1b")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(12)
 @given(schedules())
 def test_every_operation_is_one_rect_at_its_time(schedule: Schedule) -> None:
     """Pixels are rounded to 1/100, so a width is off by 1/100 at most."""

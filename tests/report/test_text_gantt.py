@@ -6,13 +6,14 @@ import re
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.text import text_gantt
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, B, F, W, schedules
+from tests.tiers import examples
 
 _ROWS = [
     (F, 0, 0, 0, 0, 1),
@@ -78,7 +79,7 @@ def test_time_is_in_the_users_unit() -> None:
     assert str(text_gantt(schedule, 40)).endswith(" 1.5")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(12)
 @given(schedules())
 def test_what_is_drawn_is_the_schedule(schedule: Schedule) -> None:
     """A width that gives the shortest operation the name of a pair and a space, and one column

@@ -104,10 +104,10 @@ def test_tables() -> None:
     text = " ".join(done(f"eval 1f1b {LINE}").out.split())
     assert "makespan 28 ms" in text
     assert "memory peak 4 GiB on device 0" in text
-    table = " ".join(done(f"frontier {LINE} --placement linear --time-limit 5").out.split())
+    table = " ".join(done(f"frontier {LINE} --placement linear --workers 1").out.split())
     assert "memory makespan (GiB) (ms)" in table
     assert "minimum memory: 2 GiB (proved); device 0 needs 2 GiB even" in table
-    assert json_of(f"frontier {LINE} --placement linear --time-limit 5")["memory_unit"] == "GiB"
+    assert json_of(f"frontier {LINE} --placement linear --workers 1")["memory_unit"] == "GiB"
 
 
 def test_a_violation_names_the_unit(tmp_path: Path) -> None:
