@@ -9,10 +9,10 @@ import pytest
 from benchmarks import plan_optimality
 from benchmarks.plan_optimality import AIM, Case, Outcome, lines, run
 from tests.clock import HANGS
-from tests.tiers import slow
 
 
-@pytest.mark.parametrize("limited", [True, slow(False)])
+@pytest.mark.slow
+@pytest.mark.parametrize("limited", [True, False])
 def test_a_plan_is_as_good_as_brute_force(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_optimality, "SECONDS", HANGS)
     outcome = run(Case(0, "megatron", limited))

@@ -20,7 +20,7 @@ from ppopt.problem.partition_costs import PartitionCosts
 from ppopt.strategies import names
 from tests.factories.tables import transfers_of
 from tests.oracles.configurations import partitions
-from tests.tiers import examples
+from tests.tiers import examples, slow
 
 ENCODER = Layer(
     forward=2,
@@ -151,7 +151,7 @@ def test_a_stage_without_backward_runs_its_f_one_after_the_other(strategy: str) 
     assert schedule.metrics.peak_memory_ticks[0] == schedule.pipeline.ticks.memory_per_unit
 
 
-@pytest.mark.parametrize("frozen", [1, 3, 8])
+@pytest.mark.parametrize("frozen", [3, slow(1), slow(8)])
 @pytest.mark.parametrize("strategy", names())
 def test_every_strategy_runs_a_frozen_encoder(strategy: str, frozen: int) -> None:
     layers = [Layer(forward=2, activation=1, frozen=index < frozen) for index in range(8)]

@@ -127,7 +127,7 @@ def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
     "times",
     [
         {"forward": [6, 9, 5, 8], "backward_input": [9, 8, 7, 10], "weight": [3, 8, 4, 6]},
-        {"forward": [9, 8, 9, 12], "backward_input": [10, 9, 14, 11], "weight": 8, "p2p": 1},
+        slow({"forward": [9, 8, 9, 12], "backward_input": [10, 9, 14, 11], "weight": 8, "p2p": 1}),
         {"forward": 3, "backward_input": 4, "weight": 2},
     ],
 )
