@@ -242,13 +242,13 @@ def test_pairs_gradient_work_and_recompute_go_with_empty_stages() -> None:
     around = ppopt.evaluate(
         work.pipeline(devices=3, batches=3, partition=[2, 0, 2], optimizer_barrier=True), "1f1b"
     )
-    layers = Model(tuple(Layer(2, activation=3, recompute={"time": 1}) for _ in range(4)))
+    layers = Model(tuple(Layer(2, activation=3, recompute={"time": 1}) for _ in range(2)))
     recomputing = ppopt.solve(
-        layers.pipeline(devices=3, batches=1, partition=[2, 0, 2], recompute="search", mem_limit=5),
+        layers.pipeline(devices=3, batches=2, partition=[1, 0, 1], recompute="search", mem_limit=5),
         workers=1,
     ).schedule
+    assert recomputing is not None and any(recomputing.pipeline.recomputed)
     for schedule in (overlapped, around, recomputing):
-        assert schedule is not None
         assert ppopt.verify(schedule) == []
         assert schedule_json.loads(schedule_json.dumps(schedule), "it")[0] == schedule
 
