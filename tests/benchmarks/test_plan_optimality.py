@@ -21,11 +21,9 @@ def test_a_plan_is_as_good_as_brute_force(limited: bool, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 3))
 @pytest.mark.parametrize("limited", [False, True])
-@pytest.mark.parametrize("runtime", ["megatron", "any"])
-def test_more_plans_are_as_good_as_brute_force(runtime: str, limited: bool, seed: int) -> None:
-    outcome = run(Case(seed, runtime, limited))
+def test_a_plan_for_any_runtime_is_as_good_as_brute_force(limited: bool) -> None:
+    outcome = run(Case(1, "any", limited))
     assert not outcome.fault and not outcome.missed
     assert outcome.loss is None or outcome.loss <= AIM[1]
 
