@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import evaluate
+from ppopt.errors import VerificationError
 from ppopt.problem.operation import Op, parse
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
-from ppopt.verifier import Figures, Rule, explain, figures, verify
+from ppopt.verifier import Figures, Rule, checked, explain, figures, verify
 from tests.factories.auxiliary import with_gradient_work, with_offload
 from tests.factories.schedules import (
     BW,
@@ -132,6 +133,14 @@ def test_a_violation_names_rule_place_and_time() -> None:
     assert (violation.rule, violation.ops) == (Rule.DURATION, (Op(BW, 0, 1),))
     assert (violation.device, violation.time) == (0, 7)
     assert str(violation) == "duration: 0BW1 on device 0 takes 3, from 7 to 10, not 2"
+
+
+def test_a_schedule_with_a_violation_is_not_taken() -> None:
+    schedule = one_f_one_b()
+    assert checked(schedule) is schedule
+    broken = changed(schedule, end=np.array([1, 2, 6, 10, 2, 4, 5, 7]))
+    with pytest.raises(VerificationError, match="duration: 0BW1 on device 0 takes 3"):
+        checked(broken)
 
 
 MESSAGES = [
