@@ -305,7 +305,7 @@ def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bo
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.problem.objective import Objective
-    from ppopt.report.objects import of_evaluation
+    from ppopt.report.objects import evaluation_object
     from ppopt.report.schedule_report import report_evaluation
     from ppopt.verifier import checked
 
@@ -321,4 +321,4 @@ def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bo
         timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     schedule = checked(timed, enforce_limit=False)
     report = report_evaluation(schedule, monotonic() - began)
-    return output.show_result(settings, report, of_evaluation, details=details)
+    return output.show_result(settings, report, evaluation_object, details=details)

@@ -84,13 +84,13 @@ class Default:
     def _constant(self) -> Fraction:
         return Fraction(self.value) if self.value else ZERO
 
-    def of_layer(self, costs: Mapping[str, Fraction]) -> Fraction:
+    def layer_value(self, costs: Mapping[str, Fraction]) -> Fraction:
         """The cost of a layer, whose other costs are these by field."""
         if self.function is None:
             return self._constant
         return self.function(*(costs[field] for field in self.fields))
 
-    def of_stages(self, costs: Mapping[str, Row]) -> Row:
+    def stage_values(self, costs: Mapping[str, Row]) -> Row:
         """The cost of stages, whose other costs are these by field, one number per stage."""
         if self.function is None:
             return (self._constant,) * len(costs["forward"])
@@ -446,7 +446,6 @@ class StepFields(Generic[T]):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class StageFields(
     StepFields[T],
     PairFields[T],
@@ -461,7 +460,6 @@ class StageFields(
     """The costs of stages, those of the last base first. A cost follows those of its default."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LayerFields(
     StepFields[T],
     OffloadFields[T],

@@ -92,7 +92,7 @@ def costs_of(
         values = stated.get(cost.field)
         if values is None:
             unstated = cost.of_pairs and cost.default.function is None
-            values = () if unstated else cost.default.of_stages(rows)
+            values = () if unstated else cost.default.stage_values(rows)
         rows[cost.field] = values
     return StageCosts(
         **{

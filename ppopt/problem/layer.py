@@ -51,7 +51,9 @@ class Layer(LayerFields[Fraction]):
     """
 
     forward: Fraction = _NOT_STATED
+    """Time of F. None: that of `phases`."""
     activation: Fraction = _NOT_STATED
+    """Memory that F allocates, and that B and W together free. None: 0."""
     phases: Any = None
     """The steps of F and B in turn, a `ppopt.problem.phases.Phases` or a mapping as in files; the
     times of F, BW, W and B are then its sums. None: unknown."""
@@ -154,7 +156,7 @@ class Layer(LayerFields[Fraction]):
             self._set(field, value)
         for cost in LAYER_COSTS:
             if getattr(self, cost.field) is None:
-                self._set(cost.field, cost.layer_default.of_layer(vars(self)))
+                self._set(cost.field, cost.layer_default.layer_value(vars(self)))
 
     def _check_recompute(self) -> None:
         if not isinstance(self.recompute, bool):
@@ -268,7 +270,7 @@ class Layer(LayerFields[Fraction]):
     def amount(self, cost: Cost) -> Fraction:
         """Its contribution to a cost of its stage."""
         if cost.counted_if and not getattr(self, cost.counted_if):
-            return cost.default.of_layer(vars(self))
+            return cost.default.layer_value(vars(self))
         amount: Fraction = getattr(self, cost.field)
         return amount
 
@@ -308,8 +310,7 @@ def on_compute(layer: Layer) -> Layer:
 
 def retained_by_forward(layer: Layer) -> Fraction:
     """Activation of a layer that F retains."""
-    amount: Fraction = layer.kept if layer.recompute else layer.activation
-    return amount
+    return layer.kept if layer.recompute else layer.activation
 
 
 def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> BackwardPeak:

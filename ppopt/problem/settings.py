@@ -182,7 +182,7 @@ class Setting:
         return self.own_flag or f"--{self.name.replace('_', '-')}"
 
 
-def _of_stages(*groups: type) -> Iterator[Setting]:
+def _cost_settings(*groups: type) -> Iterator[Setting]:
     """Settings of the costs in these classes."""
     for cost in costs_in(*groups):
         yield Setting(
@@ -309,7 +309,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.MEMORY,
     ),
-    *_of_stages(cost_table.TimeFields),
+    *_cost_settings(cost_table.TimeFields),
     Setting(
         "p2p",
         Shape.LINKS,
@@ -364,9 +364,9 @@ SETTINGS = (
         minimum=0,
         under=Heading.TIMES,
     ),
-    *_of_stages(cost_table.MemoryFields, cost_table.StageWorkspaceField),
-    *_of_stages(cost_table.WorkspaceFields),
-    *_of_stages(cost_table.RecomputeFields, cost_table.RecomputeMemoryField),
+    *_cost_settings(cost_table.MemoryFields, cost_table.StageWorkspaceField),
+    *_cost_settings(cost_table.WorkspaceFields),
+    *_cost_settings(cost_table.RecomputeFields, cost_table.RecomputeMemoryField),
     Setting(
         "offload",
         Shape.CHOICE,
@@ -378,7 +378,7 @@ SETTINGS = (
         under=Heading.MEMORY,
         replaceable=True,
     ),
-    *_of_stages(cost_table.OffloadFields),
+    *_cost_settings(cost_table.OffloadFields),
     _choice(
         "host_link",
         HostLink,
@@ -399,7 +399,7 @@ SETTINGS = (
         replaceable=True,
         of_parallelism=True,
     ),
-    *_of_stages(cost_table.PairFields, cost_table.StepFields),
+    *_cost_settings(cost_table.PairFields, cost_table.StepFields),
     Setting(
         "optimizer_barrier",
         Shape.FLAG,

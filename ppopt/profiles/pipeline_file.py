@@ -70,7 +70,7 @@ def dumps(
         lines.append("# Memory is that of the schedule that ran, not measured.")
         memory_costs = memory.costs
         amounts = [cost for cost in STAGE_COSTS if cost.field in memory_costs.memory_fields]
-        lines += [f"{cost.name}: {_listed(getattr(memory_costs, cost.field))}" for cost in amounts]
+        lines += [f"{cost.name}: {_listed(memory_costs[cost.field])}" for cost in amounts]
     head = _head(description, source, day, unit)
     return _document(head, facts, [*notes(profile), *comments], lines)
 

@@ -18,7 +18,7 @@ from ppopt.rechecker.quantities import (
     pieces,
     shortest_durations,
 )
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.route_delays import RouteDelays
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
@@ -69,7 +69,7 @@ def head(claim: Claim, device: int) -> int:
 
 def _min_way(claim: Claim, device: int, kind: OpKind) -> int:
     return min(
-        RouteTimes(claim, hosts).way(kind, hosts.index(device))
+        RouteDelays(claim, hosts).way(kind, hosts.index(device))
         for hosts in claim.pipeline.hosts
         if device in hosts
     )

@@ -51,16 +51,16 @@ class Claim(NamedTuple):
     and W, at most the memory that F keeps is counted."""
 
     @property
-    def of_layers(self) -> bool:
+    def covers_layer_choices(self) -> bool:
         """Whether it is of every partition or of every choice of recompute or offload."""
         return self.partitions or self.recompute or self.offload
 
     @property
-    def of_several(self) -> bool:
+    def covers_several_pipelines(self) -> bool:
         """Whether it is of several pipelines."""
-        return self.of_layers or self.placements or self.orders or self.combinations
+        return self.covers_layer_choices or self.placements or self.orders or self.combinations
 
-    def of_pipeline(self, pipeline: Pipeline) -> Claim:
+    def for_pipeline(self, pipeline: Pipeline) -> Claim:
         """The claim of one of its pipelines, and of every choice that this one leaves open."""
         bound = self.bound_time
         return self._replace(
@@ -157,7 +157,7 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
     strange = [device for device in claim.devices if device > last]
     if strange:
         return f"certificate: device {strange[0]} is not one of 0..{last}"
-    if claim.of_layers and claim.pipeline.model is None:
+    if claim.covers_layer_choices and claim.pipeline.model is None:
         return f"certificate: it is of all {describe_scope(claim)}, but the file has no layers"
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         backward_text = "one operation (BW)" if claim.fused else "split (B and W)"
@@ -188,7 +188,7 @@ def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
         combinations=argument is Argument.COMBINATIONS,
         bound_time=bound,
     )
-    return quantified if quantified.of_several else claim
+    return quantified if quantified.covers_several_pipelines else claim
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:

@@ -12,7 +12,7 @@ from ppopt.problem.traits import unhandled
 from ppopt.rechecker import equal_microbatches, partitions, placements
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, describe_layers, describe_scope
-from ppopt.rechecker.mixed import of_one_kind
+from ppopt.rechecker.mixed import with_one_kind
 from ppopt.rechecker.verdict import Recheck, Verdict
 
 Check = Callable[[Claim, float], Recheck]
@@ -69,7 +69,7 @@ def check_combinations(stated: Claim, time_limit: float, check: Check) -> Rechec
 
     This cannot confirm the claim, but it can refute it.
     """
-    outcome = check(stated.of_pipeline(stated.pipeline), time_limit)
+    outcome = check(stated.for_pipeline(stated.pipeline), time_limit)
     if outcome.verdict is Verdict.WRONG:
         return outcome
     reason = "combinations of decisions are not enumerated; for the configuration of this schedule"
@@ -94,7 +94,7 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
         claim = placements.claim_of_placement(stated, hosts)
-        if not claim.of_layers and _holds_by_arithmetic(of_one_kind(claim)):
+        if not claim.covers_layer_choices and _holds_by_arithmetic(with_one_kind(claim)):
             confirmed += 1
         else:
             claims[f"placement {','.join(map(str, hosts))}"] = claim

@@ -22,7 +22,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import factors_of, microbatches_of_routes, slice_factors
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.route_delays import RouteDelays
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
 MAX_ENUMERATED = 6
@@ -73,7 +73,7 @@ def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
         tuple(factors[position] for position in order): order for order in permutations(positions)
     }
     return {
-        f"order {','.join(map(str, order))}": claim.of_pipeline(claim.pipeline.reordered(order))
+        f"order {','.join(map(str, order))}": claim.for_pipeline(claim.pipeline.reordered(order))
         for order in orders.values()
     }
 
@@ -154,7 +154,7 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
 def _round_trip(claim: Claim, stage: int) -> _RoundTrip:
     """The round trip from a stage."""
     hosts, durations = claim.pipeline.hosts[0], claim.pipeline.ticks.durations
-    (forward, backward, *rest), times = claim.kinds, RouteTimes(claim, hosts)
+    (forward, backward, *rest), times = claim.kinds, RouteDelays(claim, hosts)
     own = [index for index in range(stage + 1) if hosts[index] == hosts[stage]]
     above, below = range(stage + 1, len(hosts)), range(own[0])
     slices = slice_factors(claim)

@@ -15,7 +15,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import live_after_forward, live_before_weight
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.route_delays import RouteDelays
 
 HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
 """Traits that the argument handles."""
@@ -44,7 +44,7 @@ def min_idle(claim: Claim, device: int) -> int:
 
 def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
     pipeline, ticks, hosts = claim.pipeline, claim.pipeline.ticks, claim.pipeline.hosts[0]
-    times, low, high = RouteTimes(claim, hosts), stages[0], stages[-1]
+    times, low, high = RouteDelays(claim, hosts), stages[0], stages[-1]
     wait = times.way(OpKind.F, high) - times.way(OpKind.F, low)
     wait += ticks.durations[OpKind.F][high] + times.round_trip(high)
     fillers = [
@@ -62,7 +62,7 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     pipeline, ticks, high = claim.pipeline, claim.pipeline.ticks, stages[-1]
     if ticks.durations[OpKind.F][high] == 0:
         return 0
-    wait = RouteTimes(claim, pipeline.hosts[0]).round_trip(high)
+    wait = RouteDelays(claim, pipeline.hosts[0]).round_trip(high)
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]

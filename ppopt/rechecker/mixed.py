@@ -40,7 +40,7 @@ RELAXATION_SHARE = 0.5
 RELAXED = "with every backward split into its shortest possible B and W"
 
 
-def of_one_kind(claim: Claim) -> Claim:
+def with_one_kind(claim: Claim) -> Claim:
     """A claim of one kind of backward that implies a mixed claim; any other claim unchanged."""
     if not claim.mixed or not claim.has_only(HANDLES):
         return claim
@@ -51,7 +51,7 @@ def of_one_kind(claim: Claim) -> Claim:
     return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
 
 
-def of_min_work(claim: Claim) -> Claim:
+def with_min_work(claim: Claim) -> Claim:
     """A claim of one kind of backward whose devices have no more work, in any order.
 
     If microbatches differ, B' and W' cannot replace backwards, since the order of the W would

@@ -29,7 +29,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import memory_of
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.route_delays import RouteDelays
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when each pending input arrives."""
@@ -125,7 +125,7 @@ class PartialSchedules:
         pipeline = claim.pipeline
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
-        self._times = RouteTimes(claim, self._hosts)
+        self._times = RouteDelays(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._operation_classes())
         self._class_ids = {

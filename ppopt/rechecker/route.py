@@ -8,7 +8,7 @@ from itertools import pairwise
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import live_after_forward, live_before_weight
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.route_delays import RouteDelays
 
 Apart = tuple[Op, Op, int]
 """(before, after, lag): `after` starts `lag` or more after the end of `before`."""
@@ -22,7 +22,7 @@ class Route:
         self._claim = claim
         self._route = route
         self._hosts = claim.pipeline.hosts[claim.pipeline.route(route[0])]
-        self._times = RouteTimes(claim, self._hosts)
+        self._times = RouteDelays(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._slices = range(claim.pipeline.num_slices)
 

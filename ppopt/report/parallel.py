@@ -17,7 +17,7 @@ from ppopt.report.columns import Column, left, table_of
 from ppopt.report.headline_table import describe_headline, headline_object
 from ppopt.report.numbers import NONE, percent, significant
 from ppopt.report.placement_text import recompute_word
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_objects import plan_object
 from ppopt.report.plan_text import BEST, describe_enough, status_legend, status_word
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
@@ -32,7 +32,7 @@ _HEADS = {"tensor": "TP", "context": "CP", "expert": "EP", "data": "DP", "microb
 """Dimension of a combination -> head of its column."""
 
 
-def of_parallel_plan(plan: ParallelPlan) -> dict[str, Any]:
+def parallel_plan_object(plan: ParallelPlan) -> dict[str, Any]:
     """Object of `ppopt plan --from`: that of `ppopt plan` for the best combination, and more.
 
     `status`, `value`, `lower_bound` and `gap` are over all combinations; times are those of a step
@@ -69,7 +69,7 @@ def of_parallel_plan(plan: ParallelPlan) -> dict[str, Any]:
             "storage": plan.storage,
         },
     }
-    return of_plan(plan.plan) | headline_object(plan.headline) | json_object(own)
+    return plan_object(plan.plan) | headline_object(plan.headline) | json_object(own)
 
 
 def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:

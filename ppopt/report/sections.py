@@ -282,7 +282,7 @@ def _provenance(report: ScheduleReport) -> str:
 def _stages(pipeline: Pipeline) -> str:
     costs = pipeline.costs
 
-    def of_stages(cost: Cost) -> Column[int]:
+    def cost_column(cost: Cost) -> Column[int]:
         values = costs[cost.field]
         unit = pipeline.time_unit if cost.unit is Unit.TIME else pipeline.memory_unit
         return Column(headed(cost.head, unit), lambda at: number(plain(values[at])))
@@ -290,7 +290,7 @@ def _stages(pipeline: Pipeline) -> str:
     columns: list[Column[int]] = [
         Column("stage", str),
         Column("device", lambda at: " and ".join(str(hosts[at]) for hosts in pipeline.hosts)),
-        *(of_stages(cost) for cost in STAGE_COSTS if cost.head and costs.has_effect(cost)),
+        *(cost_column(cost) for cost in STAGE_COSTS if cost.head and costs.has_effect(cost)),
     ]
     return html_table(columns, ("", range(pipeline.num_stages)))
 

@@ -121,12 +121,12 @@ class MixedBaselines:
         """Submit the schedules of all such strategies unchanged."""
         pipeline = incumbent.problem.pipeline
         for initial in _baseline_schedules(incumbent.problem, budget.deadline.end):
-            if initial is not None and not _of_one_kind(pipeline, initial.orders):
+            if initial is not None and not _has_one_kind(pipeline, initial.orders):
                 incumbent.submit(initial.schedule)
         return Outcome(exhausted=True)
 
 
-def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
+def _has_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
     return any(
         all(map(np.array_equal, orders, convert_backwards(pipeline, orders, kind)))
         for kind in (BackwardKind.SPLIT, BackwardKind.WHOLE)

@@ -151,7 +151,7 @@ class RecomputeChoice(Choice):
         factors = self._base.microbatch_memory and 1
         return replace(self._base, microbatch_memory=factors).without_model()
 
-    def _of_stages(self, stages: Sequence[int], options: Sequence[StageOption]) -> Pipeline:
+    def _with_options(self, stages: Sequence[int], options: Sequence[StageOption]) -> Pipeline:
         """Pipeline with these options of some stages, by costs of stages, which is fast.
 
         What a relaxed option offloads in no time is not stashed.
@@ -231,7 +231,7 @@ class RecomputeChoice(Choice):
         ]
 
     def _computed_bound(self, device: int, options: Sequence[StageOption]) -> Fraction | None:
-        pipeline = self._of_stages(self._base.hosted[0][device], options)
+        pipeline = self._with_options(self._base.hosted[0][device], options)
         problem = replace(self._problem, pipeline=pipeline).reduced
         if device_infeasible([RouteTimes(problem.instance, 0)], device):
             return None

@@ -1,4 +1,4 @@
-"""Times of one microbatch along the stages of a route: down to the last one and up again."""
+"""Delays of one microbatch along the stages of a route: down to the last one and up again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ppopt.rechecker.cut_delays import Boundary
 from ppopt.rechecker.quantities import shortest_durations
 
 
-class RouteTimes:
+class RouteDelays:
     """Minimum times between the F and the backwards of one microbatch, in ticks."""
 
     def __init__(self, claim: Claim, hosts: tuple[int, ...]) -> None:
