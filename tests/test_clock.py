@@ -6,7 +6,7 @@ import time
 from importlib import import_module
 
 from ppopt import Pipeline, Status, solve
-from tests.clock import EVENTS, work_clock
+from tests.clock import EVENTS, SHORT, work_clock
 
 HARD = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715, p2p=408)
 
@@ -37,7 +37,7 @@ def test_a_search_ends_at_the_same_work_each_time() -> None:
     import_module("ppopt.solver.portfolio")
     runs = []
     for _ in range(3):
-        with work_clock():
+        with work_clock(SHORT // 4):
             runs.append(solve(HARD, mem_limit=6, time_limit=0.5, workers=1))
     _imports, first, second = runs
     assert first.status is second.status is Status.FEASIBLE

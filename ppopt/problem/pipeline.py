@@ -34,6 +34,7 @@ from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
 from ppopt.problem.setting_fields import accepts_every_name
+from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
 
@@ -403,8 +404,10 @@ class Pipeline(PipelineFields):
 
     def limits_by(self, mem_limit: Any) -> tuple[Fraction, ...] | None:
         """Memory limit of every device by a value of `mem_limit`."""
-        costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
-        each = [costs[memory] for _, memory in self.factors]
+        each: list[StageCosts[Fraction]] = []
+        if mem_limit == LIMIT_1F1B:
+            costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
+            each = [costs[memory] for _, memory in self.factors]
         return limits_of(mem_limit, each, self.hosted[0], self.num_slices)
 
     def static_of(self, device: int) -> Fraction:

@@ -143,6 +143,7 @@ TABLE_4 = [
 ]
 
 
+@pytest.mark.slow
 def test_llama_3_405b_calibrated_on_its_first_row() -> None:
     """Table 4 of arXiv 2407.21783: 430, 400 and 380 TFLOP/s per GPU."""
     outcomes = [outcome_of(run) for run in TABLE_4]
@@ -177,6 +178,7 @@ def test_what_is_not_predicted_says_why(values: dict[str, object], reason: str) 
     assert any(reason in line for line in report.not_predicted([outcome]))
 
 
+@pytest.mark.slow
 def test_zero_bubble_gains_are_those_published() -> None:
     """2590 and 2886 tokens/s a GPU (InternEvo 282); no gain (sail 10)."""
     assert [case.gain for case in zero_bubble.COMPARISONS] == pytest.approx([0.114, 0], abs=0.0005)

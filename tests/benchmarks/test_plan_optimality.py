@@ -6,24 +6,24 @@ from fractions import Fraction
 
 import pytest
 
+from benchmarks import plan_optimality
 from benchmarks.plan_optimality import AIM, Case, Outcome, lines, run
+from tests.clock import HANGS
 
-SAMPLE = [Case(0, "megatron", limited) for limited in (False, True)]
 
-
-@pytest.mark.parametrize("case", SAMPLE, ids=str)
-def test_a_plan_is_as_good_as_brute_force(case: Case) -> None:
-    outcome = run(case)
+@pytest.mark.slow
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_plan_is_as_good_as_brute_force(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_optimality, "SECONDS", HANGS)
+    outcome = run(Case(0, "megatron", limited))
     assert not outcome.fault and not outcome.missed
     assert outcome.loss is None or outcome.loss <= AIM[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("limited", [False, True])
-@pytest.mark.parametrize("runtime", ["megatron", "any"])
-def test_more_plans_are_as_good_as_brute_force(runtime: str, limited: bool, seed: int) -> None:
-    outcome = run(Case(seed, runtime, limited))
+def test_a_plan_for_any_runtime_is_as_good_as_brute_force(limited: bool) -> None:
+    outcome = run(Case(1, "any", limited))
     assert not outcome.fault and not outcome.missed
     assert outcome.loss is None or outcome.loss <= AIM[1]
 

@@ -6,10 +6,11 @@ import pytest
 
 from benchmarks import reproduce
 from benchmarks.reproduce import Line, Table
+from tests.tiers import slow
 
 
 @pytest.mark.parametrize(
-    "table", [reproduce.table_2, reproduce.v_family, reproduce.megatron, reproduce.dualpipe]
+    "table", [reproduce.table_2, slow(reproduce.v_family), reproduce.megatron, reproduce.dualpipe]
 )
 def test_formulas_are_met(table) -> None:
     result = table()
@@ -17,6 +18,7 @@ def test_formulas_are_met(table) -> None:
     assert all(line.published for line in result.lines)
 
 
+@pytest.mark.slow
 def test_published_rates_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows at hand; 1F1B-I follows a formula, as the table says."""
     monkeypatch.setattr(reproduce, "model_names", lambda: tuple(reproduce.TABLE_5))

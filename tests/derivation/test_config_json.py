@@ -15,6 +15,7 @@ from tests.factories.configs import (
     WITH_PREDICTIONS,
     Config,
 )
+from tests.tiers import first
 
 QWEN3_VL = CONFIGS["Qwen/Qwen3-VL-30B-A3B-Instruct"]
 
@@ -186,7 +187,7 @@ def test_patches_that_cannot_be_averaged() -> None:
         architecture_of(config)
 
 
-@pytest.mark.parametrize("name", [*PARAMETERS, *WITH_PREDICTIONS])
+@pytest.mark.parametrize("name", first(8, [*PARAMETERS, *WITH_PREDICTIONS]))
 def test_every_published_model_is_derived(name: str) -> None:
     model = derive_model(CONFIGS[name], gpu="h100", devices=2)
     assert model.pipeline.num_devices == 2

@@ -101,13 +101,17 @@ def _placements(draw: st.DrawFn, devices: int) -> dict[str, Any]:
         extra = draw(_extra_stages(devices))
         order = draw(st.permutations([*range(devices), *extra]))
         return {"stages": len(order), "placement": list(order), **draw(_costs(len(order)))}
-    chunks = None if placement == "linear" else draw(_one_of((None, 1, 2, 3)))
+    chunks = None if placement == "linear" else draw(_one_of(_CHUNKS[devices]))
     return {
         "stages": devices,
         "placement": placement,
         "chunks": chunks,
         **draw(_costs(devices)),
     }
+
+
+_CHUNKS = {1: (None, 1, 2, 3), 2: (None, 1, 2, 3), 3: (None, 1, 2), 4: (None, 1)}
+"""Chunks by the number of devices: more stages make every example longer, and show no more."""
 
 
 @cache
@@ -434,16 +438,31 @@ def live_memory(
     pipeline: Pipeline, rows: Iterable[TableRow], device: int, time: int, *, starts: bool
 ) -> int:
     """Ticks of memory on a device at an instant, after its ends and, if `starts`, its starts."""
-    total = pipeline.ticks.static[device]
-    for row in rows:
-        start, end = row[4:6]
-        if row[3] != device:
-            continue
+    changes = memory_changes(pipeline, rows, device)
+    return live_after(pipeline.ticks.static[device], changes, time, starts=starts)
+
+
+Change = tuple[int, int, int, int]
+"""Start and end of an operation, and what it allocates and frees, in ticks."""
+
+
+def memory_changes(pipeline: Pipeline, rows: Iterable[TableRow], device: int) -> list[Change]:
+    """What the operations of a device allocate and free, and when."""
+    return [
+        (*row[4:6], allocated(pipeline, *row[:3]), freed(pipeline, *row[:3]))
+        for row in rows
+        if row[3] == device
+    ]
+
+
+def live_after(live: int, changes: Iterable[Change], time: int, *, starts: bool) -> int:
+    """Ticks of memory at an instant, after its ends and, if `starts`, its starts."""
+    for start, end, taken, released in changes:
         if start < time or (starts and start == time):
-            total += allocated(pipeline, *row[:3])
+            live += taken
         if end <= time:
-            total -= freed(pipeline, *row[:3])
-    return total
+            live -= released
+    return live
 
 
 def allocated(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
@@ -483,10 +502,10 @@ def peaks(schedule: Schedule) -> list[int]:
     """Largest memory in ticks on every device, by looking at every instant of a change."""
     pipeline, rows = schedule.pipeline, table(schedule)
     peaks_of_devices = []
-    for device in range(pipeline.num_devices):
-        ours = [row for row in rows if row[3] == device]
-        instants = {-1, *(time for row in ours for time in row[4:6])}
+    for device, static in enumerate(pipeline.ticks.static):
+        changes = memory_changes(pipeline, rows, device)
+        instants = {-1, *(time for change in changes for time in change[:2])}
         peaks_of_devices.append(
-            max(live_memory(pipeline, ours, device, time, starts=True) for time in instants)
+            max(live_after(static, changes, time, starts=True) for time in instants)
         )
     return peaks_of_devices

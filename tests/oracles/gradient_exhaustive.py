@@ -10,7 +10,6 @@ rules alone (DESIGN 3, rules 1 to 5, 7, 17 and 18), for a handful of operations.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ppopt.problem.operation import OpKind
@@ -30,8 +29,7 @@ class Job(NamedTuple):
     frees: int
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What has run by some tick."""
 
     done: int
@@ -40,7 +38,8 @@ class State:
     """Job and ticks left, sorted."""
     live: tuple[int, ...]
     elapsed: tuple[int, ...]
-    """Ticks of every device from its first operation on; -1: it has not begun."""
+    """Ticks of every device from its first operation on; -1: it has not begun. Empty for a
+    makespan, which is the same for all."""
 
 
 Key = tuple[Any, ...]
@@ -180,7 +179,7 @@ def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | N
         return None
     headroom = limits and (*map(int.__sub__, limits, static), 0)
     search = _Search(jobs, headroom, devices)
-    level = {State(0, (), (0,) * (devices + 1), (-1,) * (devices + 1))}
+    level = {State(0, (), (0,) * (devices + 1), (-1,) * devices * span)}
     best: int | None = None
     for now in range(1 + (2 if span else 1) * sum(job.time for job in jobs)):
         reached = {following for state in level for following in search.started(state)}
@@ -206,6 +205,12 @@ class _Search:
             sum(1 << index for index, job in enumerate(jobs) if job.device == device)
             for device in range(devices)
         ]
+        self.needs = [sum(1 << before for before in job.after) for job in jobs]
+        self.sharing = [
+            sum(1 << index for index, other in enumerate(jobs) if other.resource == job.resource)
+            for job in jobs
+        ]
+        """Set of the jobs of the same resource."""
 
     def started(self, state: State) -> Iterator[State]:
         """All states of the same tick after any number of starts."""
@@ -219,20 +224,25 @@ class _Search:
                     todo.append(following)
 
     def _after_one(self, state: State) -> Iterator[State]:
-        busy = {self.jobs[index].resource for index, _ in state.running}
-        begun = state.done | sum(1 << index for index, _ in state.running)
-        for index, job in enumerate(self.jobs):
-            ready = all(state.done >> predecessor & 1 for predecessor in job.after)
-            if begun >> index & 1 or job.resource in busy or not ready:
+        done, running, live, elapsed = state
+        barred = done
+        for index, _ in running:
+            barred |= self.sharing[index]
+        for index, needs in enumerate(self.needs):
+            if barred >> index & 1 or needs & ~done:
                 continue
-            live, elapsed = list(state.live), list(state.elapsed)
-            live[job.device] += job.allocates
-            if self.headroom is not None and live[job.device] > self.headroom[job.device]:
+            job = self.jobs[index]
+            device = job.device
+            total = live[device] + job.allocates
+            if self.headroom is not None and total > self.headroom[device]:
                 continue
-            if job.device < self.devices:
-                elapsed[job.device] = max(0, elapsed[job.device])
-            running = tuple(sorted((*state.running, (index, job.time))))
-            yield self._ended(State(state.done, running, tuple(live), tuple(elapsed)))
+            begun = elapsed
+            if elapsed and device < self.devices and elapsed[device] < 0:
+                begun = (*elapsed[:device], 0, *elapsed[device + 1 :])
+            taken = (*live[:device], total, *live[device + 1 :])
+            more = tuple(sorted((*running, (index, job.time))))
+            following = State(done, more, taken, begun)
+            yield following if job.time else self._ended(following)
 
     def _ended(self, state: State) -> State:
         """The state once all operations with no time left have ended."""
@@ -241,14 +251,16 @@ class _Search:
             if not left:
                 done |= 1 << index
                 live[self.jobs[index].device] -= self.jobs[index].frees
-        running = tuple(entry for entry in state.running if entry[1])
-        return replace(state, done=done, running=running, live=tuple(live))
+        running = tuple([entry for entry in state.running if entry[1]])
+        return State(done, running, tuple(live), state.elapsed)
 
     def stepped(self, state: State) -> State:
         """The state a tick later."""
-        running = tuple((index, left - 1) for index, left in state.running)
+        running = tuple([(index, left - 1) for index, left in state.running])
         elapsed = tuple(
-            time if time < 0 or state.done & last == last else time + 1
-            for time, last in zip(state.elapsed, [*self.last, 0], strict=True)
+            [
+                time if time < 0 or state.done & last == last else time + 1
+                for time, last in zip(state.elapsed, self.last, strict=False)
+            ]
         )
-        return self._ended(replace(state, running=running, elapsed=elapsed))
+        return self._ended(State(state.done, running, state.live, elapsed))

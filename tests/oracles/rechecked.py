@@ -7,6 +7,7 @@ from fractions import Fraction
 import ppopt
 from ppopt import Objective, Pipeline, Result, Status, Verdict, solve
 from ppopt.rechecker import check
+from tests.clock import HANGS
 from tests.oracles import exhaustive_pairs
 
 
@@ -53,7 +54,7 @@ def assert_proved(result: Result, more: Fraction | None = None) -> None:
     if claim.bound_time is not None:
         tick = Fraction(1, result.pipeline.ticks.per_unit)
         higher = claim._replace(bound_time=claim.bound_time + (more or tick))
-    wrong = check(higher, 60.0, 1, 1, lambda _: None)
+    wrong = check(higher, HANGS, 1, 1, lambda _: None)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
 

@@ -83,7 +83,7 @@ def _judge(drawn: Drawn, *, whole: bool, span: bool) -> None:
 
 
 @given(frozen_pipelines(once=False), st.booleans(), st.booleans())
-@examples(25)
+@examples(12)
 def test_status_and_value_are_those_of_every_schedule(
     drawn: Drawn, whole: bool, span: bool
 ) -> None:
@@ -91,7 +91,7 @@ def test_status_and_value_are_those_of_every_schedule(
 
 
 @given(frozen_pipelines(once=True), st.booleans())
-@examples(12)
+@examples(8)
 def test_so_they_are_with_work_around_the_microbatches(drawn: Drawn, span: bool) -> None:
     whole = drawn.pipeline.num_stages * drawn.pipeline.batches > 2
     if span and whole:

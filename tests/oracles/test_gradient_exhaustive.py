@@ -52,7 +52,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 @given(pipelines(), st.booleans(), st.booleans())
-@examples(12)
+@examples(6)
 def test_status_and_value_are_those_of_every_schedule(
     pipeline: Pipeline, whole: bool, span: bool
 ) -> None:
@@ -154,11 +154,10 @@ def test_a_hint_without_the_barrier_is_timed_again() -> None:
 def test_the_frontier_counts_gathered_weights() -> None:
     """Its last point is the optimum without a limit; the first one holds weights and one F."""
     pipeline = Pipeline(
-        stages=3, batches=3, forward=(4, 3, 1), backward_input=(2, 3, 3), weight=(2, 1, 3),
-        unshard_memory=4,
-    )  # fmt: skip
+        stages=2, batches=2, forward=(4, 1), backward_input=(2, 3), weight=(2, 3), unshard_memory=4
+    )
     points = frontier(pipeline, workers=1).points
-    assert (points[0].limit, points[-1].limit) == (5, 7)
+    assert (points[0].limit, points[-1].limit) == (5, 6)
     for point in points:
         best = solve(replace(pipeline, mem_limit=point.limit), workers=1)
         assert (point.result.value, best.status) == (best.value, Status.OPTIMAL)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from functools import cache
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -108,9 +110,15 @@ def test_flags_take_every_name(setting: Setting, name: str) -> None:
     if setting.shape is Shape.FLAG:
         assert json_of(f"{line} --{written}")["schedule"] != json_of(line)["schedule"]
         return
-    expected = json_of(f"{line} {setting.flag} {sample(setting)}")["schedule"]
-    assert json_of(f"{line} --{written} {sample(setting)}")["schedule"] == expected
-    assert json_of(f"{line} --{written}={sample(setting)}")["schedule"] == expected
+    expected = _schedule(f"{line} {setting.flag} {sample(setting)}")
+    assert _schedule(f"{line} --{written} {sample(setting)}") == expected
+    if name == setting.names[-1]:
+        assert _schedule(f"{line} --{written}={sample(setting)}") == expected
+
+
+@cache
+def _schedule(line: str) -> Any:
+    return json_of(line)["schedule"]
 
 
 def test_one_setting_under_two_names() -> None:

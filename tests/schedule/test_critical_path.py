@@ -45,7 +45,7 @@ def test_through_work_around_the_microbatches() -> None:
     assert names(early) == ["0F0", "1F0", "1BW0", "1F1", "1BW1", "0BW1"]
 
 
-@examples(60)
+@examples(15)
 @given(schedules())
 def test_of_earliest_starts_it_leaves_out_no_time(schedule: Schedule) -> None:
     earliest = timing.schedule(schedule.pipeline, schedule.orders)
@@ -56,7 +56,7 @@ def test_of_earliest_starts_it_leaves_out_no_time(schedule: Schedule) -> None:
         assert after[4] == before[5] + lag_of(earliest.pipeline, op_of(before), op_of(after))
 
 
-@examples(60)
+@examples(15)
 @given(schedules())
 def test_each_operation_waits_longest_for_the_one_before_it(schedule: Schedule) -> None:
     path = critical_path(schedule).tolist()

@@ -64,7 +64,7 @@ def test_layers_are_not_moved_over_the_memory_limit() -> None:
     assert imbalance(evaluate(over, "gpipe")).relief is not None, "the limit is exceeded either way"
 
 
-@examples(60)
+@examples(15)
 @given(schedules())
 def test_it_is_a_part_of_all_idle_time(schedule: Schedule) -> None:
     measure = imbalance(schedule)

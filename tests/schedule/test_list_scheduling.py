@@ -64,7 +64,7 @@ def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
 def test_the_short_loop_is_the_long_one() -> None:
     """`plain` leaves out what plain pipelines do not need, and nothing else."""
     rng, plain = Random(1), 0
-    for index in range(800):
+    for index in range(160):
         pipeline = draw(rng, frozen=index % 2 == 1)
         scheduler = ListScheduler(Instance.uniform(pipeline, fused=rng.random() < 0.3))
         rule = draw_rule(rng, pipeline)
@@ -72,7 +72,7 @@ def test_the_short_loop_is_the_long_one() -> None:
         if scheduler.plain:
             plain += index % 2
             assert scheduler.build(rule) == _RuleSimulation(scheduler, rule).result()
-    assert plain > 50
+    assert plain > 10
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_short_loop_is_the_long_one() -> None:
 def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> None:
     rng = Random(2)
     built = 0
-    for _ in range(150):
+    for _ in range(20):
         pipeline = draw(rng, **fixed)
         fused = rng.random() < 0.3
         if infeasibility(Instance.uniform(pipeline, fused=fused)):
@@ -105,7 +105,7 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
         schedule = timing.schedule(pipeline, orders.arrays())
         assert verify(schedule) == []
         assert schedule.metrics.makespan_ticks <= orders.makespan  # a held-back W may start sooner
-    assert built > 75
+    assert built > 10
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
@@ -118,7 +118,7 @@ def test_building_ends_at_a_deadline(chunks: int) -> None:
 
 def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:
     rng = Random(3)
-    for _ in range(100):
+    for _ in range(25):
         pipeline = draw(rng)
         assert all(
             ListScheduler(split(pipeline)).build(rule) for rule in priority_rules(split(pipeline))
@@ -159,7 +159,7 @@ def test_a_prompt_w_delays_no_forward() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> None:
     rng = Random(4)
-    for _ in range(40):
+    for _ in range(8):
         pipeline = draw(rng, backward_input=1, **({"mem_limit": None} | fixed))
         instance = Instance.uniform(pipeline, fused=fused)
         schedule = timing.schedule(pipeline, one_at_a_time(instance))

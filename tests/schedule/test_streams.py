@@ -72,7 +72,7 @@ def test_a_receive_behind_computation_holds_up_its_queue() -> None:
     assert communication.schedule_of(SMALL, better).metrics.makespan_ticks == 20
 
 
-@examples(80)
+@examples(15)
 @given(built())
 def test_times_are_those_of_a_plain_simulation(drawn: Built) -> None:
     pipeline = drawn.schedule.pipeline
@@ -92,7 +92,7 @@ def test_times_are_those_of_a_plain_simulation(drawn: Built) -> None:
         assert carried == known.transfers
 
 
-@examples(80)
+@examples(15)
 @given(built())
 @example(append_all(INSTANTS, Random(0), "split"))
 def test_posting_early_in_the_order_of_the_times_keeps_the_times(drawn: Built) -> None:
@@ -110,7 +110,7 @@ def test_posting_early_in_the_order_of_the_times_keeps_the_times(drawn: Built) -
     assert all(row[-1] <= latest[row[:-2]] for row in derived)
 
 
-@examples(80)
+@examples(15)
 @given(built(), st.sampled_from(Objective))
 def test_streams_only_delay_more(drawn: Built, objective: Objective) -> None:
     schedule = drawn.schedule
@@ -124,7 +124,7 @@ def test_streams_only_delay_more(drawn: Built, objective: Objective) -> None:
     assert verify(Schedule.from_columns(delays, *schedule.compute.columns)) == []
 
 
-@examples(80)
+@examples(15)
 @given(built())
 def test_the_lowering_of_pytorch_keeps_all_rules(drawn: Built) -> None:
     schedule = drawn.schedule

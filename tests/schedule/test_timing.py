@@ -21,7 +21,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, names, resolve
 from ppopt.verifier import verify
 from tests.factories.schedules import build, duration_of, durations, pipelines, schedules
-from tests.tiers import examples
+from tests.tiers import examples, slow
 
 
 def cp_sat_value(pipeline: Pipeline, orders: Orders, objective: Objective) -> int:
@@ -66,7 +66,7 @@ UNEQUAL = {
 }
 
 
-@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, slow(Objective.DEVICE_SPAN)])
 @pytest.mark.parametrize("name", names())
 def test_cp_sat_times_every_strategy_alike(name: str, objective: Objective) -> None:
     strategy = resolve(name)
@@ -85,7 +85,7 @@ def test_earliest_starts_of_any_order_are_valid_and_no_later(drawn: Schedule) ->
         assert np.array_equal(own_order, theirs)
 
 
-@examples(60)
+@examples(15)
 @given(schedules())
 def test_least_span_starts_are_valid_and_proved_least(drawn: Schedule) -> None:
     schedule = timing.schedule(drawn.pipeline, drawn.orders, Objective.DEVICE_SPAN)
@@ -148,7 +148,7 @@ def product_of_later(order: list[int]) -> list[tuple[int, int]]:
 def test_shuffled_orders_run_or_name_a_cycle() -> None:
     rng = Random(7)
     deadlocks = 0
-    for _ in range(300):
+    for _ in range(60):
         pipe = Pipeline(stages=rng.choice([2, 3]), batches=3, chunks=rng.choice([1, 2]))
         orders = [order.copy() for order in build(pipe, rng, paired=False).orders]
         for _ in range(rng.randint(1, 6)):
@@ -160,7 +160,7 @@ def test_shuffled_orders_run_or_name_a_cycle() -> None:
         except DeadlockError as error:
             deadlocks += 1
             assert_is_cycle(pipe, orders, error)
-    assert 50 < deadlocks < 250
+    assert 10 < deadlocks < 50
 
 
 @pytest.mark.parametrize(

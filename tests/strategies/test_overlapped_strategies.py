@@ -13,6 +13,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options
+from tests.tiers import first, slow
 
 F, B, W, BW = OpKind
 TIMES = [(1, 1, 1, 3), (1, 1, 1, 2), (2, 3, 2, 6), (3, 3, 3, 9), (3, 4, 2, 7)]
@@ -60,8 +61,8 @@ class TestDualPipe:
         assert (makespan(schedule), idle(schedule)) == (total, waits)
 
     @pytest.mark.parametrize("times", F_AS_B)
-    @pytest.mark.parametrize("p", [2, 4, 6, 8])
-    @pytest.mark.parametrize("extra", [0, 2, 8])
+    @pytest.mark.parametrize("p", [2, 4, slow(6), slow(8)])
+    @pytest.mark.parametrize("extra", [0, 2, slow(8)])
     def test_largest_idle_and_memory(
         self, p: int, extra: int, times: tuple[int, int, int, int]
     ) -> None:
@@ -112,8 +113,8 @@ class TestDualPipe:
 
 class TestDualPipeV:
     @pytest.mark.parametrize("times", F_AS_B)
-    @pytest.mark.parametrize("p", [1, 2, 3, 4, 5])
-    @pytest.mark.parametrize("extra", [0, 1, 5])
+    @pytest.mark.parametrize("p", [1, 2, 3, slow(4), slow(5)])
+    @pytest.mark.parametrize("extra", [0, 1, slow(5)])
     def test_half_of_a_dualpipe(self, p: int, extra: int, times: tuple[int, int, int, int]) -> None:
         """(2p/2 - 1)(O + BW - 3 W) with the times of a chunk; 2p + 1 chunks of memory."""
         _, b, w, pair = times
@@ -157,8 +158,8 @@ class TestChimera:
 
 class TestOverlapped1F1B:
     @pytest.mark.parametrize("times", TIMES)
-    @pytest.mark.parametrize("p", [1, 2, 3, 5])
-    @pytest.mark.parametrize("extra", [0, 1, 6])
+    @pytest.mark.parametrize("p", [1, 2, 3, slow(5)])
+    @pytest.mark.parametrize("extra", [0, 1, slow(6)])
     def test_makespan_and_memory(
         self, p: int, extra: int, times: tuple[int, int, int, int]
     ) -> None:
@@ -180,9 +181,9 @@ class TestOverlapped1F1B:
         expected = (p - 1 + warm) * (f + b + w) + (m * v - warm) * pair
         assert makespan(schedule) == Fraction(expected, v)
 
-    @pytest.mark.parametrize("group", range(3, 13))
+    @pytest.mark.parametrize("group", first(5, range(3, 13)))
     def test_group_sizes_run_or_are_refused(self, group: int) -> None:
-        for m in range(1, 13):
+        for m in range(1, 10):
             pipeline = Pipeline(stages=3, batches=m, chunks=2)
             if m <= group or m % group == 0 or m % group >= 3:
                 evaluate(pipeline, "interleaved-overlap", options=Options(group_size=group))

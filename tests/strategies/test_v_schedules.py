@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median_low
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import Pipeline, Schedule, evaluate, verify
@@ -18,6 +18,7 @@ from ppopt.schedule.generation import class_orders
 from ppopt.strategies import one_f_one_b_v, v_half, v_min
 from ppopt.strategies.building_block import INTERVAL
 from ppopt.strategies.v_min import paced_sequences
+from tests.tiers import examples, first, slow
 
 NAMES = ("v-min", "v-half", "zbv")
 
@@ -39,7 +40,7 @@ def peak(schedule: Schedule) -> float:
     return float(schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory_ticks)))
 
 
-@pytest.mark.parametrize("p", range(2, 13))
+@pytest.mark.parametrize("p", first(5, range(2, 13)))
 def test_peaks_by_formula(p: int) -> None:
     """Chunks held by the fullest device (arXiv 2405.15362, section 3; 2401.10241, section 6)."""
     formula = {"v-min": 2 * ((p + 4) // 3), "v-half": 2 * ((p + 2) // 2), "zbv": 2 * p}
@@ -47,7 +48,7 @@ def test_peaks_by_formula(p: int) -> None:
         assert peak(evaluate(in_chunks(p, 3 * p), name)) == expected, name
 
 
-@pytest.mark.parametrize("p", range(3, 13))
+@pytest.mark.parametrize("p", first(3, range(3, 13)))
 def test_idle_time_of_equal_passes(p: int) -> None:
     """Idle chunks of time on the longest device, whatever m >= 2p.
 
@@ -67,7 +68,10 @@ def test_idle_time_of_equal_passes(p: int) -> None:
 
 @pytest.mark.parametrize(
     ("p", "expected"),
-    [(2, 4), (3, 8), (4, 15), (5, 18), (6, 22), (7, 30), (8, 33), (9, 36), (12, 52)],
+    [
+        *((2, 4), (3, 8), (4, 15), (5, 18), (6, 22)),
+        *(slow(*row) for row in ((7, 30), (8, 33), (9, 36), (12, 52))),
+    ],
 )
 def test_whole_backwards(p: int, expected: int) -> None:
     """Idle time and peak of 1F1B-V in chunks, F = 1, BW = 2.
@@ -101,7 +105,7 @@ def unequal(data: st.DataObject, longest: int) -> tuple[int, int, dict[str, list
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(st.data())
 def test_memory_is_kept_on_unequal_stages(data: st.DataObject) -> None:
     """Evaluation verifies every rule; the peak stays whatever the times and microbatches."""
@@ -123,7 +127,7 @@ def test_memory_is_kept_by_a_run_longer_than_the_sample() -> None:
     "times",
     [
         {"forward": [6, 9, 5, 8], "backward_input": [9, 8, 7, 10], "weight": [3, 8, 4, 6]},
-        {"forward": [9, 8, 9, 12], "backward_input": [10, 9, 14, 11], "weight": 8, "p2p": 1},
+        slow({"forward": [9, 8, 9, 12], "backward_input": [10, 9, 14, 11], "weight": 8, "p2p": 1}),
         {"forward": 3, "backward_input": 4, "weight": 2},
     ],
 )
@@ -142,7 +146,7 @@ def test_real_times_are_used(times: dict) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@examples(10)
 @given(st.data())
 def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> None:
     """The orders that equal times and medians lead to are never shorter under the real times."""
@@ -164,7 +168,7 @@ def test_real_times_never_cost_more_than_simpler_ones(data: st.DataObject) -> No
                 assert values[0] <= values[1], name
 
 
-@pytest.mark.parametrize(("p", "block"), [(3, 66), (4, 106), (6, 162), (8, 231)])
+@pytest.mark.parametrize(("p", "block"), [(3, 66), (4, 106), slow(6, 162), slow(8, 231)])
 def test_v_min_of_unequal_passes_stalls_less_than_its_block(p: int, block: int) -> None:
     """F/B/W = 3/4/2: idle time of the fixed block by the authors' code, m = 3p, same memory."""
     pipe = in_chunks(p, 3 * p, forward=6, backward_input=8, weight=4)
@@ -173,7 +177,7 @@ def test_v_min_of_unequal_passes_stalls_less_than_its_block(p: int, block: int) 
     assert peak(schedule) <= 2 * ((p + 4) // 3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(st.data())
 def test_paced_orders_never_wait_in_a_circle(data: st.DataObject) -> None:
     p, m = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 10))

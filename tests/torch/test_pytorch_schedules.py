@@ -28,10 +28,10 @@ def test_every_schedule_of_pytorch_is_a_strategy() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_interleaved_zero_bubble_is_the_order_of_pytorch(ranks: int, chunks: int) -> None:
     """Every number of microbatches that PyTorch admits, its bubbles left out."""
-    for batches in range(1, 20):
+    for batches in range(1, 13):
         rounds = max(1, batches // ranks)
         if batches % rounds:
             continue

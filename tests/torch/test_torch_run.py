@@ -93,7 +93,7 @@ def test_solved(world: World, name: str) -> None:
     assert run_sleeping(world, result.schedule).difference <= 1e-12
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_valid_schedule(world: World, seed: int) -> None:
     """Random orders, placements with all four devices, whole and split backwards mixed, and
     overlapped pairs, which PyTorch runs as two."""

@@ -29,14 +29,14 @@ SEEDS = st.integers(0, 2**32 - 1)
 OVER_LINKS = linked_pipelines(LINK_MODES)
 
 
-@examples(80)
+@examples(20)
 @given(built(OVER_LINKS))
 def test_a_schedule_over_links_is_valid(built: Built) -> None:
     assert verify(built.schedule) == []
     assert broken_rules(built.schedule) == set()
 
 
-@examples(80)
+@examples(20)
 @given(built(OVER_LINKS), SEEDS)
 def test_moved_transfers_break_the_rules_that_plain_python_names(built: Built, seed: int) -> None:
     random = Random(seed)
@@ -145,21 +145,21 @@ def _changed(built: Built, change: Callable[[list[list[Action]]], None]) -> tupl
     return tuple(tuple((action,) for action in row) for row in rows)
 
 
-@examples(80)
+@examples(20)
 @given(built())
 def test_an_order_as_appended_keeps_all_rules(built: Built) -> None:
     assert posting_faults(built.schedule.pipeline, built.rows) == []
 
 
 @pytest.mark.parametrize("rule", POSTING)
-@examples(40)
+@examples(10)
 @given(built=built(), seed=SEEDS)
 def test_breaking_a_rule_of_posts_reports_it(rule: PostingRule, built: Built, seed: int) -> None:
     rows = _changed(built, lambda posts: POSTING[rule](Random(seed), posts))
     assert rule in {fault.rule for fault in posting_faults(built.schedule.pipeline, rows)}
 
 
-@examples(40)
+@examples(10)
 @given(built=built(), seed=SEEDS)
 def test_a_post_that_is_missing(built: Built, seed: int) -> None:
     rows = _changed(built, lambda posts: _removed(Random(seed), posts))
@@ -167,7 +167,7 @@ def test_a_post_that_is_missing(built: Built, seed: int) -> None:
     assert PostingRule.ONCE in reported
 
 
-@examples(80)
+@examples(20)
 @given(built(), SEEDS)
 def test_faults_are_found_exactly_where_a_simulation_stops(built: Built, seed: int) -> None:
     """Two neighbours of a row change places; what still runs to its end keeps all rules."""

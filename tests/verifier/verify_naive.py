@@ -20,7 +20,8 @@ from tests.factories.schedules import (
     duration_of,
     exists,
     lag_of,
-    live_memory,
+    live_after,
+    memory_changes,
     op_of,
     table,
 )
@@ -218,8 +219,9 @@ def _memory(pipeline: Pipeline, rows: list[TableRow]) -> Iterator[Finding]:
     for device, limit in enumerate(limits):
         if pipeline.ticks.static[device] > limit:
             yield Rule.MEMORY, device, None, None
+        static, changes = pipeline.ticks.static[device], memory_changes(pipeline, rows, device)
         for time in {time for row in rows for time in row[4:6]}:
-            after_ends = live_memory(pipeline, rows, device, time, starts=False)
-            after_starts = live_memory(pipeline, rows, device, time, starts=True)
+            after_ends = live_after(static, changes, time, starts=False)
+            after_starts = live_after(static, changes, time, starts=True)
             if after_ends <= limit < after_starts:
                 yield Rule.MEMORY, device, time, None
