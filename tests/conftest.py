@@ -28,7 +28,6 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     yield from browser.browser(tmp_path_factory.mktemp("browser"))
 
 
-@pytest.hookimpl(optionalhook=True)
 @pytest.fixture(autouse=True)
 def _no_cached_schedules() -> None:
     """Make the schedules of strategies again: tests plant mistakes in what they are made of."""
@@ -36,6 +35,7 @@ def _no_cached_schedules() -> None:
         module.clear_cache()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A worker that is done takes tests from the other: the last ones are long."""
     from xdist.scheduler import WorkStealingScheduling  # noqa: PLC0415  only with pytest-xdist
