@@ -63,10 +63,15 @@ def least_of_all(case: Different, *, whole: bool | None) -> Fraction | None:
     return min((value for value in values if value is not None), default=None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "batches"), [("split", 3), ("whole", 3), ("mixed", 2), slow("mixed", 3)]
+)
 @examples(5)
-@given(case=cases())
-def test_search_finds_the_best_order_and_proves_it(kind: str, case: Different) -> None:
+@given(data=st.data())
+def test_search_finds_the_best_order_and_proves_it(
+    kind: str, batches: int, data: st.DataObject
+) -> None:
+    case = data.draw(cases(batches))
     best = least_of_all(case, whole=KINDS[kind])
     pipeline = replace(pipeline_of(case), order="search")
     result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
