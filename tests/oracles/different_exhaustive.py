@@ -127,8 +127,8 @@ def _makespan(ticks: Ticks, orders: Sequence[Order], below: int | None) -> int |
     """
     stages = range(len(orders))
     batches = len(ticks.duration["F"][0])
-    down = [[0] * batches, *([None] * batches for _ in stages)]
-    up = [*([None] * batches for _ in stages), [0] * batches]
+    down: list[list[int | None]] = [[0] * batches, *([None] * batches for _ in stages)]
+    up: list[list[int | None]] = [*([None] * batches for _ in stages), [0] * batches]
     position, free = [0] * len(orders), [0] * len(orders)
     progress = True
     while progress:

@@ -83,7 +83,8 @@ def cases(seed: int, count: int) -> list[tuple[Pipeline, BackwardKind, int]]:
 
     The optimum is proved by the search; other methods and bounds are held against its schedule.
     """
-    rng, solved = Random(seed), []
+    rng = Random(seed)
+    solved: list[tuple[Pipeline, BackwardKind, int]] = []
     while len(solved) < count:
         stages, kind = rng.randint(1, 3), rng.choice((BackwardKind.WHOLE, BackwardKind.SPLIT))
         pipeline = Pipeline(
