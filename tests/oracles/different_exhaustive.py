@@ -127,8 +127,9 @@ def _makespan(ticks: Ticks, orders: Sequence[Order], below: int | None) -> int |
     """
     stages = range(len(orders))
     batches = len(ticks.duration["F"][0])
-    down: list[list[int | None]] = [[0] * batches, *([None] * batches for _ in stages)]
-    up: list[list[int | None]] = [*([None] * batches for _ in stages), [0] * batches]
+    down: list[list[int | None]] = [[None] * batches for _ in range(len(orders) + 1)]
+    up: list[list[int | None]] = [[None] * batches for _ in range(len(orders) + 1)]
+    down[0], up[-1] = [0] * batches, [0] * batches
     position, free = [0] * len(orders), [0] * len(orders)
     progress = True
     while progress:
