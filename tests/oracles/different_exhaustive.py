@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import product
+from math import lcm
 from typing import NamedTuple
 
 
@@ -41,8 +42,12 @@ def least_makespan(case: Different, *, whole: bool | None) -> Fraction | None:
         [order for order in every if _fits(case, stage, order)]
         for stage in range(len(case.forward))
     ]
-    values = (_makespan(case, orders) for orders in product(*choices))
-    return min((value for value in values if value is not None), default=None)
+    ticks = Ticks.of(case)
+    least: int | None = None
+    for orders in product(*choices):
+        makespan = _makespan(ticks, orders, least)
+        least = makespan if makespan is not None else least
+    return None if least is None else Fraction(least, ticks.per_unit)
 
 
 Order = tuple[tuple[str, int], ...]
@@ -85,43 +90,67 @@ def _fits(case: Different, stage: int, order: Order) -> bool:
     return True
 
 
-def _makespan(case: Different, orders: Sequence[Order]) -> Fraction | None:
-    """End of the last operation, each as early as it can start; None: they wait in a circle."""
-    last = len(orders) - 1
-    time = {
-        "F": case.forward,
-        "B": case.backward_input,
-        "W": case.weight,
-        "X": case.backward,
-    }
-    ends: dict[tuple[str, int, int], Fraction] = {}
-    position, free = [0] * len(orders), [Fraction(0)] * len(orders)
+class Ticks(NamedTuple):
+    """Times in whole ticks: per kind, stage and microbatch, and from a stage to the next."""
+
+    duration: dict[str, list[list[int]]]
+    delay: int
+    per_unit: int
+
+    @classmethod
+    def of(cls, case: Different) -> Ticks:
+        """The ticks of a case: the times of all its microbatches are whole."""
+        per_unit = lcm(*(time.denominator for time in case.times))
+        factors = [int(time * per_unit) for time in case.times]
+        rows = {
+            "F": case.forward,
+            "B": case.backward_input,
+            "W": case.weight,
+            "X": case.backward,
+        }
+        return cls(
+            {
+                kind: [[factor * time for factor in factors] for time in row]
+                for kind, row in rows.items()
+            },
+            case.delay * per_unit,
+            per_unit,
+        )
+
+
+def _makespan(ticks: Ticks, orders: Sequence[Order], below: int | None) -> int | None:
+    """End of the last operation, each as early as it can start.
+
+    None: they wait in a circle, or the end is not below a value. An operation waits for that
+    before it on its device, as `_orders` says; F for the F of the stage above, and a backward for
+    that of the stage below, whichever runs.
+    """
+    stages = range(len(orders))
+    batches = len(ticks.duration["F"][0])
+    down: list[list[int | None]] = [[None] * batches for _ in range(len(orders) + 1)]
+    up: list[list[int | None]] = [[None] * batches for _ in range(len(orders) + 1)]
+    down[0], up[-1] = [0] * batches, [0] * batches
+    position, free = [0] * len(orders), [0] * len(orders)
     progress = True
     while progress:
         progress = False
-        for stage, order in enumerate(orders):
-            while position[stage] < len(order):
-                kind, microbatch = order[position[stage]]
-                waits = _inputs(kind, stage, microbatch, last)
-                if any(key not in ends for key in waits):
-                    break
-                ready = (ends[key] + case.delay * (key[1] != stage) for key in waits)
-                start = max((free[stage], *ready))
-                end = start + case.times[microbatch] * time[kind][stage]
-                ends[kind, stage, microbatch] = free[stage] = end
-                if kind in ("B", "X"):
-                    ends["up", stage, microbatch] = end
+        for stage in stages:
+            end, order = free[stage], orders[stage]
+            for kind, microbatch in order[position[stage] :]:
+                if kind != "W":
+                    ready = (down[stage] if kind == "F" else up[stage + 1])[microbatch]
+                    if ready is None:
+                        break
+                    end = max(end, ready)
+                end += ticks.duration[kind][stage][microbatch]
+                if kind == "F":
+                    down[stage + 1][microbatch] = end + ticks.delay
+                elif kind != "W":
+                    up[stage][microbatch] = end + ticks.delay
                 position[stage] += 1
                 progress = True
-    done = all(position[stage] == len(order) for stage, order in enumerate(orders))
+            if below is not None and end >= below:
+                return None
+            free[stage] = end
+    done = all(position[stage] == len(orders[stage]) for stage in stages)
     return max(free) if done else None
-
-
-def _inputs(kind: str, stage: int, microbatch: int, last: int) -> list[tuple[str, int, int]]:
-    """What an operation waits for; "up" is the B or X of a stage, whichever runs."""
-    if kind == "F":
-        return [("F", stage - 1, microbatch)] if stage else []
-    if kind == "W":
-        return [("B", stage, microbatch)]
-    after = [("up", stage + 1, microbatch)] if stage < last else []
-    return [("F", stage, microbatch), *after]

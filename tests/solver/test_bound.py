@@ -48,7 +48,7 @@ def test_next_value(objective: Objective, scale: int, bound: int, minimum: int) 
 def test_every_optimum_is_a_possible_value() -> None:
     """By exhaustive search over starts at all ticks, where a time has 12 of them."""
     rng = Random(5)
-    for _ in range(60):
+    for _ in range(25):
         fields = pipelines.draw(rng, ops=9, fused=True, instants=False)
         same, _ = pipelines.reduced(Pipeline(**fields), 12)
         for objective in Objective:
@@ -78,7 +78,7 @@ def test_a_proof_speaks_of_all_starts_unless_it_says_otherwise() -> None:
     """Starts at sixths of a tick, all that matter to up to three devices, gain nothing then."""
     rng = Random(11)
     silent = 0
-    for _ in range(35):
+    for _ in range(15):
         fields = pipelines.draw(rng, ops=9, fused=True, instants=False, devices=(2, 2, 3))
         pipeline = pipelines.reduced(Pipeline(**fields))[0]
         finer, _ = pipelines.reduced(pipeline, 6)
@@ -89,7 +89,7 @@ def test_a_proof_speaks_of_all_starts_unless_it_says_otherwise() -> None:
             silent += objective is Objective.DEVICE_SPAN
             best = exhaustive.best(finer, fused=True, objective=objective.value)
             assert best == 6 * result.value
-    assert silent > 8
+    assert silent > 3
 
 
 def test_chosen_placements_say_it_too() -> None:

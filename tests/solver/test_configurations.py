@@ -92,11 +92,11 @@ def in_tight_memory(rng: Random) -> Drawn:
 
 
 DRAWERS = {
-    of_partitions: (20, 40),
-    of_recompute: (20, 50),
-    in_tight_memory: (25, 300),
-    of_both: (10, 22),
-    at_speeds: (8, 24),
+    of_partitions: (8, 30),
+    of_recompute: (8, 30),
+    in_tight_memory: (12, 150),
+    of_both: (5, 16),
+    at_speeds: (4, 16),
 }
 """How many are drawn in the fast tier, and in the whole."""
 

@@ -34,7 +34,7 @@ from tests.factories.searches import Begun, begun, ended
 from tests.oracles import exhaustive
 from tests.oracles.bounds import by_model
 
-CASES = list(tiny_cases(81, 190))
+CASES = list(tiny_cases(81, 70))
 TIGHT = Pipeline(
     stages=4,
     batches=8,
@@ -80,12 +80,12 @@ def test_the_optimum_of_exhaustive_search_is_found_and_nothing_below_it() -> Non
         assert not verify(schedule)
         assert ended(problem, every, best).best is None, problem
         several += pipeline.num_stages > pipeline.num_devices
-    assert several > 20
+    assert several > 7
 
 
 def test_few_devices_never_need_more_than_all() -> None:
     tight = 0
-    for problem in fitting(CASES[:80]):
+    for problem in fitting(CASES[:30]):
         devices = range(problem.pipeline.num_devices)
         of_all = ended(problem, tuple(devices), long_enough(problem)).best
         for size in range(1, len(devices)):
@@ -96,7 +96,7 @@ def test_few_devices_never_need_more_than_all() -> None:
                 assert of_some is not None, (problem, some)
                 assert of_some <= of_all, (problem, some)
                 tight += of_some == of_all
-    assert tight > 40
+    assert tight > 14
 
 
 def test_the_work_that_remains_counts_the_wait_for_memory() -> None:
@@ -117,7 +117,7 @@ def test_the_work_that_remains_counts_the_wait_for_memory() -> None:
 @pytest.mark.slow
 def test_the_optimum_of_the_model_is_found_on_larger_ones() -> None:
     compared = 0
-    for problem in fitting(middle_cases(83, 60, ops=36)):
+    for problem in fitting(middle_cases(83, 30, ops=36)):
         best = by_model(problem.pipeline, fused=problem.fused)
         if best is None:
             continue
@@ -130,7 +130,7 @@ def test_the_optimum_of_the_model_is_found_on_larger_ones() -> None:
         if program.ended:
             compared += 1
             assert program.best == best, problem
-    assert compared > 15
+    assert compared > 7
 
 
 @pytest.mark.parametrize("limit", [4, 5])
@@ -230,8 +230,8 @@ def test_bounds_of_few_devices_are_never_above_the_optimum_and_often_equal_to_it
         assert search.budget().search_over or not subset_dp.open
         assert search.incumbent.bound.value <= best, problem
         tight += several and search.incumbent.bound.value == best
-    assert asked > 20
-    assert tight > before + 5
+    assert asked > 7
+    assert tight > before + 1
 
 
 def test_questions_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,6 +299,6 @@ def test_problems_that_are_not_supported(fields: dict[str, object]) -> None:
 def test_a_long_tight_run_is_proved() -> None:
     """Time grows with the length of the run, where CP-SAT stays 4 % away after a minute."""
     pipeline = Pipeline(
-        stages=3, batches=64, forward=10, backward_input=10, weight=4, p2p=1, mem_limit=2
+        stages=3, batches=32, forward=10, backward_input=10, weight=4, p2p=1, mem_limit=2
     )
-    assert solve(pipeline, time_limit=600, workers=2).status is Status.OPTIMAL
+    assert solve(pipeline, time_limit=600, workers=1).status is Status.OPTIMAL

@@ -139,6 +139,7 @@ def checked_with(mistakes: tuple[Mistake, ...], folder: Path) -> tuple[set[str],
     return {package + location for package, location, _ in errors}, lines
 
 
+@pytest.mark.slow
 def test_a_partial_list_in_a_proof_does_not_type_check(tmp_path: Path) -> None:
     """Every mistake is an error, and nothing else is."""
     errors, mistakes = checked_with(MISTAKES, tmp_path)

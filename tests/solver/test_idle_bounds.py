@@ -85,7 +85,7 @@ def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
 def test_both_codes_agree() -> None:
     """The search's and the re-checker's account of the same waits, written apart."""
     total = 0
-    for case in tiny_cases(seed=12, count=400, ops=60):
+    for case in tiny_cases(seed=12, count=120, ops=60):
         pipeline, fused = case
         instance = Instance.uniform(pipeline, fused=fused)
         if device_bounds.infeasibility(instance):
@@ -97,7 +97,7 @@ def test_both_codes_agree() -> None:
             )
             assert idle_bound.min_idle(claim, device) == idle, (case, device)
             total += idle > 0
-    assert total > 100
+    assert total > 30
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 20))

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import (
@@ -37,8 +37,10 @@ from ppopt.solver.microbatch_orders.local_search import OrderSearch, rule_orders
 from ppopt.solver.result import Status
 from ppopt.studies.reference_check import check_reference
 from ppopt.testing import assert_not_worse_than
+from tests.clock import work_clock
 from tests.oracles.different_exhaustive import Different, least_makespan
 from tests.solver.test_microbatches_differ import cases, pipeline_of
+from tests.tiers import examples, slow
 
 DYNAPIPE = Pipeline(
     stages=4,
@@ -54,23 +56,22 @@ KINDS = {"split": False, "whole": True, "mixed": None}
 
 def least_of_all(case: Different, *, whole: bool | None) -> Fraction | None:
     """The least makespan over all orders, by trying every schedule of every order."""
-    values = (
-        least_makespan(
-            case._replace(
-                times=[case.times[index] for index in order],
-                memory=[case.memory[index] for index in order],
-            ),
-            whole=whole,
-        )
-        for order in permutations(range(len(case.times)))
-    )
+    values = []
+    for microbatches in set(permutations(zip(case.times, case.memory, strict=True))):
+        times, memory = zip(*microbatches, strict=True)
+        values.append(least_makespan(case._replace(times=times, memory=memory), whole=whole))
     return min((value for value in values if value is not None), default=None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=5, deadline=None)
-@given(case=cases())
-def test_search_finds_the_best_order_and_proves_it(kind: str, case: Different) -> None:
+@pytest.mark.parametrize(
+    ("kind", "batches"), [("split", 3), ("whole", 3), ("mixed", 2), slow("mixed", 3)]
+)
+@examples(5)
+@given(data=st.data())
+def test_search_finds_the_best_order_and_proves_it(
+    kind: str, batches: int, data: st.DataObject
+) -> None:
+    case = data.draw(cases(batches))
     best = least_of_all(case, whole=KINDS[kind])
     pipeline = replace(pipeline_of(case), order="search")
     result = solve(pipeline, backward_kind=kind, workers=1, time_limit=600)
@@ -91,6 +92,20 @@ def test_local_search_reaches_the_best_order_of_dynapipe() -> None:
     assert reordered.makespan == 208800
 
 
+def test_every_order_of_few_microbatches_is_timed() -> None:
+    """Also if fewer evaluations are left; an order that reaches the bound ends it."""
+    pipeline = Pipeline(stages=3, batches=4, microbatch_times=[2, 1, 4, 3])
+    schedule = evaluate(pipeline, "1f1b")
+    best = min(
+        evaluate(pipeline.reordered(order), "1f1b").makespan for order in permutations(range(4))
+    )
+    search = OrderSearch.of_schedule(schedule, Objective.MAKESPAN)
+    by_rule = search.evaluated
+    assert search.run(1).value == best * pipeline.ticks.per_unit < search.by_rule[0].value
+    search.run(1000, bound=search.best.value)
+    assert search.evaluated == by_rule + 24
+
+
 @given(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=1, max_size=9))
 def test_orders_by_rule_are_permutations(factors: list[float]) -> None:
     for name, order in rule_orders(np.array(factors)).items():
@@ -101,14 +116,16 @@ def test_bound_holds_for_any_order_of_many_microbatches() -> None:
     random = Random(5)
     factors = [random.choice((1, 2, 3, 5, 8)) for _ in range(10)]
     pipeline = Pipeline(stages=3, batches=10, microbatch_times=factors, order="search", p2p=1)
-    result = solve(pipeline, workers=1, time_limit=5)
+    with work_clock():
+        result = solve(pipeline, workers=1, time_limit=5)
     assert sorted(result.pipeline.order) == list(range(10))
     assert result.proof.startswith("in each of the")
     assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
     for _ in range(20):
         order = random.sample(range(10), 10)
-        alone = solve(replace(pipeline, order="given").reordered(order), workers=1, time_limit=0.2)
-        assert alone.value is None or alone.value >= result.lower_bound
+        same = replace(pipeline, order="given").reordered(order)
+        for strategy in ("1f1b", "zb-h1"):
+            assert evaluate(same, strategy).makespan >= result.lower_bound
 
 
 def test_reordering_twice_names_the_microbatches_of_the_list() -> None:
@@ -167,9 +184,18 @@ def test_lengths_round_factors_and_say_so() -> None:
         Pipeline(microbatch_tokens=[1], **fields)
 
 
-@pytest.mark.parametrize("order", ["given", "search"])
-@pytest.mark.parametrize("whole", [False, True])
-def test_frontier_has_every_limit_at_which_the_optimum_changes(order: str, whole: bool) -> None:
+@pytest.mark.parametrize(
+    ("order", "whole", "factors"),
+    [
+        ("given", True, (2, 1, 3)),
+        ("search", True, (3, 1)),
+        slow("given", False, (2, 1, 3)),
+        slow("search", False, (2, 1, 3)),
+    ],
+)
+def test_frontier_has_every_limit_at_which_the_optimum_changes(
+    order: str, whole: bool, factors: tuple[int, ...]
+) -> None:
     case = Different(
         forward=(1, 2),
         backward_input=(2, 1),
@@ -179,8 +205,8 @@ def test_frontier_has_every_limit_at_which_the_optimum_changes(order: str, whole
         memory_b=(-1, 0),
         workspace=(1, 0),
         delay=1,
-        times=(Fraction(2), Fraction(1), Fraction(3)),
-        memory=(Fraction(2), Fraction(1), Fraction(3)),
+        times=[Fraction(factor) for factor in factors],
+        memory=[Fraction(factor) for factor in factors],
         limit=None,
     )
     oracle = least_makespan if order == "given" else least_of_all
@@ -189,7 +215,7 @@ def test_frontier_has_every_limit_at_which_the_optimum_changes(order: str, whole
         replace(pipeline_of(case), order=order), backward_kind=kind, workers=1, time_limit=600
     )
     assert curve.status is Status.OPTIMAL
-    assert len(curve.points) > 2
+    assert len(curve.points) >= len(factors)
     before = None
     for point in curve.points:
         tighter = case._replace(limit=point.limit - 1)
@@ -197,7 +223,7 @@ def test_frontier_has_every_limit_at_which_the_optimum_changes(order: str, whole
         before = oracle(case._replace(limit=point.limit), whole=whole)
         assert point.result.value == before
         if order == "search":
-            assert sorted(point.result.pipeline.order) == [0, 1, 2]
+            assert sorted(point.result.pipeline.order) == [*range(len(factors))]
     assert before == oracle(case, whole=whole)
 
 
@@ -220,11 +246,14 @@ def test_pins_compare_the_factors_of_microbatches() -> None:
             assert_not_worse_than(wrong, baseline)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
-@given(case=cases(), more=st.sampled_from((0, 0, 1, 6)))
-def test_bounds_are_below_exhaustive_search(kind: str, case: Different, more: int) -> None:
-    """In the given order and in any; `more` makes the first microbatch so much larger."""
+@pytest.mark.parametrize(
+    ("kind", "batches"), [("split", 3), ("whole", 3), ("mixed", 2), slow("mixed", 3)]
+)
+@examples(15)
+@given(data=st.data())
+def test_bounds_are_below_exhaustive_search(kind: str, batches: int, data: st.DataObject) -> None:
+    """In the given order and in any; the first microbatch of some is much larger."""
+    case, more = data.draw(cases(batches)), data.draw(st.sampled_from((0, 0, 1, 6)))
     case = case._replace(limit=None, times=(case.times[0] + more, *case.times[1:]))
     pipeline = pipeline_of(case)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind))
@@ -235,7 +264,7 @@ def test_bounds_are_below_exhaustive_search(kind: str, case: Different, more: in
 
 
 @pytest.mark.parametrize("order", ["given", "search"])
-@settings(max_examples=15, deadline=None)
+@examples(10)
 @given(case=cases(), more=st.sampled_from((0, 6)))
 def test_no_bound_above_the_optimum_is_confirmed(order: str, case: Different, more: int) -> None:
     case = case._replace(limit=None, times=(case.times[0] + more, *case.times[1:]))

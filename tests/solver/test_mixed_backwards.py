@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from ppopt import (
     InputError,
     Objective,
     Pipeline,
+    Result,
     Schedule,
     Status,
     baseline,
@@ -48,11 +50,11 @@ def mixed(pipeline: Pipeline, objective: Objective = Objective.MAKESPAN) -> Prob
 
 
 @pytest.mark.parametrize("objective", Objective)
-@pytest.mark.parametrize("seed", first(1, range(4)))
+@pytest.mark.parametrize("seed", first(1, range(6)))
 def test_value_and_status_are_those_of_exhaustive_search(objective: Objective, seed: int) -> None:
     """All orders and all choices; the bound is confirmed, and one above it is found wrong."""
     both = searched = 0
-    for case in mixed_cases(900 + seed, 24):
+    for case in mixed_cases(900 + seed, 10):
         if case.batches * case.num_stages > 8:
             continue
         best = exhaustive.best_mixed(case, objective=objective.value)
@@ -61,15 +63,15 @@ def test_value_and_status_are_those_of_exhaustive_search(objective: Objective, s
         if best is not None and mixed(case).reduced.mixed:
             searched += 1
             both += kinds(result.schedule) == set(OpKind)
-    assert searched >= 10
-    assert both >= 3
+    assert searched >= 4
+    assert both >= 1
 
 
 @pytest.mark.parametrize("objective", ["makespan", "device-span"])
 def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> None:
     """The optimum of the relaxation is never above that of the mixed problem."""
     below = equal = 0
-    for case in mixed_cases(71, 70, ops=12):
+    for case in mixed_cases(71, 35, ops=12):
         if case.batches * case.num_stages > 6:
             continue
         best = exhaustive.best_mixed(case, objective=objective)
@@ -80,7 +82,7 @@ def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> 
             continue
         assert optimum <= best, case
         below, equal = below + (optimum < best), equal + (optimum == best)
-    assert min(below, equal) >= 5
+    assert min(below, equal) >= 2
 
 
 def test_pairs_that_hold_not_even_the_recompute_of_a_backward() -> None:
@@ -112,11 +114,14 @@ def test_where_one_kind_is_never_worse_the_search_is_that_of_this_kind() -> None
     assert min(seen.values()) >= 3
 
 
+@cache
+def solved(kind: BackwardKind) -> Result:
+    return solve(CHEAP_WHOLE, backward_kind=kind, workers=1)
+
+
 def test_a_choice_may_be_better_than_either_kind() -> None:
     """By exhaustive search: 22 mixed, 24 whole, 28 split."""
-    values = {
-        kind: solve(CHEAP_WHOLE, backward_kind=kind, workers=1).value for kind in BackwardKind
-    }
+    values = {kind: solved(kind).value for kind in BackwardKind}
     assert values == {"mixed": 22, "whole": 24, "split": 28}
 
 
@@ -138,8 +143,7 @@ def test_the_flag_is_short_for_whole_and_contradicts_split() -> None:
 
 def test_a_hint_of_any_kind_is_followed_and_bettered() -> None:
     for kind in BackwardKind:
-        hint = solve(CHEAP_WHOLE, backward_kind=kind, workers=1).schedule
-        result = solve(CHEAP_WHOLE, hint=hint, workers=1)
+        result = solve(CHEAP_WHOLE, hint=solved(kind).schedule, workers=1)
         assert result.value == 22
         assert result.hint.notes == ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from heapq import nsmallest
-from itertools import islice
+from itertools import islice, permutations
 from math import inf
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ MAX_STEPS = 2**20
 """Approximate maximum number of neighbours of an order."""
 MAX_NEAR_BATCHES = 16
 """Maximum number of batches of neighbours that `near` times."""
+ENUMERATED = 5
+"""Maximum number of microbatches of which every order is timed."""
 KICK = 3
 """Random exchanges from the best order when no neighbour is better."""
 Order = tuple[int, ...]
@@ -54,9 +56,9 @@ def rule_orders(factors: Floats) -> dict[str, Order]:
 class OrderSearch:
     """Local search from the orders that follow a rule; every call to `run` resumes it.
 
-    Devices keep the order of operations of a schedule; only the microbatches are permuted.
-    `factors` has the factor on the times of every microbatch. The search ends early when `stop`
-    holds.
+    Devices keep the order of operations of a schedule; only the microbatches are permuted. Of at
+    most `ENUMERATED` microbatches every order is timed instead. `factors` has the factor on the
+    times of every microbatch. The search ends early when `stop` holds.
     """
 
     def __init__(
@@ -89,6 +91,9 @@ class OrderSearch:
         """Search until `evaluations` more orders are timed, or an order reaches the bound."""
         end, current = self.evaluated + evaluations, self.best
         while self.evaluated < end and self.best.value > bound and not self._stop():
+            if len(current.order) <= ENUMERATED:
+                self.best = min(self._timed(np.array([*permutations(sorted(current.order))])))
+                break
             self.best = min(self.best, self._descend(current, end))
             current = self._kicked(self.best.order, KICK)
         return self.best
