@@ -118,7 +118,9 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
         (server,) = started
         server.kill()
         server.wait()
-        while process.active:
+        link = process._link
+        assert link is not None
+        while not link._cut:
             assert not search.budget().search_over
             time.sleep(PAUSE)
         assert not search.budget().search_over
