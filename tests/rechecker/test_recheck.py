@@ -99,7 +99,7 @@ def test_optima_are_confirmed_and_a_tick_more_is_not(
         assert verdict.verdict is Verdict.WRONG, (case, best, verdict)
         assert_below(verdict, objective, best)
     assert infeasible > count // 30
-    assert searched > count // 8
+    assert searched > count // 12
 
 
 def assert_below(rechecked: Recheck, objective: Objective, best: int) -> None:

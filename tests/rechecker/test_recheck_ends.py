@@ -128,7 +128,7 @@ def test_ctrl_c_while_cp_sat_runs_leaves_no_thread_of_it(monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def solved_schedule() -> Schedule:
     """A schedule whose bound takes the rules of several devices."""
-    schedule = solve(Pipeline(stages=3, batches=4, p2p=1, mem_limit=2), workers=1).schedule
+    schedule = solve(Pipeline(stages=4, batches=8, p2p=1, mem_limit=2), workers=1).schedule
     assert schedule is not None
     return schedule
 

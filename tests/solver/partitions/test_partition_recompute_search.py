@@ -30,20 +30,21 @@ LAYER = {"forward": 1, "activation": 1, "count": 10, "recompute": {"activation":
 
 
 def test_both_together_are_no_worse_than_either() -> None:
-    """Ten layers and a heavy head on three devices: room for fewer microbatches than 1F1B has."""
+    """Six layers and a heavy head on two devices: room for fewer microbatches than 1F1B has."""
     head = {"forward": 2, "backward": 5, "activation": 1}
-    pipeline = Pipeline(stages=3, batches=6, model=[LAYER, head], partition="search", mem_limit=6)
+    model = [LAYER | {"count": 6}, head]
+    pipeline = Pipeline(stages=2, batches=4, model=model, partition="search", mem_limit=4)
     values = {}
     for mode in ("none", "full", "search"):
         with work_clock(SHORT):
-            result = ppopt.solve(replace(pipeline, recompute=mode), workers=1, time_limit=0.5)
+            result = ppopt.solve(replace(pipeline, recompute=mode), workers=1, time_limit=1)
         assert result.lower_bound is not None and result.value is not None
         values[mode] = result
     both = values["search"]
     for mode in ("none", "full"):
         assert both.value <= values[mode].value  # type: ignore[operator]
         assert both.lower_bound <= values[mode].value  # type: ignore[operator]
-    assert 0 < sum(both.pipeline.recomputed) < 10
+    assert 0 < sum(both.pipeline.recomputed) < 6
 
 
 def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
