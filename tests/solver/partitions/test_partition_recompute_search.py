@@ -20,6 +20,7 @@ from ppopt.solver.partitions import partition_recompute_choice
 from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
 from tests.clock import SHORT, work_clock
 from tests.solver.partitions.in_order import listed
+from tests.tiers import first
 
 ENDS = (119, 140, 148, 151)
 """With an embedding and a head; recompute of one that does not ask for it would lower the last
@@ -119,7 +120,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     assert all(configuration.key in allowed for configuration in candidates.configurations(allowed))
 
 
-@pytest.mark.parametrize("seed", range(11, 16))
+@pytest.mark.parametrize("seed", first(2, (14, 12, 11, 13, 15)))
 def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
