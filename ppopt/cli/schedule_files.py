@@ -298,7 +298,7 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
 def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bool = False) -> int:
     """Read an order of another tool, compute its times, and verify it.
 
-    Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
+    Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o my.json`.
     """
     from ppopt.cli import output
     from ppopt.formats import torch_comms, torch_csv

@@ -50,9 +50,9 @@ class Problem:
         return self.backward_kind is BackwardKind.WHOLE
 
     @property
-    def operations(self) -> int:
+    def num_operations(self) -> int:
         """Number of operations of every schedule; the maximum number if backwards are mixed."""
-        return self.instance.operations
+        return self.instance.num_operations
 
     @cached_property
     def choice(self) -> BackwardChoice:

@@ -18,6 +18,7 @@ from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import horizon
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.timetable import Timetable
@@ -130,7 +131,7 @@ def check(
     if stated.of_several:
         return _check_configurations(stated, time_limit, workers, seed, progress)
     if stated.bound is not None and stated.has_only(MODELLED):
-        stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
+        stated = stated._replace(bound=min(stated.bound, horizon(stated) + 1))
     if stated.mixed:
         return _check_mixed(stated, time_limit, workers, seed, progress)
     known = proof_without_search(stated)

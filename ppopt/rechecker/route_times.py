@@ -7,6 +7,7 @@ from itertools import accumulate
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.cut_delays import Boundary
+from ppopt.rechecker.quantities import shortest_durations
 
 
 class RouteTimes:
@@ -16,7 +17,7 @@ class RouteTimes:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
         self._has_backward = [claim.has(backward, stage) for stage in range(len(hosts))]
-        self._duration = {kind: claim.min_durations[kind] for kind in claim.kinds}
+        self._duration = {kind: shortest_durations(claim)[kind] for kind in claim.kinds}
         pipeline = claim.pipeline
         boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
         ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)

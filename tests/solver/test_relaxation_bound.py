@@ -26,8 +26,8 @@ from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.parameters import RelaxationParams
 from ppopt.solver.relaxation import device_relaxation
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import tiny_cases
 from tests.factories.schedules import durations, schedules
@@ -61,7 +61,7 @@ def subsets(schedule: Schedule, members: list[int]) -> list[DeviceSubset]:
     pipeline, kind = schedule.pipeline, BackwardKind.uniform(fused=OpKind.BW in schedule.kind)
     instance = Problem(pipeline, Objective.MAKESPAN, kind).relaxed.instance
     devices = frozenset(device % pipeline.num_devices for device in members)
-    return [DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)]
+    return [DeviceSubset(RouteTimes(instance, route), devices) for route in range(pipeline.routes)]
 
 
 @settings(deadline=None)
@@ -140,8 +140,8 @@ def test_no_bound_is_above_the_optimum(objective: Objective, count: int) -> None
 
 def test_a_planted_wrong_constraint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tick too much in one family is caught by the checks above."""
-    right = Delays.down
-    monkeypatch.setattr(Delays, "down", lambda delays, *stages: right(delays, *stages) + 1)
+    right = RouteTimes.down
+    monkeypatch.setattr(RouteTimes, "down", lambda times, *stages: right(times, *stages) + 1)
     with pytest.raises(AssertionError):
         test_constraints_hold_in_dense_schedules_under_tight_limits()
 
@@ -152,7 +152,7 @@ def test_a_cut_is_the_span_of_a_device_left_out_where_its_last_w_is_long() -> No
     instance = Instance.uniform(pipeline, fused=False)
     schedule = timing.schedule(pipeline, one_at_a_time(instance), Objective.DEVICE_SPAN)
     start = {row.op: row.start for row in schedule.rows()}
-    subset = DeviceSubset(Delays(instance), frozenset({0}))
+    subset = DeviceSubset(RouteTimes(instance), frozenset({0}))
     lowest = [
         start[pipeline.op(cut.last)] + 1 + cut.rest - start[pipeline.op(cut.first)]
         for cut in device_relaxation.objective_cuts(subset, Objective.DEVICE_SPAN)
@@ -164,7 +164,7 @@ def test_a_cut_is_the_span_of_a_device_left_out_where_its_last_w_is_long() -> No
 def test_with_every_device_kept_only_the_data_flow_is_left() -> None:
     """Nothing is implied by dropped stages when there are none."""
     pipeline = replace(Pipeline(stages=3, batches=4), mem_limit=None)
-    subset = DeviceSubset(Delays(Instance.uniform(pipeline, fused=False)), frozenset(range(3)))
+    subset = DeviceSubset(RouteTimes(Instance.uniform(pipeline, fused=False)), frozenset(range(3)))
     flow = {
         (str(pipeline.op(before)), str(pipeline.op(after)), lag)
         for before, after, lag in zip(
@@ -183,7 +183,7 @@ def test_a_model_takes_time_to_build_for_every_operation_of_the_problem_and_of_t
     pipeline = Pipeline(stages=2, batches=4)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     params = RelaxationParams(operation_seconds=3.0, cut_seconds=1.0)
-    operations = problem.operations
+    operations = problem.num_operations
     relaxation = RelaxationBound(problem, params)
     assert relaxation._building_seconds(frozenset({1})) == 3 * operations / 2 + operations
     assert relaxation._building_seconds(frozenset({0, 1})) == 3 * operations + operations

@@ -29,7 +29,7 @@ from ppopt.solver.heuristics.steady_state import (
 )
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.solver.result import Result
 from ppopt.solver.warm_start import WarmStart
 from tests.factories import schedules
@@ -261,5 +261,5 @@ def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPat
 def test_the_first_backward_starts_beside_all_of_them(limit: int, expected: int) -> None:
     """F keeps 1, and B takes 2: n microbatches and a B that starts need n + 2."""
     pipeline = Pipeline(stages=1, batches=4, activation=1, memory_b=2, mem_limit=limit)
-    delays = Delays(Instance(pipeline, BackwardKind.SPLIT))
-    assert delays.max_until_b == [expected]
+    times = RouteTimes(Instance(pipeline, BackwardKind.SPLIT))
+    assert times.max_until_b == [expected]

@@ -170,12 +170,13 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     planned = run.duration[:, None].astype(float)
     assert run.values(planned.copy(), Objective.MAKESPAN) == [built.schedule.metrics.makespan_ticks]
     drawn = planned.copy()
-    computed = run.row[: run.net.computed]
+    computed = run.levels.row[: run.levels.net.computed]
     drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
+    net = run.levels.net
     lengths = {
-        built.schedule.pipeline.op(code): drawn[run.row[position], 0]
-        for code, position in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
-        if position < run.net.computed
+        built.schedule.pipeline.op(code): drawn[run.levels.row[position], 0]
+        for code, position in zip(net.ops.tolist(), net.positions.tolist(), strict=True)
+        if position < run.levels.net.computed
     }
     carried = {
         ("F" if kind == 0 else "B", stage, microbatch, slice_index): end - start
@@ -193,7 +194,7 @@ def test_operations_have_the_luck_that_they_have_over_delays() -> None:
     schedule = append_all(pipeline, Random(1), "split").schedule
     over = replace(schedule, pipeline=replace(pipeline, link_mode="delay"))
     drawn = [SampledTiming.of(timed).draw(0.2, 3, 0, 4) for timed in (schedule, over)]
-    rows = [SampledTiming.of(timed).row for timed in (schedule, over)]
+    rows = [SampledTiming.of(timed).levels.row for timed in (schedule, over)]
     assert (drawn[0][rows[0][: len(rows[1])]] == drawn[1][rows[1]]).all()
     assert (jitter(schedule, 0.2, samples=20).values >= jitter(over, 0.2, samples=20).values).all()
     assert np.isfinite(jitter(schedule, 0.2, Objective.DEVICE_SPAN, samples=20).values).all()

@@ -166,6 +166,7 @@ def test_combinations_are_derived_until_half_of_the_time_is_up(
     assert plan.lower_bound == 0 and plan.status is not Status.OPTIMAL
     lines = describe_parallel_plan(plan)
     assert any("no bound: time limit reached" in line for line in lines)
+    assert lines[-1].endswith("not derived in time: 1 of 3 combinations; raise --time-limit")
 
 
 @cache
