@@ -99,7 +99,7 @@ def test_optima_are_confirmed_and_a_tick_more_is_not(
         assert verdict.verdict is Verdict.WRONG, (case, best, verdict)
         assert_below(verdict, objective, best)
     assert infeasible > count // 30
-    assert searched >= count // 8
+    assert searched > count // 12
 
 
 def assert_below(rechecked: Recheck, objective: Objective, best: int) -> None:
@@ -228,7 +228,7 @@ def test_it_shares_no_code_with_what_makes_schedules() -> None:
     assert [name for name in loaded if name.startswith(makers)] == []
 
 
-@settings(examples(10), suppress_health_check=[HealthCheck.too_slow])
+@settings(examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(backwards=("split", "fused")), st.sampled_from(Objective), st.integers(0, 3))
 def test_no_claim_above_a_schedule_is_confirmed(
     schedule: Schedule, objective: Objective, index: int
@@ -259,7 +259,6 @@ def test_slices() -> None:
     assert_below(checked(claimed(case, Objective.MAKESPAN, 10, 0)), Objective.MAKESPAN, 9)
 
 
-@pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize(
     "more",
     [
@@ -269,7 +268,15 @@ def test_slices() -> None:
         {"overlap": 5, "slices": 2, "p2p": 1, "batches": 2},
     ],
 )
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    ("fused", "objective"),
+    [
+        (True, Objective.MAKESPAN),
+        (False, Objective.DEVICE_SPAN),
+        slow(True, Objective.DEVICE_SPAN),
+        slow(False, Objective.MAKESPAN),
+    ],
+)
 def test_two_models_agree_on_pairs_and_slices(
     more: dict, fused: bool, objective: Objective
 ) -> None:
@@ -414,7 +421,7 @@ def test_an_operation_of_no_time_is_followed_even_where_another_one_starts_befor
 def test_partial_schedules_with_operations_of_no_time() -> None:
     """Every pipeline has some; a tick above the optimum is never refuted, by all devices or few."""
     followed = 0
-    for seed in range(40):
+    for seed in range(25):
         rng = Random(seed)
         size = rng.choice((2, 2, 3))
         pipeline = Pipeline(
@@ -435,7 +442,7 @@ def test_partial_schedules_with_operations_of_no_time() -> None:
             more = claim._replace(bound=best + 1, devices=devices)
             assert partial_schedules.refuted(more, never, print) is None, (pipeline, devices)
             followed += 1
-    assert followed > 100
+    assert followed > 60
 
 
 def test_pipelines_deeper_than_functions_may_call_themselves() -> None:

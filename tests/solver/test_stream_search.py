@@ -107,11 +107,11 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
 
 
 def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
-    """Three transfers of 4 behind the first F, one behind the other, are there at 13. F, BW, a
-    transfer back and BW follow. Over delays the last device needs no longer than 5 + 9."""
+    """Six transfers of 4, one behind the other, between the first F of 1 and the last BW of 2. Over
+    delays the last device needs no longer than 5 + 9."""
     pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
     result = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
-    assert (result.status, result.value) == ("optimal", 13 + 1 + 2 + 4 + 2)
+    assert (result.status, result.value) == ("optimal", 1 + 6 * 4 + 2)
     argument = "all orders of the 12 operations and their transfers and found none faster; for"
     assert argument in result.proof and "delays" not in result.proof
     assert recheck(result, workers=1).verdict == "confirmed"

@@ -118,7 +118,9 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
         (server,) = started
         server.kill()
         server.wait()
-        while process.active:
+        link = process._link
+        assert link is not None
+        while not link._cut:
             assert not search.budget().search_over
             time.sleep(PAUSE)
         assert not search.budget().search_over
@@ -242,11 +244,11 @@ def test_a_bound_found_by_the_search_needs_no_process() -> None:
 
 def test_the_process_ends_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """However it ends: the pipe is closed then."""
-    begun = threading.Event()
+    running = threading.Event()
     run = SubsetDP.run
 
     def noted(subsets: SubsetDP, *arguments: Any) -> Any:
-        begun.set()
+        running.set()
         return run(subsets, *arguments)
 
     monkeypatch.setattr(SubsetDP, "run", noted)
@@ -258,7 +260,7 @@ def test_the_process_ends_with_the_search(monkeypatch: pytest.MonkeyPatch) -> No
             search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound
         )
     )
-    assert begun.wait(HANGS) and server.is_alive()
+    assert running.wait(HANGS) and server.is_alive()
     client.close()
     server.join(HANGS)
     assert not server.is_alive()

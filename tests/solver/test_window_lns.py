@@ -104,8 +104,10 @@ def test_with_fixed_modes_a_window_of_a_mixed_problem_is_that_of_one_kind() -> N
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     rng, bettered = Random(72), 0
-    for network in feasible(middle_cases(72, 32)):
-        start = alone(network)
+    for network in chain.from_iterable(
+        repeat(network, 4) for network in feasible(middle_cases(72, 32))
+    ):
+        start = settled(network)
         value = network.value(start)
         first, after = sorted(rng.sample(range(network.size + 1), 2))
         cut = Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, after)

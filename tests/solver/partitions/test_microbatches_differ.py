@@ -25,7 +25,7 @@ from ppopt.solver.partitions.partition_bounds import every_partition, partition_
 from ppopt.solver.partitions.space import FOREVER, space_of
 from tests.oracles.configurations import partitions
 from tests.oracles.different_exhaustive import Different, least_makespan
-from tests.tiers import first
+from tests.tiers import first, slow
 
 WHOLE = {"split": False, "whole": True, "mixed": None}
 
@@ -169,8 +169,15 @@ def test_a_bound_counts_the_work_of_all_microbatches() -> None:
         assert choice.lower_bound == bound
 
 
-@pytest.mark.parametrize("chosen", ["placement", "recompute"])
-@pytest.mark.parametrize("order", ["given", "search"])
+@pytest.mark.parametrize(
+    ("chosen", "order"),
+    [
+        ("placement", "search"),
+        ("recompute", "given"),
+        slow("placement", "given"),
+        slow("recompute", "search"),
+    ],
+)
 @pytest.mark.parametrize("seed", first(1, (1, 2)))
 def test_placements_and_recompute_of_microbatches_that_differ(
     chosen: str, order: str, seed: int

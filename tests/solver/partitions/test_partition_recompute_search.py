@@ -20,6 +20,7 @@ from ppopt.solver.partitions import partition_recompute_choice
 from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
 from tests.clock import SHORT, work_clock
 from tests.solver.partitions.in_order import listed
+from tests.tiers import first
 
 ENDS = (119, 140, 148, 151)
 """With an embedding and a head; recompute of one that does not ask for it would lower the last
@@ -30,12 +31,13 @@ LAYER = {"forward": 1, "activation": 1, "count": 10, "recompute": {"activation":
 
 
 def test_both_together_are_no_worse_than_either() -> None:
-    """Ten layers and a heavy head on three devices: room for fewer microbatches than 1F1B has."""
+    """Six layers and a heavy head on two devices: room for fewer microbatches than 1F1B has."""
     head = {"forward": 2, "backward": 5, "activation": 1}
-    pipeline = Pipeline(stages=3, batches=6, model=[LAYER, head], partition="search", mem_limit=6)
+    model = [LAYER | {"count": 6}, head]
+    pipeline = Pipeline(stages=2, batches=4, model=model, partition="search", mem_limit=4)
     values = {}
     for mode in ("none", "full", "search"):
-        with work_clock():
+        with work_clock(SHORT):
             result = ppopt.solve(replace(pipeline, recompute=mode), workers=1, time_limit=1)
         assert result.lower_bound is not None and result.value is not None
         values[mode] = result
@@ -43,7 +45,7 @@ def test_both_together_are_no_worse_than_either() -> None:
     for mode in ("none", "full"):
         assert both.value <= values[mode].value  # type: ignore[operator]
         assert both.lower_bound <= values[mode].value  # type: ignore[operator]
-    assert 0 < sum(both.pipeline.recomputed) < 10
+    assert 0 < sum(both.pipeline.recomputed) < 6
 
 
 def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
@@ -118,7 +120,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     assert all(configuration.key in allowed for configuration in candidates.configurations(allowed))
 
 
-@pytest.mark.parametrize("seed", range(11, 16))
+@pytest.mark.parametrize("seed", first(2, (14, 12, 11, 13, 15)))
 def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,7 +239,7 @@ def test_moves_of_a_layer_come_near_ones_first_and_far_ones_while_there_are_few(
 
 
 @pytest.mark.parametrize("recompute", [None, "search"])
-@pytest.mark.parametrize("step", [67, slow(13)])
+@pytest.mark.parametrize("step", [97, slow(13)])
 @pytest.mark.parametrize("file", ["partition_choice", "partition_bounds"])
 def test_ctrl_c_hides_no_partition(file: str, step: int, recompute: str | None) -> None:
     """At whatever call it comes: what is not listed after that has the bound that is told."""
