@@ -121,8 +121,8 @@ def test_a_misspelt_cost_does_not_type_check(tmp_path: Path) -> None:
     options = ("--strict", "--follow-imports=skip", "--config-file=", "--no-pretty")
     files = [str(SOURCE.with_name(f"{name}.py")) for name in NEEDED]
     out, _, _ = mypy.run([*options, "--cache-dir", str(tmp_path / "cache"), str(uses), *files])
-    told = re.findall(r"uses\.py:(\d+): (note: .*|error)", out)
-    assert [what for _, what in told if what != "error"] == [
+    messages = re.findall(r"uses\.py:(\d+): (note: .*|error)", out)
+    assert [what for _, what in messages if what != "error"] == [
         f'note: Revealed type is "{kind}"'
         for kind in (
             "tuple[fractions.Fraction, ...]",
@@ -132,7 +132,7 @@ def test_a_misspelt_cost_does_not_type_check(tmp_path: Path) -> None:
     ]
     first = USES[: USES.index("    stage.statics")].count("\n") + 1
     wrong = [str(line) for line in range(first, USES.count("\n") + 1)]
-    assert [line for line, what in told if what == "error"] == wrong
+    assert [line for line, what in messages if what == "error"] == wrong
 
 
 def test_costs_are_fields_of_pipelines_and_layers_and_no_other_names() -> None:

@@ -84,14 +84,14 @@ def test_a_plan_from_a_pipeline_has_every_setting_that_it_does_not_choose(
 ) -> None:
     """Relative times of slices were lost."""
     pipeline = Pipeline(**(BASE | {"model": MODEL} | fields))
-    kept = fields_of(pipeline)
+    carried = fields_of(pipeline)
     for setting in SETTINGS:
         if setting.scope is SettingScope.PIPELINE and setting.set_by_plan:
-            assert setting.field not in kept
+            assert setting.field not in carried
     if pipeline.link is None:
         chosen = {"chunks": pipeline.chunks, "placement": pipeline.placement}
         planned = MODEL.pipeline(
-            devices=pipeline.num_devices, batches=pipeline.batches, **chosen, **kept
+            devices=pipeline.num_devices, batches=pipeline.batches, **chosen, **carried
         )
         for setting in SETTINGS:
             if setting.scope is SettingScope.PIPELINE and not setting.set_by_plan:
