@@ -64,8 +64,10 @@ class LayerSums:
         stashed = (live_after_forward(single_claim, index) for index in indices)
         self.stashed = _sums(stashed, memory_factor)
         """Live memory between F and the backward."""
-        freed = (0 if claim.fused else live_before_weight(single_claim, index) for index in indices)
-        self.pending = _sums(freed, memory_factor)
+        pending = (
+            0 if claim.fused else live_before_weight(single_claim, index) for index in indices
+        )
+        self.pending = _sums(pending, memory_factor)
         """Live memory between B and W."""
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)
