@@ -25,4 +25,4 @@ def short_polishing(monkeypatch: pytest.MonkeyPatch) -> None:
 def search_alone(monkeypatch: pytest.MonkeyPatch, short_polishing: None) -> None:
     """A plan is its search: it evaluates no strategies before, and reports nothing after."""
     monkeypatch.setattr(PlanReports, "start_from_baselines", lambda _: None)
-    monkeypatch.setattr(PlanReports, "add_to", lambda _, plan, slowdown: plan)
+    monkeypatch.setattr(PlanReports, "add_to", lambda _, plan, __: plan)
