@@ -219,7 +219,7 @@ def test_a_closed_combination_of_the_shortest_step_is_planned(
         architecture_of(SMALL), gpu_named("h100"), 4, 8, tensor=(1, 4), microbatch=(1,),
         data=(1,), context=(1,),
     )  # fmt: skip
-    stepping_clock(monkeypatch, 1.0, 2000)
+    stepping_clock(monkeypatch, 1.0, 600)
     plan = plan_parallelism(combinations_of, PlanArguments(), workers=1, time_limit=1.0)
     best = plan.best
     assert best is not None and best.plan is not None and best.value == best.plan.value
