@@ -89,14 +89,14 @@ def test_every_point_is_the_best_of_all_configurations(options: dict[str, Any]) 
 
 
 def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
-    """Device 1 has room for its static memory and one microbatch, or for two that recompute."""
-    layers = [Layer(1, activation=2, kept=1)] * 4
-    own = Model(layers).pipeline(devices=2, batches=2, recompute="search", mem_limit=[20, 4])
+    """Device 1 has room for one microbatch, or for two that recompute."""
+    layers = [Layer(1, activation=2, kept=1)] * 2
+    own = Model(layers).pipeline(devices=2, batches=2, recompute="search", mem_limit=[20, 2])
     curve = frontier(own, workers=1, time_limit=600)
     assert curve.status is Status.OPTIMAL
     for point in curve.points:
-        assert point.result.schedule.metrics.peak_memory_ticks[1] <= 4
-        assert point.result.pipeline.limits == (point.limit, min(point.limit, 4))
+        assert point.result.schedule.metrics.peak_memory_ticks[1] <= 2
+        assert point.result.pipeline.limits == (point.limit, min(point.limit, 2))
     tight = replace(own, mem_limit=[1, 1])
     impossible = frontier(tight, workers=1, time_limit=600)
     assert (impossible.status, impossible.points) == (Status.INFEASIBLE, ())
