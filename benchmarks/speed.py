@@ -319,7 +319,7 @@ def jitter(repeats: int) -> Iterator[str]:
 def sampled(name: str, devices: int, batches: int, repeats: int) -> list[object]:
     """Time one order: the cells of a row."""
     run = SampledTiming.of(ppopt.evaluate(Pipeline(stages=devices, batches=batches), name))
-    operations = len(run.row)
+    operations = len(run.levels.row)
     samples = min(SAMPLES, BLOCK // len(run.duration))
     drawn = run.draw(0.1, 0, 0, samples)
     clocks = []

@@ -92,7 +92,7 @@ def _autodoc(name: str, value: object) -> str:
 
 
 def _costs(name: str) -> str:
-    """The costs that are fields of a class: they stand in no line of its source."""
+    """The costs that are fields of a class, without those that its own source describes."""
     costs = {
         "Pipeline": [(cost.field, cost.meaning, cost.default) for cost in STAGE_COSTS],
         "Layer": [(cost.field, cost.layer_meaning, cost.layer_default) for cost in LAYER_COSTS],
@@ -100,4 +100,5 @@ def _costs(name: str) -> str:
     return "".join(
         f"\n   .. py:attribute:: {field}\n\n      {meaning} (default: {default.value_or_rule})\n"
         for field, meaning, default in costs.get(name, ())
+        if field not in getattr(ppopt, name).__annotations__
     )

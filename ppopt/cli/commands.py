@@ -74,7 +74,7 @@ def solve(
     --stages 4 --batches 8 --mem-limit -o best.html`.
     """
     from ppopt.cli import output, progress
-    from ppopt.report.objects import of_result
+    from ppopt.report.objects import result_object
     from ppopt.report.schedule_report import report_result
     from ppopt.report.search_text import describe_next_step
     from ppopt.solver.parameters import SolveParams
@@ -107,7 +107,7 @@ def solve(
             elsewhere = best_other_placement(pipeline, result, best_baseline, deadline)
     report = report_result(result, best_baseline, elsewhere, stopped_early=result.interrupted)
     code = output.show_result(
-        settings, report, of_result, details=details, last=describe_next_step(report, pipeline)
+        settings, report, result_object, details=details, last=describe_next_step(report, pipeline)
     )
     return code or not_stored or exit_code(result.status)
 
@@ -168,7 +168,7 @@ def eval_(
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
     from ppopt.problem.partition import SEARCH
-    from ppopt.report.objects import of_evaluation
+    from ppopt.report.objects import evaluation_object
     from ppopt.report.placement_text import unsearched_of_layers
     from ppopt.report.schedule_report import report_evaluation
     from ppopt.report.search_text import note_overlaps
@@ -219,7 +219,7 @@ def eval_(
         schedule, seconds, jitter=spread, choice=partition_choice, lowering=cheap_loss(schedule)
     )
     last = "\n".join([*note_overlaps([schedule]), unsearched_of_layers(pipeline)]).strip()
-    return output.show_result(settings, report, of_evaluation, details=details, last=last)
+    return output.show_result(settings, report, evaluation_object, details=details, last=last)
 
 
 @command(

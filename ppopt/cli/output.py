@@ -30,9 +30,9 @@ from ppopt.report.frontier_report import describe_frontier, describe_point_choic
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
-from ppopt.report.objects import of_comparison, of_frontier, of_verification
+from ppopt.report.objects import comparison_object, frontier_object, verification_object
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
-from ppopt.report.plan_objects import of_plan, report_plan
+from ppopt.report.plan_objects import plan_object, report_plan
 from ppopt.report.plan_page import plan_page
 from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_text import describe_plan
@@ -153,7 +153,7 @@ def show_comparison(
     return _show(
         settings,
         schedules,
-        partial(of_comparison, report),
+        partial(comparison_object, report),
         lambda _: chain(
             describe_headline(report.headline),
             _compared_tables(report, details=details),
@@ -164,7 +164,7 @@ def show_comparison(
             compared.drawn_schedules, what="comparison", lead=headline_section(report.headline)
         ),
         drawn=schedules[0] if schedules else None,
-        as_file=lambda _: _dump(of_comparison(report)),
+        as_file=lambda _: _dump(comparison_object(report)),
     )
 
 
@@ -243,10 +243,10 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
     return _show(
         settings,
         [point.schedule for point in report.points if point.schedule is not None],
-        partial(of_frontier, report),
+        partial(frontier_object, report),
         parts,
         page=partial(frontier_page, report),
-        as_file=lambda _: _dump(of_frontier(report)),
+        as_file=lambda _: _dump(frontier_object(report)),
     )
 
 
@@ -276,7 +276,7 @@ def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
     return _show(
         settings,
         [row.schedule for row in plan.rows if row.schedule is not None],
-        partial(of_plan, plan),
+        partial(plan_object, plan),
         parts,
         page=partial(plan_page, plan),
         drawn=plan.schedule,
@@ -295,7 +295,7 @@ def show_parallel_plan(settings: Settings, parallel_plan: ParallelPlan) -> int:
     return _show(
         settings,
         [] if plan.schedule is None else [plan.schedule],
-        lambda: parallel.of_parallel_plan(parallel_plan),
+        lambda: parallel.parallel_plan_object(parallel_plan),
         lambda _: parallel.describe(parallel_plan),
         page=partial(parallel_page, parallel_plan),
     )
@@ -312,7 +312,7 @@ def show_verification(
 ) -> None:
     """Show what the verifier found in a file, and what the re-checker found of its bound."""
     if as_json:
-        print_json(of_verification(schedule, violations, bound))
+        print_json(verification_object(schedule, violations, bound))
     elif not quiet:
         lines = _violations(schedule, violations) if violations else _verified(schedule, bound)
         if violations:

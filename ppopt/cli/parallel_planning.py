@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from ppopt.studies.parallel_space import ParallelSpace
 
 NEEDED = ("gpu", "gpus", "global_batch")
-TAKEN = ("mem_limit", "link", "order")
-"""Settings of a pipeline that such a plan takes; all others are derived."""
-LEFT_OUT = ("objective", "backward_kind", "fused", "group_size", "waves")
-"""Settings of a run that such a plan does not take: it has the shortest step of mixed backwards."""
 
 
 def plan_over_parallelism(
@@ -134,11 +130,11 @@ def _check(settings: Settings, derivation: Derivation) -> None:
             flag = name.replace("_", "-")
             raise InputError(f"{flag}: missing; a plan over the parallelism needs --{flag}")
     for setting in SETTINGS:
-        derived = setting.scope is SettingScope.PIPELINE and setting.field not in TAKEN
-        if derived and settings.get(setting.field) is not None:
+        if setting.of_parallelism or settings.get(setting.field) is None:
+            continue
+        if setting.scope is SettingScope.PIPELINE:
             raise InputError(f"{setting.name}: --from config.json derives it; leave it out")
-    for name in LEFT_OUT:
-        if settings.get(name) is not None:
-            raise InputError(f"{name}: not of a plan over the parallelism; leave it out")
+        if setting.scope is SettingScope.RUN:
+            raise InputError(f"{setting.name}: not of a plan over the parallelism; leave it out")
     if settings.get("mem_limit") == LIMIT_1F1B:
         raise InputError("mem_limit: give a number, 72GiB; 1F1B differs between combinations")

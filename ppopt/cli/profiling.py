@@ -354,5 +354,5 @@ def _of_timers(
     timers = read_timers(files[0], stages, batches)
     if timers.unknown is not None:
         note(f"note: times of single stages are unmeasured: {timers.unknown}")
-    of_stages = None if layers is None else read_layers(layers)
-    return dumps_timers(timers, batches, of_stages, description=description)
+    stage_layers = None if layers is None else read_layers(layers)
+    return dumps_timers(timers, batches, stage_layers, description=description)

@@ -149,7 +149,7 @@ def contradictions(runs: Mapping[str, RunFigures]) -> Iterator[str]:
     """Pairs of schedules whose measured order is not the predicted one, a line each.
 
     A pair is named where every step of one was shorter than every step of the other, so that the
-    difference is no noise. `shown` has one run per file name.
+    difference is no noise. `runs` has one run per file name.
     """
     from ppopt.report.throughput_text import gain_text, throughput_gain
 

@@ -298,14 +298,14 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
 def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bool = False) -> int:
     """Read an order of another tool, compute its times, and verify it.
 
-    Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o mine.json`.
+    Example: `ppopt import order.csv --from torch-csv --forward-times 1.2 -o my.json`.
     """
     from ppopt.cli import output
     from ppopt.formats import torch_comms, torch_csv
     from ppopt.formats.documents import label
     from ppopt.formats.fields import within
     from ppopt.problem.objective import Objective
-    from ppopt.report.objects import of_evaluation
+    from ppopt.report.objects import evaluation_object
     from ppopt.report.schedule_report import report_evaluation
     from ppopt.verifier import checked
 
@@ -321,4 +321,4 @@ def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bo
         timed = within(label(file), torch_csv.schedule, order, settings.values, objective)
     schedule = checked(timed, enforce_limit=False)
     report = report_evaluation(schedule, monotonic() - began)
-    return output.show_result(settings, report, of_evaluation, details=details)
+    return output.show_result(settings, report, evaluation_object, details=details)

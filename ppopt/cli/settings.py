@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ppopt.cli.files import Target
     from ppopt.problem.pipeline import Pipeline
 
-CHANGEABLE = frozenset({"mem_limit", "partition", "partition_order", "recompute", "offload"})
-"""Fields of the pipeline of a schedule file that flags replace."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -39,20 +36,23 @@ class Settings:
     """The instant of `time.monotonic` from which time limits count."""
 
     def pipeline(self, default: Pipeline | None = None) -> Pipeline:
-        """Build the pipeline, or change the default if only `CHANGEABLE` fields are given.
+        """Build the pipeline, or change the default if only replaceable fields are given.
 
         Raises InputError if they do neither.
         """
         from ppopt.formats.config import pipeline_of
 
         changes = {
-            setting.field for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
-        } & self.values.keys()
-        if default is not None and changes <= CHANGEABLE:
+            setting.field: setting
+            for setting in SETTINGS
+            if setting.scope is SettingScope.PIPELINE and setting.field in self.values
+        }
+        fixed = [field for field, setting in changes.items() if not setting.replaceable]
+        if default is not None and not fixed:
             return replace(default, **{field: self.values[field] for field in changes})
-        if default is not None and not changes & {"stages", "model"}:
+        if default is not None and not changes.keys() & {"stages", "model"}:
             raise InputError(
-                f"{min(changes - CHANGEABLE)}: of the pipeline of the hint only the memory limit, "
+                f"{min(fixed)}: of the pipeline of the hint only the memory limit, "
                 "partition, recompute and offload can change; leave it out, or describe the whole "
                 "pipeline (--config)"
             )

@@ -175,7 +175,7 @@ class ScheduleFigures:
         known: dict[str, Any] = {}
         if schedule is not None:
             known = {**measured(schedule), "exposed": plain_or_none(exposed(schedule))}
-        return cls(**{**known, **_of_pipeline(pipeline), **placed(pipeline), **fields})
+        return cls(**{**known, **_pipeline_figures(pipeline), **placed(pipeline), **fields})
 
     def to_object(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
         """Object of JSON with the figures of these keys, or all; schedules stay as they are."""
@@ -259,14 +259,14 @@ def measured(schedule: Schedule) -> dict[str, Any]:
         "bubble_overhead": plain(metrics.bubble_overhead),
         "peak_memory": list(metrics.peak_memory),
         "fits_limit": schedule.fits_limits,
-        **_of_pipeline(schedule.pipeline),
+        **_pipeline_figures(schedule.pipeline),
         "tokens_per_second": plain_or_none(tokens),
         "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
         "mfu": plain_or_none(mfu),
     }
 
 
-def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
+def _pipeline_figures(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "mem_limit": limits(pipeline),
         "time_unit": pipeline.time_unit,

@@ -47,12 +47,12 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "name": model.name,
         **{key: per_unit[unit] for unit, key in _UNITS.items()},
-        "layers": [_of_layer(layer, per_unit) for layer in layers],
+        "layers": [_layer_object(layer, per_unit) for layer in layers],
         "counts": list(pipeline.counts),
         "partition": partition if isinstance(partition, str) else None,
         "placement": pipeline.placement if pipeline.named_placement else list(pipeline.placement),
         "chunks": pipeline.chunks,
-        **({} if pipeline.link is None else {"link": _of_link(pipeline.link)}),
+        **({} if pipeline.link is None else {"link": _link_object(pipeline.link)}),
         **({"first_backward": first.value} if first is FirstBackward.WEIGHT else {}),
         **({} if unit is _unit_if_absent(model) else {"recompute_unit": unit.value}),
     }
@@ -63,17 +63,17 @@ def _unit_if_absent(model: Model) -> RecomputeUnit:
     return RecomputeUnit.STAGE if model.unit_matters else RecomputeUnit.LAYER
 
 
-def _of_link(link: Link) -> dict[str, Any]:
+def _link_object(link: Link) -> dict[str, Any]:
     """A link with its numbers as fractions [numerator, denominator], in the user's units."""
     members: dict[str, Any] = {
         "latency": list(link.latency.as_integer_ratio()),
         "bandwidth": list(link.bandwidth.as_integer_ratio()),
     }
-    return members | ({} if link.backward is None else {"backward": _of_link(link.backward)})
+    return members | ({} if link.backward is None else {"backward": _link_object(link.backward)})
 
 
 def _link(value: object) -> Link:
-    """Read what `_of_link` writes."""
+    """Read what `_link_object` writes."""
     file = section(value, ("latency", "bandwidth"), ("backward",))
     pairs = (within(key, wholes, file[key], 2, 0, MAX_TICKS) for key in ("latency", "bandwidth"))
     (latency, per), (bandwidth, time) = pairs
@@ -93,7 +93,7 @@ def _common_tick(layers: list[Layer], unit: Unit) -> int:
     return exact.common_denominator(numbers)
 
 
-def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
+def _layer_object(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
     members = {
         setting.name: value
         for setting in LAYER_SETTINGS
@@ -104,7 +104,7 @@ def _of_layer(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
         cost.layer_name: exact.whole(getattr(layer, cost.field) * per_unit[cost.unit])
         for cost in LAYER_COSTS
         if not cost.optional
-        or getattr(layer, cost.field) != cost.layer_default.of_layer(vars(layer))
+        or getattr(layer, cost.field) != cost.layer_default.layer_value(vars(layer))
     }
     if layer.phases:
         ticks = (exact.whole(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)

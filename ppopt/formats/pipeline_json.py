@@ -40,25 +40,23 @@ from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times
 from ppopt.problem.field_values import LARGEST_GRID, is_list
-from ppopt.problem.link_mode import HostLink, LinkMode
-from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, SLICE_TIMES, TIMES
+from ppopt.problem.microbatches import MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, LIMIT_1F1B, SETTINGS, Shape
+from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Shape
 from ppopt.problem.units import Unit
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
 _SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
-_WHERE_KNOWN = ("time_unit", "memory_unit", *(setting.field for setting in COUNTS))
 REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
     *(cost.name for cost in _ALWAYS),
     *("p2p_time", "mem_limit"),
 )
 _DEFAULTS = {
-    "order": GIVEN_ORDER,
-    "link_mode": LinkMode.DELAY,
-    "optimizer_barrier": False,
-    "host_link": HostLink.DUPLEX,
+    setting.field: getattr(PipelineFields, setting.field)
+    for setting in SETTINGS
+    if setting.stored_as_is
 }
 """Fields that are absent if they have these values."""
 FACTORS = (TIMES, MEMORY, SLICE_TIMES)
@@ -67,11 +65,10 @@ LISTED = {f"listed_{field}": field for field in (TIMES, MEMORY)}
 """Keys of the factors in the user's order, and of the same factors in the chosen order."""
 OPTIONAL = (
     "backward_p2p_time",
-    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "slices", "device_speed"),
+    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "device_speed"),
     *(*FACTORS, *LISTED),
     *(*_DEFAULTS, "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
-    *_WHERE_KNOWN,
 )
 _DEFAULT = "default"
 _BACK = "backward_p2p_time"
@@ -100,8 +97,6 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "mem_limit_given": _limit_form(pipeline),
         "rounded": list(pipeline.rounded),
         **_in_ticks(pipeline, optional),
-        **({} if pipeline.slices is None else {"slices": pipeline.slices}),
-        **{key: known for key in _WHERE_KNOWN if (known := getattr(pipeline, key)) is not None},
         **_fraction_lists(pipeline),
         **{
             key: value
@@ -179,7 +174,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
     if limits is not None:
         ticks = within("mem_limit", wholes, limits, file["devices"], 0, MAX_TICKS)
         limits = tuple(Fraction(value, memory_per_unit) for value in ticks)
-    known: dict[str, Any] = {key: file.get(key) for key in (*_WHERE_KNOWN, "frozen", "training")}
+    known: dict[str, Any] = {key: file.get(key) for key in ("frozen", "training")}
     known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
     per = dict.fromkeys(FACTORS, "batches") | {SLICE_TIMES: "slices"}
     factors: dict[str, Any] = {
@@ -194,7 +189,6 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         **factors,
         mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
         routes=file["routes"],
-        slices=slices,
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
         **known,

@@ -68,7 +68,7 @@ from ppopt.problem.costs import MAX_TICKS
 from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.operations import ALONE, Operation, Operations, of_per
+from ppopt.schedule.operations import ALONE, Operation, Operations, occurs_per
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 
@@ -118,7 +118,10 @@ def _model(pipeline: Pipeline) -> dict[str, Any]:
 def _ops(schedule: Schedule) -> list[list[Any]]:
     table = schedule.operations
     table = table.where(np.lexsort((table.start, table.device)))
-    of_device, once = of_per(Per.DEVICE)[table.kind], of_per(Per.STAGE, Per.DEVICE)[table.kind]
+    of_device, once = (
+        occurs_per(Per.DEVICE)[table.kind],
+        occurs_per(Per.STAGE, Per.DEVICE)[table.kind],
+    )
     columns = [
         [RECORDS[code].name for code in table.kind.tolist()],
         _or_null(table.stage, of_device),

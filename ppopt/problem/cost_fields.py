@@ -59,7 +59,7 @@ def _numbers_of(fields: Fields, measure: Unit) -> dict[str, Any]:
     return numbers if model is None else numbers | {"layers": model.sample(measure)}
 
 
-def of_stages(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any]:
+def read_stage_costs(fields: Fields, stages: int, reader: FieldReader) -> dict[str, Any]:
     """Costs of the stages, or of the shares of devices, with the times of the backward derived.
 
     Costs of operations that a frozen stage does not have are 0.
@@ -110,7 +110,7 @@ def refuse_beside_layers(fields: Fields) -> None:
         raise InputError("frozen: the layers say which of them are frozen; leave it out")
 
 
-def of_layers(
+def sum_layer_costs(
     model: Layers, counts: tuple[int, ...], first: FirstBackward, reader: FieldReader
 ) -> dict[str, Any]:
     """Costs of stages that hold `counts` consecutive layers: sums over the layers of each stage.

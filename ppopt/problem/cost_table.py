@@ -9,16 +9,17 @@ rows. What a cost does in a schedule is defined by a feature (`ppopt.problem.fea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
 from functools import partial
 from operator import add, sub
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from ppopt.problem.units import Unit
 
+T = TypeVar("T")
 ZERO = Fraction(0)
 Row = tuple[Any, ...]
 """One number per stage; of pairs, also one row per stage."""
@@ -83,13 +84,13 @@ class Default:
     def _constant(self) -> Fraction:
         return Fraction(self.value) if self.value else ZERO
 
-    def of_layer(self, costs: Mapping[str, Fraction]) -> Fraction:
+    def layer_value(self, costs: Mapping[str, Fraction]) -> Fraction:
         """The cost of a layer, whose other costs are these by field."""
         if self.function is None:
             return self._constant
         return self.function(*(costs[field] for field in self.fields))
 
-    def of_stages(self, costs: Mapping[str, Row]) -> Row:
+    def stage_values(self, costs: Mapping[str, Row]) -> Row:
         """The cost of stages, whose other costs are these by field, one number per stage."""
         if self.function is None:
             return (self._constant,) * len(costs["forward"])
@@ -104,8 +105,6 @@ class Cost:
     """A cost of a stage or a layer: its names, unit and meaning, and how it is derived."""
 
     unit: Unit
-    field: str
-    """Name in Python."""
     meaning: str
     """Of a stage, for help and tables; empty: stages do not have it."""
     layer_meaning: str
@@ -140,6 +139,17 @@ class Cost:
     optional: bool = True
     """Whether schedule files have it only if it is given."""
     has_flag: bool = True
+    head: str = ""
+    """Head of its column in the table of stages on pages; empty: the table has no such column."""
+    field: str = ""
+    """Name in Python: that of the field which it declares."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        object.__setattr__(self, "field", name)
+
+    def __get__(self, instance: None, owner: type) -> int | None:
+        """The value of the field if a pipeline does not state it, as `dataclass` asks."""
+        return self.default.value
 
     @property
     def name(self) -> str:
@@ -164,19 +174,20 @@ class Cost:
         return Unit.MEMORY if self.factor is Factor.MEMORY else self.unit
 
 
-_time, _memory = partial(Cost, Unit.TIME), partial(Cost, Unit.MEMORY)
+_time: Callable[..., Any] = partial(Cost, Unit.TIME)
+_memory: Callable[..., Any] = partial(Cost, Unit.MEMORY)
 
 
 def _same_as(field: str, rule: str) -> Default:
     return Default(rule, lambda cost: cost, (field,))
 
 
-def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
+def _workspace(kind: str, default: Default, needs: Needs) -> Any:
     """Every chunk of a share may need as much as the whole share; a slice needs its part."""
     return _memory(
-        field,
         f"workspace of {kind}",
         f"workspace of {kind}",
+        head="workspace of F" if kind == "F" else f"of {kind}",
         default=default,
         layer_default=Default(default.value_or_rule if default.fields else 0),
         mapping=("workspace", kind),
@@ -187,18 +198,23 @@ def _workspace(kind: str, field: str, default: Default, needs: Needs) -> Cost:
     )
 
 
-TIMES = (
-    _time(
-        "forward",
+@dataclass(frozen=True, kw_only=True)
+class TimeFields(Generic[T]):
+    """Times of F, BW, W and B.
+
+    `ppopt.problem.backward_times` derives those that are not given.
+    """
+
+    forward: T = _time(
         "time of F, the forward pass of a stage",
         "F",
         key="forward_times",
         default=Default(1),
         layer_default=Default("that of `phases`"),
         optional=False,
-    ),
-    _time(
-        "backward",
+        head="F",
+    )
+    backward: T = _time(
         "time of BW, the full backward pass: B and W together",
         "BW, the full backward: B and W together",
         key="backward_times",
@@ -206,9 +222,9 @@ TIMES = (
         layer_default=Default("2 F, or B + W"),
         needs=Needs.BACKWARD,
         optional=False,
-    ),
-    _time(
-        "weight",
+        head="BW",
+    )
+    weight: T = _time(
         "time of W, the weight gradient",
         "W, the weight gradient; B = BW - W",
         key="weight_times",
@@ -216,9 +232,9 @@ TIMES = (
         layer_default=Default("half of BW"),
         needs=Needs.WEIGHT_GRADIENT,
         optional=False,
-    ),
-    _time(
-        "backward_input",
+        head="W",
+    )
+    backward_input: T = _time(
         "time of B, the input gradient",
         "B, the input gradient",
         key="input_times",
@@ -227,70 +243,89 @@ TIMES = (
         layer_default=Default("BW - W"),
         needs=Needs.BACKWARD,
         optional=False,
-    ),
-)
-"""Times of F, BW, W and B; `ppopt.problem.backward_times` derives those that are not given."""
-MEMORY = (
-    _memory(
-        "activation",
+        head="B",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFields(Generic[T]):
+    """Memory between operations."""
+
+    activation: T = _memory(
         "memory that F allocates for a microbatch and W or BW frees",
         "memory that F allocates, and that B and W together free",
         default=Default(1),
         needs=Needs.BACKWARD,
         optional=False,
-    ),
-    _memory(
-        "memory_b",
+        head="activation",
+    )
+    memory_b: T = _memory(
         "change of memory by B, mostly negative; W frees the rest",
         "signed change of memory by B; W frees the rest",
         default=Default(0),
         needs=Needs.BACKWARD,
         minimum=None,
         optional=False,
-    ),
-    _memory(
-        "static",
+        head="change by B",
+    )
+    static: T = _memory(
         "memory that is always allocated: weights, optimizer state",
         "memory always allocated: weights, gradients, optimizer state",
         default=Default(0),
         per=Occurrence.ALWAYS,
         optional=False,
-    ),
-    _memory(
-        "output",
+        head="static",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputField(Generic[T]):
+    """The memory of what the next stage receives, which only layers have."""
+
+    output: T = _memory(
         "",
         "memory of its output for a microbatch, which `link` sends to the next stage",
         over_layers=OverLayers.LAST,
-    ),
-)
-"""Memory between operations."""
-WORKSPACES = (
-    _memory(
-        "workspace",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageWorkspaceField(Generic[T]):
+    """Memory of operations while they run; layers have it as a mapping by kind."""
+
+    workspace: T = _memory(
         "memory that F, B and BW need only while they run",
         "",
         over_layers=OverLayers.DERIVED,
         cut_by_chunks=False,
         factor=Factor.NONE,
-    ),
-    _workspace("F", "forward_workspace", _same_as("workspace", "workspace"), Needs.FORWARD),
-    _workspace("B", "input_workspace", _same_as("workspace", "workspace"), Needs.BACKWARD),
-    _workspace("W", "weight_workspace", ZERO_BY_DEFAULT, Needs.WEIGHT_GRADIENT),
-    _workspace("BW", "backward_workspace", _same_as("workspace", "workspace"), Needs.BACKWARD),
-)
-"""Memory of operations while they run. Layers have `workspace` as a mapping by kind."""
-RECOMPUTE = (
-    _time(
-        "recompute_time",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceFields(Generic[T]):
+    """Memory of operations of each kind while they run."""
+
+    forward_workspace: T = _workspace("F", _same_as("workspace", "workspace"), Needs.FORWARD)
+    input_workspace: T = _workspace("B", _same_as("workspace", "workspace"), Needs.BACKWARD)
+    weight_workspace: T = _workspace("W", ZERO_BY_DEFAULT, Needs.WEIGHT_GRADIENT)
+    backward_workspace: T = _workspace("BW", _same_as("workspace", "workspace"), Needs.BACKWARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeFields(Generic[T]):
+    """What recompute costs and saves."""
+
+    recompute_time: T = _time(
         "time that recompute adds to B and BW",
         "time that recompute adds to B and BW",
         layer_default=_same_as("forward", "F"),
         mapping=("recompute", "time"),
         counted_if="recompute",
         needs=Needs.BACKWARD,
-    ),
-    _memory(
-        "kept",
+        head="recompute",
+    )
+    kept: T = _memory(
         "activation that is kept after F with recompute; B allocates the rest at its start, BW "
         "allocates `recompute_memory`",
         "part of the activation that F keeps with recompute",
@@ -298,9 +333,15 @@ RECOMPUTE = (
         mapping=("recompute", "activation"),
         counted_if="recompute",
         needs=Needs.BACKWARD,
-    ),
-    _memory(
-        "recompute_memory",
+        head="kept by F",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeMemoryField(Generic[T]):
+    """What BW allocates, which only stages have: it follows from those of their layers."""
+
+    recompute_memory: T = _memory(
         "memory that BW allocates at its start for recomputed activations, in addition to its "
         "workspace; less than activation - kept if layers recompute one at a time",
         "",
@@ -308,11 +349,15 @@ RECOMPUTE = (
         over_layers=OverLayers.DERIVED,
         needs=Needs.BACKWARD,
         has_flag=False,
-    ),
-)
-OFFLOAD = (
-    _memory(
-        "offload_memory",
+        head="recomputed by BW",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadFields(Generic[T]):
+    """Moves of activations to the host and back."""
+
+    offload_memory: T = _memory(
         "part of the activation of a microbatch that moves to the host after F, and back before B "
         "or BW",
         "part of the activation that moves to the host; 0 if no time is given",
@@ -324,9 +369,9 @@ OFFLOAD = (
         mapping=("offload", "memory"),
         counted_if="offload",
         needs=Needs.BACKWARD,
-    ),
-    _time(
-        "offload_time",
+        head="to the host",
+    )
+    offload_time: T = _time(
         "time to move offload_memory, per direction",
         "time to move offload_memory, per direction",
         layer_default=ZERO_BY_DEFAULT,
@@ -336,11 +381,15 @@ OFFLOAD = (
         runs=2,
         on_compute=False,
         needs=Needs.BACKWARD,
-    ),
-)
-PAIRS = (
-    _time(
-        "overlap",
+        head="each way",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFields(Generic[T]):
+    """Times of an F and a backward run as one, without recompute; only stages have them."""
+
+    overlap: T = _time(
         "time of an F and a BW of different microbatches that run as one operation, above 0; "
         "strategies with overlap and searches use it. The pair saves F + BW - overlap_times: with "
         "F = 1, BW = 2 and 2.5, it saves 0.5. For two stages, the smaller saving counts. Without "
@@ -351,9 +400,8 @@ PAIRS = (
         default=Default("F + BW", add, ("forward", "backward")),
         over_layers=OverLayers.DERIVED,
         of_pairs=True,
-    ),
-    _time(
-        "overlap_input",
+    )
+    overlap_input: T = _time(
         "like `overlap_times`, for F with B: per stage, or in files a matrix [stage of F][stage of "
         "B]",
         "",
@@ -361,104 +409,81 @@ PAIRS = (
         default=Default("by what F and BW save"),
         over_layers=OverLayers.DERIVED,
         of_pairs=True,
-    ),
-)
-"""Times of an F and a backward run as one, without recompute."""
-STEP = (
-    _time(
-        "unshard",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFields(Generic[T]):
+    """Costs of a stage that arise once in a step, before or after the microbatches."""
+
+    unshard: T = _time(
         "time of the all-gather of a stage's weights before its first F (FSDP), on the collective "
         "queue of its device",
         "the all-gather of its weights before F (FSDP), once per step",
         per=Occurrence.STEP,
         on_compute=False,
-    ),
-    _memory(
-        "unshard_memory",
+    )
+    unshard_memory: T = _memory(
         "memory of a stage's gathered weights, from the start of unshard to the end of "
         "gradient_sync",
         "memory of its gathered weights",
         per=Occurrence.STEP,
-    ),
-    _time(
-        "gradient_sync",
+    )
+    gradient_sync: T = _time(
         "time of the reduction of a stage's gradients after its last W or BW, on the collective "
         "queue of its device",
         "the reduction of its gradients, once per step",
         per=Occurrence.STEP,
         on_compute=False,
         needs=Needs.WEIGHT_GRADIENT,
-    ),
-    _time(
-        "optimizer",
+    )
+    optimizer: T = _time(
         "time of a stage's optimizer step; a device runs one operation for all its stages, after "
         "their gradient_sync",
         "its optimizer step",
         per=Occurrence.STEP,
         needs=Needs.WEIGHT_GRADIENT,
-    ),
-)
-"""Costs of a stage that arise once in a step, before or after the microbatches."""
-COSTS: tuple[Cost, ...] = (*(*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD, *PAIRS, *STEP),)
-"""All costs. A cost of stages comes after those from which its default follows."""
+    )
 
 
-def of_stages(costs: Iterable[Cost]) -> tuple[Cost, ...]:
-    """Those costs that stages have."""
-    return tuple(cost for cost in costs if cost.meaning)
+class StageFields(
+    StepFields[T],
+    PairFields[T],
+    OffloadFields[T],
+    RecomputeMemoryField[T],
+    RecomputeFields[T],
+    WorkspaceFields[T],
+    StageWorkspaceField[T],
+    MemoryFields[T],
+    TimeFields[T],
+):
+    """The costs of stages, those of the last base first. A cost follows those of its default."""
 
 
-def of_layers(costs: Iterable[Cost]) -> tuple[Cost, ...]:
-    """Those costs that layers have."""
-    return tuple(cost for cost in costs if cost.layer_meaning)
+class LayerFields(
+    StepFields[T],
+    OffloadFields[T],
+    RecomputeFields[T],
+    WorkspaceFields[T],
+    OutputField[T],
+    MemoryFields[T],
+    TimeFields[T],
+):
+    """The costs of layers, those of the last base first: the order of their files."""
 
 
-STAGE_COSTS = of_stages(COSTS)
+def costs_in(*groups: type) -> tuple[Cost, ...]:
+    """The costs which classes of fields, and their bases, declare."""
+    classes = (base for group in groups for base in reversed(group.__mro__))
+    return tuple(cost for base in classes for cost in vars(base).values() if isinstance(cost, Cost))
+
+
+COSTS = costs_in(StageFields, OutputField)
+STAGE_COSTS = costs_in(StageFields)
+LAYER_COSTS = costs_in(LayerFields)
 AUXILIARY_TIMES = tuple(
-    cost
-    for cost in STAGE_COSTS
-    if cost.unit is Unit.TIME and cost not in (*TIMES, *RECOMPUTE, *PAIRS)
+    cost for cost in costs_in(OffloadFields, StepFields) if cost.unit is Unit.TIME
 )
 """Times of operations other than F, B, W and BW."""
-STEP_FIELDS = tuple(cost.field for cost in STAGE_COSTS if cost.per is Occurrence.STEP)
+STEP_FIELDS = tuple(cost.field for cost in costs_in(StepFields))
 """Costs that arise once in a step, around the microbatches."""
-LAYER_COSTS = of_layers((*TIMES, *MEMORY, *WORKSPACES, *RECOMPUTE, *OFFLOAD[::-1], *STEP))
-"""Costs of layers, in the order of their files. A cost stands behind those from which its default
-follows."""
-
-
-if TYPE_CHECKING:
-
-    @dataclass(frozen=True, kw_only=True)
-    class CostFields:
-        """The fields of all costs, as type checkers see them in `ppopt.Pipeline` and `Layer`."""
-
-        forward: Any = None
-        backward: Any = None
-        weight: Any = None
-        backward_input: Any = None
-        activation: Any = None
-        memory_b: Any = None
-        static: Any = None
-        output: Any = None
-        workspace: Any = None
-        forward_workspace: Any = None
-        input_workspace: Any = None
-        weight_workspace: Any = None
-        backward_workspace: Any = None
-        recompute_time: Any = None
-        kept: Any = None
-        recompute_memory: Any = None
-        offload_memory: Any = None
-        offload_time: Any = None
-        overlap: Any = None
-        overlap_input: Any = None
-        unshard: Any = None
-        unshard_memory: Any = None
-        gradient_sync: Any = None
-        optimizer: Any = None
-
-else:
-
-    class CostFields:
-        """A class with a field per cost, which `ppopt.problem.setting_fields.with_fields` adds."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
 from math import lcm
 from operator import add, sub
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import ConflictError
-from ppopt.problem import cost_table, exact
-from ppopt.problem.cost_table import AUXILIARY_TIMES, STAGE_COSTS
+from ppopt.problem import exact
+from ppopt.problem.cost_table import (
+    AUXILIARY_TIMES,
+    STAGE_COSTS,
+    Cost,
+    StageFields,
+    WorkspaceFields,
+    costs_in,
+)
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
@@ -27,23 +35,14 @@ PairTimes = tuple[Fraction, ...] | tuple[tuple[Fraction, ...], ...]
 Number = TypeVar("Number", Fraction, int)
 
 
-class StageCosts(Mapping[str, Any], Generic[Number]):
+@dataclass(frozen=True, repr=False)
+class StageCosts(StageFields[tuple[Number, ...]], Mapping[str, Any]):
     """Costs of stages by field, one number per stage: `costs["static"]`, or `costs.static`.
 
     The fields, with their meanings, are those of `ppopt.problem.cost_table.STAGE_COSTS`. Exact
     numbers are in the user's units (times on a device of speed 1), whole numbers are ticks. Times
     of pairs may be a matrix, and are empty if they are not stated.
     """
-
-    def __init__(self, rows: Mapping[str, tuple[Any, ...]]) -> None:
-        vars(self).update(rows)
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, field: str) -> tuple[Number, ...]: ...
-
-    def __setattr__(self, field: str, _: object) -> NoReturn:
-        raise AttributeError(f"{field}: costs are frozen")
 
     def __getitem__(self, field: str) -> Any:
         return vars(self)[field]
@@ -54,31 +53,26 @@ class StageCosts(Mapping[str, Any], Generic[Number]):
     def __len__(self) -> int:
         return len(vars(self))
 
-    def __hash__(self) -> int:
-        return hash(tuple(vars(self).values()))
-
     @property
     def memory_fields(self) -> tuple[str, ...]:
         """Fields of memory, without those that say what holds if they are not given."""
-        recomputes = self.kept != self.activation
         return tuple(
             cost.field
             for cost in STAGE_COSTS
-            if cost.unit is Unit.MEMORY
-            and cost.field != "workspace"
-            and (
-                not cost.optional
-                or (recomputes if cost in cost_table.RECOMPUTE else any(self[cost.field]))
-            )
+            if cost.unit is Unit.MEMORY and cost.field != "workspace" and self.has_effect(cost)
         )
+
+    def has_effect(self, cost: Cost) -> bool:
+        """Whether a cost belongs to every schedule file, or its values change a schedule."""
+        if cost.field in ("kept", "recompute_memory"):
+            return self.kept != self.activation
+        return not cost.optional or any(self[cost.field])
 
     def __repr__(self) -> str:
         return f"StageCosts({len(self.forward)} stages)"
 
 
-WORKSPACES = {
-    OpKind[cost.mapping[1]]: cost.field for cost in cost_table.WORKSPACES if any(cost.mapping)
-}
+WORKSPACES = {OpKind[cost.mapping[1]]: cost.field for cost in costs_in(WorkspaceFields)}
 """Kind of operation -> field of its workspace."""
 
 
@@ -98,10 +92,10 @@ def costs_of(
         values = stated.get(cost.field)
         if values is None:
             unstated = cost.of_pairs and cost.default.function is None
-            values = () if unstated else cost.default.of_stages(rows)
+            values = () if unstated else cost.default.stage_values(rows)
         rows[cost.field] = values
     return StageCosts(
-        {
+        **{
             cost.field: _cut(
                 rows[cost.field],
                 share,
@@ -354,7 +348,7 @@ def ticks_of(
     per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
     tables = [
         StageCosts[int](
-            {cost.field: _scale(row[cost.field], scales[cost.unit]) for cost in STAGE_COSTS}
+            **{cost.field: _scale(row[cost.field], scales[cost.unit]) for cost in STAGE_COSTS}
         )
         for row in rows
     ]

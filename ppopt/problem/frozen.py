@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
-from ppopt.problem.cost_table import COSTS, PAIRS, ZERO, Needs
+from ppopt.problem.cost_table import COSTS, ZERO, Needs, PairFields, costs_in
 from ppopt.problem.field_values import check_count, is_list
 
 
@@ -86,7 +86,7 @@ def with_frozen(costs: Mapping[str, Any], frozen: Sequence[bool]) -> dict[str, A
         for field, value in changed.items():
             if rows[field] is not None:
                 rows[field] = (*rows[field][:stage], value, *rows[field][stage + 1 :])
-    pairs = (cost.field for cost in PAIRS)
+    pairs = (cost.field for cost in costs_in(PairFields))
     return rows | {field: _pairs(rows[field], rows["forward"], first) for field in pairs}
 
 

@@ -106,7 +106,7 @@ class Instance:
         return self.pipeline.batches // self.pipeline.routes
 
     @property
-    def operations(self) -> int:
+    def num_operations(self) -> int:
         """Compute operations of a schedule; the maximum number if backwards may be either."""
         compute = self.classes[: len(self.rows) * self.num_positions]
         return sum(op_class.size for op_class in compute)

@@ -12,15 +12,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ppopt.errors import InputError, NotApplicableError
-from ppopt.problem import cost_table, exact, units
+from ppopt.problem import exact, units
 from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.backward_times import complete
-from ppopt.problem.cost_table import LAYER_COSTS, Cost, CostFields, of_layers
+from ppopt.problem.cost_table import LAYER_COSTS, Cost, LayerFields
 from ppopt.problem.exact import plain
 from ppopt.problem.frozen import costs_of_frozen
 from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
 from ppopt.problem.phases import Phases
-from ppopt.problem.setting_fields import accepts_every_name, with_fields
+from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.units import Unit
 
 MAX_LAYERS = 4096
@@ -35,25 +35,12 @@ COST_FIELDS = {
 }
 """Unit -> fields of the costs of a layer that are measured in it."""
 
-
-def _fields(*costs: Cost) -> dict[str, int | None]:
-    """Fields of a layer, with their values if they are not given."""
-    return {
-        cost.field: None if any(cost.mapping) else cost.layer_default.value
-        for cost in of_layers(costs)
-    }
+_NOT_STATED: Any = None
 
 
 @partial(accepts_every_name, known=LAYER_NAMES)
 @dataclass(frozen=True)
-@with_fields(
-    phases=_fields(*cost_table.TIMES),
-    workspace=_fields(*cost_table.MEMORY),
-    recompute=_fields(*cost_table.WORKSPACES),
-    offload=_fields(*cost_table.RECOMPUTE),
-    frozen=_fields(*cost_table.OFFLOAD[::-1], *cost_table.STEP),
-)
-class Layer(CostFields):
+class Layer(LayerFields[Fraction]):
     """The smallest part of a model that a partition cannot divide, or `count` equal ones in a row.
 
     Its costs are those of `ppopt.problem.cost_table`. `forward` is required, or `phases`. Numbers
@@ -63,6 +50,10 @@ class Layer(CostFields):
     layer.
     """
 
+    forward: Fraction = _NOT_STATED
+    """Time of F. None: that of `phases`."""
+    activation: Fraction = _NOT_STATED
+    """Memory that F allocates, and that B and W together free. None: 0."""
     phases: Any = None
     """The steps of F and B in turn, a `ppopt.problem.phases.Phases` or a mapping as in files; the
     times of F, BW, W and B are then its sums. None: unknown."""
@@ -99,15 +90,12 @@ class Layer(CostFields):
 
     def __repr__(self) -> str:
         """Fields that differ from their defaults; times and memory as numbers."""
-        fields = (
-            (field.name, getattr(self, field.name), field.default)
-            for field in dataclasses.fields(self)
-            if field.init
-        )
+        usual = {cost.field: cost.layer_default.value for cost in LAYER_COSTS}
         parts = [
-            f"{name}={plain(value) if isinstance(value, Fraction) else value!r}"
-            for name, value, default in fields
-            if value != default and value is not None
+            f"{field.name}={plain(value) if isinstance(value, Fraction) else value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) is not None
+            and value != usual.get(field.name, field.default)
         ]
         return f"Layer({', '.join(parts)})"
 
@@ -168,7 +156,7 @@ class Layer(CostFields):
             self._set(field, value)
         for cost in LAYER_COSTS:
             if getattr(self, cost.field) is None:
-                self._set(cost.field, cost.layer_default.of_layer(vars(self)))
+                self._set(cost.field, cost.layer_default.layer_value(vars(self)))
 
     def _check_recompute(self) -> None:
         if not isinstance(self.recompute, bool):
@@ -282,7 +270,7 @@ class Layer(CostFields):
     def amount(self, cost: Cost) -> Fraction:
         """Its contribution to a cost of its stage."""
         if cost.counted_if and not getattr(self, cost.counted_if):
-            return cost.default.of_layer(vars(self))
+            return cost.default.layer_value(vars(self))
         amount: Fraction = getattr(self, cost.field)
         return amount
 
@@ -295,7 +283,7 @@ class Layer(CostFields):
     def work(self) -> Fraction:
         """Time of F and BW together, recompute included: what a partition balances."""
         recompute_time = self.recompute_time if self.recompute else 0
-        return self.forward + self.backward + recompute_time  # type: ignore[no-any-return]
+        return self.forward + self.backward + recompute_time
 
 
 @contextmanager
@@ -322,8 +310,7 @@ def on_compute(layer: Layer) -> Layer:
 
 def retained_by_forward(layer: Layer) -> Fraction:
     """Activation of a layer that F retains."""
-    amount: Fraction = layer.kept if layer.recompute else layer.activation
-    return amount
+    return layer.kept if layer.recompute else layer.activation
 
 
 def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> BackwardPeak:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import cost_table
-from ppopt.problem.cost_table import LAYER_COSTS, Cost, of_layers
+from ppopt.problem.cost_table import LAYER_COSTS, costs_in
 from ppopt.problem.settings import Setting, SettingScope, Shape
 
 LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
@@ -22,9 +22,9 @@ def _layer(field: str, shape: Shape, meaning: str, default: Any = None, **fields
     )
 
 
-def _of_layers(costs: Iterable[Cost]) -> Iterator[Setting]:
-    """Settings of those costs that layers have."""
-    for cost in of_layers(costs):
+def _cost_settings(*groups: type) -> Iterator[Setting]:
+    """Settings of the costs in these classes."""
+    for cost in costs_in(*groups):
         yield _layer(
             cost.field,
             Shape.NUMBER,
@@ -42,7 +42,7 @@ LAYER_SETTINGS = (
         "role", Shape.CHOICE, "embedding, decoder, mtp or head", DECODER, choices=tuple(LETTERS)
     ),
     _layer("count", Shape.WHOLE, "number of such layers in a row", 1, minimum=1),
-    *_of_layers(cost_table.TIMES),
+    *_cost_settings(cost_table.TimeFields),
     _layer(
         "phases",
         Shape.PHASES,
@@ -51,7 +51,7 @@ LAYER_SETTINGS = (
         "weight: 4}]}`, `weight` is the W of a phase of B. F, B and W take the sums; the times of "
         "overlapped pairs follow",
     ),
-    *_of_layers(cost_table.MEMORY),
+    *_cost_settings(cost_table.MemoryFields, cost_table.OutputField),
     _layer(
         "workspace",
         Shape.WORKSPACE,
@@ -59,7 +59,7 @@ LAYER_SETTINGS = (
         "1, W: 1, BW: 2}`; a stage has the maximum over its layers (for BW, see `recompute_unit`)",
         0,
     ),
-    *_of_layers(cost_table.WORKSPACES),
+    *_cost_settings(cost_table.WorkspaceFields),
     _layer(
         "recompute",
         Shape.RECOMPUTE,
@@ -68,7 +68,7 @@ LAYER_SETTINGS = (
         "embedding or head recomputes only if this is set",
         "false",
     ),
-    *_of_layers(cost_table.RECOMPUTE),
+    *_cost_settings(cost_table.RecomputeFields),
     _layer(
         "offload",
         Shape.OFFLOAD,
@@ -76,8 +76,7 @@ LAYER_SETTINGS = (
         "`offload_time`; or `{memory: 1, time: 1}`, which sets both",
         "false",
     ),
-    *_of_layers(cost_table.OFFLOAD[::-1]),
-    *_of_layers(cost_table.STEP),
+    *_cost_settings(cost_table.OffloadFields, cost_table.StepFields),
     _layer(
         "frozen",
         Shape.FLAG,

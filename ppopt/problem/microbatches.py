@@ -159,7 +159,7 @@ def costs_of(
         rows["recompute_memory"] = tuple(map(sub, amounts, rows["backward_workspace"]))
         if in_weight:
             rows["weight_workspace"] = (amounts[0], *costs.weight_workspace[1:])
-    return StageCosts(rows)
+    return StageCosts(**rows)
 
 
 def _multiplied(values: Any, factor: Fraction) -> Any:

@@ -85,11 +85,6 @@ class OperationClass(NamedTuple):
         return self.kind is None or RECORDS[self.kind].per is Per.MICROBATCH
 
     @property
-    def device(self) -> int:
-        """Device of a class that runs on a compute resource."""
-        return self.resource
-
-    @property
     def duration(self) -> int:
         """Time in the first mode, in ticks."""
         return self.modes[0].duration if self.modes[0] else 0

@@ -31,7 +31,11 @@ from ppopt.problem.units import Unit
 
 _TIMES = ("forward", "backward_input", "weight", "backward")
 """Fields of the times, in the order of the kinds of operations."""
-_MEMORY = ("activation", "kept", "memory_b", "static")
+_MEMORY = tuple(
+    cost.field
+    for cost in LAYER_COSTS
+    if cost.unit is Unit.MEMORY and cost.over_layers is OverLayers.SUM
+)
 _SAFETY_FACTOR = 4
 """Safety factor below 2^53 that keeps differences of prefix sums exact."""
 

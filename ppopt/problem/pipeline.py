@@ -31,10 +31,10 @@ from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import limits_of, static_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.pipeline_fields import LATER_FIELDS, PipelineFields
+from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
 from ppopt.problem.setting_fields import accepts_every_name
-from ppopt.problem.traits import RESOURCES, Traits, of_pipeline
+from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
 
 
@@ -107,7 +107,7 @@ class Pipeline(PipelineFields):
     @cached_property
     def traits(self) -> Traits:
         """Traits of every problem of this pipeline (`ppopt.problem.traits`)."""
-        return of_pipeline(self)
+        return pipeline_traits(self)
 
     @property
     def has_links(self) -> bool:
@@ -522,15 +522,11 @@ class Pipeline(PipelineFields):
         return units.with_unit(self.ticks.memory(ticks), self.memory_unit)
 
     def spelled_out(self) -> str:
-        """Every field with its value: text that tells pipelines apart.
-
-        Fields that earlier versions did not have are included only if they are given.
-        """
+        """Every field that differs from its default: text that tells pipelines apart."""
         values = (
-            f"{field.name}={getattr(self, field.name)!r}"
+            f"{field.name}={value!r}"
             for field in dataclasses.fields(self)
-            if field.repr
-            and (field.name not in LATER_FIELDS or getattr(self, field.name) != field.default)
+            if (value := getattr(self, field.name)) != field.default
         )
         return f"{type(self).__name__}({', '.join(values)})"
 

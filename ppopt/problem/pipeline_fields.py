@@ -5,35 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ppopt.problem import cost_table
-from ppopt.problem.cost_table import Cost, CostFields, of_stages
+from ppopt.problem.cost_table import StageFields
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.placement import PartitionOrder
-from ppopt.problem.setting_fields import with_fields
-
-
-def _fields(*costs: Cost) -> dict[str, int | None]:
-    """Fields of a pipeline, with their values if they are not given."""
-    return {cost.field: cost.default.value for cost in of_stages(costs)}
-
-
-LATER_FIELDS = (
-    *("microbatch_tokens", "attention_share", "reference_tokens", "order"),
-    *("slice_times", "partition_order"),
-)
-"""Fields that studies of earlier versions do not name."""
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-@with_fields(
-    p2p=_fields(*cost_table.TIMES),
-    offload=_fields(*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE),
-    host_link=_fields(*cost_table.OFFLOAD),
-    optimizer_barrier=_fields(*cost_table.PAIRS, *cost_table.STEP),
-)
-class PipelineFields(CostFields):
+class PipelineFields(StageFields[Any]):
     """The fields of a pipeline. `ppopt.Pipeline` reads and checks them, and derives the rest.
 
     Its costs are those of `ppopt.problem.cost_table`: one number for all stages, or one per stage.

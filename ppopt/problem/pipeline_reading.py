@@ -107,11 +107,13 @@ def _read_costs(pipeline: Pipeline, reader: FieldReader) -> None:
         if pipeline.frozen is not None:
             stages = frozen.read_frozen(pipeline.frozen, pipeline.stages, pipeline.num_chunks)
             set_fields(pipeline, frozen=stages)
-        set_fields(pipeline, **cost_fields.of_stages(fields, pipeline.stages, reader))
+        set_fields(pipeline, **cost_fields.read_stage_costs(fields, pipeline.stages, reader))
         return
     cost_fields.refuse_beside_layers(fields)
     first = pipeline.first_backward
-    set_fields(pipeline, **cost_fields.of_layers(pipeline.model, pipeline.counts, first, reader))
+    set_fields(
+        pipeline, **cost_fields.sum_layer_costs(pipeline.model, pipeline.counts, first, reader)
+    )
 
 
 def _read_delays(pipeline: Pipeline, reader: FieldReader) -> None:

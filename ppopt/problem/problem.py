@@ -50,9 +50,9 @@ class Problem:
         return self.backward_kind is BackwardKind.WHOLE
 
     @property
-    def operations(self) -> int:
+    def num_operations(self) -> int:
         """Number of operations of every schedule; the maximum number if backwards are mixed."""
-        return self.instance.operations
+        return self.instance.num_operations
 
     @cached_property
     def choice(self) -> BackwardChoice:
@@ -83,7 +83,7 @@ class Problem:
         """
         if Trait.MICROBATCHES in self.traits:
             return replace(self, pipeline=self.pipeline.with_smallest_microbatches).relaxed
-        return self._of_one_kind
+        return self._with_one_kind
 
     @cached_property
     def relaxed_memory(self) -> Problem:
@@ -93,10 +93,10 @@ class Problem:
         """
         stages = self.pipeline.without_model()
         unlimited = replace(stages, mem_limit=None, microbatch_memory=None)
-        return replace(self, pipeline=unlimited.in_ticks_of(self.pipeline))._of_one_kind
+        return replace(self, pipeline=unlimited.in_ticks_of(self.pipeline))._with_one_kind
 
     @cached_property
-    def _of_one_kind(self) -> Problem:
+    def _with_one_kind(self) -> Problem:
         """The relaxation, if backwards are mixed or a pair is shorter than an operation of it."""
         if not (self.mixed or self.short_pairs.exist):
             return self

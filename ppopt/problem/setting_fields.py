@@ -1,4 +1,4 @@
-"""Dataclasses whose fields are settings: every name of a setting, and groups of fields."""
+"""Dataclasses whose fields are settings: they accept every name of a setting."""
 
 from __future__ import annotations
 
@@ -34,22 +34,3 @@ def accepts_every_name(cls: type[T], known: Mapping[str, Setting] = NAMED) -> ty
 
     cls.__init__ = init  # type: ignore[method-assign, assignment]
     return cls
-
-
-def with_fields(**before: Mapping[str, object]) -> Callable[[type[T]], type[T]]:
-    """Add groups of fields to a class that becomes a dataclass, with their values if not given.
-
-    `before` has the group to insert before a field, by the name of that field.
-    """
-
-    def add(cls: type[T]) -> type[T]:
-        annotations: dict[str, Any] = {}
-        for field, annotation in cls.__annotations__.items():
-            for name, initial in before.get(field, {}).items():
-                annotations[name] = Any
-                setattr(cls, name, initial)
-            annotations[field] = annotation
-        cls.__annotations__ = annotations
-        return cls
-
-    return add

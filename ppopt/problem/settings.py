@@ -18,7 +18,7 @@ from ppopt.errors import InputError
 from ppopt.problem import cost_table, placement, units
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import Cost, of_stages
+from ppopt.problem.cost_table import costs_in
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.units import Unit
@@ -135,6 +135,16 @@ class Setting:
     """Name on the command line if it is not that of files."""
     under: Heading | None = None
     """Its group in the help, if it does not follow from the unit and the part."""
+    stored_as_is: bool = False
+    """Whether schedule files have its value unchanged, unless it is the default of a pipeline.
+    `ppopt.formats.pipeline_json` writes all others in forms of their own."""
+    replaceable: bool = False
+    """Whether a flag replaces it in the pipeline of a schedule file."""
+    set_by_plan: bool = False
+    """Whether a plan chooses it, or has it from its model or arguments. A plan from a pipeline
+    takes all others from the pipeline."""
+    of_parallelism: bool = False
+    """Whether a plan over the parallelism takes it. Such a plan refuses all others."""
 
     @property
     def name(self) -> str:
@@ -172,9 +182,9 @@ class Setting:
         return self.own_flag or f"--{self.name.replace('_', '-')}"
 
 
-def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
-    """Settings of those costs that stages have."""
-    for cost in of_stages(costs):
+def _cost_settings(*groups: type) -> Iterator[Setting]:
+    """Settings of the costs in these classes."""
+    for cost in costs_in(*groups):
         yield Setting(
             cost.field,
             Shape.PAIRS if cost.of_pairs else Shape.STAGES,
@@ -185,6 +195,7 @@ def _of_stages(costs: Iterable[Cost]) -> Iterator[Setting]:
             minimum=cost.minimum,
             placeholder="LIST" if cost.of_pairs else "",
             has_flag=cost.has_flag,
+            set_by_plan=True,
         )
 
 
@@ -193,7 +204,7 @@ def _size(field: str, placeholder: str, meaning: str, **fields: Any) -> Setting:
 
 
 def _count(field: str, meaning: str) -> Setting:
-    return Setting(field, Shape.COUNT, meaning, minimum=1, under=Heading.UNITS)
+    return Setting(field, Shape.COUNT, meaning, minimum=1, under=Heading.UNITS, stored_as_is=True)
 
 
 def _run(field: str, shape: Shape, meaning: str, default: Any = None, **fields: Any) -> Setting:
@@ -213,9 +224,9 @@ def _choice(field: str, kind: type[StrEnum], meaning: str, default: str, **field
 
 
 def _text(
-    field: str, shape: Shape, meaning: str, scope: SettingScope = SettingScope.ABOUT
+    field: str, shape: Shape, meaning: str, scope: SettingScope = SettingScope.ABOUT, **fields: Any
 ) -> Setting:
-    return Setting(field, shape, meaning, scope=scope, has_flag=False)
+    return Setting(field, shape, meaning, scope=scope, has_flag=False, **fields)
 
 
 SETTINGS = (
@@ -225,18 +236,21 @@ SETTINGS = (
         "number of devices, with one stage each unless chunks or placement says otherwise; with a "
         "placement list, number of stages",
         aliases=("num_stages",),
+        set_by_plan=True,
     ),
     _size(
         "batches",
         "M",
         "microbatches per step (of each replica)",
         aliases=("num_batches",),
+        set_by_plan=True,
     ),
     _size(
         "chunks",
         "V",
         "stages per device; without layers, the costs of each device are divided by this number",
         default="1; 2 with the placements interleaved and v",
+        set_by_plan=True,
     ),
     Setting(
         "placement",
@@ -245,6 +259,7 @@ SETTINGS = (
         "or a list with the device of every stage",
         "linear; interleaved with chunks",
         choices=tuple(placement.NAMED),
+        set_by_plan=True,
     ),
     Setting(
         "model",
@@ -253,6 +268,7 @@ SETTINGS = (
         "layers",
         key="layers",
         has_flag=False,
+        set_by_plan=True,
     ),
     Setting(
         "partition",
@@ -261,6 +277,8 @@ SETTINGS = (
         "(chosen with the schedule), a list of counts, or a layout of Megatron-LM such as "
         "Et*3|(tt|)*2tL. Counts are of all layers, or of decoder layers only",
         "balanced",
+        set_by_plan=True,
+        replaceable=True,
     ),
     _choice(
         "partition_order",
@@ -268,6 +286,7 @@ SETTINGS = (
         "order of a list of layers per stage: `stages`, along the forward pass, or `ranks`, the "
         "stages of device 0 first, as Primus lists them",
         "stages",
+        replaceable=True,
     ),
     Setting(
         "recompute",
@@ -278,6 +297,8 @@ SETTINGS = (
         "set per layer in the file",
         choices=("none", "full", "search"),
         under=Heading.MEMORY,
+        set_by_plan=True,
+        replaceable=True,
     ),
     _choice(
         "recompute_unit",
@@ -288,7 +309,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.MEMORY,
     ),
-    *_of_stages(cost_table.TIMES),
+    *_cost_settings(cost_table.TimeFields),
     Setting(
         "p2p",
         Shape.LINKS,
@@ -316,6 +337,7 @@ SETTINGS = (
         "layer / bandwidth. In files {latency: 10us, bandwidth: 50GB/s}; its key `backward` has "
         "the same keys for gradients",
         under=Heading.TIMES,
+        of_parallelism=True,
     ),
     _choice(
         "link_mode",
@@ -323,6 +345,7 @@ SETTINGS = (
         ". ".join(f"With {mode}, {mode.meaning}" for mode in LinkMode),
         LinkMode.DELAY.value,
         under=Heading.TIMES,
+        stored_as_is=True,
     ),
     _choice(
         "first_backward",
@@ -341,7 +364,9 @@ SETTINGS = (
         minimum=0,
         under=Heading.TIMES,
     ),
-    *_of_stages((*cost_table.MEMORY, *cost_table.WORKSPACES, *cost_table.RECOMPUTE)),
+    *_cost_settings(cost_table.MemoryFields, cost_table.StageWorkspaceField),
+    *_cost_settings(cost_table.WorkspaceFields),
+    *_cost_settings(cost_table.RecomputeFields, cost_table.RecomputeMemoryField),
     Setting(
         "offload",
         Shape.CHOICE,
@@ -351,8 +376,9 @@ SETTINGS = (
         "set per layer in the file",
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
+        replaceable=True,
     ),
-    *_of_stages(cost_table.OFFLOAD),
+    *_cost_settings(cost_table.OffloadFields),
     _choice(
         "host_link",
         HostLink,
@@ -360,6 +386,7 @@ SETTINGS = (
         "move at a time (shared)",
         HostLink.DUPLEX.value,
         under=Heading.TIMES,
+        stored_as_is=True,
     ),
     Setting(
         "mem_limit",
@@ -368,13 +395,17 @@ SETTINGS = (
         "largest device peak of 1F1B on this pipeline with one route",
         unit=Unit.MEMORY,
         minimum=0,
+        set_by_plan=True,
+        replaceable=True,
+        of_parallelism=True,
     ),
-    *_of_stages((*cost_table.PAIRS, *cost_table.STEP)),
+    *_cost_settings(cost_table.PairFields, cost_table.StepFields),
     Setting(
         "optimizer_barrier",
         Shape.FLAG,
         "optimizers wait for the gradients of all devices, as gradient clipping needs",
         under=Heading.TIMES,
+        stored_as_is=True,
     ),
     Setting(
         "frozen",
@@ -436,12 +467,15 @@ SETTINGS = (
         "given",
         choices=("given", "search"),
         under=Heading.TIMES,
+        of_parallelism=True,
+        stored_as_is=True,
     ),
     _size(
         "slices",
         "Q",
         "number of slices of each microbatch along the sequence",
         default="1",
+        stored_as_is=True,
     ),
     Setting(
         "slice_times",
@@ -468,6 +502,8 @@ SETTINGS = (
         choices=tuple(units.SCALES[Unit.TIME]),
         placeholder="UNIT",
         under=Heading.UNITS,
+        set_by_plan=True,
+        stored_as_is=True,
     ),
     Setting(
         "memory_unit",
@@ -477,6 +513,8 @@ SETTINGS = (
         choices=tuple(units.SCALES[Unit.MEMORY]),
         placeholder="UNIT",
         under=Heading.UNITS,
+        set_by_plan=True,
+        stored_as_is=True,
     ),
     _count("tokens_per_microbatch", "tokens of a microbatch, to show tokens per second"),
     _count(
@@ -494,7 +532,7 @@ SETTINGS = (
         has_flag=False,
         under=Heading.UNITS,
     ),
-    _text("name", Shape.LINE, "name of the pipeline", SettingScope.PIPELINE),
+    _text("name", Shape.LINE, "name of the pipeline", SettingScope.PIPELINE, set_by_plan=True),
     _run(
         "objective",
         Shape.CHOICE,
@@ -513,15 +551,18 @@ SETTINGS = (
         own_flag="--backward",
     ),
     _run("fused", Shape.FLAG, "same as --backward whole"),
-    _run("time_limit", Shape.SECONDS, "time limit of the search in seconds", 60),
+    _run(
+        "time_limit", Shape.SECONDS, "time limit of the search in seconds", 60, of_parallelism=True
+    ),
     _run(
         "workers",
         Shape.WHOLE,
         "number of processors; with 1, a search that ends before its time limit is reproducible",
         "all",
         minimum=1,
+        of_parallelism=True,
     ),
-    _run("seed", Shape.WHOLE, "seed of the search", 0, minimum=0),
+    _run("seed", Shape.WHOLE, "seed of the search", 0, minimum=0, of_parallelism=True),
     _run(
         "group_size",
         Shape.WHOLE,
@@ -547,6 +588,7 @@ SETTINGS = (
         "PyTorch (.csv); may be repeated",
         aliases=("output_file",),
         under=Heading.OUTPUT,
+        of_parallelism=True,
     ),
     _text("source", Shape.LINE, "where the numbers come from"),
     _text("description", Shape.LINE, "what the file describes"),

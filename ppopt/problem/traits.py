@@ -85,7 +85,7 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
 others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`."""
 
 
-def of_pipeline(pipeline: Pipeline) -> Traits:
+def pipeline_traits(pipeline: Pipeline) -> Traits:
     """Traits of every problem of a pipeline."""
     return frozenset(trait for trait, holds in OF_PIPELINE.items() if holds(pipeline))
 

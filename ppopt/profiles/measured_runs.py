@@ -80,7 +80,7 @@ def measured_steps(
         time_unit=_name(unit),
         memory_unit=pipeline.memory_unit,
         **{setting.field: getattr(pipeline, setting.field) for setting in COUNTS},
-        **{field: getattr(costs, field) for field in costs.memory_fields},
+        **{field: costs[field] for field in costs.memory_fields},
         optimizer_barrier=pipeline.optimizer_barrier,
         **estimated.costs(unit),
     )
@@ -101,7 +101,7 @@ def with_equal_stages(pipeline: Pipeline) -> Pipeline:
     """The pipeline if all stages took the mean time of every kind of operation."""
     per_unit = pipeline.ticks.per_unit
     fields = ("forward", "backward", "weight", "backward_input")
-    columns = {field: getattr(pipeline.costs, field) for field in fields}
+    columns = {field: pipeline.costs[field] for field in fields}
     means: dict[str, Any] = {
         field: Fraction(round(sum(column) * per_unit / len(column)), per_unit)
         for field, column in columns.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppopt.formats.files import write
-from ppopt.problem.cost_table import STAGE_COSTS, TIMES
+from ppopt.problem.cost_table import STAGE_COSTS, TimeFields, costs_in
 from ppopt.problem.layer_settings import DECODER, LAYER_SETTINGS
 from ppopt.problem.layout import write_roles
 from ppopt.problem.operation import OpKind
@@ -70,7 +70,7 @@ def dumps(
         lines.append("# Memory is that of the schedule that ran, not measured.")
         memory_costs = memory.costs
         amounts = [cost for cost in STAGE_COSTS if cost.field in memory_costs.memory_fields]
-        lines += [f"{cost.name}: {_listed(getattr(memory_costs, cost.field))}" for cost in amounts]
+        lines += [f"{cost.name}: {_listed(memory_costs[cost.field])}" for cost in amounts]
     head = _head(description, source, day, unit)
     return _document(head, facts, [*notes(profile), *comments], lines)
 
@@ -194,7 +194,7 @@ def _layer(
     index: int, layer: MeasuredLayer, costs: Mapping[str, Any], memory: StageMemory | None
 ) -> str:
     """The line of one layer."""
-    amounts = {cost.layer_name: costs[cost.field][index] for cost in TIMES}
+    amounts = {cost.layer_name: costs[cost.field][index] for cost in costs_in(TimeFields)}
     output = Fraction(layer.output, MEBIBYTE)
     amounts["output"] = output
     if memory is not None:

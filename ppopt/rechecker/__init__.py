@@ -18,6 +18,7 @@ from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
 from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import horizon
 from ppopt.rechecker.verdict import Recheck, Verdict, outcome_of, searched, value_of
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.timetable import Timetable
@@ -111,7 +112,7 @@ def confirmed(schedule: Timetable) -> str | None:
     optimal = schedule.origin.status == "optimal"
     if value < stated.bound or (optimal and value > stated.bound):
         return None
-    if stated.of_layers:
+    if stated.covers_layer_choices:
         from ppopt.rechecker.configurations import confirmed_without_search  # noqa: PLC0415  loads on use
 
         return confirmed_without_search(stated)
@@ -127,10 +128,10 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
-    if stated.of_several:
+    if stated.covers_several_pipelines:
         return _check_configurations(stated, time_limit, workers, seed, progress)
     if stated.bound is not None and stated.has_only(MODELLED):
-        stated = stated._replace(bound=min(stated.bound, stated.horizon + 1))
+        stated = stated._replace(bound=min(stated.bound, horizon(stated) + 1))
     if stated.mixed:
         return _check_mixed(stated, time_limit, workers, seed, progress)
     known = proof_without_search(stated)
@@ -169,7 +170,7 @@ def proof_without_search(stated: Claim) -> tuple[int, str] | None:
     else:
         routes = [(relaxed, None) for relaxed in equal_microbatches.simpler(stated)]
     for relaxed, route in routes:
-        simple = mixed.of_min_work(mixed.of_one_kind(relaxed))
+        simple = mixed.with_min_work(mixed.with_one_kind(relaxed))
         known = None if simple.mixed else by_arithmetic(simple, route)
         known = known or equal_microbatches.by_round_trip(simple, any_order=stated.orders)
         if known is not None:
@@ -188,7 +189,7 @@ def _check_configurations(
 
     if stated.combinations:
         return configurations.check_combinations(stated, time_limit, check_configuration)
-    if stated.of_layers:
+    if stated.covers_layer_choices:
         return configurations.check_partitions(stated, time_limit, check_configuration)
     if stated.orders:
         known = proof_without_search(stated)
@@ -201,7 +202,7 @@ def _check_mixed(
 ) -> Recheck:
     """Check a claim of mixed backwards: first by a relaxation, if it differs, then exactly."""
     began = monotonic()
-    simpler = mixed.of_one_kind(stated)
+    simpler = mixed.with_one_kind(stated)
     if simpler is not stated:
         if mixed.loses_nothing(stated):
             return check(simpler, time_limit, workers, seed, progress)

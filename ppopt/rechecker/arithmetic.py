@@ -11,7 +11,14 @@ from ppopt.rechecker import step_operations
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.quantities import (
+    live_after_forward,
+    memory_of,
+    min_work,
+    pieces,
+    shortest_durations,
+)
+from ppopt.rechecker.route_delays import RouteDelays
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
@@ -40,12 +47,12 @@ def min_times(claim: Claim, device: int) -> DeviceTimes:
     per step come before and after.
     """
     pipeline = claim.pipeline
-    durations, times = claim.min_durations, dict.fromkeys(claim.kinds, 0)
+    durations, times = shortest_durations(claim), dict.fromkeys(claim.kinds, 0)
     for route, hosted in enumerate(pipeline.hosted):
         for kind in claim.kinds:
             each = sum(durations[kind][stage] for stage in hosted[device])
-            times[kind] += int(claim.pieces(route) * each)
-    work = claim.work(times)
+            times[kind] += int(pieces(claim, route) * each)
+    work = min_work(claim, times)
     smallest = of_smallest(claim)
     tail = step_operations.tail(smallest, device) if pipeline.has_auxiliary_operations else 0
     if not claim.span and claim.fused:
@@ -62,7 +69,7 @@ def head(claim: Claim, device: int) -> int:
 
 def _min_way(claim: Claim, device: int, kind: OpKind) -> int:
     return min(
-        RouteTimes(claim, hosts).way(kind, hosts.index(device))
+        RouteDelays(claim, hosts).way(kind, hosts.index(device))
         for hosts in claim.pipeline.hosts
         if device in hosts
     )
@@ -82,11 +89,11 @@ def min_memory(claim: Claim, device: int, route: int | None = None) -> int:
     for hosts in claim.pipeline.hosts if route is None else (claim.pipeline.hosts[route],):
         stashed = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            stashed += claim.stashed(stage) * claim.pipeline.num_slices
+            stashed += live_after_forward(claim, stage) * claim.pipeline.num_slices
             need = max(need, stashed)
-            live = [(forward, stashed + claim.frees(forward, stage))]
-            live += [(backward, stashed + claim.allocates(backward, stage))]
-            live += [(kind, claim.frees(kind, stage)) for kind in rest]
+            live = [(forward, stashed + memory_of(claim, forward, stage)[1])]
+            live += [(backward, stashed + memory_of(claim, backward, stage)[0])]
+            live += [(kind, memory_of(claim, kind, stage)[1]) for kind in rest]
             need = max([need, *(amount for kind, amount in live if ticks.durations[kind][stage])])
     return ticks.static[device] + step_operations.live_weights(claim, device) + need
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import comb
 from time import monotonic
 
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import unhandled
 from ppopt.rechecker import equal_microbatches, partitions, placements
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
-from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.mixed import of_one_kind
+from ppopt.rechecker.claim import Claim, describe_layers, describe_scope
+from ppopt.rechecker.mixed import with_one_kind
 from ppopt.rechecker.verdict import Recheck, Verdict
 
 Check = Callable[[Claim, float], Recheck]
@@ -49,7 +50,7 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
 
     This cannot confirm the claim, but it can refute it.
     """
-    reason = f"not all {stated.every} can be searched again"
+    reason = f"not all {_count_scope(stated)} can be searched again"
     every = tuple(range(stated.pipeline.num_devices))
     if stated.bound is None or stated.pipeline.partition == SEARCH:
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
@@ -57,7 +58,8 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
     outcome = check(own, max(0.01, began + time_limit - monotonic()))
     if outcome.verdict is Verdict.WRONG:
         return outcome
-    alone = "this partition" + (f" and choice of {stated.layers_do}" if stated.layers_do else "")
+    layers = describe_layers(stated)
+    alone = "this partition" + (f" and choice of {layers}" if layers else "")
     text = f"{reason}; for {alone} it is {outcome.verdict}: {outcome.reason}"
     return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
 
@@ -67,7 +69,7 @@ def check_combinations(stated: Claim, time_limit: float, check: Check) -> Rechec
 
     This cannot confirm the claim, but it can refute it.
     """
-    outcome = check(stated.of_pipeline(stated.pipeline), time_limit)
+    outcome = check(stated.for_pipeline(stated.pipeline), time_limit)
     if outcome.verdict is Verdict.WRONG:
         return outcome
     reason = "combinations of decisions are not enumerated; for the configuration of this schedule"
@@ -92,7 +94,7 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
         claim = placements.claim_of_placement(stated, hosts)
-        if not claim.of_layers and _holds_by_arithmetic(of_one_kind(claim)):
+        if not claim.covers_layer_choices and _holds_by_arithmetic(with_one_kind(claim)):
             confirmed += 1
         else:
             claims[f"placement {','.join(map(str, hosts))}"] = claim
@@ -151,6 +153,15 @@ def _of_all(searched: int, stated: Claim) -> str:
     """Text that says why a claim of all partitions, or choices of recompute, holds."""
     by_search = f"{searched} by search, the others because" if searched else "in each,"
     return (
-        f"all {stated.every} are excluded: {by_search} one device alone needs as long or exceeds "
-        "its memory limit"
+        f"all {_count_scope(stated)} are excluded: {by_search} one device alone needs as long or "
+        "exceeds its memory limit"
     )
+
+
+def _count_scope(stated: Claim) -> str:
+    """What a claim is of, with the number of partitions, and both if it is of both."""
+    scope = describe_scope(stated)
+    if not stated.partitions:
+        return scope
+    cuts = comb(len(stated.pipeline.model) - 1, stated.pipeline.num_stages - 1)
+    return f"{cuts:,} {scope}" + (" and choices of recompute" if stated.recompute else "")

@@ -48,7 +48,7 @@ class Boundary:
         return _stated_delay(self._pipeline.p2p, boundary, upper, lower)
 
     def _nothing_goes_up(self, boundary: int, cut: int) -> bool:
-        """Whether all before a boundary is frozen: `place` layers, or `boundary` + 1 stages."""
+        """Whether all before a boundary is frozen: `cut` layers, or `boundary` + 1 stages."""
         model = self._pipeline.model
         if model is None:
             return all((self._pipeline.frozen or (False,))[: boundary + 1])

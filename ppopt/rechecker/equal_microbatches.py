@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_times import RouteTimes
-from ppopt.verifier.whole_backward import runs_whole_in_weight
+from ppopt.rechecker.quantities import factors_of, microbatches_of_routes, slice_factors
+from ppopt.rechecker.route_delays import RouteDelays
+from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
 MAX_ENUMERATED = 6
 """Maximum number of microbatches whose orders are enumerated."""
@@ -50,14 +51,15 @@ def of_smallest(claim: Claim) -> Claim:
     """A claim of equal microbatches and slices that implies this one."""
     if not claim.traits & UNEQUAL:
         return claim
-    time, memory = map(min, zip(*claim.factors, strict=True))
-    slices = map(claim.of_slice, range(claim.pipeline.num_slices))
-    return _equal(claim, time * min(slices), memory)
+    time, memory = map(min, zip(*factors_of(claim), strict=True))
+    return _equal(claim, time * min(slice_factors(claim)), memory)
 
 
 def of_largest(claim: Claim) -> list[Claim]:
     """Per route, the claim in which all microbatches equal its largest."""
-    routes = (claim.factors[route.start : route.stop] for route in claim.routes())
+    routes = (
+        factors_of(claim)[route.start : route.stop] for route in microbatches_of_routes(claim)
+    )
     return [_equal(claim, *map(max, zip(*factors, strict=True))) for factors in routes]
 
 
@@ -66,12 +68,12 @@ def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
     positions = range(claim.pipeline.batches)
     if len(positions) > MAX_ENUMERATED:
         return None
-    factors = claim.factors
+    factors = factors_of(claim)
     orders = {
         tuple(factors[position] for position in order): order for order in permutations(positions)
     }
     return {
-        f"order {','.join(map(str, order))}": claim.of_pipeline(claim.pipeline.reordered(order))
+        f"order {','.join(map(str, order))}": claim.for_pipeline(claim.pipeline.reordered(order))
         for order in orders.values()
     }
 
@@ -137,7 +139,7 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
     """
     if claim.bound is None or claim.mixed or not claim.has_only(HANDLES):
         return None
-    factors = [times for times, _ in claim.factors]
+    factors = [times for times, _ in factors_of(claim)]
     for stage, device in enumerate(claim.pipeline.hosts[0]):
         if claim.has(claim.kinds[1], stage):
             trip = _round_trip(claim, stage)
@@ -152,10 +154,10 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
 def _round_trip(claim: Claim, stage: int) -> _RoundTrip:
     """The round trip from a stage."""
     hosts, durations = claim.pipeline.hosts[0], claim.pipeline.ticks.durations
-    (forward, backward, *rest), times = claim.kinds, RouteTimes(claim, hosts)
+    (forward, backward, *rest), times = claim.kinds, RouteDelays(claim, hosts)
     own = [index for index in range(stage + 1) if hosts[index] == hosts[stage]]
     above, below = range(stage + 1, len(hosts)), range(own[0])
-    slices = [claim.of_slice(slice_index) for slice_index in range(claim.pipeline.num_slices)]
+    slices = slice_factors(claim)
     whole = sum(slices, Fraction(0))
 
     def total(kinds: Sequence[OpKind], stages: Sequence[int]) -> int:
@@ -186,7 +188,7 @@ def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
     costs, ticks = pipeline.costs, pipeline.ticks
     rows = {field: _multiplied(costs[field], time) for field in _TIMES}
     rows |= {field: _multiplied(costs[field], memory) for field in _MEMORY}
-    whole = claim.allocated_by_whole(memory)
+    whole = allocated_by_whole_backward(pipeline, memory)
     beside = tuple(map(min, whole, ticks.workspace[OpKind.BW]))
     rows["backward_workspace"] = tuple(map(ticks.memory, beside))
     rows["recompute_memory"] = tuple(map(ticks.memory, map(sub, whole, beside)))

@@ -22,7 +22,16 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
+from ppopt.rechecker.pair_times import pairs_save
 from ppopt.rechecker.precedence import Rules
+from ppopt.rechecker.quantities import (
+    device_of,
+    live_intervals,
+    memory_of,
+    shortest_durations,
+    time_of,
+    time_of_pair,
+)
 from ppopt.rechecker.step_operations_model import StepOperations, add_step_operations
 
 Pair = tuple[Op, Op]
@@ -53,12 +62,12 @@ def build(claim: Claim, rules: Rules, latest: int, devices: frozenset[int]) -> F
 
     `rules` are those of the claim; if microbatches differ, of the claim of the smallest.
     """
-    cp, min_durations = cp_model.CpModel(), rules.claim.min_durations
+    cp, min_durations = cp_model.CpModel(), shortest_durations(rules.claim)
     start = {
         op: cp.new_int_var(0, latest - min_durations[op.kind][op.stage], str(op))
         for op in rules.operations
     }
-    end: dict[Op, cp_model.LinearExprT] = {op: start[op] + claim.time(op) for op in start}
+    end: dict[Op, cp_model.LinearExprT] = {op: start[op] + time_of(claim, op) for op in start}
     model = FeasibilityModel(claim, cp, start, end, {}, {}, {}, None, latest)
     for device in sorted(devices):
         _add_pairs(model, device)
@@ -81,7 +90,7 @@ def _add_bound(model: FeasibilityModel, rules: Rules, max_value: int) -> None:
     devices = range(claim.pipeline.num_devices)
     window = [cp.new_int_var(0, model.latest if claim.span else 0, "") for _ in devices]
     for op, start in model.start.items():
-        begin = window[claim.device(op)]
+        begin = window[device_of(claim, op)]
         cp.add(start >= begin + rules.behind(op))
         cp.add(model.end[op] + rules.ahead(op) <= begin + max_value)
     if model.step_operations is not None:
@@ -111,7 +120,7 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     microbatches are sliced or differ.
     """
     claim = model.claim
-    own_operations = [op for op in model.start if claim.device(op) == device]
+    own_operations = [op for op in model.start if device_of(claim, op) == device]
     step_operations = model.step_operations
     gathered = [] if step_operations is None else step_operations.live[device]
     busy = _intervals(model, own_operations)
@@ -121,19 +130,21 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
     stages = {(op.stage, claim.pipeline.route(op.microbatch)) for op in own_operations}
     differ = {Trait.SLICES, Trait.MICROBATCHES} & claim.traits
     simple = len(stages) == 1 and not differ
-    between = (*((kind, claim.frees) for kind in claim.kinds[:-1]),)
-    between += (*((kind, claim.allocates) for kind in claim.kinds[1:]),)
-    counted = not any(amount(kind, stage) for kind, amount in between for stage, _ in stages)
+    memory = [[memory_of(claim, kind, stage) for kind in claim.kinds] for stage, _ in stages]
+    freed_before = any(freed for own in memory for _, freed in own[:-1])
+    counted = not freed_before and not any(allocated for own in memory for allocated, _ in own[1:])
     headroom = claim.pipeline.ticks.headroom(device)
     if headroom is None:
         return
-    one_fits = all(claim.allocates(OpKind.F, stage) <= headroom for stage, _ in stages)
+    one_fits = all(own[0][0] <= headroom for own in memory)
     if simple and counted and one_fits and not gathered:
         return
     live = list(gathered)
     for op in own_operations:
-        kinds = claim.kinds_of(op.stage) if op.kind is OpKind.F else ()
-        for begin, end, amount in claim.live_intervals(op, kinds):
+        if op.kind is not OpKind.F:
+            continue
+        kinds = [kind for kind in claim.kinds if claim.has(kind, op.stage)]
+        for begin, end, amount in live_intervals(claim, op, kinds):
             size = model.cp.new_int_var(0, model.latest, "")
             live.append(
                 (model.cp.new_interval_var(model.start[begin], size, model.end[end], ""), amount)
@@ -144,21 +155,21 @@ def _add_device(model: FeasibilityModel, device: int) -> None:
 def _add_pairs(model: FeasibilityModel, device: int) -> None:
     """An operation ends when its time is over: alone, or that of its pair."""
     cp, claim = model.cp, model.claim
-    own_operations = [op for op in model.start if claim.device(op) == device]
+    own_operations = [op for op in model.start if device_of(claim, op) == device]
     partners: dict[Op, list[Pair]] = {op: [] for op in own_operations}
     for pair in _options(claim, own_operations):
         model.joined[pair] = cp.new_bool_var("")
         for op in pair:
             partners[op].append(pair)
     for op in own_operations:
-        start, time = model.start[op], claim.time(op)
+        start, time = model.start[op], time_of(claim, op)
         chosen = {pair: model.joined[pair] for pair in partners[op]}
         if not chosen:
             continue
         alone, end = cp.new_bool_var(""), cp.new_int_var(0, model.latest, "")
         model.end[op], model.alone[op] = end, alone
         cp.add_exactly_one([alone, *chosen.values()])
-        times = {pair: claim.time_of_pair(*pair) for pair in chosen}
+        times = {pair: time_of_pair(claim, *pair) for pair in chosen}
         cp.add(end >= start + min(time, *times.values()))
         cp.add(end == start + time).only_enforce_if(alone)
         for (forward, backward), joined in chosen.items():
@@ -171,7 +182,7 @@ def _intervals(model: FeasibilityModel, own_operations: list[Op]) -> list[cp_mod
     """When a device is busy: in pairs by their F, with all others by themselves."""
     cp, intervals = model.cp, []
     for op in own_operations:
-        start, time, alone = model.start[op], model.claim.time(op), model.alone.get(op)
+        start, time, alone = model.start[op], time_of(model.claim, op), model.alone.get(op)
         if alone is None:
             intervals.append(cp.new_fixed_size_interval_var(start, time, ""))
         elif op.kind is OpKind.F:
@@ -189,7 +200,7 @@ def _options(claim: Claim, own_operations: list[Op]) -> list[Pair]:
     no earlier, end no later and need no more memory. On one route, with microbatches in order, the
     F is of the later microbatch: that of the earlier one has ended.
     """
-    if not claim.paired:
+    if not pairs_save(claim.pipeline):
         return []
     route = claim.pipeline.route
     backwards = [op for op in own_operations if op.kind is claim.kinds[1]]
@@ -200,5 +211,5 @@ def _options(claim: Claim, own_operations: list[Op]) -> list[Pair]:
         for two in backwards
         if route(operation.microbatch) != route(two.microbatch)
         or operation.microbatch > two.microbatch
-        if claim.time_of_pair(operation, two) < claim.time(operation) + claim.time(two)
+        if time_of_pair(claim, operation, two) < time_of(claim, operation) + time_of(claim, two)
     ]

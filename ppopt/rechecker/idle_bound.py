@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.quantities import live_after_forward, live_before_weight
+from ppopt.rechecker.route_delays import RouteDelays
 
 HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
 """Traits that the argument handles."""
@@ -37,17 +38,17 @@ def min_idle(claim: Claim, device: int) -> int:
         return 0
     before, after = _before_backward(claim, stages), _after_forward(claim, stages)
     headroom = pipeline.ticks.headroom(device)
-    whole = pipeline.batches * sum(claim.stashed(stage) for stage in stages)
+    whole = pipeline.batches * sum(live_after_forward(claim, stage) for stage in stages)
     return before + after if headroom is not None and whole > headroom else max(before, after)
 
 
 def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
     pipeline, ticks, hosts = claim.pipeline, claim.pipeline.ticks, claim.pipeline.hosts[0]
-    times, low, high = RouteTimes(claim, hosts), stages[0], stages[-1]
+    times, low, high = RouteDelays(claim, hosts), stages[0], stages[-1]
     wait = times.way(OpKind.F, high) - times.way(OpKind.F, low)
     wait += ticks.durations[OpKind.F][high] + times.round_trip(high)
     fillers = [
-        Filler(ticks.durations[OpKind.F][stage], claim.stashed(stage), pipeline.batches)
+        Filler(ticks.durations[OpKind.F][stage], live_after_forward(claim, stage), pipeline.batches)
         for stage in stages
     ]
     return max(0, wait - filled(fillers, ticks.headroom(hosts[low])))
@@ -61,17 +62,17 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     pipeline, ticks, high = claim.pipeline, claim.pipeline.ticks, stages[-1]
     if ticks.durations[OpKind.F][high] == 0:
         return 0
-    wait = RouteTimes(claim, pipeline.hosts[0]).round_trip(high)
+    wait = RouteDelays(claim, pipeline.hosts[0]).round_trip(high)
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
-        fillers.append(Filler(sum(own), claim.stashed(stage), pipeline.batches - 1))
+        fillers.append(Filler(sum(own), live_after_forward(claim, stage), pipeline.batches - 1))
         if not claim.fused:
-            pending = claim.pending(stage)
+            pending = live_before_weight(claim, stage)
             fillers.append(Filler(own[-1], pending, pipeline.batches - 1))
     headroom = ticks.headroom(pipeline.hosts[0][high])
     if headroom is not None:
-        headroom -= sum(claim.stashed(stage) for stage in stages)
+        headroom -= sum(live_after_forward(claim, stage) for stage in stages)
     return max(0, wait - filled(fillers, headroom))
 
 

@@ -12,6 +12,7 @@ from operator import add
 from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.cut_delays import Boundary, Way
+from ppopt.rechecker.quantities import live_after_forward, live_before_weight
 
 
 class LayerSums:
@@ -60,10 +61,11 @@ class LayerSums:
             parts = layer.kept.denominator, layer.offload_memory.denominator
             self.memory_per_unit = lcm(self.memory_per_unit, *parts)
         memory_factor = self.memory_per_unit // own.memory_per_unit
-        self.stashed = _sums((single_claim.stashed(index) for index in indices), memory_factor)
+        stashed = (live_after_forward(single_claim, index) for index in indices)
+        self.stashed = _sums(stashed, memory_factor)
         """Live memory between F and the backward."""
-        pending = (0 if claim.fused else single_claim.pending(index) for index in indices)
-        self.pending = _sums(pending, memory_factor)
+        freed = (0 if claim.fused else live_before_weight(single_claim, index) for index in indices)
+        self.pending = _sums(freed, memory_factor)
         """Live memory between B and W."""
         static = (value * self.memory_per_unit for value in single.costs.static)
         self.static = _sums(static, 1)

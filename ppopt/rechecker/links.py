@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import device_of
 
 
 class Sent(NamedTuple):
@@ -42,7 +43,7 @@ def sent(claim: Claim, operations: Iterable[Op]) -> Iterator[Sent]:
         if not claim.has(op.kind, receiving_stage):
             continue
         receiver = op._replace(stage=receiving_stage)
-        source, target = claim.device(op), claim.device(receiver)
+        source, target = device_of(claim, op), device_of(claim, receiver)
         if source != target:
             link = (source, target) if one_way else frozenset((source, target))
             times = (ticks.down if forward else ticks.up)[pipeline.route(op.microbatch)]

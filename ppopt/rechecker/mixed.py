@@ -27,7 +27,8 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.pair_times import meet, pair_time
+from ppopt.rechecker.pair_times import meet, pair_time, pairs_save
+from ppopt.rechecker.quantities import memory_of, shortest_durations
 
 HANDLES = BESIDE_COMPUTE | {
     *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
@@ -39,7 +40,7 @@ RELAXATION_SHARE = 0.5
 RELAXED = "with every backward split into its shortest possible B and W"
 
 
-def of_one_kind(claim: Claim) -> Claim:
+def with_one_kind(claim: Claim) -> Claim:
     """A claim of one kind of backward that implies a mixed claim; any other claim unchanged."""
     if not claim.mixed or not claim.has_only(HANDLES):
         return claim
@@ -50,7 +51,7 @@ def of_one_kind(claim: Claim) -> Claim:
     return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
 
 
-def of_min_work(claim: Claim) -> Claim:
+def with_min_work(claim: Claim) -> Claim:
     """A claim of one kind of backward whose devices have no more work, in any order.
 
     If microbatches differ, B' and W' cannot replace backwards, since the order of the W would
@@ -137,17 +138,19 @@ def _splitting_needs_no_more_memory(claim: Claim, stage: int) -> bool:
 
     What a BW of duration 0 allocates does not count.
     """
-    allocated = {kind: claim.allocates(kind, stage) for kind in (OpKind.B, OpKind.W, OpKind.BW)}
-    whole = allocated[OpKind.BW] if claim.pipeline.ticks.durations[OpKind.BW][stage] else 0
-    live_after_b = allocated[OpKind.B] - claim.frees(OpKind.B, stage)
-    return allocated[OpKind.B] <= whole and live_after_b + allocated[OpKind.W] <= whole
+    (by_b, freed_by_b), (by_w, _), (by_bw, _) = (
+        memory_of(claim, kind, stage) for kind in (OpKind.B, OpKind.W, OpKind.BW)
+    )
+    whole = by_bw if claim.pipeline.ticks.durations[OpKind.BW][stage] else 0
+    return by_b <= whole and by_b - freed_by_b + by_w <= whole
 
 
 def _joining_is_free(claim: Claim) -> bool:
     _, partial, _, full = claim.pipeline.ticks.durations
     return all(
         whole <= some
-        and claim.allocates(OpKind.BW, stage) <= (claim.allocates(OpKind.B, stage) if some else 0)
+        and memory_of(claim, OpKind.BW, stage)[0]
+        <= (memory_of(claim, OpKind.B, stage)[0] if some else 0)
         for stage, (whole, some) in enumerate(zip(full, partial, strict=True))
     ) and all(
         pair_time(claim.pipeline, forward, OpKind.BW, stage)
@@ -165,8 +168,9 @@ def _relaxed(claim: Claim) -> Pipeline:
     """
     pipeline, costs, zero = claim.pipeline, claim.pipeline.costs, Fraction(0)
     times = list(zip(costs.backward_input, costs.weight, costs.backward, strict=True))
-    partial = [zero if claim.paired else min(b, bw) for b, _, bw in times]
-    weight = [zero if claim.paired else max(min(w, bw - b), zero) for b, w, bw in times]
+    pairs = pairs_save(pipeline)
+    partial = [zero if pairs else min(b, bw) for b, _, bw in times]
+    weight = [zero if pairs else max(min(w, bw - b), zero) for b, w, bw in times]
     max_allocated = list(map(add, costs.recompute_memory, costs.backward_workspace))
     missing = [
         min(activation - stashed, limit)
@@ -177,10 +181,10 @@ def _relaxed(claim: Claim) -> Pipeline:
     activation = list(map(add, costs.kept, missing))
     workspace = list(map(sub, max_allocated, missing))
     speeds = (pipeline.device_speed[host] for host in pipeline.hosts[0])
-    forward = map(pipeline.ticks.time, claim.min_durations[OpKind.F])
+    forward = map(pipeline.ticks.time, shortest_durations(claim)[OpKind.F])
     relaxed: dict[str, Iterable[Fraction]] = {
         "forward": map(mul, forward, speeds),
-        "recompute_time": [zero] * len(times) if claim.paired else costs.recompute_time,
+        "recompute_time": [zero] * len(times) if pairs else costs.recompute_time,
         "backward_input": partial,
         "weight": weight,
         "backward": map(add, partial, weight),

@@ -19,6 +19,16 @@ from ppopt.rechecker import cp_sat
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
+from ppopt.rechecker.pair_times import pairs_save
+from ppopt.rechecker.quantities import (
+    device_of,
+    live_intervals,
+    microbatches_of_routes,
+    num_operations,
+    shortest_durations,
+    time_of,
+    time_of_pair,
+)
 from ppopt.rechecker.refute import RefutationOutcome, SolutionTimes, latest
 from ppopt.rechecker.step_operations import has_instants
 from ppopt.rechecker.step_operations_model import StepOperations, add_step_operations
@@ -32,10 +42,10 @@ LiveInterval = tuple[cp_model.IntervalVar, int]
 def refute_mixed(claim: Claim, seconds: float, workers: int, seed: int) -> RefutationOutcome:
     """Search with all rules of all devices until there is an answer or the time is up."""
     devices = tuple(range(claim.pipeline.num_devices))
-    if seconds <= 0 or claim.size > MAX_OPERATIONS:
+    if seconds <= 0 or num_operations(claim) > MAX_OPERATIONS:
         return RefutationOutcome(devices, refuted=False, times=None)
     until, model = monotonic() + seconds, MixedModel(claim)
-    instants = not all(map(claim.time, model.start)) or has_instants(claim)
+    instants = not all(time_of(claim, op) for op in model.start) or has_instants(claim)
     remaining = max(0.0, until - monotonic())
     status, solver = cp_sat.run(model.cp, remaining, workers, seed, instants=instants)
     is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -58,7 +68,7 @@ class MixedModel:
         slices = range(pipeline.num_slices)
         rows = [
             [Op(OpKind.F, stage, microbatch, slice_index) for microbatch in route]
-            for route in claim.routes()
+            for route in microbatches_of_routes(claim)
             for stage in range(pipeline.num_stages)
             for slice_index in slices
         ]
@@ -77,7 +87,7 @@ class MixedModel:
                 self.cp, claim, self.last, self.start, self.end
             )
         for device in range(pipeline.num_devices):
-            self._add_device([op for op in forwards if claim.device(op) == device])
+            self._add_device([op for op in forwards if device_of(claim, op) == device])
         if claim.bound is not None:
             self._add_bound(claim.bound - 1)
 
@@ -108,17 +118,17 @@ class MixedModel:
     def _add_pairs(self, forwards: list[Op]) -> None:
         """Add pairs that save time, of different microbatches; on one route, F is of the later."""
         claim, route = self.claim, self.claim.pipeline.route
-        for forward in forwards if claim.paired else ():
+        for forward in forwards if pairs_save(claim.pipeline) else ():
             for partner in forwards:
                 apart = route(forward.microbatch) != route(partner.microbatch)
-                if claim.device(forward) != claim.device(partner):
+                if device_of(claim, forward) != device_of(claim, partner):
                     continue
                 if not (apart or forward.microbatch > partner.microbatch):
                     continue
                 for kind in (OpKind.B, OpKind.BW):
                     two = partner._replace(kind=kind)
-                    both = claim.time_of_pair(forward, two)
-                    if both < claim.time(forward) + claim.time(two):
+                    both = time_of_pair(claim, forward, two)
+                    if both < time_of(claim, forward) + time_of(claim, two):
                         self.joined[forward, two] = self.cp.new_bool_var("")
 
     def _add_lengths(self, forward: Op) -> None:
@@ -135,14 +145,14 @@ class MixedModel:
                 cp.add_exactly_one(chosen)
             else:
                 cp.add_exactly_one([*chosen, presence.negated()])
-            cp.add(end == start + claim.time(op)).only_enforce_if(alone)
+            cp.add(end == start + time_of(claim, op)).only_enforce_if(alone)
             for (first, second), literal in partners.items():
-                both = claim.time_of_pair(first, second)
+                both = time_of_pair(claim, first, second)
                 cp.add(end == start + both).only_enforce_if(literal)
                 cp.add(self.start[first] == self.start[second]).only_enforce_if(literal)
         if w not in self.start:
             return
-        cp.add(self.end[w] == self.start[w] + claim.time(w)).only_enforce_if(split)
+        cp.add(self.end[w] == self.start[w] + time_of(claim, w)).only_enforce_if(split)
         cp.add(self.end[w] == self.start[w]).only_enforce_if(split.negated())
         cp.add(self.start[w] >= self.end[b]).only_enforce_if(split)
 
@@ -205,17 +215,19 @@ class MixedModel:
                     literal = cp.new_bool_var("")
                     joint_literals = [joint for pair, joint in self.joined.items() if pair[1] == op]
                     cp.add_exactly_one([literal, *joint_literals, presence.negated()])
-                time = claim.time(op)
+                time = time_of(claim, op)
                 busy.append(
                     cp.new_optional_fixed_size_interval_var(self.start[op], time, literal, "")
                 )
             w = forward._replace(kind=OpKind.W)
             if w in self.start:
                 busy.append(
-                    cp.new_optional_fixed_size_interval_var(self.start[w], claim.time(w), split, "")
+                    cp.new_optional_fixed_size_interval_var(
+                        self.start[w], time_of(claim, w), split, ""
+                    )
                 )
             live += self._live_intervals(forward)
-        device = claim.device(forwards[0])
+        device = device_of(claim, forwards[0])
         if self.step_operations is not None:
             busy += (
                 [self.step_operations.busy[device]] if device in self.step_operations.busy else []
@@ -240,7 +252,7 @@ class MixedModel:
             (split.negated(), (OpKind.F, OpKind.BW)),
         ):
             existing = [kind for kind in kinds if self.claim.has(kind, forward.stage)]
-            for begin, end, amount in self.claim.live_intervals(forward, existing):
+            for begin, end, amount in live_intervals(self.claim, forward, existing):
                 size = self.cp.new_int_var(0, self.last, "")
                 interval = self.cp.new_optional_interval_var(
                     self.start[begin], size, self.end[end], presence, ""
@@ -256,7 +268,7 @@ class MixedModel:
             begin = cp.new_int_var(0, self.last if claim.span else 0, "")
             first = head(whole, device)
             for op, start in self.start.items():
-                if claim.device(op) != device:
+                if device_of(claim, op) != device:
                     continue
                 if op.kind is OpKind.F:
                     cp.add(start >= begin + first)
@@ -270,6 +282,6 @@ class MixedModel:
     def _time_below(self, route: int, stage: int) -> int:
         """Minimum time from the end of a backward to the end of those of all lower stages."""
         ticks = self.claim.pipeline.ticks
-        _, partial, _, full = of_smallest(self.claim).min_durations
+        _, partial, _, full = shortest_durations(of_smallest(self.claim))
         shortest = map(min, partial[:stage], full[:stage])
         return sum(shortest) + sum(ticks.up[route][:stage])

@@ -82,6 +82,11 @@ def pairs_save(pipeline: Pipeline) -> bool:
     )
 
 
+def shortens(pipeline: Pipeline) -> bool:
+    """Whether an operation may take less time in a pair than alone."""
+    return pipeline.overlap is not None and min_times(pipeline) != pipeline.ticks.durations
+
+
 @lru_cache(maxsize=8)
 def min_times(pipeline: Pipeline) -> tuple[Row, ...]:
     """Minimum time of every kind and stage, [kind][stage], in ticks: alone or in a pair."""

@@ -28,7 +28,8 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import Trait
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.quantities import memory_of
+from ppopt.rechecker.route_delays import RouteDelays
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when each pending input arrives."""
@@ -90,7 +91,7 @@ def applies(claim: Claim) -> bool:
         return False
     kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
     return all(
-        ticks.durations[kind][stage] or claim.allocates(kind, stage) == 0
+        ticks.durations[kind][stage] or memory_of(claim, kind, stage)[0] == 0
         for kind in kinds
         for stage in stages
     )
@@ -124,7 +125,7 @@ class PartialSchedules:
         pipeline = claim.pipeline
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
-        self._times = RouteTimes(claim, self._hosts)
+        self._times = RouteDelays(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._operation_classes())
         self._class_ids = {
@@ -163,14 +164,14 @@ class PartialSchedules:
             self._hosts[stage]
             for kind in self._claim.kinds
             for stage in self._stages
-            if self._claim.allocates(kind, stage) > 0
+            if memory_of(self._claim, kind, stage)[0] > 0
         )
         for kind in self._claim.kinds:
             for stage in self._stages:
                 if not self._claim.has(kind, stage):
                     continue
                 host = self._hosts[stage]
-                allocates = self._claim.allocates(kind, stage)
+                allocates, frees = memory_of(self._claim, kind, stage)
                 alone = ticks.limits is None or allocates == 0 or takers[host] == 1
                 yield StageOperations(
                     kind,
@@ -178,7 +179,7 @@ class PartialSchedules:
                     self._devices.index(host),
                     pipeline.ticks.durations[kind][stage],
                     allocates,
-                    self._claim.frees(kind, stage),
+                    frees,
                     alone,
                 )
 

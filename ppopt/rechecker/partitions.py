@@ -62,7 +62,7 @@ def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None
     """
     if not all(map(computes, claim.pipeline.model.layers)):
         return None
-    claim = by_layers(recompute.without(claim) if claim.of_layers else claim)
+    claim = by_layers(recompute.without(claim) if claim.covers_layer_choices else claim)
     if not claim.has_only(HANDLES):
         return None
     partitions: list[OpenPartition] = []
@@ -89,7 +89,7 @@ def claim_of_partition(claim: Claim, partition: OpenPartition) -> Claim:
         for index, layer in enumerate(pipeline.model.layers)
     )
     model = replace(pipeline.model, layers=layers)
-    return claim.of_pipeline(replace(pipeline, model=model, recompute=None, offload=None))
+    return claim.for_pipeline(replace(pipeline, model=model, recompute=None, offload=None))
 
 
 class _Choices:

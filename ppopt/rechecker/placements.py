@@ -75,4 +75,6 @@ def _is_matrix(delays: object) -> bool:
 
 def claim_of_placement(claim: Claim, hosts: Hosts) -> Claim:
     """The claim of one placement, and of every choice that the pipeline leaves open."""
-    return claim.of_pipeline(replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts))
+    return claim.for_pipeline(
+        replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
+    )

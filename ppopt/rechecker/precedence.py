@@ -18,6 +18,13 @@ from graphlib import TopologicalSorter
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.arithmetic import head
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import (
+    device_of,
+    microbatches_of_routes,
+    min_work,
+    num_operations,
+    shortest_durations,
+)
 from ppopt.rechecker.route import Route
 
 MAX_OPERATIONS = 30_000
@@ -31,9 +38,12 @@ class Rules:
         """State the rules of all operations or, if these are too many, of those of `devices`."""
         self.claim = claim
         every = frozenset(range(claim.pipeline.num_devices))
-        self.all = claim.size <= MAX_OPERATIONS
+        self.all = num_operations(claim) <= MAX_OPERATIONS
         """Whether all operations are stated."""
-        routes = [Route(claim, route, every if self.all else devices) for route in claim.routes()]
+        routes = [
+            Route(claim, route, every if self.all else devices)
+            for route in microbatches_of_routes(claim)
+        ]
         self.operations = [op for route in routes for op in route.operations()]
         """The operations stated."""
         self.apart = [apart for route in routes for apart in route.apart()]
@@ -66,11 +76,11 @@ class Rules:
         earlier, later = _reached(order, before, bit), _reached(order[::-1], after, bit)
         work = [_Work(self.claim, d, bit) for d in range(self.claim.pipeline.num_devices)]
         for op in order:
-            device_work = work[self.claim.device(op)]
+            device_work = work[device_of(self.claim, op)]
             self._behind[op] = device_work.head + device_work.of(earlier[op])
             self._ahead[op] = device_work.of(later[op])
         for first, then in (pair for route in routes for pair in route.pairs()):
-            between = work[self.claim.device(first)].of(later[first] & earlier[then])
+            between = work[device_of(self.claim, first)].of(later[first] & earlier[then])
             self.apart.append((first, then, between))
 
 
@@ -92,9 +102,9 @@ class _Work:
         self.head = head(claim, device)
         self._claim = claim
         self._members: dict[tuple[OpKind, int], int] = {}
-        min_durations = claim.min_durations
+        min_durations = shortest_durations(claim)
         for op, own_bit in bit.items():
-            if claim.device(op) == device:
+            if device_of(claim, op) == device:
                 key = op.kind, min_durations[op.kind][op.stage]
                 self._members[key] = self._members.get(key, 0) | own_bit
 
@@ -103,4 +113,4 @@ class _Work:
         times: dict[OpKind, int] = {}
         for (kind, time), members in self._members.items():
             times[kind] = times.get(kind, 0) + time * (some & members).bit_count()
-        return self._claim.work(times)
+        return min_work(self._claim, times)

@@ -80,7 +80,7 @@ class Recompute:
             saved = int(layer.offload_memory * memory_per_unit)
             return RecomputePoint(0, saved, moving=layer.offload_time)
 
-        layers = claim.pipeline.model.layers if claim.of_layers else ()
+        layers = claim.pipeline.model.layers if claim.covers_layer_choices else ()
         trained = False
         """Whether some layer so far is not frozen: the others have no backward."""
         self._layers: list[list[tuple[RecomputePoint, Layers]]] = []
@@ -97,7 +97,7 @@ class Recompute:
                 options.append((recomputed(layer), (own, none)))
             if claim.offload and layer.offload_time and not layer.recompute:
                 options.append((offloaded(layer), (none, own)))
-        costed = claim.pipeline.model.costed if claim.of_layers else ()
+        costed = claim.pipeline.model.costed if claim.covers_layer_choices else ()
         self._memory = [
             (int(own.activation * memory_per_unit), int(own.backward_workspace * memory_per_unit))
             for own in costed

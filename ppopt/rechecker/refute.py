@@ -14,7 +14,16 @@ from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.feasibility_model import FeasibilityModel, Pair, build
+from ppopt.rechecker.pair_times import shortens
 from ppopt.rechecker.precedence import MAX_OPERATIONS, Rules
+from ppopt.rechecker.quantities import (
+    device_of,
+    horizon,
+    memory_factor,
+    memory_of,
+    num_operations,
+    time_of,
+)
 from ppopt.rechecker.step_operations import has_instants
 
 SHARE = 0.4
@@ -59,11 +68,12 @@ def refute(
     force.
     """
     until = monotonic() + seconds
-    every = range(claim.pipeline.num_devices)
+    pipeline = claim.pipeline
+    every = range(pipeline.num_devices)
     devices = set(claim.devices or every)
     smallest = of_smallest(claim)
-    own = claim.pipeline.has_auxiliary_operations or claim.shortened or smallest is not claim
-    if own and claim.size <= MAX_OPERATIONS:
+    own = pipeline.has_auxiliary_operations or shortens(pipeline) or smallest is not claim
+    if own and num_operations(claim) <= MAX_OPERATIONS:
         devices.update(every)
     rules, last = Rules(smallest, frozenset(devices)), latest(claim)
     while len(rules.operations) <= MAX_OPERATIONS:
@@ -98,9 +108,9 @@ def latest(claim: Claim) -> int:
     there are only transfers.
     """
     if claim.bound is None:
-        return claim.horizon
+        return horizon(claim)
     if claim.span and not claim.has(OpKind.B, 0):
-        return claim.pipeline.num_devices * (claim.bound - 1) + claim.horizon
+        return claim.pipeline.num_devices * (claim.bound - 1) + horizon(claim)
     return (claim.bound - 1) * (2 if claim.span else 1)
 
 
@@ -109,7 +119,7 @@ def _solve(
 ) -> tuple[cp_model.CpSolverStatus, SolutionTimes | None]:
     if seconds <= 0:
         return cp_model.UNKNOWN, None
-    lengths = map(model.claim.time, model.start)
+    lengths = (time_of(model.claim, op) for op in model.start)
     instants = not all(lengths) or has_instants(model.claim)
     status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=instants)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -124,7 +134,7 @@ def _solve(
 
 def _breaches(claim: Claim, times: SolutionTimes, device: int) -> int:
     """How often a device runs two operations at once or exceeds its memory limit."""
-    own_operations = [op for op in times.start if claim.device(op) == device]
+    own_operations = [op for op in times.start if device_of(claim, op) == device]
     overlaps, latest = 0, 0
     for begin, end in sorted((times.start[op], times.end[op]) for op in own_operations):
         overlaps += begin < latest
@@ -137,9 +147,12 @@ def _excesses(claim: Claim, times: SolutionTimes, own_operations: list[Op], devi
     ticks = claim.pipeline.ticks
     if ticks.limits is None:
         return 0
-    keys = {op: (op.kind, op.stage, claim.memory(op.microbatch)) for op in own_operations}
-    allocations = [(times.start[op], 1, claim.allocates(*key)) for op, key in keys.items()]
-    releases = [(times.end[op], 0, -claim.frees(*key)) for op, key in keys.items()]
+    memory = {
+        op: memory_of(claim, op.kind, op.stage, memory_factor(claim, op.microbatch))
+        for op in own_operations
+    }
+    allocations = [(times.start[op], 1, allocated) for op, (allocated, _) in memory.items()]
+    releases = [(times.end[op], 0, -freed) for op, (_, freed) in memory.items()]
     live, excesses = ticks.static[device], 0
     for _, _, change in sorted(event for event in allocations + releases if event[2]):
         live += change

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.quantities import live_after_forward, live_before_weight
+from ppopt.rechecker.route_delays import RouteDelays
 
 Apart = tuple[Op, Op, int]
 """(before, after, lag): `after` starts `lag` or more after the end of `before`."""
@@ -21,7 +22,7 @@ class Route:
         self._claim = claim
         self._route = route
         self._hosts = claim.pipeline.hosts[claim.pipeline.route(route[0])]
-        self._times = RouteTimes(claim, self._hosts)
+        self._times = RouteDelays(claim, self._hosts)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._slices = range(claim.pipeline.num_slices)
 
@@ -96,10 +97,10 @@ class Route:
             return
         for stage in self._stages:
             headroom = ticks.limits[self._hosts[stage]] - ticks.static[self._hosts[stage]]
-            live = self._claim.stashed(stage)
+            live = live_after_forward(self._claim, stage)
             for kind in self._claim.kinds[1:]:
                 if kind is OpKind.W:
-                    live = min(live, self._claim.pending(stage))
+                    live = min(live, live_before_weight(self._claim, stage))
                 if live and (many := headroom // live) > 0:
                     for slice_index in self._slices:
                         later = self._row(OpKind.F, stage, slice_index)[many:]

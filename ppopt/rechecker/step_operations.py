@@ -28,7 +28,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_times import RouteTimes
+from ppopt.rechecker.route_delays import RouteDelays
 
 NONE = Fraction(0)
 HANDLES = BESIDE_COMPUTE | {
@@ -83,7 +83,7 @@ def head(claim: Claim, device: int) -> int:
     for hosts in claim.pipeline.hosts:
         if device not in hosts:
             continue
-        lowest, way = hosts.index(device), RouteTimes(claim, hosts)
+        lowest, way = hosts.index(device), RouteDelays(claim, hosts)
         if claim.span:
             heads.append(_release(claim, hosts, lowest))
             continue
@@ -117,7 +117,7 @@ def _after(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
     """Time after the last W or BW of a stage; if backwards are whole, also on lower stages."""
     if claim.span or not claim.fused:
         return _closing(claim, hosts, stage)
-    way = RouteTimes(claim, hosts)
+    way = RouteDelays(claim, hosts)
     up = [way.way(OpKind.BW, low) for low in range(stage + 1)]
     return max(up[stage] - up[low] + _closing(claim, hosts, low) for low in range(stage + 1))
 

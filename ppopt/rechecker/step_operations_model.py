@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.link_mode import HostLink
 from ppopt.problem.operation import ONCE, AuxiliaryKind, Op, OpKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import device_of, memory_factor, microbatches_of_routes
 from ppopt.rechecker.step_operations import optimizer_time, times_of, trained_stages
 from ppopt.schedule.operations import ALONE
 
@@ -52,7 +53,7 @@ class StepOperations(NamedTuple):
     def add_window(
         self, cp: cp_model.CpModel, device: int, begin: cp_model.IntVar, max_value: int
     ) -> None:
-        """No operation of a device starts before `begin`, or ends later than `most` after it."""
+        """Every operation of a device runs between `begin` and `begin` + `max_value`."""
         for key, host in self.device.items():
             if host == device:
                 cp.add(self.start[key] >= begin)
@@ -76,7 +77,7 @@ def add_step_operations(
     )
     done: dict[Location, list[cp_model.LinearExprT]] = {}
     slices = range(claim.pipeline.num_slices)
-    for route, microbatches in enumerate(claim.routes()):
+    for route, microbatches in enumerate(microbatches_of_routes(claim)):
         for stage in range(claim.pipeline.num_stages):
             first = [Op(OpKind.F, stage, microbatches[0], slice_index) for slice_index in slices]
             last = [
@@ -148,11 +149,11 @@ class _Building:
             if backward is None:
                 continue
             after, before = end[forward], start[backward]
-            stage, device = forward.stage, self.claim.device(forward)
+            stage, device = forward.stage, device_of(self.claim, forward)
             costs = pipeline.ticks.costs
             if not costs.offload_memory[stage]:
                 continue
-            factor = self.claim.memory(forward.microbatch)
+            factor = memory_factor(self.claim, forward.microbatch)
             rows = (costs.offload_memory, costs.offload_time)
             amount, time = (int(factor * row[stage]) for row in rows)
             route = pipeline.route(forward.microbatch)

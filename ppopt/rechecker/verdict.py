@@ -14,6 +14,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind, TransferKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.links import sent
+from ppopt.rechecker.quantities import device_of
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import Timetable
@@ -112,7 +113,7 @@ def _schedule(stated: Claim, times: SolutionTimes) -> Schedule:
     rows = []
     pair = {op: pair_id for pair_id, joined in enumerate(times.joined) for op in joined}
     for op, start in times.start.items():
-        end, device = times.end[op], stated.device(op)
+        end, device = times.end[op], device_of(stated, op)
         pair_id, route = pair.get(op, ALONE), pipeline.route(op.microbatch)
         rows.append((*op[:3], device, start, end, op.slice, pair_id, route, device))
     origin = Origin(objective=Objective.DEVICE_SPAN if stated.span else Objective.MAKESPAN)
@@ -141,7 +142,7 @@ def _sent(stated: Claim, schedule: Schedule, starts: Mapping[Op, int]) -> Iterat
         start = starts.get(op, max(ends[op], free[link]))
         free[link] = max(free[link], start + time)
         kind = TransferKind.SEND_F if op.kind is OpKind.F else TransferKind.SEND_B
-        source, target = stated.device(op), stated.device(receiver)
+        source, target = device_of(stated, op), device_of(stated, receiver)
         fields = (kind, op.stage, op.microbatch, source)
         route = pipeline.route(op.microbatch)
         yield *fields, start, start + time, op.slice, ALONE, route, target

@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report import colours
 from ppopt.report.labels import link_label, link_title
 from ppopt.report.numbers import lowered
-from ppopt.schedule.operations import ALONE, Operations, of_per
+from ppopt.schedule.operations import ALONE, Operations, occurs_per
 from ppopt.schedule.schedule import Schedule
 
 BAR = 0.84
@@ -117,7 +117,7 @@ class Drawing:
     def part(self) -> Ints:
         """Part of every bar, an index into `part_names`."""
         part = _part_table(self.schedule.pipeline)[self.bars.route, self.bars.stage]
-        return np.where(of_per(Per.DEVICE)[self.bars.kind], 0, part)
+        return np.where(occurs_per(Per.DEVICE)[self.bars.kind], 0, part)
 
     @cached_property
     def labels(self) -> list[str]:

@@ -16,7 +16,7 @@ from ppopt.report.frontier_report import FrontierReport, describe_frontier
 from ppopt.report.html import MAX_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import headed, measured, number, percent, significant
-from ppopt.report.objects import of_frontier
+from ppopt.report.objects import frontier_object
 from ppopt.report.payload import data_element
 from ppopt.report.placement_text import describe_choices
 from ppopt.report.schedule_report import ScheduleReport
@@ -89,7 +89,7 @@ def _in_sight(points: Rows) -> Rows:
 
 def _data(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
     """The data of a frontier without schedules and without what differs from run to run."""
-    data = of_frontier(report)
+    data = frontier_object(report)
     for row in (data, *data["points"], *data["strategies"]):
         row.pop("schedule", None)
         row.pop("solve_seconds")

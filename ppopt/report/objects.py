@@ -48,17 +48,17 @@ _COMPARED = (
 """Further keys of a row of a comparison."""
 
 
-def of_result(report: ScheduleReport) -> dict[str, Any]:
+def result_object(report: ScheduleReport) -> dict[str, Any]:
     """Object of `ppopt solve`."""
     return {"schema": SCHEMA, **report.to_object((*RESULT, "elsewhere"))}
 
 
-def of_evaluation(report: ScheduleReport) -> dict[str, Any]:
+def evaluation_object(report: ScheduleReport) -> dict[str, Any]:
     """Object of `ppopt eval`."""
     return {"schema": SCHEMA, **report.to_object(EVALUATION)}
 
 
-def of_comparison(report: ComparisonReport) -> dict[str, Any]:
+def comparison_object(report: ComparisonReport) -> dict[str, Any]:
     """Object of `ppopt compare`: its search, its headline, and a row for every schedule.
 
     With random times, `steadiest` names the strategy that degrades least, and `fragile` the best
@@ -90,7 +90,7 @@ def _skipped(skipped: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"strategy": name, "reason": reason} for name, reason in skipped]
 
 
-def of_frontier(report: FrontierReport) -> dict[str, Any]:
+def frontier_object(report: FrontierReport) -> dict[str, Any]:
     """Object of `ppopt frontier`.
 
     Everything holds within `mem_limit`, the pipeline's own limits. `points`, by ascending limit:
@@ -139,7 +139,7 @@ def of_frontier(report: FrontierReport) -> dict[str, Any]:
     )
 
 
-def of_verification(
+def verification_object(
     schedule: Schedule, violations: Sequence[Violation], bound: Recheck | None = None
 ) -> dict[str, Any]:
     """Object of `ppopt verify`: the violations, or the figures if there are none.

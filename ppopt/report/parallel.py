@@ -15,10 +15,11 @@ from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.headline_table import describe_headline, headline_object
-from ppopt.report.numbers import NONE, number, percent, significant
+from ppopt.report.numbers import NONE, percent, significant
 from ppopt.report.placement_text import recompute_word
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_objects import plan_object
 from ppopt.report.plan_text import BEST, describe_enough, status_legend, status_word
+from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
@@ -31,7 +32,7 @@ _HEADS = {"tensor": "TP", "context": "CP", "expert": "EP", "data": "DP", "microb
 """Dimension of a combination -> head of its column."""
 
 
-def of_parallel_plan(plan: ParallelPlan) -> dict[str, Any]:
+def parallel_plan_object(plan: ParallelPlan) -> dict[str, Any]:
     """Object of `ppopt plan --from`: that of `ppopt plan` for the best combination, and more.
 
     `status`, `value`, `lower_bound` and `gap` are over all combinations; times are those of a step
@@ -68,7 +69,7 @@ def of_parallel_plan(plan: ParallelPlan) -> dict[str, Any]:
             "storage": plan.storage,
         },
     }
-    return of_plan(plan.plan) | headline_object(plan.headline) | json_object(own)
+    return plan_object(plan.plan) | headline_object(plan.headline) | json_object(own)
 
 
 def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
@@ -187,7 +188,7 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
     if plan.best is not None and plan.value is not None:
         lines = [
             f"best: {plan.best.parallelism}: {plan.best.configuration}",
-            f"step: {number(plain(plan.value))} ms of {space.global_batch} sequences on "
+            f"step: {significant(plan.value, 'ms')} of {space.global_batch} sequences on "
             f"{space.gpus} x {space.gpu.name}",
         ]
     rate, bound = map(plan.tokens_per_second, (plan.value, plan.lower_bound))
@@ -232,6 +233,7 @@ def _proof(plan: ParallelPlan) -> str:
 
 def count_combinations(plan: ParallelPlan) -> list[str]:
     """How many combinations were searched or evaluated, and how many could not be in time."""
+    late = list(plan.skipped.values()).count(OUT_OF_TIME)
     counted = [(row.status(plan.value), row) for row in plan.rows]
     impossible = sum(status is RowStatus.INFEASIBLE for status, _ in counted)
     searched = sum(
@@ -247,11 +249,11 @@ def count_combinations(plan: ParallelPlan) -> list[str]:
         "over the memory limit": impossible,
     }
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    lines = [f"{_combinations(len(counted))}: {text}"] if text else []
-    if unsearched:
-        total = _combinations(len(counted))
-        lines.append(f"not searched in time: {unsearched} of {total}; raise --time-limit")
-    return lines
+    total = _combinations(len(counted) + late)
+    lines = [f"{total}: {text}"] if text else []
+    waiting = {"searched": unsearched, "derived": late}
+    late_text = ", ".join(f"not {what} in time: {n}" for what, n in waiting.items() if n)
+    return [*lines, f"{late_text} of {total}; raise --time-limit"] if late_text else lines
 
 
 def describe_skipped(plan: ParallelPlan) -> list[str]:

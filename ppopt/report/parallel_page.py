@@ -13,8 +13,8 @@ from ppopt.report.parallel import (
     describe_skipped,
     describe_training,
     explain_statuses,
-    of_parallel_plan,
     parallel_columns,
+    parallel_plan_object,
 )
 from ppopt.report.plan_page import configurations_table, folded, page_of_plan, usage
 from ppopt.report.sections import paragraphs
@@ -35,7 +35,7 @@ def parallel_page(parallel_plan: ParallelPlan) -> str:
     return page_of_plan(
         plan,
         opening,
-        of_parallel_plan(parallel_plan),
+        parallel_plan_object(parallel_plan),
         lead=headline_section(parallel_plan.headline),
         title=f"{describe_training(parallel_plan.space)}: plan",
     )

@@ -29,7 +29,7 @@ from ppopt.report.entries import PageSchedule
 from ppopt.report.labels import CAUSE_TEXTS, describe_microbatches
 from ppopt.schedule.idle import Cause, idle
 from ppopt.schedule.metrics import memory_of
-from ppopt.schedule.operations import of_per
+from ppopt.schedule.operations import occurs_per
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import FREE, Waits, critical_path, waits
 
@@ -126,7 +126,7 @@ def _bars(drawn: Drawing, kinds: Sequence[Kind], memory: tuple[Ints, Ints]) -> d
 
 def _letters(drawn: Drawing) -> int:
     """Digits of the longest number in a bar."""
-    stage = np.where(of_per(Per.STAGE)[drawn.bars.kind], drawn.bars.stage, 0)
+    stage = np.where(occurs_per(Per.STAGE)[drawn.bars.kind], drawn.bars.stage, 0)
     number = np.where(drawn.bars.microbatch == ONCE, stage, drawn.bars.microbatch)
     return len(str(number.max(initial=0)))
 

@@ -52,7 +52,7 @@ def report_plan(plan: Plan) -> ScheduleReport:
     )
 
 
-def of_plan(plan: Plan) -> dict[str, Any]:
+def plan_object(plan: Plan) -> dict[str, Any]:
     """Object of `ppopt plan`: the keys of `ppopt solve` for the best plan, its headline, and more.
 
     `lower_bound` and `gap` are over the whole space; of several batch counts they are of the time

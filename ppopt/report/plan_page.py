@@ -15,7 +15,7 @@ from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.numbers import lower_bound_text, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_objects import plan_object
 from ppopt.report.plan_table import has_batches, plan_columns
 from ppopt.report.plan_text import (
     describe_better_outside,
@@ -50,7 +50,7 @@ def plan_page(plan: Plan) -> str:
     """
     opening = f"{_cards(plan)}\n{configurations_table(plan)}\n{_sentences(plan)}\n{usage(plan)}"
     lead = headline_section(plan.headline)
-    return page_of_plan(plan, opening, of_plan(plan), lead=lead)
+    return page_of_plan(plan, opening, plan_object(plan), lead=lead)
 
 
 def page_of_plan(

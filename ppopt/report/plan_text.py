@@ -70,7 +70,7 @@ def status_word(status: RowStatus, searches: int) -> str:
 
 
 def status_legend(statuses: Collection[str]) -> str:
-    """What the words of a table mean that do not say it themselves; empty if there are none."""
+    """Meanings of those statuses of a table that need an explanation; empty if none does."""
     return "; ".join(
         f"{status}: {text}" for status, text in _MEANINGS.items() if status in statuses
     )

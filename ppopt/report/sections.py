@@ -9,12 +9,12 @@ from itertools import pairwise
 from math import ceil
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.microbatches import MEMORY, TIMES
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import FIGURES, Column, Html, figure_text, glance, html_table, left
@@ -33,28 +33,6 @@ from ppopt.report.search_text import (
     tokens_basis,
 )
 
-_COSTS = {
-    "F": "forward",
-    "B": "backward_input",
-    "W": "weight",
-    "BW": "backward",
-    "activation": "activation",
-    "change by B": "memory_b",
-    "static": "static",
-}
-"""Column of the table of stages -> field of StageCosts."""
-_RARE_COSTS = {
-    "recompute": "recompute_time",
-    "kept by F": "kept",
-    "recomputed by BW": "recompute_memory",
-    "workspace of F": "forward_workspace",
-    "of B": "input_workspace",
-    "of W": "weight_workspace",
-    "of BW": "backward_workspace",
-    "to the host": "offload_memory",
-    "each way": "offload_time",
-}
-"""Further columns, shown where their cost has an effect."""
 _MAX_TILES_PER_LINE = {"wide": 7, "middling": 4, "narrow": 3}
 """Tiles per line at most, by the width of the window; see `page.css`."""
 Tile = tuple[str, str, str, str]
@@ -302,21 +280,17 @@ def _provenance(report: ScheduleReport) -> str:
 
 
 def _stages(pipeline: Pipeline) -> str:
-    used_costs = set(pipeline.costs.memory_fields)
-    times = ("recompute_time", "offload_time")
-    used_costs |= {time for time in times if any(getattr(pipeline.costs, time))}
-    rare = {name: cost for name, cost in _RARE_COSTS.items() if cost in used_costs}
-    costs = {**_COSTS, **rare}
+    costs = pipeline.costs
 
-    def of_stages(name: str, cost: str) -> Column[int]:
-        values, is_time = getattr(pipeline.costs, cost), NAMED[cost].unit is Unit.TIME
-        unit = pipeline.time_unit if is_time else pipeline.memory_unit
-        return Column(headed(name, unit), lambda at: number(plain(values[at])))
+    def cost_column(cost: Cost) -> Column[int]:
+        values = costs[cost.field]
+        unit = pipeline.time_unit if cost.unit is Unit.TIME else pipeline.memory_unit
+        return Column(headed(cost.head, unit), lambda at: number(plain(values[at])))
 
     columns: list[Column[int]] = [
         Column("stage", str),
         Column("device", lambda at: " and ".join(str(hosts[at]) for hosts in pipeline.hosts)),
-        *(of_stages(name, cost) for name, cost in costs.items()),
+        *(cost_column(cost) for cost in STAGE_COSTS if cost.head and costs.has_effect(cost)),
     ]
     return html_table(columns, ("", range(pipeline.num_stages)))
 

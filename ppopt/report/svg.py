@@ -304,7 +304,7 @@ def _axis(schedule: Schedule, frame: _Frame) -> Iterator[str]:
 
 
 def _step(minimum: Fraction) -> Fraction:
-    """Smallest of ..., 0.5, 1, 2, 5, 10, 20, ... that is not below `least`."""
+    """Smallest of ..., 0.5, 1, 2, 5, 10, 20, ... that is not below `minimum`."""
     step = Fraction(1)
     while step >= minimum:
         step /= 10

@@ -43,14 +43,14 @@ Choice = Callable[[int, int], int | None]
 """Function from a resource and the present time to the class that starts now, or None."""
 
 
-def pop_until(deadline: float) -> Pop:
+def pop_until(end: float) -> Pop:
     """A pop that raises TimeoutError once an instant of `time.monotonic` has passed."""
-    if deadline == inf:
+    if end == inf:
         return heapq.heappop
     pops = count()
 
     def pop(events: list[Event]) -> Event:
-        if next(pops) % LOOK == 0 and time.monotonic() > deadline:
+        if next(pops) % LOOK == 0 and time.monotonic() > end:
             raise TimeoutError
         return heapq.heappop(events)
 

@@ -150,7 +150,7 @@ def dispatch(links: LinkQueues, job: QueuedOrder, rule: DispatchRule) -> list[li
 class _Dispatch:
     """One run of `dispatch`: events are ends of operations and transfers, and free links.
 
-    A `EventSimulation` gives the same orders (tests compare the two), but knows neither pairs nor
+    An `EventSimulation` gives the same orders (tests compare the two), but knows neither pairs nor
     microbatches out of order. With a class for every position and transfer it takes 2.9 times as
     long (16 devices and 512 microbatches of 1F1B, two rules: 0.40 s for 0.14 s).
     """

@@ -123,12 +123,12 @@ class ListScheduler:
             for hosted in self.instance.hosted
         )
 
-    def build(self, rule: PriorityRule, deadline: float = inf) -> ListSchedule | None:
+    def build(self, rule: PriorityRule, end: float = inf) -> ListSchedule | None:
         """Schedule by a rule within the limits; None if the rule gets stuck or takes too long.
 
-        `deadline` is an instant of `time.monotonic`.
+        `end` is an instant of `time.monotonic`.
         """
-        pop = pop_until(deadline)
+        pop = pop_until(end)
         try:
             if self.plain:
                 return _schedule_plain(self, rule, pop)
@@ -149,7 +149,7 @@ class ListScheduler:
             lag
             for before, links in enumerate(successors)
             for after, lag in links
-            if classes[before].device == classes[after].device
+            if classes[before].resource == classes[after].resource
         )
         return single_positions and not any(self.transient) and not any(local_lags)
 
@@ -208,7 +208,7 @@ class ListScheduler:
         instance, forwards = self.instance, range(self.num_positions)
         numbers = range(position, len(instance.classes), self.num_positions)
         f, b, *_ = (
-            [(i, instance.classes[i].device, lag) for i, lag in instance.successors[class_id]]
+            [(i, instance.classes[i].resource, lag) for i, lag in instance.successors[class_id]]
             for class_id in numbers
         )
         backwards = range(self.num_positions, 2 * self.num_positions)

@@ -100,7 +100,7 @@ class Operations:
                     device,
                 )
             )
-        once = of_per(Per.STAGE, Per.DEVICE)[kind]
+        once = occurs_per(Per.STAGE, Per.DEVICE)[kind]
         columns = (kind, stage, np.where(once, ONCE, microbatch), device)
         return cls.complete(pipeline, (*columns, start, end, slice_index, pair, route))
 
@@ -250,8 +250,8 @@ class Operations:
         return np.lexsort((*flow, self.end, self.start, self.microbatch == ONCE, apart, resource))
 
 
-def of_per(*per: Per) -> Bools:
-    """By code of a kind: whether each of these has one operation of it."""
+def occurs_per(*per: Per) -> Bools:
+    """By code of a kind: whether an operation of it occurs once per device, stage or microbatch."""
     return np.array([record.per in per for record in RECORDS])
 
 

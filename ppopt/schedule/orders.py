@@ -198,7 +198,7 @@ def is_of_kind(kinds: Ints, kind: BackwardKind) -> bool:
     return not np.isin(kinds, excluded.get(kind, ())).any()
 
 
-def of_kind(pipeline: Pipeline, orders: Orders, kind: BackwardKind) -> Orders:
+def convert_backwards(pipeline: Pipeline, orders: Orders, kind: BackwardKind) -> Orders:
     """The orders with every backward split, or whole; unchanged if the kind is mixed."""
     if kind is BackwardKind.SPLIT:
         return split_whole(pipeline, orders)

@@ -49,12 +49,15 @@ class ReorderedTiming:
     def of(cls, schedule: Schedule) -> ReorderedTiming:
         """Take the order of a schedule on one route without moves to the host."""
         run, pipeline = SampledTiming.of(schedule), schedule.pipeline
-        net, ticks = run.net, pipeline.ticks
+        net, ticks = run.levels.net, pipeline.ticks
         computed = net.positions < net.computed
         position = net.positions[computed]
         kind, stage, microbatch, slice_index = split_codes(pipeline, net.ops[computed])
         slices = [float(pipeline.slice_factor(each)) for each in range(pipeline.num_slices)]
-        row, alone = run.row[position], np.array(ticks.durations, dtype=np.float64)[kind, stage]
+        row, alone = (
+            run.levels.row[position],
+            np.array(ticks.durations, dtype=np.float64)[kind, stage],
+        )
         alone *= np.array(slices)[slice_index]
         second = np.append(False, position[1:] == position[:-1])
         first = np.append(second[1:], False)
@@ -76,7 +79,7 @@ class ReorderedTiming:
         `factors`: factor on the times of the microbatch at every place, `[place, order]`.
         """
         times = np.repeat(self.run.duration[:, None].astype(np.float64), factors.shape[1], axis=1)
-        times[: self.run.devices] = 0
+        times[: self.run.levels.machines] = 0
         rows, microbatch = self.singles
         times[rows] = self.durations[:, None] * factors[microbatch]
         if self.pairs.size:

@@ -16,7 +16,7 @@ from ppopt.problem.kinds import RECORDS, Per, ResourceKind
 from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.metrics import Metrics, metrics
-from ppopt.schedule.operations import ALONE, Operation, Operations, of_per
+from ppopt.schedule.operations import ALONE, Operation, Operations, occurs_per
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import Timetable
 
@@ -145,7 +145,7 @@ class Schedule(Timetable):
         if not besides.any():
             return frame
         once = table.microbatch == ONCE
-        absent = {"stage": of_per(Per.DEVICE)[table.kind], "microbatch": once}
+        absent = {"stage": occurs_per(Per.DEVICE)[table.kind], "microbatch": once}
         absent |= {"device": besides & False, "slice": once, "pair": besides}
         for name in frame.columns.intersection([*absent]):
             frame[name] = frame[name].astype("Int64").mask(absent[name])

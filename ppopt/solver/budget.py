@@ -31,7 +31,7 @@ class SolverLimits:
     enough: Callable[[], bool] = lambda: False
     """Polled during the run: whether to stop early."""
 
-    def turned(self, turn: int) -> SolverLimits:
+    def reseeded(self, turn: int) -> SolverLimits:
         """Return the limits with another seed for each turn: results vary with the seed."""
         return replace(self, seed=(self.seed + turn) % 2**31)
 
@@ -71,7 +71,7 @@ class Budget:
         self._stopped, self._interrupted = stopped, False
         self._root, self._end = self, deadline
 
-    def turn(
+    def portion(
         self,
         amount: float = inf,
         *,
@@ -96,9 +96,9 @@ class Budget:
             portion.amount = portion._end.seconds
         return portion
 
-    def portion(self, share: float, incumbent: Incumbent | None = None) -> Budget:
-        """A portion of at most this share of the whole budget; see `turn`."""
-        return self.turn(min(self.left, share * self.amount), incumbent=incumbent)
+    def share(self, share: float, incumbent: Incumbent | None = None) -> Budget:
+        """A portion of at most this share of the whole budget; see `portion`."""
+        return self.portion(min(self.left, share * self.amount), incumbent=incumbent)
 
     @property
     def interrupted(self) -> bool:

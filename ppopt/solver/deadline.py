@@ -1,8 +1,8 @@
 """A deadline: start time, time limit, stop criterion and progress callback of a piece of work.
 
 Only deadlines read the clock. Callers pass a deadline down; a part of the work has a share of the
-remaining time: `share`, `turn`, `within`. A loop that can take longer than 50 ms on a slow machine
-checks its deadline: `check`, `each`.
+remaining time: `share`, `share_with`, `within`. A loop that can take longer than 50 ms on a slow
+machine checks its deadline: `check`, `each`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
 Item = TypeVar("Item")
 
-TURN = 2.0
-"""Maximum share of the remaining time for one turn, as a multiple of an equal share among the
-waiting pieces of work and one more."""
+EQUAL_SHARES = 2.0
+"""Maximum share of the remaining time for one piece of work, as a multiple of an equal share among
+the waiting pieces of work and one more."""
 LOOK = 256
 """Items of a long loop between two readings of the clock: milliseconds, even on slow machines."""
 
@@ -105,9 +105,9 @@ class Deadline:
         remaining = self.end - now
         return replace(self, began=now, seconds=share * remaining if remaining > 0 else remaining)
 
-    def turn(self, waiting: int) -> Deadline:
+    def share_with(self, waiting: int) -> Deadline:
         """Deadline from now on of one piece of work, while `waiting` other pieces wait."""
-        return self.share(TURN / (waiting + 2))
+        return self.share(EQUAL_SHARES / (waiting + 2))
 
     def longer(self, seconds: float) -> Deadline:
         """Deadline with `seconds` more."""

@@ -73,7 +73,7 @@ def improvement_turns(
     problem, params = incumbent.problem, options.params
     portfolio = _Portfolio(incumbent, view, parts, options)
     if incumbent.value is None:
-        small = problem.operations <= params.full_model.max_operations
+        small = problem.num_operations <= params.full_model.max_operations
         if small and not unhandled(problem.traits, FullModel.handles):
             yield Turn(FullModel(problem, params.full_model), whole.search_left)
         return
@@ -122,7 +122,7 @@ class _Portfolio:
         else:
             yield run_on_view(self._bounded, self._subsets), share.subset_dp
         problem = self._bounded.problem
-        large = problem.operations > params.full_model.max_operations
+        large = problem.num_operations > params.full_model.max_operations
         yield (
             run_on_view(self._bounded, RelaxationBound(problem, params.relaxation)),
             share.relaxations_large if large else share.relaxations,
@@ -197,7 +197,10 @@ class _Portfolio:
 
     def quick_turns(self) -> Turns:
         """Turns before the rounds: double justification of small problems."""
-        if self._incumbent.problem.operations <= self._params.justification.first_max_operations:
+        if (
+            self._incumbent.problem.num_operations
+            <= self._params.justification.first_max_operations
+        ):
             for method in self._supported(*self._justifications):
                 yield Turn(method, 0.0)
 

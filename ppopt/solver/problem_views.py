@@ -198,7 +198,7 @@ class OnView:
         self.view.sync()
         if self.view.solved and not self.constructs:
             return Outcome(exhausted=True)
-        return self.method.run(self.view, budget.portion(self.view.share, self.view))
+        return self.method.run(self.view, budget.share(self.view.share, self.view))
 
 
 class BackwardPool(NamedTuple):

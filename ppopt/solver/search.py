@@ -48,10 +48,10 @@ _LOG = logger(__name__)
 def problem_of(pipeline: Pipeline, objective: Objective, backward_kind: BackwardKind) -> Problem:
     """Make the problem of a search; raises InputError if it is too large."""
     problem = Problem(pipeline, objective, backward_kind)
-    if problem.operations > MAX_OPERATIONS:
+    if problem.num_operations > MAX_OPERATIONS:
         raise InputError(
-            f"batches: {pipeline.batches} make {problem.operations} operations, a search takes at "
-            f"most {MAX_OPERATIONS}; use fewer batches: the middle of a long run repeats"
+            f"batches: {pipeline.batches} make {problem.num_operations} operations, a search takes "
+            f"at most {MAX_OPERATIONS}; use fewer batches: the middle of a long run repeats"
         )
     return problem
 
@@ -120,7 +120,7 @@ class Search:
         try:
             warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
             with interrupts.heard():
-                if problem.operations >= self.params.construction.first_schedule:
+                if problem.num_operations >= self.params.construction.first_schedule:
                     self._schedule_one_at_a_time()
                 self._run_turns(self._unrolling(), self.budget)
                 self._run_turns(self._construction(), self._construction_budget)
@@ -169,7 +169,7 @@ class Search:
         value = self.incumbent.value
         self.incumbent.announce(value, self.incumbent.bound.value)
         try:
-            outcome = turn.method.run(self.incumbent, whole.turn(turn.seconds))
+            outcome = turn.method.run(self.incumbent, whole.portion(turn.seconds))
         except TimeoutError:
             outcome = Outcome()
         return outcome._replace(fruitful=outcome.fruitful or self.incumbent.value != value)

@@ -41,7 +41,7 @@ class SubsetBounding:
         """
         incumbent = self._incumbent
         incumbent.value = min_possible_value(incumbent.problem, value)
-        budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).turn(work)
+        budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).portion(work)
         outcome = self._method.run(incumbent, budget)
         self.exhausted = outcome.exhausted
         return outcome.work

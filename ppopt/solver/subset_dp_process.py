@@ -132,7 +132,7 @@ def _search(incumbent: Incumbent, whole: Budget) -> None:
     """Run rounds, each twice as long as the last."""
     subsets, seconds = SubsetDP(incumbent.problem, SubsetParams()), FIRST_ROUND
     while subsets.open and not whole.search_over:
-        subsets.run(incumbent, whole.turn(seconds))
+        subsets.run(incumbent, whole.portion(seconds))
         seconds *= 2
 
 

@@ -89,5 +89,5 @@ def round_seconds(problem: Problem, index: int, params: RoundParams) -> float:
 
     Rounds without work are many, so the number of doublings is limited.
     """
-    first = min(params.first_seconds, params.first_per_operation * problem.operations)
+    first = min(params.first_seconds, params.first_per_operation * problem.num_operations)
     return float(first * 2.0 ** min(index, params.max_doublings))

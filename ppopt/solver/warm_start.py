@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing
-from ppopt.schedule.orders import Orders, is_of_kind, of_kind, portable
+from ppopt.schedule.orders import Orders, convert_backwards, is_of_kind, portable
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -74,7 +74,7 @@ def read_hint(problem: Problem, schedule: Schedule) -> Hint:
     orders = None
     kind = problem.reduced.backward_kind
     if not is_of_kind(schedule.kind, kind):
-        orders = of_kind(problem.pipeline, schedule.orders, kind)
+        orders = convert_backwards(problem.pipeline, schedule.orders, kind)
         notes.append(JOINED if kind is BackwardKind.WHOLE else SPLIT)
     return Hint(schedule, orders, tuple(notes))
 
@@ -112,7 +112,7 @@ def apply_warm_start(
             _submit(incumbent, view or incumbent, hint, budget.deadline.end)
 
 
-def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) -> None:
+def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, end: float) -> None:
     """Submit a hint at its own and at its earliest starts, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
     schedule = hint.schedule
@@ -123,9 +123,9 @@ def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, deadline: float) 
         view.submit_orders(schedule.orders)
     else:
         for restriction in incumbent.problem.restrictions:
-            orders = of_kind(pipeline, schedule.orders, restriction.backward_kind)
+            orders = convert_backwards(pipeline, schedule.orders, restriction.backward_kind)
             retimed = timing.schedule(pipeline, orders, objective)
-            view.submit_orders(repair(retimed, restriction.instance, deadline))
+            view.submit_orders(repair(retimed, restriction.instance, end))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

@@ -134,7 +134,7 @@ def evaluate_strategies(
     """Estimated seconds to build the schedules of the searches that were started."""
     interrupted, needs_one = False, at_least_one
     for position, request in enumerate(requests):
-        turn = search_deadline.turn(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
+        turn = search_deadline.share_with(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
         if deadline.pressed:
             break
         try:
@@ -156,7 +156,7 @@ def evaluate_strategies(
             unfinished += _seconds(request)
             started.append(evaluation)
     for index, evaluation in enumerate(started):
-        search, turn = evaluation.search, search_deadline.turn(len(started) - index - 1)
+        search, turn = evaluation.search, search_deadline.share_with(len(started) - index - 1)
         assert search is not None
         if not (interrupted or deadline.pressed):
             try:

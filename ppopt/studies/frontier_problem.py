@@ -23,7 +23,7 @@ from ppopt.problem.traits import refuse_unhandled
 from ppopt.problem.units import Unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.orders import codes, of_kind
+from ppopt.schedule.orders import codes, convert_backwards
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -138,7 +138,7 @@ class FrontierProblem:
             pipeline = schedule.pipeline if self.has_configurations else self.problem.pipeline
             operations = schedule.orders if pipeline.overlap else [*map(codes, schedule.orders)]
             for restriction in replace(self.problem, pipeline=pipeline).reduced.restrictions:
-                orders = of_kind(pipeline, operations, restriction.backward_kind)
+                orders = convert_backwards(pipeline, operations, restriction.backward_kind)
                 yield timing.schedule(pipeline, orders, objective)
 
     def first_schedules(self, known: Iterable[Schedule], deadline: Deadline) -> Iterator[Schedule]:

@@ -228,7 +228,7 @@ class ParetoSearch:
         )
         is_proved = best is not None and self.curve.lower_bound(largest) == best.value
         taken = self.spent[largest] if is_proved else 0.0
-        params, operations = self._params, self.space.problem.operations
+        params, operations = self._params, self.space.problem.num_operations
         return max(params.min_seconds, params.per_operation * operations, taken)
 
     def _seconds(self, index: int) -> float:

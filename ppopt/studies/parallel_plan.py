@@ -454,7 +454,7 @@ class _ParallelSearch:
         ):
             return
         num_waiting = sum(map(self._is_open, queue)) // self._engine.slots
-        turn = max(MIN_TURN_SHARE * self._limit, deadline.turn(num_waiting).seconds)
+        turn = max(MIN_TURN_SHARE * self._limit, deadline.share_with(num_waiting).seconds)
         seconds = max(MIN_SECONDS, min(self._deadline.left, turn))
         self._engine.submit(index, self._task(index, seconds))
 

@@ -70,7 +70,9 @@ class PlanProduct(ProductChoice):
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
             useful = None if ceiling is None else ceiling * self._margin * batches
-            self.inner[prefix].bound(deadline.turn(self._num_waiting(prefix, waiting)), useful)
+            self.inner[prefix].bound(
+                deadline.share_with(self._num_waiting(prefix, waiting)), useful
+            )
             self._share_bounds()
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 

@@ -209,7 +209,7 @@ class PlanSearch:
                 return
             if self._is_open(candidate):
                 waiting -= 1
-                candidate.search(max(0, round_index - 1), self._deadline.turn(waiting))
+                candidate.search(max(0, round_index - 1), self._deadline.share_with(waiting))
                 self._note("configurations")
 
     def _bound(self, deadline: Deadline) -> None:
@@ -225,7 +225,7 @@ class PlanSearch:
             ceiling = self.ceiling
             if ceiling is not None:
                 ceiling *= candidate.configuration.batches * self._params.margin
-            candidate.raise_bound(deadline.turn(len(waiting) - index - 1), ceiling)
+            candidate.raise_bound(deadline.share_with(len(waiting) - index - 1), ceiling)
             self._note("bounds")
 
     def _search_orders(self, effort: Effort, turn: Deadline) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +16,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.problem.settings import SETTINGS, SettingScope
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
@@ -37,12 +37,6 @@ RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
-CARRIED = (
-    *("backward_p2p", "link_mode", "first_backward", "routes", "slices", "optimizer_barrier"),
-    *("offload", "host_link", "microbatch_times", "microbatch_memory", "order"),
-    *("tokens_per_microbatch", "flops_per_microbatch", "peak_flops", "training"),
-)
-"""Fields of a pipeline that a plan from it keeps."""
 RECOMPUTE = ("none", "full", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
 _DEFAULT_RECOMPUTE = {"none": "none", "full": "full", SEARCH: "full", AS_GIVEN: None}
@@ -294,12 +288,17 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
 
     Default values are omitted: they hold for any number of devices.
     """
-    carried = {name: getattr(pipeline, name) for name in CARRIED}
-    links = {"p2p": pipeline.p2p} if pipeline.link is None else {"link": pipeline.link}
-    default = {declared.name: declared.default for declared in dataclass_fields(PipelineFields)}
-    speeds = pipeline.device_speed
-    slow = {} if set(speeds) == {1} else {"device_speed": speeds}
-    return {name: v for name, v in (carried | links).items() if v != default[name]} | slow
+    fields = {
+        setting.field: value
+        for setting in SETTINGS
+        if setting.scope is SettingScope.PIPELINE and not setting.set_by_plan
+        if (value := getattr(pipeline, setting.field)) != getattr(PipelineFields, setting.field)
+    }
+    if pipeline.link is not None:
+        del fields["p2p"]
+    if set(pipeline.device_speed) == {1}:
+        del fields["device_speed"]
+    return fields
 
 
 def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:

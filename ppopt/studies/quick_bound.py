@@ -67,8 +67,7 @@ def quick_bound(
 
 def minimum_work(layer: Layer) -> Fraction:
     """Minimum time of F and of a backward, whole or split, of a microbatch."""
-    time: Fraction = layer.forward + min(layer.backward, layer.backward_input + layer.weight)
-    return time
+    return layer.forward + min(layer.backward, layer.backward_input + layer.weight)
 
 
 def _live_times(layers: Sequence[Layer]) -> list[Fraction]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from functools import cached_property
 from typing import Any
 
 from ppopt.errors import InputError, NotApplicableError
@@ -34,41 +32,20 @@ _APPEARANCE = (
 )
 """Keys of a pipeline's JSON object that are not content: names, units and forms of input."""
 NO_OPTIONS = Options()
-_SEARCH = (
-    *("problem", "schedule", "solver", "strategies", "studies"),
-    *("formats/megatron_schedule.py", "formats/trainer_partition.py"),
-)
-"""Sources that determine the schedule of a job, or the plan of a combination."""
+SEARCH_VERSION = 1
+"""Version of the meaning of stored results. Only results of this version are reused.
 
-
-@cache
-def search_version() -> str:
-    """SHA-256 of the sources of the search, the strategies and the studies.
-
-    The version changes with the sources, so that results of other sources, perhaps with a bound
-    that turned out to be wrong, are never reused.
-    """
-    digest = hashlib.sha256()
-    for name in _SEARCH:
-        for path, text in _sources(name, files("ppopt").joinpath(name)):
-            digest.update(f"{path} {len(text)}\n".encode())
-            digest.update(text)
-    return digest.hexdigest()
+Raise it if a stored result may be wrong, or is of another problem than the same key today: a bound
+or a proof was wrong, a rule or a cost has another meaning, a strategy has another schedule, a plan
+of a combination has other candidates. Better schedules of a search need no new version: a longer
+time limit continues from the stored ones. `python -m tests.studies.search_version` records the
+answers of this version, and a test compares them.
+"""
 
 
 def version() -> str:
-    """Version of ppopt with that of its search, as in `0.1.0+3f2a9c01b7de`."""
-    return f"{version_of(DISTRIBUTION)}+{search_version()[:12]}"
-
-
-def _sources(name: str, path: Traversable) -> Iterator[tuple[str, bytes]]:
-    """Modules in a file or a folder, in the order of their names."""
-    if path.is_file():
-        if name.endswith(".py"):
-            yield name, path.read_bytes()
-        return
-    for entry in sorted(path.iterdir(), key=lambda child: child.name):
-        yield from _sources(f"{name}/{entry.name}", entry)
+    """Version of ppopt with that of its search, as in `0.1.0+1`."""
+    return f"{version_of(DISTRIBUTION)}+{SEARCH_VERSION}"
 
 
 @dataclass(frozen=True)
@@ -102,12 +79,11 @@ class SolveJob:
         """SHA-256 of the content: equal for jobs with interchangeable results.
 
         The content is the instance (in ticks, without names and units), the objective, the open
-        decisions or the strategy with its options, the seed, and the version of the search
-        (`search_version`). For a strategy, memory limits belong to the content only if they affect
-        its open decisions.
+        decisions or the strategy with its options, the seed, and `SEARCH_VERSION`. For a strategy,
+        memory limits belong to the content only if they affect its open decisions.
         """
         content: dict[str, Any] = {
-            "version": search_version(),
+            "version": SEARCH_VERSION,
             "instance": instance_of(self.pipeline, limited=self.limited),
             "strategy": self.strategy,
             "objective": self.objective,

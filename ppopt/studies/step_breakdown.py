@@ -11,7 +11,7 @@ import numpy as np
 from ppopt.derivation.layer_costs import KINDS, DerivedLayer
 from ppopt.problem.kinds import Per
 from ppopt.problem.operation import OpKind
-from ppopt.schedule.operations import of_per
+from ppopt.schedule.operations import occurs_per
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timing import exposed
 
@@ -81,7 +81,7 @@ def _ms(time: float) -> Fraction:
 def _last_optimizer(schedule: Schedule) -> Fraction:
     """Time of the optimizer that ends last, in ms; 0 if there is none."""
     table = schedule.operations
-    rows = np.flatnonzero(of_per(Per.DEVICE)[table.kind])
+    rows = np.flatnonzero(occurs_per(Per.DEVICE)[table.kind])
     if not len(rows):
         return Fraction(0)
     last = rows[np.argmax(table.end[rows])]

@@ -110,7 +110,7 @@ class StrategyConfigurations(Choice):
         return self.optional and self.limits is not None and self._options.leaves_out
 
     def every(self, max_count: int, size: int) -> list[Ints] | None:
-        """All configurations in batches of a size; None if there are more than `most`.
+        """All configurations in batches of a size; None if there are more than `max_count`.
 
         Returns None also if counting the options of all partitions would take too long.
         """

@@ -305,6 +305,7 @@ class TestOverTheParallelism:
             (f"{ON_EIGHT} --stages 4", "--stages: --from config.json derives it"),
             (f"{ON_EIGHT} --mem-limit", "give a number, 72GiB"),
             (f"{ON_EIGHT} --objective device-span", "objective: not of a plan over the"),
+            (f"{ON_EIGHT} --unshard-ahead 2", "unshard-ahead: not of a plan over the"),
             (f"{ON_EIGHT} --backward whole", "not of a plan over the parallelism"),
             (f"{ON_EIGHT} --within 1%", "within: not of a plan over the parallelism"),
             (f"{ON_EIGHT} --batches 4", "batches: --global-batch and --microbatch decide it"),

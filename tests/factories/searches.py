@@ -14,8 +14,8 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Begun:
 
     def budget(self, seconds: float = inf, workers: int = 1) -> Budget:
         """A share of the time."""
-        return self.whole.turn(seconds, workers=workers)
+        return self.whole.portion(seconds, workers=workers)
 
 
 def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:
@@ -46,7 +46,7 @@ def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) 
 
 def ended(problem: Problem, devices: tuple[int, ...], below: int) -> LayeredDP:
     """The dynamic program of some devices, to its end."""
-    subset = DeviceSubset(Delays(problem.instance), frozenset(devices))
+    subset = DeviceSubset(RouteTimes(problem.instance), frozenset(devices))
     program = LayeredDP(Classes(subset), below)
     while not program.ended:
         program.advance()

@@ -214,7 +214,7 @@ class Phases(Layers):
     def optimum(self, pipeline: Pipeline, case: Case) -> int | None:
         """Least makespan in ticks, by every order of every device."""
         kind = BackwardKind(case["options"]["backward_kind"])
-        operations = Problem(pipeline, Objective.MAKESPAN, kind).operations
+        operations = Problem(pipeline, Objective.MAKESPAN, kind).num_operations
         if operations > MOST_IN_ORDERS * min(pipeline.num_devices, 2):
             raise SkippedError("too many operations for an oracle that writes down every order")
         fused = {BackwardKind.SPLIT: False, BackwardKind.WHOLE: True, BackwardKind.MIXED: None}

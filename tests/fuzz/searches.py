@@ -58,7 +58,7 @@ def optimum(pipeline: Pipeline, case: Case) -> int | None:
     same, tick = pipelines.reduced(pipeline)
     kind = BackwardKind(options["backward_kind"])
     if tick > 1 and options["objective"] == "device-span":
-        if Problem(pipeline, Objective.DEVICE_SPAN, kind).operations > FINE_OPERATIONS:
+        if Problem(pipeline, Objective.DEVICE_SPAN, kind).num_operations > FINE_OPERATIONS:
             raise SkippedError("too many operations for an oracle that tries parts of a tick")
         same, tick = pipelines.reduced(pipeline, pipelines.parts_of_a_tick(pipeline))
     objective = options["objective"]

@@ -25,11 +25,11 @@ def bw_allocates(pipeline: Pipeline, stage: int, factor: Fraction = Fraction(1))
             missing = costs.recompute_memory[stage]
         return int((factor * missing + costs.backward_workspace[stage]) * unit)
     layers = pipeline.model.stage_layers(pipeline.counts)[stage]
-    allocated = of_layers(layers, pipeline.model.recompute_unit, factor)
+    allocated = bw_allocates_of_layers(layers, pipeline.model.recompute_unit, factor)
     return int(allocated / pipeline.num_slices * unit)
 
 
-def of_layers(
+def bw_allocates_of_layers(
     layers: tuple[Layer, ...], unit: str = "layer", factor: Fraction = Fraction(1)
 ) -> Fraction:
     """The same of a stage of these layers, in the user's unit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,17 +13,17 @@ from ppopt.problem import cost_table
 from ppopt.problem.cost_table import COSTS, LAYER_COSTS, STAGE_COSTS
 from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Model, Pipeline
+from tests.packages import needed
 
 SOURCE = Path(cost_table.__file__)
 ROW = """
-    _time(
-        "save",
+    save: T = _time(
         "time to save a stage's optimizer states, in STEP",
         "time to save its optimizer states",
         key="save_times",
         per=Occurrence.STEP,
         needs=Needs.WEIGHT_GRADIENT,
-    ),
+    )
 """
 """A cost that nothing knows."""
 WITH_ROW = """
@@ -41,6 +41,7 @@ from ppopt.formats.config import parse_config, pipeline_of, schema
 from ppopt.formats.schedule_json import dumps, loads
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import horizon
 from ppopt.studies.evaluate import evaluate
 
 assert "save_times" in schema()["properties"]
@@ -52,7 +53,7 @@ assert given.ticks.costs.save == (10, 1)
 assert 10 in set(given.ticks.times)
 without = replace(given, save=None).in_ticks_of(given)
 claims = (Claim(pipeline, False, BackwardKind.SPLIT, None) for pipeline in (given, without))
-assert next(claims).horizon - next(claims).horizon == 11
+assert horizon(next(claims)) - horizon(next(claims)) == 11
 fast = replace(given, device_speed=[5, 1])
 assert fast.ticks.costs.save[0] == fast.ticks.per_unit
 assert replace(given, slices=5).costs.save == given.costs.save
@@ -76,8 +77,9 @@ print("found")
 
 def test_a_row_is_all_that_a_cost_needs_from_a_file_to_ticks() -> None:
     source = SOURCE.read_text(encoding="utf-8")
-    assert "STEP = (\n" in source
-    changed = source.replace("STEP = (\n", f"STEP = ({ROW}", 1)
+    last_of_step = "    optimizer: T = _time("
+    assert last_of_step in source
+    changed = source.replace(last_of_step, f"{ROW}{last_of_step}", 1)
     run = subprocess.run(
         [sys.executable, "-c", WITH_ROW, changed, str(SOURCE)],
         capture_output=True,
@@ -87,15 +89,50 @@ def test_a_row_is_all_that_a_cost_needs_from_a_file_to_ticks() -> None:
     assert (run.stdout, run.stderr) == ("found\n", "")
 
 
-def test_type_checkers_see_every_cost() -> None:
-    """`CostFields` is written out, because type checkers read no table."""
-    (fields,) = (
-        node
-        for node in ast.walk(ast.parse(SOURCE.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef) and node.name == "CostFields" and len(node.body) > 1
-    )
-    names = [ast.unparse(node.target) for node in fields.body if isinstance(node, ast.AnnAssign)]
-    assert names == [cost.field for cost in COSTS]
+USES = """
+from fractions import Fraction
+from ppopt.problem.costs import StageCosts, Ticks
+from ppopt.problem.layer import Layer
+from ppopt.problem.pipeline import Pipeline
+
+def right(stage: StageCosts[Fraction], ticks: Ticks, layer: Layer) -> None:
+    reveal_type(stage.static)
+    reveal_type(ticks.costs.unshard_memory)
+    reveal_type(layer.backward_input)
+    Pipeline(stages=2, batches=3, forward=[1, "3ms"])
+
+def wrong(stage: StageCosts[Fraction], ticks: Ticks, layer: Layer, pipeline: Pipeline) -> None:
+    stage.statics
+    ticks.costs.unshard_memroy
+    layer.backward_inputs
+    pipeline.forwards
+    Pipeline(stages=2, batches=3, forwards=1)
+    pipeline.output
+    layer.overlap
+"""
+NEEDED = ("cost_table", "costs", "layer", "pipeline", "pipeline_fields", "setting_fields", "units")
+
+
+def test_a_misspelt_cost_does_not_type_check(tmp_path: Path) -> None:
+    """Type checkers know every cost of a stage, a layer and a pipeline, with its type."""
+    mypy = needed("mypy.api")
+    uses = tmp_path / "uses.py"
+    uses.write_text(USES, encoding="utf-8")
+    options = ("--strict", "--follow-imports=skip", "--config-file=", "--no-pretty")
+    files = [str(SOURCE.with_name(f"{name}.py")) for name in NEEDED]
+    out, _, _ = mypy.run([*options, "--cache-dir", str(tmp_path / "cache"), str(uses), *files])
+    revealed = re.findall(r"uses\.py:(\d+): (note: .*|error)", out)
+    assert [what for _, what in revealed if what != "error"] == [
+        f'note: Revealed type is "{kind}"'
+        for kind in (
+            "tuple[fractions.Fraction, ...]",
+            "tuple[int, ...]",
+            "fractions.Fraction",
+        )
+    ]
+    first = USES[: USES.index("    stage.statics")].count("\n") + 1
+    wrong = [str(line) for line in range(first, USES.count("\n") + 1)]
+    assert [line for line, what in revealed if what == "error"] == wrong
 
 
 def test_costs_are_fields_of_pipelines_and_layers_and_no_other_names() -> None:
@@ -110,7 +147,7 @@ def test_costs_of_stages_print_short_and_do_not_change() -> None:
     assert repr(costs) == "StageCosts(3 stages)"
     assert costs.static == costs["static"] == (1, 2, 3)
     assert list(costs) == [cost.field for cost in STAGE_COSTS]
-    with pytest.raises(AttributeError, match="static: costs are frozen"):
+    with pytest.raises(AttributeError, match="cannot assign to field 'static'"):
         costs.static = ()  # type: ignore[misc]
 
 

@@ -13,7 +13,7 @@ from ppopt import InputError, Layer, Model, Pipeline, evaluate
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import Op, OpKind
-from tests.oracles.whole_backward import of_layers
+from tests.oracles.whole_backward import bw_allocates_of_layers
 
 THREE: dict[str, Any] = {"stages": 2, "batches": 3}
 
@@ -66,7 +66,7 @@ def test_memory_of_a_backward_that_recomputes_layer_by_layer(slices: int) -> Non
     )
     instance = Instance.of(pipeline, BackwardKind.WHOLE)
     every = pipeline.model.layers
-    expected = [of_layers(every, factor=factor) / slices for factor in factors]
+    expected = [bw_allocates_of_layers(every, factor=factor) / slices for factor in factors]
     per_unit = pipeline.ticks.memory_per_unit
     backward = instance.class_id(OpKind.BW, 0)
     assert list(instance.allocated(backward)) == [amount * per_unit for amount in expected]

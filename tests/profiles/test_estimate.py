@@ -235,9 +235,9 @@ def test_the_file_is_a_config(hosts: list[int], tmp_path: Path) -> None:
     assert (settings["time_unit"], settings["memory_unit"]) == ("ms", "MiB")
     restored = pipeline_of(settings)
     assert restored.hosts == pipeline.hosts
-    of_stages, measured = dict(restored.costs), dict(pipeline.costs)
-    del of_stages["static"], measured["static"]
-    assert of_stages == measured
+    restored_costs, measured = dict(restored.costs), dict(pipeline.costs)
+    del restored_costs["static"], measured["static"]
+    assert restored_costs == measured
     assert restored.ticks.static == pipeline.ticks.static
 
 

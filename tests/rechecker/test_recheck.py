@@ -37,6 +37,7 @@ from tests.factories.instances import Case, V, at_speeds, tiny_cases
 from tests.factories.schedules import schedules
 from tests.factories.searches import ended
 from tests.oracles import exhaustive
+from tests.tiers import examples, slow
 
 HARD = {"forward": 10, "backward": 20, "weight": 9, "p2p": 1}
 
@@ -59,7 +60,7 @@ def cases(seed: int, count: int, **fixed: bool) -> list[Case]:
 def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_not() -> None:
     """The optimum is that of the same times given per stage."""
     wrong = 0
-    for case in at_speeds(tiny_cases(51, 40, ops=14), 52):
+    for case in at_speeds(tiny_cases(51, 12, ops=14), 52):
         best = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
         scale = Fraction(case.pipeline.ticks.per_unit, case.spelled_out.ticks.per_unit)
         bound = None if best is None else int(best * scale)
@@ -68,15 +69,16 @@ def test_optima_on_devices_of_unequal_speeds_are_confirmed_and_a_tick_more_is_no
         if bound is not None:
             assert checked(claim._replace(bound=bound + 1)).verdict is Verdict.WRONG, case
             wrong += 1
-    assert wrong > 15
+    assert wrong > 3
 
 
 @pytest.mark.parametrize(
     ("objective", "count", "fixed"),
     [
-        *((objective, 90, {}) for objective in Objective),
-        (Objective.MAKESPAN, 110, {"heavy": True}),
-        (Objective.MAKESPAN, 50, {"boundaries": True}),
+        *((objective, 20, {}) for objective in Objective),
+        (Objective.MAKESPAN, 24, {"heavy": True}),
+        (Objective.MAKESPAN, 12, {"boundaries": True}),
+        slow(Objective.MAKESPAN, 60, {"heavy": True}),
     ],
 )
 def test_optima_are_confirmed_and_a_tick_more_is_not(
@@ -96,8 +98,8 @@ def test_optima_are_confirmed_and_a_tick_more_is_not(
         verdict = checked(claimed(case, objective, best + 1, device))
         assert verdict.verdict is Verdict.WRONG, (case, best, verdict)
         assert_below(verdict, objective, best)
-    assert infeasible > 3
-    assert searched > 10
+    assert infeasible > count // 30
+    assert searched >= count // 8
 
 
 def assert_below(rechecked: Recheck, objective: Objective, best: int) -> None:
@@ -111,12 +113,12 @@ def assert_below(rechecked: Recheck, objective: Objective, best: int) -> None:
 
 def test_infeasible_where_it_is_not_is_wrong() -> None:
     wrong = 0
-    for case in cases(seed=33, count=30):
+    for case in cases(seed=33, count=9):
         best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
         verdict = checked(claimed(case, Objective.MAKESPAN, None))
         assert verdict.verdict is (Verdict.CONFIRMED if best is None else Verdict.WRONG), case
         wrong += best is not None
-    assert wrong > 10
+    assert wrong > 3
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -142,10 +144,15 @@ def test_what_searches_claim_is_confirmed(objective: Objective) -> None:
 
 
 def test_the_rules_of_the_device_named_are_enough() -> None:
-    """288 on 4 x 8 by device 0 alone and 1072 on 8 x 32 (measured in the design)."""
-    result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=4)
-    rechecked = recheck(result)
+    """288 on 4 x 8 by device 0 alone (measured in the design)."""
+    result = solve(Pipeline(stages=4, batches=8, **HARD), mem_limit=4, workers=1)
+    rechecked = recheck(result, workers=1)
     assert (result.value, rechecked.verdict, rechecked.devices) == (288, Verdict.CONFIRMED, (0,))
+
+
+@pytest.mark.slow
+def test_a_large_pipeline_is_confirmed() -> None:
+    """1072 on 8 x 32 (measured in the design)."""
     large = solve(Pipeline(stages=8, batches=32, **HARD), mem_limit=8)
     assert (large.value, large.status) == (1072, Status.OPTIMAL)
     assert recheck(large).verdict is Verdict.CONFIRMED
@@ -163,12 +170,12 @@ def test_a_schedule_is_not_optimal_because_it_says_so() -> None:
     schedule = evaluate(Pipeline(stages=4, batches=8), "1f1b")
     right = replace(schedule, origin=replace(schedule.origin, **stated))
     assert verify(right) == []
-    assert recheck(right).verdict is Verdict.CONFIRMED
+    assert recheck(right, workers=1).verdict is Verdict.CONFIRMED
     schedule = evaluate(Pipeline(stages=4, batches=8, p2p=1), "1f1b")
     lie = replace(
         schedule, origin=replace(schedule.origin, **stated | {"lower_bound": Fraction(49)})
     )
-    rechecked = recheck(lie)
+    rechecked = recheck(lie, workers=1)
     assert verify(lie) == []
     assert rechecked.verdict is Verdict.WRONG
     assert rechecked.counterexample is not None
@@ -221,7 +228,7 @@ def test_it_shares_no_code_with_what_makes_schedules() -> None:
     assert [name for name in loaded if name.startswith(makers)] == []
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(examples(10), suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(backwards=("split", "fused")), st.sampled_from(Objective), st.integers(0, 3))
 def test_no_claim_above_a_schedule_is_confirmed(
     schedule: Schedule, objective: Objective, index: int
@@ -231,7 +238,7 @@ def test_no_claim_above_a_schedule_is_confirmed(
     value = schedule.metrics.value_ticks(objective)
     case = Case(pipeline, fused)
     claim = claimed(case, objective, value + 1, index % pipeline.num_devices)
-    assert checked(claim, seconds=1).verdict is not Verdict.CONFIRMED
+    assert checked(claim, seconds=0.5).verdict is not Verdict.CONFIRMED
 
 
 def test_overlapped_pairs() -> None:
@@ -300,7 +307,7 @@ def test_a_bound_between_two_ticks_says_as_much_as_the_later() -> None:
 def test_following_partial_schedules_refutes_what_is_below_the_optimum_and_nothing_else() -> None:
     """Of all devices; with few of them it never refutes more."""
     confirmed = {True: 0, False: 0}
-    for case in cases(seed=41, count=80):
+    for case in cases(seed=41, count=27):
         claim = claimed(case, Objective.MAKESPAN, 0)
         best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
         if best is None or not partial_schedules.applies(claim):
@@ -313,7 +320,7 @@ def test_following_partial_schedules_refutes_what_is_below_the_optimum_and_nothi
         for device in every:
             by_device = claim._replace(bound=best + 1, devices=(device,))
             assert partial_schedules.refuted(by_device, never, print) is None, (case, device)
-    assert min(confirmed.values()) > 8
+    assert min(confirmed.values()) > 2
 
 
 @pytest.mark.parametrize(("placement", "device"), [("v", 3), ("interleaved", 0)])
@@ -337,7 +344,7 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
 
 def test_two_devices_far_apart_that_wait_for_memory_are_followed_to_what_the_search_found() -> None:
     """Memory for 3 of 4 devices: every F waits until an earlier microbatch frees its memory."""
-    pipeline = Pipeline(stages=4, batches=24, **HARD, mem_limit=3)
+    pipeline = Pipeline(stages=4, batches=12, **HARD, mem_limit=3)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     program = ended(problem, (0, 2), 2000)
     claim = Claim(
@@ -353,12 +360,12 @@ def test_two_devices_far_apart_that_wait_for_memory_are_followed_to_what_the_sea
 
 
 def test_a_bound_that_few_devices_need_because_memory_is_tight() -> None:
-    """Memory for 2 of 3 devices, W short: what 32 microbatches need was found by one search, and
+    """Memory for 2 of 3 devices, W short: what 16 microbatches need was found by one search, and
     is followed by the other; a tick more is not."""
-    pipeline = Pipeline(stages=3, batches=32, **HARD | {"weight": 5}, mem_limit=2)
-    result = solve(pipeline, workers=2)
+    pipeline = Pipeline(stages=3, batches=16, **HARD | {"weight": 5}, mem_limit=2)
+    result = solve(pipeline, workers=1)
     assert result.status is Status.OPTIMAL
-    rechecked = recheck(result, workers=2)
+    rechecked = recheck(result, workers=1)
     assert rechecked.verdict is Verdict.CONFIRMED
     assert "by dynamic programming over partial schedules" in rechecked.reason
 
@@ -407,7 +414,7 @@ def test_an_operation_of_no_time_is_followed_even_where_another_one_starts_befor
 def test_partial_schedules_with_operations_of_no_time() -> None:
     """Every pipeline has some; a tick above the optimum is never refuted, by all devices or few."""
     followed = 0
-    for seed in range(150):
+    for seed in range(40):
         rng = Random(seed)
         size = rng.choice((2, 2, 3))
         pipeline = Pipeline(
@@ -428,7 +435,7 @@ def test_partial_schedules_with_operations_of_no_time() -> None:
             more = claim._replace(bound=best + 1, devices=devices)
             assert partial_schedules.refuted(more, never, print) is None, (pipeline, devices)
             followed += 1
-    assert followed > 400
+    assert followed > 100
 
 
 def test_pipelines_deeper_than_functions_may_call_themselves() -> None:

@@ -14,6 +14,7 @@ from ppopt.rechecker.claim import Claim
 from tests.factories.streams import LINK_MODES
 from tests.oracles.streams_exhaustive import least_makespan
 from tests.solver.cp_sat.test_streams import tiny
+from tests.tiers import first
 
 KINDS = (BackwardKind.SPLIT, BackwardKind.WHOLE)
 
@@ -29,7 +30,7 @@ def verdict(pipeline: Pipeline, kind: BackwardKind, bound: int | None) -> Verdic
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first(2, (0, 3, 1, 2, 5)))
 def test_the_optimum_is_confirmed_and_a_tick_more_is_wrong(
     seed: int, kind: BackwardKind, link_mode: str
 ) -> None:
@@ -43,7 +44,7 @@ def test_the_optimum_is_confirmed_and_a_tick_more_is_wrong(
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first(3, range(8)))
 def test_a_transfer_of_no_time_waits_for_its_link_too(seed: int, link_mode: str) -> None:
     random = Random(seed)
     times = {"p2p": random.choice((0, 1, 3)), "backward_p2p": random.choice((0, 2))}

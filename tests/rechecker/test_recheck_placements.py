@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
-from ppopt import Layer, Model, Pipeline, Verdict, recheck, solve
+import ppopt
+from ppopt import Layer, Model, Pipeline, Result, Verdict, recheck, solve
 from ppopt.formats.schedule_json import dumps, loads
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import placements
 from ppopt.rechecker.claim import Claim
 
 SLOW_AND_FAST = Pipeline(
-    stages=3, placement="search", batches=4, forward=[1, 3, 2], device_speed=[1, "0.5", 1],
+    stages=3, placement="search", batches=2, forward=[1, 3, 2], device_speed=[1, "0.5", 1],
     mem_limit=[3, 3, 2],
 )  # fmt: skip
 
 
+@cache
+def best_of_slow_and_fast() -> Result:
+    return solve(SLOW_AND_FAST, workers=1)
+
+
 def test_a_bound_that_holds_of_the_placement_found_alone_is_refuted() -> None:
     """The claim is of every placement: the value of a worse one is no bound."""
-    best = solve(SLOW_AND_FAST, workers=1)
+    best = best_of_slow_and_fast()
     worse = solve(best.pipeline.placed((0, 1, 2)), workers=1)
     assert best.value < worse.value
     assert worse.claim is not None
@@ -30,7 +37,7 @@ def test_a_bound_that_holds_of_the_placement_found_alone_is_refuted() -> None:
 
 
 def test_a_file_says_that_its_bound_is_of_all_placements() -> None:
-    result = solve(SLOW_AND_FAST, workers=1)
+    result = best_of_slow_and_fast()
     assert result.schedule is not None
     rechecked = recheck(loads(dumps(result.schedule), "x")[0], workers=1)
     assert rechecked.verdict is Verdict.CONFIRMED
@@ -76,7 +83,7 @@ def test_more_placements_than_can_be_enumerated() -> None:
         Pipeline(
             stages=6, chunks=2, placement="search", batches=6, device_speed=[1, 1, 1, 1, 1, 2]
         ),
-        workers=1, time_limit=0.5,
+        workers=1, stop=ppopt.stop.FirstSchedule(),
     )  # fmt: skip
     rechecked = recheck(result, workers=1, time_limit=5)
     assert rechecked.verdict is Verdict.UNDECIDED

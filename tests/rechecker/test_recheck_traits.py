@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import inf
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 import ppopt
 from ppopt import Pipeline
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.rechecker import Verdict, confirmed, recheck
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, stated_by
+from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
-from ppopt.rechecker.mixed import of_one_kind
+from ppopt.rechecker.mixed import with_one_kind
 from ppopt.rechecker.partial_schedules import refuted
 from ppopt.rechecker.partitions import open_partitions
 from ppopt.rechecker.refute import refute
@@ -42,7 +45,7 @@ def arguments(**fields: Any) -> list[bool]:
         list(over_limit(tight)) != [],
         min_idle(claim(batches=4, mem_limit=2, **fields), 0) > 0,
         refuted(claim(**fields), inf, lambda _: None) is not None,
-        of_one_kind(mixed) is not mixed,
+        with_one_kind(mixed) is not mixed,
         open_partitions(layers, inf) is not None,
     ]
 
@@ -81,3 +84,12 @@ def test_a_schedule_that_breaks_no_rule_of_other_devices_brings_in_none() -> Non
     claim = Claim(pipeline, False, BackwardKind.SPLIT, 100, (1,))
     refutation = refute(claim, 60, 1, 0, lambda _: None)
     assert refutation.devices == (1,) and not refutation.refuted and refutation.times is not None
+
+
+def test_the_smallest_microbatch_has_every_cost_that_a_factor_multiplies() -> None:
+    """A cost that the table has and the re-checker forgets would be that of a larger one."""
+    costs = {cost.field: 4 for cost in STAGE_COSTS if cost.multiplied_with} | {"backward": 8}
+    unequal = claim(**costs, microbatch_times=[3, 2], microbatch_memory=[3, 5])
+    smallest = of_smallest(unequal).pipeline.costs
+    expected = unequal.pipeline.costs_at(Fraction(2), Fraction(3))
+    assert [field for field in expected if smallest[field] != expected[field]] == []

@@ -13,7 +13,7 @@ from ppopt.formats.figures import METRICS, PLACED, SEARCHED, Figure, ScheduleFig
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.derivation import GPU_COLUMNS, gpu_table
 from ppopt.report.entries import entries
-from ppopt.report.objects import EVALUATION, RESULT, of_evaluation, of_result
+from ppopt.report.objects import EVALUATION, RESULT, evaluation_object, result_object
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.report.sections import overview
 from ppopt.schedule.origin import Origin
@@ -51,11 +51,11 @@ def test_figures_that_do_not_apply_are_left_out_and_others_are_null() -> None:
 def test_objects_are_those_of_their_keys() -> None:
     """1F1B of two devices holds two microbatches; both are JSON without their schedules."""
     report = report_result(ppopt.solve(PIPELINE, workers=1))
-    solved = of_result(report)
+    solved = result_object(report)
     absent = ("hint", "order")
     assert list(solved) == ["schema", *(key for key in RESULT if key not in absent), "elsewhere"]
     optional = ("partition_search", "operations_alone", "jitter", "order")
-    evaluated = of_evaluation(report_evaluation(ppopt.evaluate(PIPELINE, "1f1b"), 0.5))
+    evaluated = evaluation_object(report_evaluation(ppopt.evaluate(PIPELINE, "1f1b"), 0.5))
     assert list(evaluated) == ["schema", *(key for key in EVALUATION if key not in optional)]
     assert (evaluated["peak_memory"], evaluated["solve_seconds"]) == ([2, 1], 0.5)
     for output in (solved, evaluated):

@@ -14,7 +14,7 @@ import ppopt
 from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.frontier_report import describe_frontier, report_frontier
-from ppopt.report.objects import of_evaluation
+from ppopt.report.objects import evaluation_object
 from ppopt.report.placement_text import describe_layers
 from ppopt.report.schedule_report import (
     ScheduleReport,
@@ -309,7 +309,7 @@ def test_layers_that_recompute_are_named_with_their_places() -> None:
     pipeline = model.pipeline(devices=2, batches=2, partition=[4, 5])
     report = report_evaluation(ppopt.evaluate(pipeline, "1f1b"), 0.0)
     assert report.recomputed_layers == [LayerRun("a", 2, 3), LayerRun("b", 4, 4), ("a", 7, 8)]
-    assert of_evaluation(report)["recomputed_layers"] == [
+    assert evaluation_object(report)["recomputed_layers"] == [
         {"name": "a", "first": 2, "last": 3},
         {"name": "b", "first": 4, "last": 4},
         {"name": "a", "first": 7, "last": 8},

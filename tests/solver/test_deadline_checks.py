@@ -19,8 +19,8 @@ from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.heuristics.annealing import anneal
 from ppopt.solver.heuristics.operation_network import PLACED, OperationNetwork
 from ppopt.solver.heuristics.priority_rules import priority_rules
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 from tests.clock import stepping_clock
 from tests.factories.searches import ended
 
@@ -80,7 +80,7 @@ def test_a_layer_that_is_not_ended_in_time_is_computed_later(
         Pipeline(stages=3, batches=3, forward=(2, 1, 3), backward=4, weight=2, mem_limit=3)
     )
     every = frozenset(range(3))
-    subset = DeviceSubset(Delays(problem.instance), every)
+    subset = DeviceSubset(RouteTimes(problem.instance), every)
     monkeypatch.setattr(states, "WIDE", 1)
     program, cut = LayeredDP(Classes(subset), 100), 0
     while not program.ended:

@@ -13,7 +13,7 @@ from ppopt.solver.bounds import device_bounds as solver_bounds
 from ppopt.solver.bounds import idle_bounds, subset_selection
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation import device_relaxation
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import bounds
 from tests.oracles.bounds import Sample
@@ -60,23 +60,23 @@ def test_no_bound_is_above_the_optimum(cases: list[Case], objective: Objective) 
 
 
 def head_too_long(patch: Patch) -> None:
-    right = Delays.head
-    patch.setattr(Delays, "head", lambda *arguments: right(*arguments) + 2)
+    right = RouteTimes.head
+    patch.setattr(RouteTimes, "head", lambda *arguments: right(*arguments) + 2)
 
 
 def tail_too_long(patch: Patch) -> None:
-    right = Delays.tail
-    patch.setattr(Delays, "tail", lambda *arguments: right(*arguments) + 2)
+    right = RouteTimes.tail
+    patch.setattr(RouteTimes, "tail", lambda *arguments: right(*arguments) + 2)
 
 
 def memory_window_too_tight(patch: Patch) -> None:
     """One microbatch less than there is room for between F and W."""
-    right = Delays.max_until_w
+    right = RouteTimes.max_until_w
 
-    def wrong(delays: Delays) -> list[int | None]:
-        return [None if bound is None else max(1, bound - 1) for bound in right.func(delays)]
+    def wrong(times: RouteTimes) -> list[int | None]:
+        return [None if bound is None else max(1, bound - 1) for bound in right.func(times)]
 
-    patch.setattr(Delays, "max_until_w", property(wrong))
+    patch.setattr(RouteTimes, "max_until_w", property(wrong))
 
 
 def cut_too_large(patch: Patch) -> None:

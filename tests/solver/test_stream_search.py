@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -21,9 +20,10 @@ from ppopt.solver.heuristics import critical_swaps
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, improve
 from ppopt.solver.heuristics.moves import State
 from ppopt.solver.parameters import SolveParams
-from tests.clock import work_clock
+from tests.clock import SHORT, work_clock
 from tests.factories.streams import LINK_MODES, append_all
 from tests.oracles.streams_exhaustive import least_makespan
+from tests.tiers import first
 
 
 def tiny(seed: int, link_mode: str = "streams") -> Pipeline:
@@ -48,12 +48,12 @@ def tiny(seed: int, link_mode: str = "streams") -> Pipeline:
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first(4, range(8)))
 def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: str) -> None:
     pipeline, whole = tiny(seed, link_mode), seed % 2 == 1
     optimum = least_makespan(pipeline, whole=whole)
     kind = "whole" if whole else "split"
-    with work_clock():
+    with work_clock(SHORT):
         result = solve(pipeline, backward_kind=kind, time_limit=0.5, workers=1)
     assert result.schedule is not None
     assert verify(result.schedule) == []
@@ -65,7 +65,7 @@ def test_tiny_pipelines_reach_the_optimum_of_all_orders(seed: int, link_mode: st
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
 def test_a_state_has_the_orders_of_a_schedule_at_their_earliest_starts(link_mode: str) -> None:
-    for seed in range(20):
+    for seed in range(8):
         pipeline = replace(tiny(seed, link_mode), mem_limit=None)
         schedule = append_all(pipeline, Random(seed)).schedule
         problem = Problem(schedule.pipeline, schedule.objective, BackwardKind.MIXED)
@@ -79,7 +79,7 @@ def test_a_state_has_the_orders_of_a_schedule_at_their_earliest_starts(link_mode
 
 def test_a_result_over_streams_is_checked_again() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
-    with work_clock():
+    with work_clock(SHORT):
         result = solve(pipeline, time_limit=1, workers=1)
         over = solve(replace(pipeline, link_mode="delay"), time_limit=1, workers=1)
     assert recheck(result).verdict in ("confirmed", "undecided")
@@ -93,7 +93,7 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
     objective: str, link_mode: str
 ) -> None:
     pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode=link_mode)
-    with work_clock():
+    with work_clock(SHORT):
         result = solve(pipeline, objective=objective, time_limit=0.5, workers=1)
     rechecked = recheck(replace(result, lower_bound=result.value + 1), workers=1)
     assert rechecked.verdict == "wrong"
@@ -107,13 +107,11 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
 
 
 def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
-    """Three transfers of 4 behind the first F, one behind the other, are there at 13. Over delays
-    the last device needs no longer than 5 + 9."""
+    """Three transfers of 4 behind the first F, one behind the other, are there at 13. F, BW, a
+    transfer back and BW follow. Over delays the last device needs no longer than 5 + 9."""
     pipeline = Pipeline(stages=2, batches=3, p2p=4, link_mode="streams")
-    optimum = least_makespan(pipeline, whole=True)
     result = solve(pipeline, backward_kind="whole", time_limit=600, workers=1)
-    assert optimum is not None
-    assert (result.status, result.value) == ("optimal", Fraction(optimum, pipeline.ticks.per_unit))
+    assert (result.status, result.value) == ("optimal", 13 + 1 + 2 + 4 + 2)
     argument = "all orders of the 12 operations and their transfers and found none faster; for"
     assert argument in result.proof and "delays" not in result.proof
     assert recheck(result, workers=1).verdict == "confirmed"
@@ -135,7 +133,8 @@ def test_a_wrong_claim_of_infeasibility_over_streams() -> None:
 def test_a_hint_over_streams_is_never_lost() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
     hint = evaluate(pipeline, "1f1b")
-    result = solve(pipeline, hint=hint, time_limit=0.2, workers=1)
+    with work_clock(SHORT):
+        result = solve(pipeline, hint=hint, time_limit=0.2, workers=1)
     assert result.hint.value == hint.metrics.makespan_ticks
     assert result.value <= result.hint.value
 
@@ -148,12 +147,12 @@ def test_infeasible_limits() -> None:
 def test_device_spans_are_improved_too() -> None:
     """Local search shortens the makespan; here its orders have a shorter device span, too."""
     pipeline = Pipeline(
-        stages=3, batches=6, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
+        stages=3, batches=4, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
     )
     values = []
     for without in ({CriticalSwaps.name}, set()):
         params = SolveParams(without=frozenset(without))
-        with work_clock():
+        with work_clock(SHORT):
             result = solve(
                 pipeline, objective="device-span", time_limit=0.4, workers=1, params=params
             )

@@ -34,15 +34,15 @@ def followed(
 def test_bounds_are_never_above_the_optimum() -> None:
     """Split, whole and mixed backwards, all placements, with and without limits."""
     reached = 0
-    for pipeline, fused in tiny_cases(8, 60):
+    for pipeline, fused in tiny_cases(8, 20):
         best = exhaustive.best(pipeline, fused=fused, objective=Objective.MAKESPAN)
         if best is not None:
             problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
             bound = followed(problem, best + 5).bound
             assert bound <= best, pipeline
             reached += bound == best
-    assert reached > 20
-    for pipeline in mixed_cases(8, 20):
+    assert reached > 6
+    for pipeline in mixed_cases(8, 8):
         best = exhaustive.best_mixed(pipeline, objective=Objective.MAKESPAN)
         if best is not None:
             problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)

@@ -118,9 +118,10 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
         (server,) = started
         server.kill()
         server.wait()
-        for _ in range(5):
+        while process.active:
             assert not search.budget().search_over
-            time.sleep(0.1)
+            time.sleep(PAUSE)
+        assert not search.budget().search_over
 
 
 @pytest.mark.slow
@@ -239,8 +240,16 @@ def test_a_bound_found_by_the_search_needs_no_process() -> None:
     assert not server.is_alive()
 
 
-def test_the_process_ends_with_the_search() -> None:
+def test_the_process_ends_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """However it ends: the pipe is closed then."""
+    begun = threading.Event()
+    run = SubsetDP.run
+
+    def noted(subsets: SubsetDP, *arguments: Any) -> Any:
+        begun.set()
+        return run(subsets, *arguments)
+
+    monkeypatch.setattr(SubsetDP, "run", noted)
     client, server = serving()
     search = begun(LONG)
     assert search.incumbent.value is not None
@@ -249,8 +258,7 @@ def test_the_process_ends_with_the_search() -> None:
             search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound
         )
     )
-    time.sleep(2)
-    assert server.is_alive()
+    assert begun.wait(HANGS) and server.is_alive()
     client.close()
     server.join(HANGS)
     assert not server.is_alive()

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppopt import (
@@ -26,6 +26,7 @@ from ppopt.problem.traits import Trait
 from ppopt.solver.result import Status
 from tests.oracles.active_schedules import Sliced, least_makespan
 from tests.oracles.rechecked import assert_proved
+from tests.tiers import examples
 
 
 @st.composite
@@ -64,7 +65,7 @@ def pipeline_of(case: Sliced, **fields: Any) -> Pipeline:
     )
 
 
-@settings(deadline=None, max_examples=25)
+@examples(5)
 @given(cases())
 def test_search_proves_the_optimum_of_exhaustive_search(case: Sliced) -> None:
     """In canonical order: equal microbatches, or any of them where one is left."""
@@ -76,7 +77,7 @@ def test_search_proves_the_optimum_of_exhaustive_search(case: Sliced) -> None:
     assert_proved(result)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(3)
 @given(cases())
 def test_bounds_hold_beside_microbatches_that_differ(case: Sliced) -> None:
     """No order is below the bound over all, and the best of them is no better than any schedule."""
@@ -155,9 +156,11 @@ def test_schedule_files_keep_the_factors() -> None:
 
 
 def test_strategies_without_slices_run_whole_microbatches() -> None:
-    comparison = compare(Pipeline(stages=2, batches=3, slice_times=[1, 3]), time_limit=5, workers=1)
+    comparison = compare(
+        Pipeline(stages=2, batches=2, slice_times=[1, 3]), time_limit=600, workers=1
+    )
     values = {row.schedule.origin.strategy: row.schedule.makespan for row in comparison.rows}
-    assert values["1f1b"] == evaluate(Pipeline(stages=2, batches=3), "1f1b").makespan
+    assert values["1f1b"] == evaluate(Pipeline(stages=2, batches=2), "1f1b").makespan
     assert values["seq-1f1b"] > values["1f1b"]
 
 

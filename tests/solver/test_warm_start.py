@@ -102,7 +102,7 @@ def test_idle_time_of_a_hint_counts_against_it() -> None:
 def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
     """Whatever the search finds: here it finds nothing at all."""
     idle = 0
-    for seed, case in enumerate(tiny_cases(seed=41, count=60, mem_limit=None)):
+    for seed, case in enumerate(tiny_cases(seed=41, count=15, mem_limit=None)):
         kind = "fused" if case.fused else "split"
         schedule = schedules.build(case.pipeline, Random(seed), kind)
         limits = schedules.limited(schedule, schedules.peaks(schedule)).pipeline
@@ -116,7 +116,7 @@ def test_never_worse_than_a_hint_that_fits(objective: Objective) -> None:
         assert result.hint.notes == ()
         assert result.value <= result.hint.value
         idle += result.gain > 0
-    assert 10 < idle < 60
+    assert 2 < idle < 15
 
 
 @pytest.mark.usefixtures("alone")
@@ -158,7 +158,7 @@ def test_split_backwards_are_made_whole_where_all_must_be() -> None:
 
 def test_over_the_limit_it_is_followed_as_far_as_the_limit_allows() -> None:
     """3 of 4 activations: 1F1B is over the limit, and still takes less than the best within it."""
-    result = solve(UNIT, mem_limit=2, hint=evaluate(UNIT, "1f1b"))
+    result = solve(UNIT, mem_limit=2, hint=evaluate(UNIT, "1f1b"), workers=1)
     assert not result.hint.fits_limit
     assert result.hint.notes == (hints.SPLIT, hints.OVER)
     assert result.schedule is not None
@@ -186,7 +186,7 @@ def test_over_the_limit_alone_it_gives_a_schedule_within_it() -> None:
 def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
     """Unless a B of no length allocates memory."""
     over = 0
-    for seed, case in enumerate(tiny_cases(seed=43, count=150, memory_b=0)):
+    for seed, case in enumerate(tiny_cases(seed=43, count=40, memory_b=0)):
         kind = "fused" if case.fused else "split"
         schedule = schedules.build(case.pipeline, Random(seed), kind)
         minimum = minimum_memory(Instance.uniform(case.pipeline, fused=case.fused))
@@ -196,13 +196,13 @@ def test_any_order_can_be_followed_within_any_limit_that_works() -> None:
         timed = timing.schedule(tight.pipeline, orders)
         assert verify(timed) == [], case
         over += not tight.fits_limits
-    assert over > 50
+    assert over > 12
 
 
 def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
     """Several stages per device, B of either sign, workspace: one at a time always fits."""
     rng, over = Random(1), 0
-    for _ in range(200):
+    for _ in range(40):
         size = rng.randint(1, 3)
         pipeline = Pipeline(
             stages=size,
@@ -227,7 +227,7 @@ def test_orders_can_be_followed_where_b_and_w_take_memory_too() -> None:
         assert orders is not None, pipeline
         assert verify(timing.schedule(tight.pipeline, orders)) == [], pipeline
         over += not tight.fits_limits
-    assert over > 100
+    assert over > 20
 
 
 def test_what_fits_is_followed_to_the_letter_where_nothing_waits() -> None:
@@ -247,9 +247,9 @@ def test_neither_following_nor_strategies_take_beyond_the_time_of_a_search(
     """
     schedule = timing.schedule(UNIT, split_whole(UNIT, evaluate(UNIT, "gpipe").orders))
     past, now = time.monotonic(), time.monotonic()
-    assert repair(schedule, Instance(UNIT, BackwardKind.SPLIT), deadline=past) is None
+    assert repair(schedule, Instance(UNIT, BackwardKind.SPLIT), end=past) is None
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    long = Pipeline(stages=4, batches=2000)
+    long = Pipeline(stages=4, batches=200)
     tried = len(list(initial_schedules(split(long))))
     slow = [name for name, strategy in registry().items() if strategy.adaptive]
     soon = now + ADAPTIVE_SECONDS * long.num_codes
@@ -351,7 +351,7 @@ class TestCommand:
         assert "33; this schedule has 22.2 % more throughput" in (tmp_path / "a.html").read_text()
         ran = done("solve --fused --mem-limit --hint", tmp_path / "a.json")
         assert "33; no schedule is better" in ran.out
-        ran = done("solve --mem-limit 2 --hint", tmp_path / "a.json")
+        ran = done("solve --workers 1 --mem-limit 2 --hint", tmp_path / "a.json")
         assert "33, but with peak memory 4;" in " ".join(ran.out.split())
 
     def test_without_flags_the_pipeline_is_that_of_the_hint(self, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def upright(network: OperationNetwork, start: list[int], first: int, after: int)
 def test_a_window_over_all_operations_is_the_whole_problem() -> None:
     """The optimum of an exhaustive search; the window says so, and finds nothing below it."""
     bettered = 0
-    for network in feasible(tiny_cases(71, 150)):
+    for network in feasible(tiny_cases(71, 40)):
         problem, start = network.problem, alone(network)
         best = exhaustive.best(problem.pipeline, fused=problem.fused, objective="makespan")
         assert best is not None
@@ -81,13 +81,13 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         starts = network.earliest_starts(outcome.order)
         assert network.value(starts) == best
         assert upright(network, starts, 0, network.size).reoptimise(LIMITS).order is None
-    assert bettered > 30
+    assert bettered > 5
 
 
 def test_with_fixed_modes_a_window_of_a_mixed_problem_is_that_of_one_kind() -> None:
     """All backwards split, or all whole, remain so: the optimum of that kind, with no flips."""
     bettered = 0
-    for network in feasible(tiny_cases(77, 80)):
+    for network in feasible(tiny_cases(77, 25)):
         problem = network.problem
         schedule = network.schedule(alone(network))
         mixed = OperationNetwork(replace(problem, backward_kind=BackwardKind.MIXED))
@@ -99,12 +99,12 @@ def test_with_fixed_modes_a_window_of_a_mixed_problem_is_that_of_one_kind() -> N
         order = whole.order if outcome.order is None else outcome.order
         assert whole.schedule.changed(order, ()).value == best
         bettered += outcome.order is not None
-    assert bettered > 15
+    assert bettered > 4
 
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     rng, bettered = Random(72), 0
-    for network in feasible(middle_cases(72, 120)):
+    for network in feasible(middle_cases(72, 32)):
         start = alone(network)
         value = network.value(start)
         first, after = sorted(rng.sample(range(network.size + 1), 2))
@@ -119,14 +119,14 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         assert verify(schedule) == []
         assert schedule.fits_limits
         assert schedule.metrics.makespan_ticks < value
-    assert bettered > 20
+    assert bettered > 5
 
 
 def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
     """No order is below its least, and none shortens the run where it cannot improve."""
     rng, without_gain, better = Random(75), 0, 0
     for network in chain.from_iterable(
-        repeat(network, 3) for network in feasible(middle_cases(75, 150))
+        repeat(network, 3) for network in feasible(middle_cases(75, 40))
     ):
         start, size = settled(network), rng.randint(2, min(6, network.size))
         value = network.value(start)
@@ -146,8 +146,8 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
                 assert cut.lower_bound <= reached
                 assert reached >= value or not cut.cannot_improve
                 better += reached < value
-    assert without_gain > 20
-    assert better > 20
+    assert without_gain > 5
+    assert better > 5
 
 
 def test_memory_that_goes_in_a_circle_keeps_the_schedule() -> None:

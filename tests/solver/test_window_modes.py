@@ -68,7 +68,7 @@ def test_a_network_keeps_the_schedule() -> None:
     Times are the earliest for the orders, and the starts of what is there say all.
     """
     both = 0
-    for schedule in schedules(81, 300, 24):
+    for schedule in schedules(81, 60, 24):
         current = settled(schedule)
         retimed = timed(current)
         kinds = [sorted(timed_schedule.kind.tolist()) for timed_schedule in (schedule, retimed)]
@@ -83,13 +83,13 @@ def test_a_network_keeps_the_schedule() -> None:
         assert SemiActiveSchedule.of(network, present).start == current.start
         flipped = current.changed(current.order, range(current.network.choices))
         assert flipped.changed(flipped.order, range(current.network.choices)).value == current.value
-    assert both > 20
+    assert both > 4
 
 
 def test_a_window_over_all_operations_is_the_whole_problem() -> None:
     """The optimum over all orders and all choices; a second window finds nothing below it."""
     improved = 0
-    for schedule in schedules(82, 110, 12):
+    for schedule in schedules(82, 30, 12):
         best = exhaustive.best_mixed(schedule.pipeline, objective="makespan")
         current = settled(schedule)
         whole = TopologicalOrder(current)
@@ -101,7 +101,7 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
         assert order.value == best
         whole = TopologicalOrder(order)
         assert reordered(Window(whole, 0, order.network.size)) is None
-    assert improved > 15
+    assert improved > 4
 
 
 @pytest.mark.parametrize(("slot", "value"), [(1, 9), (0, None)])
@@ -125,9 +125,10 @@ def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
 
 def test_what_windows_find_is_valid_within_limits_and_better() -> None:
     rng, improved, flips = Random(83), 0, 0
-    for schedule in schedules(83, 200, 40):
+    for schedule in schedules(83, 50, 40):
         current = settled(schedule)
-        first, after = sorted(rng.sample(range(current.network.size + 1), 2))
+        size = current.network.size
+        first, after = rng.randrange(size // 2), size - rng.randrange(size // 2)
         window = Window(TopologicalOrder(current), first, after)
         order = reordered(window)
         if order is None:
@@ -138,8 +139,8 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         assert verify(reordered_schedule) == []
         assert reordered_schedule.fits_limits
         assert reordered_schedule.metrics.makespan_ticks == order.value < current.value
-    assert improved > 20
-    assert flips > 10
+    assert improved > 5
+    assert flips > 2
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from ppopt import Pipeline, Status, Verdict, recheck, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
+from tests.clock import SHORT, work_clock
 from tests.factories.instances import draw, tiny_cases
 from tests.oracles import exhaustive
 
@@ -20,7 +21,7 @@ from tests.oracles import exhaustive
 def test_the_least_limit_is_exact() -> None:
     """One microbatch at a time, where no operation is without length and W has no workspace."""
     seen = 0
-    for case in tiny_cases(36, 150, ops=14, heavy=True, weight_workspace=None, mem_limit=None):
+    for case in tiny_cases(36, 40, ops=12, heavy=True, weight_workspace=None, mem_limit=None):
         instance = Instance.uniform(case.pipeline, fused=case.fused)
         if not all(operation_class.duration for operation_class in instance.classes):
             continue
@@ -39,7 +40,7 @@ def test_the_least_limit_is_exact() -> None:
                 )
                 assert infeasibility(Instance.uniform(tighter, fused=case.fused))
         seen += 1
-    assert seen > 60
+    assert seen > 15
 
 
 def test_workspace_of_w_is_at_least_what_it_says() -> None:
@@ -103,13 +104,11 @@ def test_a_proof_says_where_whole_backwards_may_do_better(
 
 def test_middle_pipelines_are_valid() -> None:
     rng = Random(37)
-    for _ in range(12):
+    for _ in range(4):
         case = draw(rng, devices=4, batches=10, ops=120, heavy=True)
-        result = solve(
-            case.pipeline,
-            backward_kind=case.backward_kind,
-            time_limit=0.3,
-            workers=1,
-        )
+        with work_clock(SHORT):
+            result = solve(
+                case.pipeline, backward_kind=case.backward_kind, time_limit=0.3, workers=1
+            )
         if result.schedule is not None:
             assert verify(result.schedule) == []

@@ -19,7 +19,7 @@ from ppopt.formats.config import model_of
 from ppopt.formats.megatron_schedule import runs_order
 from ppopt.formats.models import read_settings
 from ppopt.formats.trainer_partition import megatron_arguments
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_objects import plan_object
 from ppopt.report.plan_text import describe_space
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
@@ -275,7 +275,7 @@ def test_a_plan_for_megatron_interleaves_only_what_megatron_runs(
     for row in plan.rows:
         if row.schedule is not None:
             assert runs_order(row.schedule)
-    assert of_plan(plan)["use"]["megatron_arguments"] is not None
+    assert plan_object(plan)["use"]["megatron_arguments"] is not None
 
 
 def test_the_group_size_of_a_plan_is_in_its_arguments() -> None:
@@ -283,7 +283,7 @@ def test_the_group_size_of_a_plan_is_in_its_arguments() -> None:
     plan = ppopt.plan(
         model, devices=4, batches=6, runtime="megatron", placement="interleaved", workers=1
     )
-    assert "-virtual-pipeline-stage 6" in of_plan(plan)["use"]["megatron_arguments"]
+    assert "-virtual-pipeline-stage 6" in plan_object(plan)["use"]["megatron_arguments"]
 
 
 @ALONE
@@ -769,7 +769,7 @@ def test_order_of_microbatches_is_one_more_choice() -> None:
     assert sorted(plan.schedule.pipeline.order) == [0, 1, 2, 3]
     listed = ppopt.plan(model, time_limit=1, **MICROBATCHES)
     assert listed.value > 74
-    text = of_plan(plan)["space"]
+    text = plan_object(plan)["space"]
     assert text["order"] == "search"
     assert "order of microbatches" in describe_space(plan).partition("fixed: ")[0]
     assert "order of microbatches" in describe_space(listed).partition("fixed: ")[2]

@@ -14,7 +14,7 @@ from ppopt import Model, Status
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_objects import plan_object
 from ppopt.report.plan_text import (
     describe_better_outside,
     describe_gain,
@@ -128,7 +128,7 @@ def test_strategies_without_time_are_named_the_best_known_first() -> None:
         set(late)
     ) == len(late)
     assert late[:2] == ("1f1b", "interleaved")
-    assert plan.late_baselines == () and of_plan(plan)["late_baselines"] == []
+    assert plan.late_baselines == () and plan_object(plan)["late_baselines"] == []
     assert describe_late([]) == ""
     assert describe_late(["zbv", "v-min"]) == ("skipped zbv, v-min: time limit reached")
     assert "a, b, c, d, e and 2 more:" in describe_late(list("abcdefg"))
@@ -187,7 +187,7 @@ def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
             Model(layers), devices=2, batches=4, mem_limit=limit, workers=1, time_limit=6
         )
         check_named(plan, 0.5, 0.5)
-    rows = {row["strategy"]: row for row in of_plan(plan)["baselines"]}
+    rows = {row["strategy"]: row for row in plan_object(plan)["baselines"]}
     for baseline in plan.baselines:
         assert not baseline.in_space or baseline.value >= plan.value
         assert rows[baseline.strategy]["speedup"] == plain(baseline.value / plan.value)
@@ -369,7 +369,7 @@ def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
 def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
     plan = planned(placement="linear", chunks=1, strategies="1f1b")
     assert plan.proof.startswith("over the 1 configuration: 1 was searched")
-    assert of_plan(plan)["space"]["p2p_time"] == 0
+    assert plan_object(plan)["space"]["p2p_time"] == 0
 
 
 def test_the_limit_that_nothing_keeps_is_said() -> None:
@@ -380,6 +380,6 @@ def test_the_limit_that_nothing_keeps_is_said() -> None:
     enough = plain(row.peak)
     text = f"memory limit: 3 each; {enough} per device is enough: "
     assert describe_limit(plan).startswith(text)
-    assert of_plan(plan)["sufficient_memory"]["memory"] == enough
+    assert plan_object(plan)["sufficient_memory"]["memory"] == enough
     assert planned(mem_limit=enough).value is not None
-    assert describe_limit(planned()) == "" and of_plan(planned())["sufficient_memory"] is None
+    assert describe_limit(planned()) == "" and plan_object(planned())["sufficient_memory"] is None

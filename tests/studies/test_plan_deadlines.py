@@ -18,7 +18,7 @@ from ppopt.problem.problem import Problem
 from ppopt.report.parallel import (
     count_combinations,
     describe_parallel_plan,
-    of_parallel_plan,
+    parallel_plan_object,
 )
 from ppopt.report.plan_text import status_word
 from ppopt.solver.choices.choice import Choice
@@ -128,7 +128,7 @@ def test_combinations_without_a_search_are_called_so_and_count_in_the_bound(
     plan = plan_parallelism(
         space, PlanArguments(placements=("linear",), chunks=(1,)), workers=1, time_limit=2.0
     )
-    output = of_parallel_plan(plan)
+    output = parallel_plan_object(plan)
     rows = output["parallelism"]["rows"]
     assert output["lower_bound"] <= min(row["lower_bound"] for row in rows)
     unsearched = [
@@ -168,6 +168,7 @@ def test_combinations_are_derived_until_half_of_the_time_is_up(
     assert plan.lower_bound == 0 and plan.status is not Status.OPTIMAL
     lines = describe_parallel_plan(plan)
     assert any("no bound: time limit reached" in line for line in lines)
+    assert lines[-1].endswith("not derived in time: 1 of 3 combinations; raise --time-limit")
 
 
 @cache

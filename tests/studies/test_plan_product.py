@@ -13,7 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
-from ppopt.solver.deadline import NO_DEADLINE, TURN, Deadline
+from ppopt.solver.deadline import EQUAL_SHARES, NO_DEADLINE, Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
@@ -145,7 +145,7 @@ def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
     product.bound(Deadline.after(1000))
     assert [len(turns[mode]) for mode in ("search", "none", "full")] == [2, 2, 2]
     shares = [turn / 1000 for turn in (*turns["search"], min(turns["none"] + turns["full"]))]
-    assert shares == pytest.approx([TURN / 3, TURN / 2, TURN / 6], rel=1e-2)
+    assert shares == pytest.approx([EQUAL_SHARES / 3, EQUAL_SHARES / 2, EQUAL_SHARES / 6], rel=1e-2)
 
 
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:

@@ -11,7 +11,7 @@ import pytest
 import ppopt
 from ppopt import Objective, RowStatus, Status, verify
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.report.plan_objects import of_plan
+from ppopt.report.plan_objects import plan_object
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver.choices.configuration import Configuration
@@ -151,7 +151,7 @@ def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
     (candidate,) = search._orders
     assert candidate.contains(schedule_of_strategy)
     candidate.start_from(schedule_of_strategy)
-    output = of_plan(search.plan())
+    output = plan_object(search.plan())
     assert (output["placement"], output["chunks"]) == ("linear", 1)
     assert {row["placement"] for row in output["rows"]} == {"linear"}
 

@@ -90,12 +90,13 @@ def _size(row: list[int]) -> int:
 def test_any_times_agree_with_plain_python(schedule: Schedule, seed: int) -> None:
     run, random = SampledTiming.of(schedule), Random(seed)
     drawn = np.array([[random.randint(0, 9) for _ in range(3)] for _ in run.duration], float)
-    drawn[: run.devices] = run.duration[: run.devices, None]
+    drawn[: run.levels.machines] = run.duration[: run.levels.machines, None]
     values = run.values(drawn.copy(), MAKESPAN)
     for sample in range(3):
+        net = run.levels.net
         duration = {
-            schedule.pipeline.op(code): drawn[run.row[position], sample]
-            for code, position in zip(run.net.ops.tolist(), run.net.positions.tolist(), strict=True)
+            schedule.pipeline.op(code): drawn[run.levels.row[position], sample]
+            for code, position in zip(net.ops.tolist(), net.positions.tolist(), strict=True)
         }
         assert values[sample] == max(slowly(schedule, duration, schedule.metrics.first_ticks))
 
@@ -135,7 +136,7 @@ def test_an_operation_has_its_factors_whatever_the_order() -> None:
     times = []
     for name in ("zb-h1", "zb-h2"):
         run = SampledTiming.of(evaluate(pipe, name))
-        times.append(run.draw(0.1, 0, 0, 5)[run.row[np.argsort(run.net.ops)]])
+        times.append(run.draw(0.1, 0, 0, 5)[run.levels.row[np.argsort(run.levels.net.ops)]])
     assert (times[0] == times[1]).all()
 
 
@@ -190,12 +191,12 @@ def test_a_level_runs_nearly_all_devices(name: str) -> None:
     """What makes it fast: few more levels than the busiest device has operations, and each row
     after those it waits for."""
     run = SampledTiming.of(evaluate(Pipeline(stages=8, batches=64, p2p=1), name))
-    longest = int(np.bincount(run.net.device).max())
-    assert longest <= len(run.levels) <= 1.1 * longest + 2 * 8
-    rows = [row for level in run.levels for row in range(level.rows.start, level.rows.stop)]
-    assert rows == list(range(run.devices, len(run.duration)))
-    assert sorted(run.row.tolist()) == rows
-    for level in run.levels:
+    longest = int(np.bincount(run.levels.net.device).max())
+    assert longest <= len(run.levels.levels) <= 1.1 * longest + 2 * 8
+    rows = [row for level in run.levels.levels for row in range(level.rows.start, level.rows.stop)]
+    assert rows == list(range(run.levels.machines, len(run.duration)))
+    assert sorted(run.levels.row.tolist()) == rows
+    for level in run.levels.levels:
         before = np.arange(len(run.duration))[level.before]
         for needed in (before, *(wait.source for wait in level.waits)):
             assert needed.max() < level.rows.start

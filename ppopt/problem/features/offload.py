@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from operator import add, sub
 
-from ppopt.problem.cost_table import OFFLOAD
+from ppopt.problem.cost_table import OffloadFields, costs_in
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
@@ -38,7 +38,7 @@ def add_offload(draft: InstanceDraft) -> None:
         modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
         before = class_id
         for way, mode in enumerate(modes):
-            resource = hosts[forward.device,] + (0 if shared else way)
+            resource = hosts[forward.resource,] + (0 if shared else way)
             position = (forward.stage, forward.route, forward.slice)
             draft.classes.append(OperationClass(*position, resource, (mode,), forward.size))
             draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))
@@ -69,7 +69,7 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
         "kept": tuple(map(sub, costs.kept, offloaded)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
         "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
-        **{cost.field: () for cost in OFFLOAD},
+        **{cost.field: () for cost in costs_in(OffloadFields)},
     }
     relaxation = stages.with_stage_costs(changed, host_link=HostLink.DUPLEX)
     return relaxation.in_ticks_of(pipeline)

@@ -42,7 +42,7 @@ def add_transfers(draft: InstanceDraft) -> None:
     draft.dispatch_rules = DISPATCH_RULES[draft.pipeline.link_mode]
     for before, after, delay, kind in draft.handovers:
         sender, carried = draft.classes[before], len(draft.classes)
-        ends = (sender.device, draft.classes[after].device)
+        ends = (sender.resource, draft.classes[after].resource)
         if ends[0] == ends[1]:
             draft.precedence.append(Precedence(before, after, delay))
             continue

@@ -25,7 +25,7 @@ from ppopt.solver.bounds.heads_and_tails import NO_HEAD_TAIL, HeadsAndTails, Hea
 from ppopt.solver.bounds.microbatch_bounds import microbatch_bound
 from ppopt.solver.bounds.proof_scope import of_relaxation
 from ppopt.solver.relaxation import pairs
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 def minimum_memory(instance: Instance) -> list[int]:
@@ -47,8 +47,8 @@ def minimum_memory(instance: Instance) -> list[int]:
     """
     routes, devices = range(instance.pipeline.routes), range(instance.pipeline.num_devices)
     if Trait.MICROBATCHES not in instance.traits:
-        delays = [Delays(instance, route) for route in routes]
-        return [_minimum_device_memory(delays, device) for device in devices]
+        times = [RouteTimes(instance, route) for route in routes]
+        return [_minimum_device_memory(times, device) for device in devices]
     per_route = [_of_largest(instance, route) for route in routes]
     return [max(needs) for needs in zip(*per_route, strict=True)]
 
@@ -58,22 +58,22 @@ def _of_largest(instance: Instance, route: int) -> list[int]:
     pipeline = instance.pipeline
     largest = pipeline.with_largest_microbatches(route)
     finer = pipeline.ticks.memory_per_unit // largest.ticks.memory_per_unit
-    delays = [Delays(replace(instance, pipeline=largest), route)]
+    times = [RouteTimes(replace(instance, pipeline=largest), route)]
     devices = range(pipeline.num_devices)
-    return [finer * _minimum_device_memory(delays, device) for device in devices]
+    return [finer * _minimum_device_memory(times, device) for device in devices]
 
 
-def _minimum_device_memory(routes: list[Delays], device: int) -> int:
+def _minimum_device_memory(routes: list[RouteTimes], device: int) -> int:
     """Minimum memory of one device (see `minimum_memory`); static memory if that does not apply."""
     pipeline = routes[0].instance.pipeline
     if not MINIMUM_MEMORY.applies(routes[0].instance.traits):
         return pipeline.ticks.static[device]
     throughout = int(gathered_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
     need = 0
-    for delays in routes:
+    for route in routes:
         live = 0
-        for stage in delays.hosted[device]:
-            forward, *backwards = delays.operations[stage]
+        for stage in route.hosted[device]:
+            forward, *backwards = route.operations[stage]
             live += forward.change * pipeline.num_slices
             need = max(need, live, live + (forward.frees if forward.duration else 0))
             ways = zip(*(op_class.modes_by_option for op_class in backwards), strict=True)
@@ -121,7 +121,7 @@ def _minimum_limit_text(instance: Instance) -> str:
         for mode in operation_class.modes
         if mode is not None
         and mode.kind is not OpKind.F
-        and len(hosted[operation_class.route][operation_class.device]) > 1
+        and len(hosted[operation_class.route][operation_class.resource]) > 1
     )
     if any(at_once) or not is_gathered_exact(instance.pipeline):
         return "a limit for all devices must be at least"
@@ -161,7 +161,7 @@ def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
     return max(bounds, key=lambda bound: bound.value)
 
 
-def device_infeasible(routes: list[Delays], device: int) -> bool:
+def device_infeasible(routes: list[RouteTimes], device: int) -> bool:
     """Whether the memory limit of a device is too small even for one microbatch at a time."""
     limits = routes[0].instance.pipeline.ticks.limits
     return limits is not None and _minimum_device_memory(routes, device) > limits[device]
@@ -184,7 +184,7 @@ def device_bound(
     last, head + work + idle time after 0 or later, and its gradient still has to pass the stages
     below: their BW and the links. With two routes the tail is the shorter one.
     """
-    routes = [Delays(instance, route) for route in range(instance.pipeline.routes)]
+    routes = [RouteTimes(instance, route) for route in range(instance.pipeline.routes)]
     bounds = [
         TRIVIAL,
         *(
@@ -196,7 +196,7 @@ def device_bound(
 
 
 def one_device_bound(
-    routes: list[Delays], device: int, objective: Objective, head_tail: HeadTail = NO_HEAD_TAIL
+    routes: list[RouteTimes], device: int, objective: Objective, head_tail: HeadTail = NO_HEAD_TAIL
 ) -> Bound:
     """Head + work + forced idle time + tail of one device; head and tail at least `head_tail`.
 
@@ -216,10 +216,10 @@ def one_device_bound(
         idle = idle_bounds.ForcedIdle(0, 0)
     head = tail = 0
     if objective is Objective.MAKESPAN:
-        lowest = [(delays, delays.hosted[device][0]) for delays in routes]
-        head = min(delays.head(stage) for delays, stage in lowest)
+        lowest = [(route, route.hosted[device][0]) for route in routes]
+        head = min(route.head(stage) for route, stage in lowest)
         if instance.fused:
-            tail = min(delays.tail(stage) for delays, stage in lowest)
+            tail = min(route.tail(stage) for route, stage in lowest)
     gradient_comes_up = tail >= head_tail.tail
     head, tail = max(head, head_tail.head), max(tail, head_tail.tail)
     parts = [f"{pipeline.time_text(work - saved)} of work"]

@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.solver.arguments import FORCED_IDLE
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 class ForcedIdle(NamedTuple):
@@ -44,32 +44,32 @@ class KnapsackItem(NamedTuple):
     """Largest number of times that the item may be used."""
 
 
-def forced_idle(delays: Delays, device: int) -> ForcedIdle:
+def forced_idle(times: RouteTimes, device: int) -> ForcedIdle:
     """Forced idle time of a device; 0 if the argument does not hold."""
-    instance = delays.instance
+    instance = times.instance
     if not FORCED_IDLE.applies(instance.traits):
         return ForcedIdle(0, 0)
-    first, last = _first(delays, device), _last(delays, device)
-    each = sum(delays.operations[stage][0].change for stage in delays.hosted[device])
+    first, last = _first(times, device), _last(times, device)
+    each = sum(times.operations[stage][0].change for stage in times.hosted[device])
     headroom = instance.headroom(device)
     if headroom is not None and headroom < each * instance.batches:
         return ForcedIdle(first, last)
     return ForcedIdle(first, 0) if first >= last else ForcedIdle(0, last)
 
 
-def _first(delays: Delays, device: int) -> int:
+def _first(times: RouteTimes, device: int) -> int:
     """Round trip from the start of the first F, minus the work of the F that fit into memory."""
-    stages = delays.hosted[device]
+    stages = times.hosted[device]
     low, high = stages[0], stages[-1]
-    way = delays.head(high) - delays.head(low) + delays.forward[high] + delays.round_trip(high)
-    forwards = [delays.operations[stage][0] for stage in stages]
+    way = times.head(high) - times.head(low) + times.forward[high] + times.round_trip(high)
+    forwards = [times.operations[stage][0] for stage in stages]
     items = [
-        KnapsackItem(op_class.duration, op_class.change, delays.batches) for op_class in forwards
+        KnapsackItem(op_class.duration, op_class.change, times.batches) for op_class in forwards
     ]
-    return max(0, way - knapsack_bound(items, delays.instance.headroom(device)))
+    return max(0, way - knapsack_bound(items, times.instance.headroom(device)))
 
 
-def _last(delays: Delays, device: int) -> int:
+def _last(times: RouteTimes, device: int) -> int:
     """Round trip from the end of the last F, minus the work for the other live microbatches.
 
     When the last F (of the highest stage) starts, the activations of its microbatch on all stages
@@ -77,20 +77,20 @@ def _last(delays: Delays, device: int) -> int:
     does not free before its W. The bound is 0 for an F of duration 0: it may start together with a
     B of duration 0.
     """
-    stages = delays.hosted[device]
-    if not delays.forward[stages[-1]]:
+    stages = times.hosted[device]
+    if not times.forward[stages[-1]]:
         return 0
-    headroom, items = delays.instance.headroom(device), []
+    headroom, items = times.instance.headroom(device), []
     for stage in stages:
-        forward, *after = delays.operations[stage]
+        forward, *after = times.operations[stage]
         live = forward.change
         if headroom is not None:
             headroom -= live
         for index, op_class in enumerate(after):
             work = sum(later.duration for later in after[index:])
-            items.append(KnapsackItem(work, live, delays.batches - 1))
+            items.append(KnapsackItem(work, live, times.batches - 1))
             live += op_class.change
-    return max(0, delays.round_trip(stages[-1]) - knapsack_bound(items, headroom))
+    return max(0, times.round_trip(stages[-1]) - knapsack_bound(items, headroom))
 
 
 def knapsack_bound(items: list[KnapsackItem], capacity: int | None) -> int:

@@ -25,7 +25,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import ROUND_TRIPS
 from ppopt.solver.bound import TRIVIAL, Bound
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 Times = Any
 """An array of ticks by microbatch, of whole numbers or floats."""
@@ -148,24 +148,24 @@ def times_of_stage(
 
     The first slice runs first, and its backward last. The last slice leaves the stage last.
     """
-    delays = Delays(instance)
+    times = RouteTimes(instance)
     none = np.zeros_like(rows[0][0][0])
-    first, last, top = rows[0], rows[-1], len(delays.host) - 1
-    device = delays.host[stage]
-    hosted = [lower for lower in delays.hosted[device] if lower <= stage]
+    first, last, top = rows[0], rows[-1], len(times.host) - 1
+    device = times.host[stage]
+    hosted = [lower for lower in times.hosted[device] if lower <= stage]
     lowest = hosted[0]
-    links = delays.head(top) - delays.head(stage) - sum(delays.forward[stage:top])
-    links += delays.round_trip(top)
+    links = times.head(top) - times.head(stage) - sum(times.forward[stage:top])
+    links += times.round_trip(top)
     if stage < top:
-        links += delays.up(top, stage) - sum(delays.backward[stage + 1 : top])
+        links += times.up(top, stage) - sum(times.backward[stage + 1 : top])
     way = sum((row for numbers in last[stage + 1 :] for row in numbers[:2]), none) + links
     head = tail = none
     if objective is Objective.MAKESPAN:
         head = sum((first[lower][0] for lower in range(lowest)), none)
-        head = head + delays.head(lowest) - sum(delays.forward[:lowest])
+        head = head + times.head(lowest) - sum(times.forward[:lowest])
         if instance.fused and lowest:
             tail = sum((first[lower][1] for lower in range(lowest)), none)
-            tail = tail + delays.tail(lowest) - sum(delays.backward[:lowest])
+            tail = tail + times.tail(lowest) - sum(times.backward[:lowest])
     forward = sum((slice_times[lower][0] for slice_times in rows for lower in hosted), none)
     backward = sum(
         (row for slice_times in rows for lower in hosted for row in slice_times[lower][1:]), none

@@ -54,7 +54,7 @@ REDUCED = {
 def searched(problem: Problem) -> str:
     """Text of a proof by search."""
     besides = "".join(text for trait, text in SEARCHED.items() if trait in problem.traits)
-    operations = f"{problem.operations} operations{besides}"
+    operations = f"{problem.num_operations} operations{besides}"
     return f"CP-SAT searched all orders of the {operations} and found none faster"
 
 

@@ -100,8 +100,8 @@ class RelaxationBound(Method):
         problem, params = self._problem, self._params
         hosted = problem.pipeline.hosted
         stages = sum(len(route[device]) for route in hosted for device in devices)
-        operations = problem.operations * stages // sum(map(len, chain.from_iterable(hosted)))
-        return params.operation_seconds * operations + params.cut_seconds * problem.operations
+        operations = problem.num_operations * stages // sum(map(len, chain.from_iterable(hosted)))
+        return params.operation_seconds * operations + params.cut_seconds * problem.num_operations
 
     def _minimize(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Minimise a relaxed model; return whether its minimum is proved."""
@@ -120,7 +120,7 @@ class RelaxationBound(Method):
         """Bisect the minimum by feasibility models; return whether it is proved."""
         assert incumbent.value is not None
         share = self._params.share
-        portion = budget.portion(share)
+        portion = budget.share(share)
         sequence = TargetSequence(incumbent.bound.value, incumbent.value)
         for target in sequence.targets(lambda: incumbent.bound.value):
             if portion.over:

@@ -32,8 +32,8 @@ from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 STEP_DIVISOR = 4
 """The first step is the distance from the bound to the value, divided by this number; so is a step
@@ -78,10 +78,10 @@ class SubsetDP:
         """`first`: subsets to try before all others; the best of them may be extended."""
         self._problem = problem
         self._params = params
-        self._delays = Delays(problem.instance)
+        self._times = RouteTimes(problem.instance)
         alone = single_devices(problem.pipeline) if is_supported(problem) else []
         if problem.pipeline.limits is None:
-            alone = [devices for devices in alone if self._delays.host.count(devices[0]) > 1]
+            alone = [devices for devices in alone if self._times.host.count(devices[0]) > 1]
         self._needs = dict.fromkeys(alone, 0)
         """Bound of every such device alone, in ticks; 0: not solved yet."""
         self._asked: dict[Devices, _OpenSubset] = {}
@@ -154,7 +154,7 @@ class SubsetDP:
             return True
         assert incumbent.value is not None
         if devices not in self._asked:
-            classes = Classes(DeviceSubset(self._delays, frozenset(devices)))
+            classes = Classes(DeviceSubset(self._times, frozenset(devices)))
             if not state_is_small(classes):
                 return True
             self._asked[devices] = _OpenSubset(classes, LayeredDP(classes, incumbent.value))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
-from ppopt.schedule.orders import of_kind, portable
+from ppopt.schedule.orders import convert_backwards, portable
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -100,5 +100,5 @@ def _retimed(schedule: Schedule, problem: Problem) -> Schedule | None:
     own, source = problem.pipeline, schedule.pipeline
     if (source.hosts, source.batches) != (own.hosts, own.batches):
         return None
-    orders = of_kind(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
+    orders = convert_backwards(problem.pipeline, portable(schedule), problem.reduced.backward_kind)
     return timing.schedule(problem.pipeline, orders, problem.objective)

@@ -18,7 +18,7 @@ class ChoiceSpace(NamedTuple):
     """Values that the user can set instead of `search`."""
     handles: Traits
     """Traits with which the bounds of configurations hold."""
-    of_layers: bool = False
+    per_layer: bool = False
     """Whether layers have options, of which those that save no memory are left out."""
 
     def check(self, problem: Problem) -> None:
@@ -29,7 +29,7 @@ class ChoiceSpace(NamedTuple):
         """
         traits, pipeline = traits_of_any(problem), problem.pipeline
         refuse_unhandled(f"{self.name}: search", traits, self.handles, f"give {self.instead}")
-        if not self.of_layers or pipeline.limits is None or pipeline.model is None:
+        if not self.per_layer or pipeline.limits is None or pipeline.model is None:
             return
         workspace = any(layer.backward_workspace for layer in pipeline.model.distinct)
         if workspace and any(memory != 1 for _, memory in pipeline.factors):
@@ -45,8 +45,8 @@ _ON_ONE_ROUTE = BESIDE_COMPUTE | {
 }
 PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE)
 PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _ON_ONE_ROUTE | {Trait.SLICES})
-RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES}, of_layers=True)
-OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES}, of_layers=True)
+RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES}, per_layer=True)
+OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES}, per_layer=True)
 ORDERS = ChoiceSpace(
     "order",
     "given",

@@ -21,7 +21,7 @@ from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.arguments import SUBSETS
-from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import (
     Memory,
@@ -36,9 +36,9 @@ from ppopt.solver.cp_sat.parts import (
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation import device_relaxation
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset, ObjectiveCut
 from ppopt.solver.relaxation.pairs import Pair, candidate_pairs
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 OPTIONS = {
     BackwardKind.SPLIT: (SPLIT_MODE,),
@@ -191,7 +191,7 @@ class DeviceScope:
     def parts(self) -> Iterator[ModelPart]:
         """Constraints of the operations, in the order in which they are added."""
         yield Pairs(self._pairs)
-        yield Operations(self.tasks)
+        yield OperationIntervals(self.tasks)
         yield from map(NoOverlap, [*self.devices, *self._links])
         plain = self.numbers
         if SUBSETS.applies(self.problem.traits):
@@ -228,7 +228,7 @@ class DeviceScope:
         """Kept devices, per route."""
         routes = range(self.pipeline.routes)
         instance = self.problem.instance
-        return [DeviceSubset(Delays(instance, route), self.devices) for route in routes]
+        return [DeviceSubset(RouteTimes(instance, route), self.devices) for route in routes]
 
     def _with_bounds(self, subset: DeviceSubset) -> Iterator[ModelPart]:
         """Precedence and objective of one route, with the constraints that dropped devices imply.
@@ -245,11 +245,11 @@ class DeviceScope:
             return
         own = len(self.instance.auxiliary_classes) > 0
         routes = [
-            route for route in range(self.pipeline.routes) if own or route != subset.delays.route
+            route for route in range(self.pipeline.routes) if own or route != subset.times.route
         ]
         for device in sorted(self.devices):
             firsts = [self._first({device}, route) for route in routes]
-            for stage in subset.delays.hosted[device]:
+            for stage in subset.times.hosted[device]:
                 last = int(subset.closing(stage)[-1])
                 yield ObjectiveCuts([ObjectiveCut(first, last, 0) for first in firsts])
 
@@ -323,8 +323,8 @@ class DeviceScope:
             return
         for device in sorted(self.devices):
             tasks = [task for task in self.tasks if task.resource == device]
-            routes = [subset.delays for subset in self._subsets]
-            head = min(delays.head(delays.hosted[device][0]) for delays in routes)
+            routes = [subset.times for subset in self._subsets]
+            head = min(route.head(route.hosted[device][0]) for route in routes)
             yield Work(0 if self._spans else head, tasks)
 
     @cached_property

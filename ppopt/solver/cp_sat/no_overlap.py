@@ -18,7 +18,7 @@ class Pairs(NamedTuple):
     candidates: Iterable[Pair]
 
     def build(self, variables: Variables) -> None:
-        """Add a literal of every pair, and what it implies; before `Operations`."""
+        """Add a literal of every pair, and what it implies; before `OperationIntervals`."""
         cp, start = variables.cp, variables.start
         for pair in variables.each(self.candidates):
             chosen = variables.pairs[pair] = cp.new_bool_var("")
@@ -36,7 +36,7 @@ class Partner(NamedTuple):
     """Whether the operation is the F of the pair."""
 
 
-class Operations(NamedTuple):
+class OperationIntervals(NamedTuple):
     """end = start + the duration of the mode, or of the pair of the operation.
 
     A pair uses the interval of its F; its backward has no interval.
@@ -107,5 +107,5 @@ class NoOverlap(NamedTuple):
     resource: int
 
     def build(self, variables: Variables) -> None:
-        """Add the constraint; after `Operations`."""
+        """Add the constraint; after `OperationIntervals`."""
         variables.cp.add_no_overlap(variables.intervals.get(self.resource, []))

@@ -52,7 +52,7 @@ def preparing_seconds(
     problem: Problem, params: DynamicProgramParams = DynamicProgramParams()
 ) -> float:
     """Estimated seconds to prepare a layered DP."""
-    return params.preparing_seconds * problem.operations
+    return params.preparing_seconds * problem.num_operations
 
 
 def layer_seconds(

@@ -53,23 +53,23 @@ class Classes:
 
     def __init__(self, subset: DeviceSubset) -> None:
         self.subset = subset
-        instance, delays = subset.instance, subset.delays
+        instance, times = subset.instance, subset.times
         keys = [
             (kind, stage)
             for kind in instance.kinds
             for stage in subset.retained
             if len(subset.codes(kind, stage))
         ]
-        self.numbers = [instance.class_id(kind, stage, delays.route) for kind, stage in keys]
+        self.numbers = [instance.class_id(kind, stage, times.route) for kind, stage in keys]
         self.index = {key: index for index, key in enumerate(keys)}
         """Index of a class, by kind and stage."""
         self.of = [instance.classes[class_id] for class_id in self.numbers]
         self.codes = np.array([instance.codes[class_id] for class_id in self.numbers])
         """Operation numbers, [class, microbatch]."""
-        self.hosts = sorted({op_class.device for op_class in self.of})
-        self.device = [self.hosts.index(op_class.device) for op_class in self.of]
+        self.hosts = sorted({op_class.resource for op_class in self.of})
+        self.device = [self.hosts.index(op_class.resource) for op_class in self.of]
         self.duration = [op_class.duration for op_class in self.of]
-        self.batches = delays.batches
+        self.batches = times.batches
         index_of = {class_id: index for index, class_id in enumerate(self.numbers)}
         self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
         """Per class: (class that waits for it, lag in ticks)."""
@@ -107,7 +107,7 @@ class Classes:
         subset, width = self.subset, self.batches
         closing = subset.instance.closing
         for stage in subset.retained:
-            max_live = subset.delays.max_until_w[stage]
+            max_live = subset.times.max_until_w[stage]
             if max_live is None:
                 continue
             first, last = self.index[OpKind.F, stage], self.index[closing, stage]
@@ -149,9 +149,9 @@ class Classes:
         memories = []
         for host in self.hosts:
             allocates = [
-                op_class.allocates if op_class.device == host else 0 for op_class in self.of
+                op_class.allocates if op_class.resource == host else 0 for op_class in self.of
             ]
-            change = [op_class.change if op_class.device == host else 0 for op_class in self.of]
+            change = [op_class.change if op_class.resource == host else 0 for op_class in self.of]
             unit, headroom = gcd(*allocates, *change) or 1, self.subset.instance.headroom(host)
             headroom = None if headroom is None else headroom // unit
             memories.append(
@@ -215,10 +215,10 @@ class Classes:
     @cached_property
     def _freed_for(self) -> list[list[tuple[int, int]]]:
         """Per class: (F that waits until it frees memory, number of microbatches between them)."""
-        subset, delays = self.subset, self.subset.delays
+        subset, times = self.subset, self.subset.times
         freed_for: list[list[tuple[int, int]]] = [[] for _ in self.of]
-        limits = {subset.instance.backward: delays.max_until_b}
-        limits[subset.instance.closing] = delays.max_until_w
+        limits = {subset.instance.backward: times.max_until_b}
+        limits[subset.instance.closing] = times.max_until_w
         for kind, stage in self.index:
             ahead = limits[kind][stage] if kind in limits else None
             if ahead:

@@ -30,7 +30,7 @@ def non_dominated(counts: Matrix, flags: Matrix, times: Matrix) -> Indices:
     that columns with different counts and the same hash are kept.
     """
     keys = _keys(counts, times)
-    order = np.argsort(keys)
+    order = np.argsort(keys, kind="stable")
     group = (keys >> np.uint64(_SUM_BITS))[order]
     rows = [row[order] for row in times if row.any()]
     flags = flags[order]

@@ -22,8 +22,8 @@ from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import DynamicProgramParams
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 class DynamicProgram:
@@ -53,7 +53,7 @@ class DynamicProgram:
         for devices in tuple(self._open):
             if budget.over or incumbent.value is None:
                 break
-            part = budget.portion(self._params.share if len(self._open) > 1 else 1.0)
+            part = budget.share(self._params.share if len(self._open) > 1 else 1.0)
             if self._goes_on(devices, incumbent, part):
                 self._note(devices, incumbent)
             budget.pay(part.spent)
@@ -116,19 +116,19 @@ class DynamicProgram:
 
 def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
     """All devices and one evenly spaced subset per size, if their states are small."""
-    pipeline, delays = problem.pipeline, Delays(problem.instance)
+    pipeline, times = problem.pipeline, RouteTimes(problem.instance)
     spaced = (
         sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
     )
     for devices in (tuple(range(pipeline.num_devices)), *spaced):
-        classes = small_classes(DeviceSubset(delays, frozenset(devices)), params)
+        classes = small_classes(DeviceSubset(times, frozenset(devices)), params)
         if classes is not None:
             yield devices, classes
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
     proof = (
-        f"dynamic programming over all orders of the {problem.operations} operations, without "
+        f"dynamic programming over all orders of the {problem.num_operations} operations, without "
         "dominated partial schedules, found none faster"
     )
     return Bound(value, proof, Certificate(Argument.SEARCH))

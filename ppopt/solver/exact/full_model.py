@@ -19,7 +19,7 @@ from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome, is_plain
 from ppopt.solver.parameters import FullModelParams
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 def can_prove(problem: Problem) -> bool:
@@ -44,14 +44,14 @@ class FullModel:
 
     def supports(self, problem: Problem) -> bool:
         """Whether a problem is small, or larger and has slices or overlapped pairs."""
-        small = problem.operations <= self._params.operations or not is_plain(problem)
-        return small and problem.operations <= self._params.max_operations
+        small = problem.num_operations <= self._params.operations or not is_plain(problem)
+        return small and problem.num_operations <= self._params.max_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search with ordering subsolvers, with a different list in each turn."""
         focuses, turn = self._params.focuses, self._turn
         self._turn += 1
-        limits = budget.limits(focus=focuses[turn % len(focuses)]).turned(turn)
+        limits = budget.limits(focus=focuses[turn % len(focuses)]).reseeded(turn)
         limits = self._with_presolve(limits)
         while self._searched(incumbent, budget, limits) and not budget.search_over:
             limits = replace(limits, seconds=min(limits.seconds, budget.search_left))
@@ -59,7 +59,7 @@ class FullModel:
 
     def _with_presolve(self, limits: SolverLimits) -> SolverLimits:
         """Reserve the time by which presolve may overrun the limit, or skip presolve."""
-        presolve = self._params.presolve_seconds * self._problem.operations
+        presolve = self._params.presolve_seconds * self._problem.num_operations
         if limits.seconds > presolve:
             return replace(limits, seconds=limits.seconds - presolve)
         return replace(limits, presolve=False)
@@ -132,7 +132,7 @@ def _horizon(state: Incumbent) -> int:
         return state.value
     pipeline, kinds = state.problem.pipeline, state.problem.restrictions
     routes = [
-        Delays(problem.instance, route) for problem in kinds for route in range(pipeline.routes)
+        RouteTimes(problem.instance, route) for problem in kinds for route in range(pipeline.routes)
     ]
     each = max(
         d.head(stage) + d.forward[stage] + d.round_trip(stage) + d.backward[stage] + d.tail(stage)

@@ -45,8 +45,8 @@ class TargetFeasibility:
     def supports(self, problem: Problem) -> bool:
         """Whether a problem is too large for the full model, but not for a feasibility model."""
         asked = self._shorter or problem
-        large = problem.operations > self._params.operations
-        return large and asked.operations <= self._params.max_operations
+        large = problem.num_operations > self._params.operations
+        return large and asked.num_operations <= self._params.max_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Solve checks while the budget lasts; submit schedules and bounds to the incumbent."""
@@ -127,7 +127,7 @@ def _solve_feasibility(
     built: CpSatModel, budget: Budget, share: float, turn: int
 ) -> cpsat.CpSatOutcome:
     focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
-    limits = replace(budget.limits(share, focus).turned(turn), presolve=False)
+    limits = replace(budget.limits(share, focus).reseeded(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
     budget.pay(outcome.work, interrupted=outcome.interrupted)
     return outcome

@@ -31,7 +31,7 @@ class RuleAnnealing(Method):
         self._pool = pool
         self._rng = rng
         self._params = params
-        self._steps = pool.params.steps(pool.problem.operations)
+        self._steps = pool.params.steps(pool.problem.num_operations)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps around each rule; the next turn has twice as many."""
@@ -62,7 +62,7 @@ class RuleAnnealing(Method):
 
     def _pays(self, budget: Budget) -> bool:
         """Charge a step to the budget; return whether the budget is used up."""
-        budget.pay(self._params.step_seconds * self._pool.problem.operations)
+        budget.pay(self._params.step_seconds * self._pool.problem.num_operations)
         return budget.over
 
 

@@ -20,7 +20,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import PER_OPERATION, Trait
 from ppopt.schedule import list_scheduling, timing
-from ppopt.schedule.orders import Orders, of_kind
+from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
@@ -53,13 +53,13 @@ class ListScheduling(Method):
             if all(rule != known for _, known in pool.rules)
         )
         building = params.building_plain if pool.scheduler.plain else params.building
-        self._seconds = building * pool.problem.operations
+        self._seconds = building * pool.problem.num_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Build the schedule of the next rule, unless that would exceed the time limit."""
         params, seconds_left = self._params, inf
         if incumbent.value is not None:
-            submitting = params.submitting * self._pool.problem.operations
+            submitting = params.submitting * self._pool.problem.num_operations
             seconds_left = budget.search_left - submitting
         rule = next(self._rules, None)
         if rule is None or seconds_left < self._seconds:
@@ -121,14 +121,14 @@ class MixedBaselines:
         """Submit the schedules of all such strategies unchanged."""
         pipeline = incumbent.problem.pipeline
         for initial in _baseline_schedules(incumbent.problem, budget.deadline.end):
-            if initial is not None and not _of_one_kind(pipeline, initial.orders):
+            if initial is not None and not _has_one_kind(pipeline, initial.orders):
                 incumbent.submit(initial.schedule)
         return Outcome(exhausted=True)
 
 
-def _of_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
+def _has_one_kind(pipeline: Pipeline, orders: Orders) -> bool:
     return any(
-        all(map(np.array_equal, orders, of_kind(pipeline, orders, kind)))
+        all(map(np.array_equal, orders, convert_backwards(pipeline, orders, kind)))
         for kind in (BackwardKind.SPLIT, BackwardKind.WHOLE)
     )
 
@@ -140,22 +140,22 @@ class OrderedSchedule(NamedTuple):
     schedule: Schedule
 
 
-def initial_schedules(problem: Problem, deadline: float = inf) -> Iterator[OrderedSchedule | None]:
+def initial_schedules(problem: Problem, end: float = inf) -> Iterator[OrderedSchedule | None]:
     """One microbatch at a time, then the baselines; None if a strategy does not apply.
 
     All backwards are of the kind of the problem: other strategies are converted. Strategies that
-    may run beyond `deadline`, an instant of `time.monotonic`, are skipped.
+    may run beyond `end`, an instant of `time.monotonic`, are skipped.
     """
     orders = list_scheduling.one_at_a_time(problem.instance)
     yield None if orders is None else _timed(problem, orders)
-    yield from _baseline_schedules(problem, deadline)
+    yield from _baseline_schedules(problem, end)
 
 
-def _baseline_schedules(problem: Problem, deadline: float) -> Iterator[OrderedSchedule | None]:
+def _baseline_schedules(problem: Problem, end: float) -> Iterator[OrderedSchedule | None]:
     pipeline = problem.pipeline
     unlimited = with_explicit_placement(pipeline)
     for strategy in registry().values():
-        if time.monotonic() + strategy.seconds(pipeline) < deadline:
+        if time.monotonic() + strategy.seconds(pipeline) < end:
             try:
                 yield _baseline_schedule(problem, strategy, unlimited)
             except NotApplicableError:
@@ -173,7 +173,7 @@ def _baseline_schedule(
     if placed.layout != unlimited.layout:
         return None
     own = strategy.built(placed, Options())
-    orders = of_kind(problem.pipeline, own, problem.backward_kind)
+    orders = convert_backwards(problem.pipeline, own, problem.backward_kind)
     if not all(map(np.array_equal, own, orders)):
         return _timed(problem, orders)
     schedule = own_schedule(strategy, placed, problem.objective, Options())

@@ -39,7 +39,7 @@ class IteratedLocalSearch(Method):
         self._pool = pool
         self._params = params
         self._rng = np.random.default_rng(rng.getrandbits(32))
-        self._steps = pool.params.steps(pool.problem.operations)
+        self._steps = pool.params.steps(pool.problem.num_operations)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps from each schedule; the next turn has twice as many."""

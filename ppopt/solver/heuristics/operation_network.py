@@ -36,8 +36,8 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
 from ppopt.solver.relaxation import device_relaxation
-from ppopt.solver.relaxation.delays import Delays
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
@@ -124,7 +124,7 @@ class OperationNetwork:
             return iter((instance.operation_flow, instance.microbatch_order))
         devices = frozenset(range(pipeline.num_devices))
         subsets = (
-            DeviceSubset(Delays(instance, route), devices) for route in range(pipeline.routes)
+            DeviceSubset(RouteTimes(instance, route), devices) for route in range(pipeline.routes)
         )
         return map(device_relaxation.implied_precedence, subsets)
 

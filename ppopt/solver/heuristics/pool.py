@@ -48,7 +48,7 @@ class Pool:
     @cached_property
     def to_justify(self) -> int:
         """Largest number of constructed schedules to justify."""
-        return max(2, self.params.justified_operations // self.problem.operations)
+        return max(2, self.params.justified_operations // self.problem.num_operations)
 
     def end_construction(self) -> None:
         """Keep the best rules and the best constructed schedules."""
@@ -71,7 +71,7 @@ class Pool:
 
     def out_of_time(self, budget: Budget) -> bool:
         """Whether the search is over or too little time is left to justify a schedule."""
-        seconds = self.params.justifying_seconds * self.problem.operations
+        seconds = self.params.justifying_seconds * self.problem.num_operations
         return budget.search_over or budget.search_left < seconds
 
     def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:

@@ -17,7 +17,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.list_scheduling import PriorityRule, uniform_rule
 from ppopt.solver.parameters import PriorityRuleParams
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 def priority_rules(
@@ -44,23 +44,23 @@ def _without_idle_fields(rule: PriorityRule, instance: Instance) -> PriorityRule
 
 def _families(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
     pipeline = instance.pipeline
-    yield from _round_trip_caps(Delays(instance), params)
+    yield from _round_trip_caps(RouteTimes(instance), params)
     if pipeline.num_chunks > 1 and pipeline.routes == 1 and instance.headroom(0) is not None:
         yield from _shared_memory_caps(instance, params)
     yield from _falling_caps(pipeline, params)
 
 
-def _round_trip_caps(delays: Delays, params: PriorityRuleParams) -> Iterator[PriorityRule]:
+def _round_trip_caps(times: RouteTimes, params: PriorityRuleParams) -> Iterator[PriorityRule]:
     """Caps by the number of microbatches that arrive until the first backward.
 
     The rate of arrival is that of the slowest forward up to the stage, or that of all forwards of
     the slowest device up to it.
     """
-    pipeline, forward = delays.instance.pipeline, delays.forward
+    pipeline, forward = times.instance.pipeline, times.forward
     work = [sum(forward[stage] for stage in stages) for stages in pipeline.hosted[0]]
-    trips = [time + delays.round_trip(stage) for stage, time in enumerate(forward)]
+    trips = [time + times.round_trip(stage) for stage, time in enumerate(forward)]
     stages = accumulate(forward, max)
-    devices = accumulate((work[host] for host in delays.host), max)
+    devices = accumulate((work[host] for host in times.host), max)
     caps_by_stage = [trip // slowest for trip, slowest in zip(trips, stages, strict=True)]
     caps_by_device = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
     for style, caps in product(params.round_trip_styles, (caps_by_stage, caps_by_device)):

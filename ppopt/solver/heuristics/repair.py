@@ -41,17 +41,17 @@ class _Device:
     """Index, in the order of microbatches, of the first incomplete one on the device."""
 
 
-def repair(schedule: Schedule, instance: Instance, deadline: float = inf) -> Orders | None:
+def repair(schedule: Schedule, instance: Instance, end: float = inf) -> Orders | None:
     """Orders within the limits of an instance that follow a schedule of the same operations.
 
     The limits of the pipeline of the schedule are ignored. Returns None if no order is found by
-    `deadline`, an instant of `time.monotonic`. Without a deadline this happens only if a B of
+    `end`, an instant of `time.monotonic`. Without a time limit this happens only if a B of
     duration 0 allocates memory, if one microbatch alone does not fit, or with a trait that is not
     handled, such as slices.
     """
     if unhandled(instance.traits, HANDLES):
         return None
-    return _Repair(schedule, instance).result(deadline)
+    return _Repair(schedule, instance).result(end)
 
 
 class _Repair:
@@ -103,11 +103,11 @@ class _Repair:
         )
         return [(route, microbatch) for _, route, microbatch in ages]
 
-    def result(self, deadline: float) -> Orders | None:
-        """Run to the end, or until the deadline."""
+    def result(self, end: float) -> Orders | None:
+        """Run to the end, or until an instant of `time.monotonic`."""
         events = [(0, device) for device in range(len(self.devices))]
         try:
-            self.run.run(self._choose, events, pop_until(deadline))
+            self.run.run(self._choose, events, pop_until(end))
         except TimeoutError:
             return None
         return self.run.orders() if self.run.complete else None

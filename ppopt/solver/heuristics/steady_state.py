@@ -79,7 +79,7 @@ def short_problem(
     """Return the pipeline with fewer microbatches; None if the run is not long."""
     pipeline = problem.pipeline
     min_batches, max_batches = (times * pipeline.num_devices for times in params.per_device)
-    each = problem.operations // pipeline.batches
+    each = problem.num_operations // pipeline.batches
     short = min(max(params.operations // each, min_batches), max_batches)
     if params.longer * short > pipeline.batches:
         return None
@@ -124,7 +124,7 @@ class ShortRunUnrolling:
         if result.schedule is not None and (closed or result.provenance.workers > 1):
             if rule is not None and not budget.search_over:
                 self._pool.build(rule, incumbent, budget.deadline.end)
-            portion = budget.turn(share * budget.search_left, workers=2, seed=0)
+            portion = budget.portion(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
         return Outcome(exhausted=True)
 
@@ -217,7 +217,7 @@ class SteadyStatePattern:
         """Orders by the unrolled times, ties in the order of the data flow."""
         start = self._unrolled(longer.batches, section)
         classes = [op_class for op_class in self.problem.instance.classes if op_class.size]
-        fields = ("kind", "stage", "device", "duration")
+        fields = ("kind", "stage", "resource", "duration")
         kind, stage, device, duration = (
             np.repeat([getattr(op_class, field) for op_class in classes], longer.batches)
             for field in fields

@@ -27,7 +27,7 @@ from ppopt.problem.instance import ABSENT
 from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
-from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals
 from ppopt.solver.cp_sat.parts import Memory, MemoryInterval, ObjectiveCuts, Precedence
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode, Variables
 from ppopt.solver.heuristics.operation_network import OperationNetwork
@@ -367,7 +367,7 @@ class Window:
     def parts(self) -> Iterator[ModelPart]:
         """Constraints of the operations of the window."""
         network, tasks = self.whole.schedule.network, self.tasks
-        yield Operations([task for task in tasks.values() if task.choice is not None])
+        yield OperationIntervals([task for task in tasks.values() if task.choice is not None])
         for op in self.inside:
             yield ObjectiveCuts([ObjectiveCut(None, op, self.tails[op] - self.min_times[op])])
             for successor, apart in network.successors[op]:
@@ -375,7 +375,7 @@ class Window:
                     yield Precedence([(op, successor, apart - network.time[op])])
         for resource, sequence in enumerate(self.by_resource):
             fixed = (op for op in sequence if op not in self.choices and network.time[op])
-            yield Operations([tasks[op] for op in fixed])
+            yield OperationIntervals([tasks[op] for op in fixed])
             yield NoOverlap(resource)
         yield from map(self._memory, network.tight)
 

@@ -73,13 +73,13 @@ class WindowLNS:
         share = self._share(incumbent.problem) / num_starts
         before, spent = incumbent.value, 0.0
         _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
-        pool.add(*self._searched(start, incumbent, portion := budget.portion(share)))
+        pool.add(*self._searched(start, incumbent, portion := budget.share(share)))
         spent += portion.spent
         if pool.alternative and not budget.search_over:
-            self._improve(pool.alternative[1], incumbent, portion := budget.portion(share))
+            self._improve(pool.alternative[1], incumbent, portion := budget.share(share))
             spent += portion.spent
         if of_view and not budget.search_over:
-            self._searched(of_view, incumbent, portion := budget.portion(share))
+            self._searched(of_view, incumbent, portion := budget.share(share))
             spent += portion.spent
         self._in_vain = 0 if incumbent.value != before else self._in_vain + 1
         return Outcome(spent)
@@ -101,7 +101,7 @@ class WindowLNS:
         return None
 
     def _share(self, problem: Problem) -> float:
-        small = problem.operations <= self._params.full_model_operations
+        small = problem.num_operations <= self._params.full_model_operations
         return max(self._params.min_share if small else 1.0, 0.5**self._in_vain)
 
     def _searched(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:

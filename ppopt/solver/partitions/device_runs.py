@@ -8,7 +8,6 @@ one state are adjacent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,8 @@ from ppopt.solver.partitions.space import FOREVER
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
 """Integers or floats."""
-TOGETHER = 2**14
-"""Choices whose paths are computed at once."""
+LOOK = 64
+"""Number of groups of choices between two looks."""
 
 
 class Runs(NamedTuple):
@@ -93,34 +92,28 @@ def min_by_position(
     `rest` is the minimum over what follows, by positions [first][second] and rows that do not
     change; it is read at the `ends` of the runs. Its largest value means that nothing follows. The
     result has the same shape, by the positions at which the runs begin. `join` combines two values.
-    `look` is called between batches of choices.
+    Choices of equal lengths are joined at once: their rest is the same table, shifted. `look` is
+    called now and then.
     """
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
     minima = np.full(rest.shape, nothing, rest.dtype)
-    alive = np.flatnonzero(np.any(rest < nothing, axis=-1)[ends])
-    positions, own, ends = positions.at(alive), own[alive], (ends[0][alive], ends[1][alive])
-    for index, batch in enumerate(_batches(positions)):
-        if index:
+    begins = positions.first, positions.second
+    shift = np.stack(ends) - np.stack(begins)
+    order = np.lexsort(shift)
+    changes = np.flatnonzero(np.diff(shift[:, order], axis=1).any(axis=0)) + 1
+    for index, equal in enumerate(np.split(order, changes) if order.size else ()):
+        if index % LOOK == LOOK - 1:
             look()
-        paths = join(own[batch, None], rest[ends[0][batch], ends[1][batch]])
-        first, second = positions.first[batch], positions.second[batch]
-        begin = _beginnings(first, second)
-        minima[first[begin], second[begin]] = np.minimum.reduceat(paths, begin, axis=0)
+        first, second = (row[equal] for row in begins)
+        here, there = (
+            (_range(first, by), _range(second, also)) for by, also in ((0, 0), shift[:, equal[0]])
+        )
+        values = np.full((*minima[here].shape[:2], 1), nothing, rest.dtype)
+        values[first - here[0].start, second - here[1].start, 0] = own[equal]
+        minima[here] = np.minimum(minima[here], join(values, rest[there]))
     return minima
 
 
-def _beginnings(first: Ints, second: Ints) -> Ints:
-    """Indices at which the choices of another position begin."""
-    changes = (np.diff(first) != 0) | (np.diff(second) != 0)
-    return np.concatenate([[0], 1 + np.flatnonzero(changes)])
-
-
-def _batches(positions: RunPositions) -> Iterator[slice]:
-    """Batches of choices of limited size; the choices of a position are in the same batch."""
-    count = len(positions.first)
-    if not count:
-        return
-    begin = _beginnings(positions.first, positions.second)
-    cuts = np.unique(begin[np.searchsorted(begin, np.arange(0, count, TOGETHER), "right") - 1])
-    for low, high in pairwise([*cuts.tolist(), count]):
-        yield slice(low, high)
+def _range(positions: Ints, shift: int) -> slice:
+    """The range of positions, shifted."""
+    return slice(int(positions.min()) + int(shift), int(positions.max()) + int(shift) + 1)

@@ -24,15 +24,13 @@ of stage v to the start of its backward. There are m microbatches.
 3. *Last forward*: when the last F of stage v starts, all other F have run, and all backwards except
    those of live microbatches. After it come the round trip and the gradient path of 2.
 4. *Subsets of the stages*: 1 to 3 for the operations from F of stage p on, and 2 for those up to
-the
-   last backward of stage q: they start later, or more operations follow.
-5. *Recurrence*: when F of stage p starts, the activations of its microbatch on the stages 1 .. p
-are
-   live. After F of stage p has started, the activations of a microbatch on the stages 1 .. q <= p
-   are live until its backward of stage q ends, and then activation + memory_b of stage q until its
-   W ends. Let h be the minimum time from that F to that end. If at most n - 1 other microbatches
-   fit, then j + 1 of the first j + n must have reached that end, one of them at least h after F of
-   stage p of microbatch j. So the schedule without the first i n microbatches starts i h later.
+   the last backward of stage q: they start later, or more operations follow.
+5. *Recurrence*: after F of stage p has started, the activations of its microbatch on the stages
+   1 .. q <= p are live until its backward of stage q ends. From then until its W ends, activation +
+   memory_b of stage q is live. Let h be the minimum time from that F to that end. If at most n - 1
+   other microbatches fit, then j + 1 of the first j + n must have reached that end, one of them at
+   least h after F of stage p of microbatch j. So the schedule without the first i n microbatches
+   starts i h later.
    For v above 1 the arguments of every stage alone count too.
 6. *Pace*: stage 0 runs its F one after another, with duration g. So the n-th F (n = 0, 1, ...) of a
    stage k starts at or after the minimum time of its first F plus n g; g is also at least the F of
@@ -90,6 +88,12 @@ class Hosted(NamedTuple):
             for row in (self.recompute_time, self.saved)
         )
         return Hosted(self.stage, self.low[selected], self.high[selected], recompute_time, saved)
+
+    @classmethod
+    def joined(cls, stages: Sequence[Hosted]) -> Hosted:
+        """The choices of several, one after the other."""
+        rows = (np.broadcast_arrays(*stage[1:]) for stage in stages)
+        return cls(stages[0].stage, *map(np.concatenate, zip(*rows, strict=True)))
 
 
 class DeviceBound(NamedTuple):

@@ -170,7 +170,7 @@ class PartitionBounds(ABC):
 
 
 class CompleteBounds(PartitionBounds):
-    """Bounds of every partition: `least` and `least_limit` are those of some partition."""
+    """Bounds of every partition: `min_bound` and `min_limit` are those of some partition."""
 
     @abstractmethod
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:

@@ -84,21 +84,28 @@ def _min_over_points(
     """Minimum bound over all combinations of points of a device's stages.
 
     `floor` is the bound without recompute and without a memory limit: it holds for all. A
-    combination is skipped if its head and work are at least the minimum bound so far, or above the
-    ceiling.
+    combination is skipped if its head and work are at least the bound of the first one, or above
+    the ceiling.
     """
     first, *combinations = _recomputing(space, hosted)
     alone, through = device_bound(space, device, first, pace)
     tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
-    for stages in combinations:
-        head_work = head_and_work(space, device, stages)
-        worth = (head_work < np.maximum(alone, through + tail)) & (head_work <= ceiling)
-        worth &= (floor.alone < alone) | (floor.through < through)
-        indices = np.flatnonzero(worth)
-        if indices.size:
-            bound = device_bound(space, device, [stage.at(indices) for stage in stages], pace)
-            alone[indices] = np.minimum(alone[indices], bound.alone)
-            through[indices] = np.minimum(through[indices], bound.through)
+    useful = (floor.alone < alone) | (floor.through < through)
+    highest = np.minimum(np.maximum(alone, through + tail), ceiling + 1)
+    selected = [
+        np.flatnonzero(useful & (head_and_work(space, device, stages) < highest))
+        for stages in combinations
+    ]
+    indices = np.concatenate([np.zeros(0, int), *selected])
+    if indices.size:
+        chosen = [
+            [stage.at(own) for stage in stages]
+            for stages, own in zip(combinations, selected, strict=True)
+        ]
+        joined = [Hosted.joined(stages) for stages in zip(*chosen, strict=True)]
+        bound = device_bound(space, device, joined, pace)
+        np.minimum.at(alone, indices, bound.alone)
+        np.minimum.at(through, indices, bound.through)
     return DeviceBound(np.maximum(alone, floor.alone), np.maximum(through, floor.through))
 
 

@@ -378,7 +378,7 @@ class PlacementSpace:
         backward.
         """
         if self.repartition_per_placement:
-            return PlacementSpace(self._of_layers()).lower_bound
+            return PlacementSpace(self._layer_problem()).lower_bound
         base, pieces = self._base, self._pieces
         fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
         forward, backward = self._durations[OpKind.F], self._backward
@@ -403,7 +403,7 @@ class PlacementSpace:
             / self._per_unit
         )
 
-    def _of_layers(self) -> Problem:
+    def _layer_problem(self) -> Problem:
         """The problem whose stages are single layers; layers with phases only compute."""
         base = self._base
         if base.overlap is not None:

@@ -35,7 +35,7 @@ from ppopt.solver.recompute.stage_options import (
     merged_options,
     thinned,
 )
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 MAX_LISTED = 4096
 """Maximum number of assignments that are bounded one by one."""
@@ -151,7 +151,7 @@ class RecomputeChoice(Choice):
         factors = self._base.microbatch_memory and 1
         return replace(self._base, microbatch_memory=factors).without_model()
 
-    def _of_stages(self, stages: Sequence[int], options: Sequence[StageOption]) -> Pipeline:
+    def _with_options(self, stages: Sequence[int], options: Sequence[StageOption]) -> Pipeline:
         """Pipeline with these options of some stages, by costs of stages, which is fast.
 
         What a relaxed option offloads in no time is not stashed.
@@ -231,11 +231,11 @@ class RecomputeChoice(Choice):
         ]
 
     def _computed_bound(self, device: int, options: Sequence[StageOption]) -> Fraction | None:
-        pipeline = self._of_stages(self._base.hosted[0][device], options)
+        pipeline = self._with_options(self._base.hosted[0][device], options)
         problem = replace(self._problem, pipeline=pipeline).reduced
-        if device_infeasible([Delays(problem.instance, 0)], device):
+        if device_infeasible([RouteTimes(problem.instance, 0)], device):
             return None
-        routes = [Delays(problem.relaxed.instance, 0)]
+        routes = [RouteTimes(problem.relaxed.instance, 0)]
         bound = one_device_bound(routes, device, self._problem.objective).value
         return pipeline.ticks.time(bound)
 

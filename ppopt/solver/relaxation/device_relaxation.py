@@ -31,7 +31,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.solver.arguments import SUBSETS
-from ppopt.solver.relaxation.delays import Delays
+from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 class ObjectiveCut(NamedTuple):
@@ -46,23 +46,23 @@ class ObjectiveCut(NamedTuple):
 class DeviceSubset:
     """One route of an instance with a subset of its devices; stages are ascending."""
 
-    delays: Delays
+    times: RouteTimes
     devices: frozenset[int]
 
     @property
     def instance(self) -> Instance:
         """The instance of the route."""
-        return self.delays.instance
+        return self.times.instance
 
     @cached_property
     def retained(self) -> list[int]:
         """Stages on the devices kept."""
-        return [stage for stage, host in enumerate(self.delays.host) if host in self.devices]
+        return [stage for stage, host in enumerate(self.times.host) if host in self.devices]
 
     @cached_property
     def dropped(self) -> list[int]:
         """Stages on the other devices."""
-        return [stage for stage, host in enumerate(self.delays.host) if host not in self.devices]
+        return [stage for stage, host in enumerate(self.times.host) if host not in self.devices]
 
     def above(self, stage: int) -> int | None:
         """Nearest kept stage after a dropped one; None: there is none."""
@@ -79,9 +79,9 @@ class DeviceSubset:
         A path through dropped stages is a lag. The lag from the F of a stage to its backward is 0
         if kept stages above imply a longer delay.
         """
-        graph = self.delays.graph()
+        graph = self.times.graph()
         for stage in reversed(self.dropped):
-            for class_id in self.delays.numbers[stage]:
+            for class_id in self.times.numbers[stage]:
                 graph.remove(class_id)
         return [
             (before, after, 0 if self._is_implied(before, after, lag) else lag)
@@ -91,13 +91,13 @@ class DeviceSubset:
     def _is_implied(self, before: int, after: int, lag: int) -> bool:
         """Whether this is the lag from an F to its backward, and a longer path implies more."""
         stage = self.instance.classes[before].stage
-        turns = self.delays.numbers[stage][:2] == [before, after]
-        return lag > 0 and turns and lag < self.delays.round_trip(stage)
+        turns = self.times.numbers[stage][:2] == [before, after]
+        return lag > 0 and turns and lag < self.times.round_trip(stage)
 
     def codes(self, kind: OpKind, stage: int, slice_index: int = 0) -> Ints:
         """Operations of a kind and stage (and slice), in microbatch order."""
         instance = self.instance
-        codes: Ints = instance.codes[instance.class_id(kind, stage, self.delays.route, slice_index)]
+        codes: Ints = instance.codes[instance.class_id(kind, stage, self.times.route, slice_index)]
         return codes
 
     def forwards(self, stage: int) -> Ints:
@@ -111,7 +111,7 @@ class DeviceSubset:
     def closing(self, stage: int) -> Ints:
         """The last operations of a stage, in microbatch order: W, or the last existing kind."""
         classes = self.instance.classes
-        numbers = (n for n in reversed(self.delays.numbers[stage]) if classes[n].size)
+        numbers = (n for n in reversed(self.times.numbers[stage]) if classes[n].size)
         return self.instance.codes[next(numbers)]
 
     @property
@@ -134,7 +134,7 @@ def implied_precedence(subset: DeviceSubset) -> Constraints:
         *_memory_of_retained_stages(subset),
         *_memory_of_dropped_stages(subset),
     ]
-    if not subset.delays.overlapped:
+    if not subset.times.overlapped:
         parts += _throughput_of_dropped_stages(subset)
     if not parts:
         return Constraints(*(np.empty(0, dtype=np.int64) for _ in range(3)))
@@ -165,18 +165,18 @@ def _data_flow(subset: DeviceSubset) -> Iterator[Constraint]:
 
 def _memory_of_retained_stages(subset: DeviceSubset) -> Iterator[Constraint]:
     """F(a, j) waits for memory at its own stage: after B(a, j - K), and after W(a, j - L)."""
-    instance, delays = subset.instance, subset.delays
+    instance, times = subset.instance, subset.times
     for stage in subset.retained:
-        limits = {instance.backward: delays.max_until_b[stage]}
+        limits = {instance.backward: times.max_until_b[stage]}
         if not instance.fused:
-            limits[instance.closing] = delays.max_until_w[stage]
+            limits[instance.closing] = times.max_until_w[stage]
         for kind, count in limits.items():
-            if count is not None and count < delays.batches:
+            if count is not None and count < times.batches:
                 yield subset.codes(kind, stage)[:-count], subset.forwards(stage)[count:], 0
 
 
 def needs_cumulative(instance: Instance, device: int) -> bool:
-    """Whether the memory limit of a kept device needs more than `_memory_of_kept_stages`.
+    """Whether the memory limit of a retained device needs more than `_memory_of_retained_stages`.
 
     It does not if all memory of the device is live from F to W (or BW) of one stage on one route,
     in a single mode. Then the limit is a number of microbatches: exactly F(a, j) after W(a, j - L).
@@ -188,7 +188,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     return any(
         (classes[allocating].kind, classes[freeing].kind) != (OpKind.F, instance.closing)
         for allocating, freeing, _ in instance.live_memory
-        if classes[allocating].device == device
+        if classes[allocating].resource == device
     )
 
 
@@ -198,18 +198,18 @@ def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Constraint]:
     F(k, j) starts after B(k, j - K) ends, and after W(k, j - L) ends; B(k, i) starts up(b, k) after
     the end of B(b, i), and F(b, j) starts down(k, b) after the end of F(k, j).
     """
-    delays = subset.delays
+    times = subset.times
     longest: dict[tuple[int, int], int] = {}
     for k in subset.dropped:
         b = subset.above(k)
         if b is None:
             continue
-        way = delays.up(b, k) + delays.backward[k] + delays.forward[k] + delays.down(k, b)
+        way = times.up(b, k) + times.backward[k] + times.forward[k] + times.down(k, b)
         for max_live, lag in (
-            (delays.max_until_b[k], way),
-            (delays.max_until_w[k], way + delays.closing[k]),
+            (times.max_until_b[k], way),
+            (times.max_until_w[k], way + times.closing[k]),
         ):
-            if max_live is not None and 0 < max_live < delays.batches:
+            if max_live is not None and 0 < max_live < times.batches:
                 longest[b, max_live] = max(longest.get((b, max_live), 0), lag)
     for (b, max_live), lag in longest.items():
         yield subset.backwards(b)[:-max_live], subset.forwards(b)[max_live:], lag
@@ -222,17 +222,17 @@ def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Constraint]:
     B(k, j + n), stage k runs F and B of j .. j + n, and W of j .. j + n - L, which must end before
     F(k, j + n) fits into memory.
     """
-    delays, batches = subset.delays, subset.delays.batches
+    times, batches = subset.times, subset.times.batches
     longest: dict[tuple[int, int], int] = {}
     for k in subset.dropped:
         a = subset.below(k)
         if a is None or not len(subset.backwards(a)):
             continue
-        max_live = delays.max_until_w[k]
-        ends = delays.down(a, k) + delays.up(k, a)
+        max_live = times.max_until_w[k]
+        ends = times.down(a, k) + times.up(k, a)
         for n in _steps(batches):
             forced = 0 if max_live is None else max(0, n + 1 - max_live)
-            work = (n + 1) * (delays.forward[k] + delays.backward[k]) + forced * delays.weight[k]
+            work = (n + 1) * (times.forward[k] + times.backward[k]) + forced * times.weight[k]
             longest[a, n] = max(longest.get((a, n), 0), ends + work)
     for (a, n), lag in longest.items():
         yield subset.forwards(a)[: batches - n], subset.backwards(a)[n:], lag
@@ -251,16 +251,16 @@ def releases(subset: DeviceSubset) -> Iterator[tuple[int, int]]:
     """
     if not subset.retained:
         return
-    first, delays = subset.retained[0], subset.delays
-    slowest = max(delays.forward[:first], default=0)
+    first, times = subset.retained[0], subset.times
+    slowest = max(times.forward[:first], default=0)
     for microbatch, code in enumerate(subset.forwards(first).tolist()):
-        yield code, delays.head(first) + microbatch * slowest
+        yield code, times.head(first) + microbatch * slowest
 
 
 def objective_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[ObjectiveCut]:
     """Lower bounds on the objective, in terms of the kept operations."""
     yield from _retained_cuts(subset, objective)
-    for device in sorted(set(subset.delays.host) - subset.devices):
+    for device in sorted(set(subset.times.host) - subset.devices):
         if objective is Objective.MAKESPAN:
             yield from _dropped_makespan(subset, device)
         else:
@@ -270,7 +270,7 @@ def objective_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[Objec
 def _retained_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[ObjectiveCut]:
     """The end of every kept operation, or the span of every kept device."""
     for device in sorted(subset.devices):
-        stages = subset.delays.hosted[device]
+        stages = subset.times.hosted[device]
         first = int(subset.forwards(stages[0])[0])
         for stage in stages:
             last = int(subset.closing(stage)[-1])
@@ -279,44 +279,44 @@ def _retained_cuts(subset: DeviceSubset, objective: Objective) -> Iterator[Objec
 
 def _dropped_makespan(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
     """A dropped device still has work after B(b, j), or after F(a, j), of the kept stages."""
-    delays, stages = subset.delays, subset.delays.hosted[device]
+    times, stages = subset.times, subset.times.hosted[device]
     for k in stages:
         a, b = subset.below(k), subset.above(k)
         if b is not None:
             for j, last in enumerate(subset.backwards(b).tolist()):
-                rest = delays.up(b, k) + _work_after_b(delays, stages, k, j)
+                rest = times.up(b, k) + _work_after_b(times, stages, k, j)
                 yield ObjectiveCut(None, last, rest)
         if a is not None:
             for j, last in enumerate(subset.forwards(a).tolist()):
-                rest = delays.down(a, k) + _work_after_f(delays, stages, k, j)
+                rest = times.down(a, k) + _work_after_f(times, stages, k, j)
                 yield ObjectiveCut(None, last, rest)
 
 
-def _work_after_b(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
+def _work_after_b(times: RouteTimes, stages: tuple[int, ...], k: int, j: int) -> int:
     """Minimum work of the device after B(k, j) may start.
 
     B and W of microbatches j and later at stages up to k, and F that wait for memory:
     F(s, i) waits for B(s, i - K), and B(s, i) with s <= k, i >= j comes after B(k, j) starts.
     """
-    remaining = delays.batches - j
+    remaining = times.batches - j
     work = 0
     for stage in stages:
         if stage > k:
             continue
-        work += remaining * (delays.backward[stage] + delays.weight[stage])
-        max_live = delays.max_until_b[stage]
-        if max_live is not None and not delays.overlapped:
-            work += max(0, remaining - max_live) * delays.forward[stage]
+        work += remaining * (times.backward[stage] + times.weight[stage])
+        max_live = times.max_until_b[stage]
+        if max_live is not None and not times.overlapped:
+            work += max(0, remaining - max_live) * times.forward[stage]
     return work
 
 
-def _work_after_f(delays: Delays, stages: tuple[int, ...], k: int, j: int) -> int:
+def _work_after_f(times: RouteTimes, stages: tuple[int, ...], k: int, j: int) -> int:
     """Minimum work of the device after F(k, j) may start: all of j and later, without F below k."""
-    remaining = delays.batches - j
+    remaining = times.batches - j
     return remaining * sum(
-        delays.backward[stage]
-        + delays.weight[stage]
-        + (delays.forward[stage] if stage >= k and not delays.overlapped else 0)
+        times.backward[stage]
+        + times.weight[stage]
+        + (times.forward[stage] if stage >= k and not times.overlapped else 0)
         for stage in stages
     )
 
@@ -329,19 +329,19 @@ def _dropped_span(subset: DeviceSubset, device: int) -> Iterator[ObjectiveCut]:
     B(a, 0) starts at least the round trip of k later. The rest is as for makespan. There is no cut
     if stage k, or a, has no backward.
     """
-    delays, stages = subset.delays, subset.delays.hosted[device]
+    times, stages = subset.times, subset.times.hosted[device]
     k = stages[0]
     a, b = subset.below(k), subset.above(k)
     if not len(subset.backwards(k)):
         return
     if b is not None:
         first = int(subset.forwards(b)[0])
-        lead = delays.forward[k] + delays.down(k, b) + delays.up(b, k)
+        lead = times.forward[k] + times.down(k, b) + times.up(b, k)
         for j, last in enumerate(subset.backwards(b).tolist()):
-            yield ObjectiveCut(first, last, lead + _work_after_b(delays, stages, k, j))
+            yield ObjectiveCut(first, last, lead + _work_after_b(times, stages, k, j))
     elif a is not None and len(subset.backwards(a)):
         first = int(subset.backwards(a)[0])
-        lead = delays.forward[k] + delays.round_trip(k) + delays.backward[k] + delays.up(k, a)
-        lead += delays.down(a, k)
+        lead = times.forward[k] + times.round_trip(k) + times.backward[k] + times.up(k, a)
+        lead += times.down(a, k)
         for j, last in enumerate(subset.forwards(a).tolist()):
-            yield ObjectiveCut(first, last, lead + _work_after_f(delays, stages, k, j))
+            yield ObjectiveCut(first, last, lead + _work_after_f(times, stages, k, j))

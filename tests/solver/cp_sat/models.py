@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode, Variables
 
 
@@ -18,7 +18,7 @@ def task(code: int, duration: int, *, resource: int = 0, horizon: int = 20) -> T
 def alone(tasks: Sequence[Task]) -> list[ModelPart]:
     """What runs tasks on their resources, one at a time."""
     resources = sorted({task.resource for task in tasks})
-    return [Operations(tasks), *map(NoOverlap, resources)]
+    return [OperationIntervals(tasks), *map(NoOverlap, resources)]
 
 
 def variables(tasks: Sequence[Task], horizon: int = 20) -> Variables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ppopt.problem.instance import ABSENT
-from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals
 from ppopt.solver.cp_sat.variables import Task, TaskMode
 from tests.solver.cp_sat.models import alone, feasible, solved, task, variables
 
@@ -43,7 +43,7 @@ def test_ends_and_operations_are_those_of_the_mode(first: bool, length: int) -> 
 def test_tasks_of_one_mode_have_no_literals() -> None:
     tasks = [task(1, 2), task(2, 3)]
     built = variables(tasks)
-    for part in (Operations(tasks), NoOverlap(0)):
+    for part in (OperationIntervals(tasks), NoOverlap(0)):
         part.build(built)
     assert built.present == {1: None, 2: None}
     assert len(built.cp.proto.variables) == 3

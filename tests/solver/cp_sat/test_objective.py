@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ppopt.problem.instance import ABSENT
-from ppopt.solver.cp_sat.no_overlap import Operations
+from ppopt.solver.cp_sat.no_overlap import OperationIntervals
 from ppopt.solver.cp_sat.parts import ObjectiveCuts, Origin, Precedence, Releases, Work
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
 from ppopt.solver.relaxation.device_relaxation import ObjectiveCut
@@ -28,26 +28,26 @@ IN_TURN = Precedence([(1, 2, 2)])
 )
 def test_the_least_objective(part: ModelPart, value: int) -> None:
     built = variables(TASKS)
-    solver = solved(built, [Operations(TASKS), IN_TURN, part])
+    solver = solved(built, [OperationIntervals(TASKS), IN_TURN, part])
     assert solver.value(built.objective) == value
 
 
 @pytest.mark.parametrize(("horizon", "fits"), [(14, True), (13, False)])
 def test_a_cut_bounds_the_objective_of_the_model(horizon: int, fits: bool) -> None:
-    parts = [Operations(TASKS), IN_TURN, ObjectiveCuts([ObjectiveCut(None, 2, 5)])]
+    parts = [OperationIntervals(TASKS), IN_TURN, ObjectiveCuts([ObjectiveCut(None, 2, 5)])]
     assert feasible(TASKS, parts, horizon) is fits
 
 
 @pytest.mark.parametrize(("earliest", "fits"), [(11, True), (12, False)])
 def test_a_release_is_the_earliest_start(earliest: int, fits: bool) -> None:
     """9 ticks from the start of the first to the end of the second, 20 in all."""
-    assert feasible(TASKS, [Operations(TASKS), IN_TURN, Releases([(1, earliest)])]) is fits
+    assert feasible(TASKS, [OperationIntervals(TASKS), IN_TURN, Releases([(1, earliest)])]) is fits
 
 
 @pytest.mark.parametrize(("firsts", "fits"), [([1, 2], True), ([2], False)])
 def test_time_counts_from_the_first_of_some_operations(firsts: list[int], fits: bool) -> None:
     """The second one cannot start at 0, the first one can."""
-    assert feasible(TASKS, [Operations(TASKS), IN_TURN, Origin(firsts)]) is fits
+    assert feasible(TASKS, [OperationIntervals(TASKS), IN_TURN, Origin(firsts)]) is fits
 
 
 @pytest.mark.parametrize(("first", "work"), [(True, 5), (False, 4)])

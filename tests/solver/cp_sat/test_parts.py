@@ -13,7 +13,7 @@ from ppopt.problem.instance import ABSENT
 from ppopt.problem.problem import Problem
 from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.model import build_model, hint
-from ppopt.solver.cp_sat.no_overlap import NoOverlap, Operations, Pairs
+from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals, Pairs
 from ppopt.solver.cp_sat.order_literals import OrderLiterals
 from ppopt.solver.cp_sat.parts import Memory, MemoryInterval, MicrobatchOrder, Precedence
 from ppopt.solver.cp_sat.variables import Task, TaskMode, Variables
@@ -37,7 +37,7 @@ def test_an_operation_that_is_there_waits(first: bool, fits: bool, if_there: boo
     built = variables(tasks, 3)
     built.cp.add(built.choices[CHOICE] == first)
     assert (
-        solved(built, [Operations(tasks), Precedence([(1, 2, 0)], if_there)]) is not None
+        solved(built, [OperationIntervals(tasks), Precedence([(1, 2, 0)], if_there)]) is not None
     ) is fits
 
 
@@ -48,7 +48,7 @@ def test_the_instant_of_what_is_absent_waits_unless_told(if_there: bool, fits: b
     built = variables(tasks, 3)
     built.cp.add(built.choices[CHOICE] == 0)
     assert (
-        solved(built, [Operations(tasks), Precedence([(1, 2, 1)], if_there)]) is not None
+        solved(built, [OperationIntervals(tasks), Precedence([(1, 2, 1)], if_there)]) is not None
     ) is fits
 
 
@@ -74,7 +74,7 @@ def test_what_is_absent_takes_the_end_of_the_last_one_there(
     built.cp.add(built.start[1] == 5)
     built.cp.add(built.start[which] == start)
     orders = [MicrobatchOrder(None, 1), MicrobatchOrder(1, 2), MicrobatchOrder(2, 3)]
-    assert (solved(built, [Operations(tasks), *orders]) is not None) is fits
+    assert (solved(built, [OperationIntervals(tasks), *orders]) is not None) is fits
 
 
 @pytest.mark.parametrize(("start", "fits"), [(0, True), (1, False)])
@@ -83,7 +83,9 @@ def test_what_is_absent_and_first_is_at_the_beginning(start: int, fits: bool) ->
     built = variables(tasks)
     built.cp.add(built.choices[CHOICE] == 0)
     built.cp.add(built.start[1] == start)
-    assert (solved(built, [Operations(tasks), MicrobatchOrder(None, 1)]) is not None) is fits
+    assert (
+        solved(built, [OperationIntervals(tasks), MicrobatchOrder(None, 1)]) is not None
+    ) is fits
 
 
 def maybe(code: int, latest: int) -> Task:
@@ -108,13 +110,16 @@ BOTH = [MemoryInterval(0, 1, 3, 2), MemoryInterval(0, 2, 4, 2)]
 )
 def test_what_does_not_fit_at_once_is_held_in_turn(headroom: int, horizon: int, fits: bool) -> None:
     tasks = [task._replace(latest=horizon - task.modes[0].duration) for task in TASKS]
-    assert feasible(tasks, [Operations(tasks), FLOW, Memory(BOTH, {0: headroom})], horizon) is fits
+    assert (
+        feasible(tasks, [OperationIntervals(tasks), FLOW, Memory(BOTH, {0: headroom})], horizon)
+        is fits
+    )
 
 
 def test_room_is_that_of_one_resource() -> None:
     intervals = [BOTH[0], BOTH[1]._replace(resource=1)]
     tasks = [task._replace(latest=4 - task.modes[0].duration) for task in TASKS]
-    assert feasible(tasks, [Operations(tasks), FLOW, Memory(intervals, {0: 2, 1: 2})], 4)
+    assert feasible(tasks, [OperationIntervals(tasks), FLOW, Memory(intervals, {0: 2, 1: 2})], 4)
 
 
 @pytest.mark.parametrize(("taker", "giver"), [(ABSENT, 3), (1, ABSENT)])
@@ -124,7 +129,7 @@ def test_what_is_held_from_the_beginning_or_until_the_end(
 ) -> None:
     """The other one is held all the time."""
     intervals = [MemoryInterval(0, ABSENT, ABSENT, 2), MemoryInterval(0, taker, giver, 2)]
-    parts = [Operations(TASKS), FLOW, Memory(intervals, {0: headroom})]
+    parts = [OperationIntervals(TASKS), FLOW, Memory(intervals, {0: headroom})]
     assert feasible(TASKS, parts, HORIZON) is fits
 
 
@@ -139,7 +144,7 @@ def test_what_is_held_depends_on_the_mode(first: bool, fits: bool) -> None:
         MemoryInterval(0, 1, 1, 3, (7, False)),
         MemoryInterval(0, ABSENT, ABSENT, 2),
     ]
-    solver = solved(built, [Operations(tasks), Memory(intervals, {0: 3})])
+    solver = solved(built, [OperationIntervals(tasks), Memory(intervals, {0: 3})])
     assert (solver is not None) is fits
 
 
@@ -194,7 +199,7 @@ def test_two_forwards_need_room_for_both(kind: BackwardKind, headroom: int, fits
     forwards = [task.code for task in scope.tasks if "F" in task.name]
     backwards = [task.code for task in scope.tasks if "F" not in task.name]
     parts = [
-        Operations(scope.tasks),
+        OperationIntervals(scope.tasks),
         NoOverlap(0),
         Precedence([(forward, backward, 0) for forward in forwards for backward in backwards]),
         OrderLiterals(problem.instance, {0: headroom}, ENOUGH),

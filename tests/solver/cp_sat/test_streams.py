@@ -18,6 +18,7 @@ from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.model import build_model, hint
 from tests.factories.streams import LINK_MODES, append_all
 from tests.oracles.streams_exhaustive import least_makespan, least_mixed
+from tests.tiers import slow
 
 LIMITS = SolverLimits(60, 1, 0)
 ENOUGH = 200
@@ -63,7 +64,15 @@ def exists(problem: Problem, horizon: int) -> bool:
 @pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize(
     ("seed", "kind"),
-    [(seed, kind) for seed in range(6) for kind in BackwardKind if kind != "mixed" or not seed % 2],
+    [
+        (0, BackwardKind.SPLIT),
+        (0, BackwardKind.WHOLE),
+        (2, BackwardKind.MIXED),
+        (3, BackwardKind.SPLIT),
+        (5, BackwardKind.WHOLE),
+        *(slow(1, kind) for kind in BackwardKind if kind != "mixed"),
+        *(slow(4, kind) for kind in BackwardKind),
+    ],
 )
 def test_the_model_proves_the_optimum_of_all_orders_of_devices_and_links(
     seed: int, kind: BackwardKind, link_mode: str
@@ -112,7 +121,7 @@ def test_a_link_carries_one_transfer_at_a_time(
 def test_device_spans_are_those_of_the_orders_at_their_best_times() -> None:
     """No times of the same orders have a smaller one; over delays none is larger, most smaller."""
     smaller = 0
-    for seed in range(6):
+    for seed in range(4):
         drawn = tiny(Random(100 + seed), 3)
         pipeline = replace(drawn, batches=3, p2p=4, backward_p2p=3, mem_limit=None)
         problem = Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT)
@@ -128,7 +137,7 @@ def test_device_spans_are_those_of_the_orders_at_their_best_times() -> None:
         ]
         assert spans[0] == spans[1] >= spans[2]
         smaller += spans[0] > spans[2]
-    assert smaller > 2
+    assert smaller > 1
 
 
 @pytest.mark.parametrize("seed", range(5))

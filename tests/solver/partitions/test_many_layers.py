@@ -19,6 +19,7 @@ from ppopt.solver.partitions.partition_bounds import ResumableBounding, quick_bo
 from ppopt.solver.partitions.partition_program import MAX_GRID, pattern_of
 from ppopt.solver.partitions.space import PartitionSpace, space_of
 from tests.clock import WorkBetweenReadings
+from tests.tiers import slow
 
 LOOKS = 40
 
@@ -50,9 +51,16 @@ def counted(clock: WorkBetweenReadings, patch: pytest.MonkeyPatch) -> Iterator[N
         yield
 
 
-@pytest.mark.parametrize("limit", [None, 3000])
 @pytest.mark.parametrize(
-    ("layers", "placement"), [(400, "v"), (200, "interleaved"), (4000, "linear"), (4000, "v")]
+    ("layers", "placement", "limit"),
+    [
+        (400, "v", None),
+        (200, "interleaved", 1000),
+        (1500, "linear", 1000),
+        (1500, "v", 1000),
+        slow(4000, "linear", None),
+        slow(4000, "v", 3000),
+    ],
 )
 def test_bounds_look_at_the_clock_after_little_work(
     layers: int, placement: str, limit: int | None, monkeypatch: pytest.MonkeyPatch

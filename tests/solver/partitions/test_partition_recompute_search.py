@@ -18,7 +18,7 @@ from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import partition_recompute_choice
 from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
-from tests.clock import work_clock
+from tests.clock import SHORT, work_clock
 from tests.solver.partitions.in_order import listed
 
 ENDS = (119, 140, 148, 151)
@@ -94,7 +94,8 @@ def test_the_result_is_never_worse_than_a_hint(recompute: str) -> None:
     )  # fmt: skip
     hint = ppopt.solve(replace(pipeline, partition=None, recompute=recompute), workers=1)
     assert hint.value is not None
-    result = ppopt.solve(pipeline, hint=hint.schedule, workers=1, time_limit=0.01)
+    with work_clock(SHORT):
+        result = ppopt.solve(pipeline, hint=hint.schedule, workers=1, time_limit=0.01)
     assert result.value is not None and result.value <= hint.value
 
 
@@ -117,7 +118,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     assert all(configuration.key in allowed for configuration in candidates.configurations(allowed))
 
 
-@pytest.mark.parametrize("seed", range(11, 19))
+@pytest.mark.parametrize("seed", range(11, 16))
 def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
 from tests.cli.cli_run import done, json_of
-from tests.clock import late, stepping_clock, work_clock
+from tests.clock import SHORT, late, stepping_clock, work_clock
 from tests.factories.placements import Cluster, Hosts, clusters
 from tests.oracles import exhaustive
 from tests.oracles.rechecked import assert_proved
@@ -68,7 +68,7 @@ def problem(cluster: Cluster, objective: Objective) -> Problem:
 
 @pytest.mark.parametrize(
     ("objective", "count"),
-    [("makespan", 20), ("device-span", 2), slow("makespan", 50), slow("device-span", 6)],
+    [("makespan", 6), ("device-span", 1), slow("makespan", 30), slow("device-span", 4)],
 )
 def test_agrees_with_all_placements_searched_exhaustively(objective: str, count: int) -> None:
     """Value, status and infeasibility; no bound above an optimum; the schedule keeps all rules."""
@@ -107,7 +107,7 @@ def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction
 def test_one_placement_stands_for_those_with_devices_exchanged_that_are_alike() -> None:
     """Those that are listed stand for every placement, and have its optimum."""
     fewer = 0
-    for cluster in [*clusters(seed=61, count=25), *clusters(seed=64, count=15, equal=True)]:
+    for cluster in [*clusters(seed=61, count=6), *clusters(seed=64, count=6, equal=True)]:
         every = PlacementSpace(problem(cluster, Objective.MAKESPAN))
         wanted = optima(cluster, Objective.MAKESPAN)
         assert every.size == len(wanted)
@@ -118,7 +118,7 @@ def test_one_placement_stands_for_those_with_devices_exchanged_that_are_alike() 
         for hosts, value in wanted.items():
             assert wanted[every.representative(hosts)] == value
         fewer += len(listed) < every.size
-    assert fewer > 10
+    assert fewer > 4
 
 
 def test_devices_that_differ_are_not_alike() -> None:
@@ -145,7 +145,7 @@ def test_too_many_placements_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space, "MAX_LISTED", 0)
     best = total = 0
     for cluster in clusters(seed=63, count=12):
-        with work_clock():
+        with work_clock(SHORT):
             result = searched(cluster, time_limit=0.3)
         values = [value for value in optima(cluster, Objective.MAKESPAN).values() if value]
         if result.value is None:
@@ -198,10 +198,10 @@ def test_stops_at_the_time_limit_with_the_best_so_far() -> None:
         stages=4, chunks=2, placement="search", batches=12, p2p=1, mem_limit=4,
         device_speed=[1, "0.9", "0.7", "0.5"],
     )  # fmt: skip
-    with work_clock():
-        result = solve(pipeline, time_limit=1, workers=1)
+    with work_clock(SHORT):
+        result = solve(pipeline, time_limit=0.5, workers=1)
     assert result.schedule is not None
-    assert not late(result.solve_seconds, 1)
+    assert not late(result.solve_seconds, 0.5)
     assert 0 < result.lower_bound <= result.value
 
 
@@ -233,17 +233,15 @@ def test_other_studies_refuse_to_search_placements() -> None:
 
 def test_flags_search_placements_and_print_what_is_found() -> None:
     """The slow device of two goes first or last; JSON names the device of every stage."""
-    line = "solve --stages 2 --batches 4 --forward-times 1,3 --device-speed 0.5,1"
+    line = "solve --workers 1 --stages 2 --batches 4 --forward-times 1,3 --device-speed 0.5,1"
     output = json_of(f"{line} --placement search")
     assert output["placement"] == [0, 1]
     assert output["status"] == "optimal"
     listed = json_of(f"{line} --placement 1,0")
     assert output["value"] < listed["value"]
-    listed = json_of("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
-                  "--placement search")  # fmt: skip
-    assert listed["placement"] == [1, 0]
-    text = done("solve --stages 2 --batches 4 --forward-times 3,1 --device-speed 0.5,1 "
-                "--placement search").out  # fmt: skip
+    reverse = line.replace("1,3", "3,1") + " --placement search"
+    assert json_of(reverse)["placement"] == [1, 0]
+    text = done(reverse).out
     assert "4 microbatches, placement 1,0\n" in text
 
 
@@ -278,7 +276,7 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
 def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
     """An F of one stage pairs with the backward of another, so times of stages do not add up."""
     pipeline = Pipeline(
-        stages=4, placement=[0, 1, 0, 1], batches=3, forward=[1, 3, 1, 3], backward=[3, 1, 3, 1],
+        stages=4, placement=[0, 1, 0, 1], batches=2, forward=[1, 3, 1, 3], backward=[3, 1, 3, 1],
         overlap=[3, 3, 3, 3], device_speed=[1, 2],
     )  # fmt: skip
     space = PlacementSpace(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))

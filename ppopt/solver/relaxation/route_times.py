@@ -1,4 +1,4 @@
-"""Minimum delays between the operations of one microbatch, along the stages of its route."""
+"""Times of one microbatch along the stages of its route: durations, and minimum delays between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ppopt.problem.traits import Trait
 
 
 @dataclass(frozen=True)
-class Delays:
+class RouteTimes:
     """Durations and delays of one route in ticks, and the microbatches that fit on its stages.
 
     In the delays along the backwards, stages without backward have a backward of duration 0. No

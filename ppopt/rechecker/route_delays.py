@@ -1,4 +1,4 @@
-"""Times of one microbatch along the stages of a route: down to the last one and up again."""
+"""Delays of one microbatch along the stages of a route: down to the last one and up again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from itertools import accumulate
 from ppopt.problem.operation import OpKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.cut_delays import Boundary
+from ppopt.rechecker.quantities import shortest_durations
 
 
-class RouteTimes:
+class RouteDelays:
     """Minimum times between the F and the backwards of one microbatch, in ticks."""
 
     def __init__(self, claim: Claim, hosts: tuple[int, ...]) -> None:
         """`hosts` has the device of every stage."""
         ticks, (forward, backward, *_) = claim.pipeline.ticks, claim.kinds
         self._has_backward = [claim.has(backward, stage) for stage in range(len(hosts))]
-        self._duration = {kind: claim.min_durations[kind] for kind in claim.kinds}
+        self._duration = {kind: shortest_durations(claim)[kind] for kind in claim.kinds}
         pipeline = claim.pipeline
         boundary, per_unit = Boundary(pipeline, hosts), ticks.per_unit
         ends = list(accumulate(pipeline.counts)) if pipeline.counts else [0] * len(hosts)
