@@ -30,6 +30,7 @@ from ppopt.studies.baselines import (
 )
 from tests.cli.cli_run import done, json_of, run
 from tests.clock import SHORT, work_clock
+from tests.tiers import slow
 
 UNEVEN = {"stages": 4, "batches": 8, "forward": [3, 4, 5, 4], "p2p": 1}
 CASES: dict[str, dict[str, Any]] = {
@@ -42,12 +43,24 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+def is_scheduled(state: ppopt.Progress) -> bool:
+    """Whether a search has any schedule: it ends with its first one."""
+    return state.value is not None
+
+
 def solved(**more: Any) -> Result:
     return ppopt.solve(Pipeline(stages=2, batches=4, **more), workers=1, time_limit=20)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("objective", ppopt.Objective)
+@pytest.mark.parametrize(
+    ("objective", "fused"),
+    [
+        (ppopt.Objective.MAKESPAN, False),
+        (ppopt.Objective.DEVICE_SPAN, True),
+        slow(ppopt.Objective.MAKESPAN, True),
+        slow(ppopt.Objective.DEVICE_SPAN, False),
+    ],
+)
 @pytest.mark.parametrize("more", CASES.values(), ids=CASES)
 def test_it_is_the_best_of_all_strategies_with_that_placement(
     more: dict[str, Any], objective: ppopt.Objective, fused: bool
@@ -59,7 +72,7 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
         objective=objective,
         backward_kind=BackwardKind.uniform(fused=fused),
         workers=1,
-        time_limit=0.2,
+        stop=is_scheduled,
     )
     kind = BackwardKind.uniform(fused=fused)
     evaluated, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
@@ -84,7 +97,7 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     """Every strategy evaluated by itself; unequal stages are not cut into other chunks, and the
     weights of two routes count where the pipeline says what they are."""
     pipeline = Pipeline(**UNEVEN | more)
-    result = ppopt.solve(pipeline, workers=1, time_limit=0.2)
+    result = ppopt.solve(pipeline, workers=1, stop=is_scheduled)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     unplaced = pipeline
     if pipeline.named_placement:
@@ -191,13 +204,16 @@ def test_words_of_another_placement(line: str, message: str) -> None:
             "not searched: placement; `--placement search` chooses it",
         ),
         (
-            "--model llama-3.1-8b --batches 4 --placement v --time-limit 1",
+            "--model llama-3.1-8b --batches 4 --placement v --time-limit 0.1",
             "not searched: placement, partition, chunks; `ppopt plan` chooses them all",
         ),
     ],
 )
 def test_what_a_search_leaves_as_given_is_one_line(line: str, last: str) -> None:
     assert f" {last} " in " ".join(f"{done(f'solve {line}').out} ".split()) + " "
+
+
+def test_what_is_infeasible_or_searched_is_not_named() -> None:
     for more in ("--mem-limit 0.5", "--placement search"):
         assert "not searched" not in run(f"solve --stages 2 --batches 2 {more}").out
 
@@ -329,7 +345,7 @@ def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> Non
     pipeline = RECOMPUTING.pipeline(
         devices=4, batches=6, partition=partition, recompute="search", mem_limit=12
     )
-    result = ppopt.solve(pipeline, workers=1, time_limit=5)
+    result = ppopt.solve(pipeline, workers=1, stop=is_scheduled)
     best = baseline(result)
     own = ppopt.best_choice(replace(pipeline, partition="balanced"), "1f1b")
     assert own.schedule.fits_limits

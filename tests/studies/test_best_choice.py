@@ -17,13 +17,13 @@ from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.solver.deadline import NO_DEADLINE
-from ppopt.strategies import Options, registry, resolve
+from ppopt.strategies import registry
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
 from ppopt.studies.strategy_evaluator import StrategyEvaluator
-from tests.oracles.configurations import configurations, partitions
+from tests.oracles.configurations import partitions
 from tests.solver.partitions.test_partition_search import layers
-from tests.tiers import first
+from tests.tiers import first, slow
 
 WAYS = ("none", "full")
 STRATEGIES = ("1f1b", "gpipe", "zb-h1", "interleaved", "1f1b-v", "zbv", "zb-2p")
@@ -49,7 +49,7 @@ def drawn(seed: int, count: int = 6) -> Model:
 
 def limited(seed: int, strategy: str, share: Fraction, **more: object) -> Pipeline:
     """A pipeline whose limit lies between the strategy's peaks with and without recompute."""
-    base = drawn(seed).pipeline(devices=2, batches=4, recompute="none", **more)
+    base = drawn(seed, 4).pipeline(devices=2, batches=4, recompute="none", **more)
     peaks = [peak_of(ppopt.evaluate(replace(base, recompute=way), strategy)) for way in WAYS]
     limit = min(peaks) + share * (peaks[0] - min(peaks))
     return replace(base, recompute="search", mem_limit=limit)
@@ -82,12 +82,12 @@ def every_choice(pipeline: Pipeline, strategy: str) -> Iterator[Schedule]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, slow(1), 2, slow(3)])
 def test_no_partition_is_better_than_the_one_proved_best(strategy: str, seed: int) -> None:
     """Those within the limit first; where none is, the one that exceeds it least."""
     rng = Random(seed)
     objective = Objective(rng.choice(["makespan", "device-span"]))
-    pipe = drawn(seed).pipeline(
+    pipe = drawn(seed, 5).pipeline(
         devices=2, batches=4, p2p=rng.choice((0, 1)), partition="search",
         mem_limit=rng.choice((None, 12, 20, 30)),
     )  # fmt: skip
@@ -135,7 +135,7 @@ def test_the_search_alone_finds_the_best_partition(
     monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
     monkeypatch.setattr(strategy_search, "MAX_EVALUATED_ORDERS", 0)
     for seed in range(2):
-        pipe = drawn(seed, 8).pipeline(devices=2, batches=4, partition="search", mem_limit=40)
+        pipe = drawn(seed, 6).pipeline(devices=2, batches=3, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
         search.descend_until_stalled(NO_DEADLINE)
         assert not search.all_evaluated and search.schedule().fits_limits
@@ -169,6 +169,7 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
         return estimates(self, keys)
 
     monkeypatch.setattr(strategy_search, "MAX_EVALUATED", max_evaluated)
+    monkeypatch.setattr(strategy_search, "PATIENCE", 5)
     monkeypatch.setattr(FixedOrder, "together", 2)
     monkeypatch.setattr(evaluator, "_estimates", interrupted)
     pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
@@ -188,8 +189,8 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     assert moment > 8 and choice.proved
 
 
-@pytest.mark.parametrize("limit", [6, 8, 10])
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("limit", [slow(6), 8, slow(10)])
+@pytest.mark.parametrize("seed", first(1, range(4)))
 def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> None:
     """All listed points were followed, but dominated choices of recompute may be better."""
     pipe = drawn(seed, 5).pipeline(
@@ -215,7 +216,7 @@ def test_what_is_given_is_kept() -> None:
 def test_compare_gives_every_strategy_its_best_partition() -> None:
     model = layers(5)
     pipe = model.pipeline(devices=2, batches=3, partition="search")
-    compared = compare(pipe, workers=1, time_limit=600)
+    compared = compare(pipe, strategies=["1f1b", "gpipe", "zb-h1"], workers=1, time_limit=600)
     best = ppopt.solve(pipe, workers=1)
     assert compared.optimum.value == best.value
     for row in compared.rows:
@@ -232,10 +233,10 @@ def test_what_evaluates_one_partition_says_so() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "gpipe", "zb-h1", "interleaved", "1f1b-v"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(1, range(3)))
 def test_no_recompute_within_the_limit_is_faster(strategy: str, seed: int) -> None:
     """Orders that do not depend on times, one stage per device or two: against all sets."""
-    partition = (3, 3) if registry()[strategy].chunks == 1 else (2, 1, 1, 2)
+    partition = (2, 2) if registry()[strategy].chunks == 1 else (1, 1, 1, 1)
     pipeline = limited(seed, strategy, Fraction(seed + 1, 4), partition=partition)
     choice = ppopt.best_choice(pipeline, strategy)
     assert choice.proved and choice.schedule.fits_limits
@@ -244,23 +245,24 @@ def test_no_recompute_within_the_limit_is_faster(strategy: str, seed: int) -> No
 
 @pytest.mark.parametrize("partition", ["given", "search"])
 @pytest.mark.parametrize("strategy", sorted(registry()))
+@pytest.mark.parametrize("seed", first(1, range(2)))
 def test_chosen_recompute_keeps_a_limit_that_none_or_full_keeps(
-    strategy: str, partition: str
+    seed: int, strategy: str, partition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is no slower."""
-    for seed in range(2):
-        rule = registry()[strategy]
-        base = rule.apply(drawn(seed, 8).pipeline(devices=2, batches=4), ppopt.Options())
-        base = replace(base, partition=base.counts)
-        peak = peak_of(ppopt.evaluate(replace(base, recompute="full"), strategy))
-        for headroom in (0, Fraction(3, 2)):
-            asked = replace(base, mem_limit=peak + headroom)
-            ways = [ppopt.evaluate(replace(asked, recompute=way), strategy) for way in WAYS]
-            minimum = min(value_of(schedule) for schedule in ways if schedule.fits_limits)
-            partition_asked = asked.counts if partition == "given" else partition
-            chosen = replace(asked, recompute="search", partition=partition_asked)
-            choice = ppopt.best_choice(chosen, strategy, time_limit=0.5)
-            assert choice.schedule.fits_limits and choice.value <= minimum
+    """And it is no slower, also if there is hardly any time to search."""
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED_ORDERS", 0)
+    rule = registry()[strategy]
+    base = rule.apply(drawn(seed, 8).pipeline(devices=2, batches=4), ppopt.Options())
+    base = replace(base, partition=base.counts)
+    peak = peak_of(ppopt.evaluate(replace(base, recompute="full"), strategy))
+    for headroom in (0, Fraction(3, 2)):
+        asked = replace(base, mem_limit=peak + headroom)
+        ways = [ppopt.evaluate(replace(asked, recompute=way), strategy) for way in WAYS]
+        minimum = min(value_of(schedule) for schedule in ways if schedule.fits_limits)
+        partition_asked = asked.counts if partition == "given" else partition
+        chosen = replace(asked, recompute="search", partition=partition_asked)
+        choice = ppopt.best_choice(chosen, strategy, time_limit=0.02)
+        assert choice.schedule.fits_limits and choice.value <= minimum
 
 
 def test_the_reported_model_keeps_its_limit_with_chosen_recompute() -> None:
@@ -291,14 +293,14 @@ def test_nothing_recomputes_without_a_limit_or_within_it() -> None:
 
 def test_the_least_is_exceeded_where_nothing_fits() -> None:
     """The limit is reported, not enforced."""
-    tight = replace(limited(1, "1f1b", Fraction(1), partition=(3, 3)), mem_limit=Fraction(1, 2))
+    tight = replace(limited(1, "1f1b", Fraction(1), partition=(2, 2)), mem_limit=Fraction(1, 2))
     choice = ppopt.best_choice(tight, "1f1b")
     full = ppopt.evaluate(replace(tight, recompute="full"), "1f1b")
     assert choice.proved and choice.lower_bound is None and not choice.schedule.fits_limits
     assert excess(choice.schedule) == excess(full)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(1, range(3)))
 def test_the_best_partition_and_recompute_together(seed: int) -> None:
     """Against every partition with every set of layers that recompute."""
     pipeline = limited(seed, "1f1b", Fraction(1, 2))
@@ -316,10 +318,11 @@ def test_the_best_partition_and_recompute_together(seed: int) -> None:
 def test_compare_gives_every_strategy_its_recompute(partition: str) -> None:
     """The optimum, which chooses recompute too, is no slower than any row that fits.
 
-    The limit is that of the balanced cut, 3 and 3.
+    The limit is that of the balanced cut, 2 and 2.
     """
-    pipeline = replace(limited(1, "1f1b", Fraction(0), partition=(3, 3)), partition=partition)
-    comparison = compare(pipeline, time_limit=20, workers=1)
+    pipeline = replace(limited(1, "1f1b", Fraction(0), partition=(2, 2)), partition=partition)
+    strategies = ("1f1b", "gpipe", "interleaved", "zbv")
+    comparison = compare(pipeline, strategies=strategies, time_limit=600, workers=1)
     assert comparison.optimum.value is not None
     rows = {row.schedule.origin.strategy: row for row in comparison.rows}
     assert rows["1f1b"].fits_limit
@@ -344,8 +347,14 @@ def test_ranks_count_work_around_the_microbatches_to_its_last_digit() -> None:
     assert search.value == value_of(schedule)
 
 
-def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times() -> None:
-    """The search tries no dominated choice of recompute, so its bound is below their values."""
+def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search tries no dominated choice of recompute, so its bound is below their values.
+
+    Of all partitions and choices, this one has the smallest value.
+    """
+    monkeypatch.setattr(strategy_search, "PATIENCE", 2)
     fields = [
         {"forward": 4, "activation": 4, "static": 2, "workspace": 1},
         {"forward": 2, "activation": 2, "memory_b": 1, "static": 1, "recompute_time": 1, "kept": 2},
@@ -356,10 +365,12 @@ def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times() ->
     pipeline = Model([Layer(**layer) for layer in fields]).pipeline(
         devices=2, batches=4, mem_limit=13, partition="search", recompute="search"
     )
-    choice = ppopt.best_choice(pipeline, "v-min")
-    placed = resolve("v-min").apply(pipeline, Options())
-    every = [ppopt.evaluate(candidate, "v-min") for candidate in configurations(placed)]
-    best = min(value_of(schedule) for schedule in every if schedule.fits_limits)
+    choice = ppopt.best_choice(pipeline, "v-min", time_limit=600)
+    model = pipeline.model.with_choice((0, 1, 3), ())
+    better = replace(pipeline, model=model, partition=(1, 1, 2, 1), recompute=None)
+    schedule = ppopt.evaluate(better, "v-min")
+    best = value_of(schedule)
+    assert schedule.fits_limits
     assert best < choice.value, "the pipeline is no example any more"
     assert choice.lower_bound is not None
     assert choice.lower_bound <= best and not choice.proved

@@ -47,7 +47,7 @@ COLUMNS = [
     *("studies.command", "trials.trial_id", "trials.study_id", "trials.state", "trials.key"),
     "trials.finished",
 ]
-"""The columns that hold documents, and the status, come first."""
+"""The columns of a result come first: it is made again. See below for a value of the others."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_all_columns_are_damaged_below(sound: Path) -> None:
     assert sorted(f"{table}.{column}" for table, column in columns(sound)) == sorted(COLUMNS)
 
 
-@pytest.mark.parametrize("name", first(5, COLUMNS))
+@pytest.mark.parametrize("name", first(2, COLUMNS))
 def test_a_value_of_any_kind_in_any_column(name: str, sound: Path, damaged: Path) -> None:
     """A result that is damaged is made again; a study is refused in one line, or is as it was."""
     table, column = name.split(".")

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import islice
 from math import log2
 from pathlib import Path
@@ -42,11 +43,11 @@ from tests.cli.cli_json import (
     assert_types,
 )
 from tests.cli.cli_run import done, json_of, run
-from tests.clock import late, work_clock
+from tests.clock import SHORT, late, work_clock
 from tests.factories.instances import Case, tiny_cases
 from tests.oracles import exhaustive
 from tests.report.drawn import Content
-from tests.tiers import slow
+from tests.tiers import first, slow
 
 FRONTIER = {
     "schema": INT,
@@ -148,7 +149,7 @@ def assert_sound(curve: Frontier) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "seed", "count"),
-    [(Objective.MAKESPAN, 51, 5), slow(Objective.MAKESPAN, 51, 15), (Objective.DEVICE_SPAN, 52, 5)],
+    [(Objective.MAKESPAN, 51, 3), slow(Objective.MAKESPAN, 51, 15), (Objective.DEVICE_SPAN, 52, 3)],
 )
 def test_every_point_is_that_of_exhaustive_search(
     objective: Objective, seed: int, count: int
@@ -185,11 +186,11 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
 def test_strategies_over_the_pipelines_own_limits_are_no_better() -> None:
     """With room for one microbatch on device 0, whatever the others may hold: ZB-1P takes half the
     time, and three times the memory. No ratio to what cannot be."""
-    ran = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3 --json")
-    rows = {row["strategy"]: row for row in ran.json["strategies"]}
+    line = "frontier --stages 3 --batches 4 --mem-limit 1,2,3 --placement linear"
+    rows = {row["strategy"]: row for row in json_of(line)["strategies"]}
     assert rows["zb-1p"]["fits_limit"] is False
     assert rows["zb-1p"]["ratio_to_best"] is None
-    table = done("frontier --stages 3 --batches 4 --mem-limit 1,2,3").out
+    table = done(line).out
     assert re.search(r"3 +14 .*– over the limit zb-1p", table)  # noqa: RUF001
 
 
@@ -206,7 +207,7 @@ def test_the_documented_frontier(documented: Frontier) -> None:
     assert curve.status is Status.OPTIMAL
     assert [limit for limit, _ in steps(curve)] == [1, 2, 3, 4]
     assert (steps(curve)[0][1], steps(curve)[-1][1]) == (72, 27)
-    for limit, value in steps(curve):
+    for limit, value in steps(curve)[1:3]:
         assert solve(curve.pipeline, mem_limit=limit, time_limit=2400).value == value
     assert (curve.min_memory_point.limit, curve.enough.limit, curve.enough_proved) == (1, 4, True)
     assert curve.proof == "device 0 needs 1 even for one microbatch at a time"
@@ -270,11 +271,11 @@ def test_runs_of_equal_optimum_are_not_searched_point_by_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched = counted(monkeypatch, lambda _: None)
-    pipeline = Pipeline(stages=2, batches=64, forward=2, backward=4, p2p=1)
+    pipeline = Pipeline(stages=2, batches=32, forward=2, backward=4, p2p=1)
     curve = frontier(pipeline, time_limit=2400)
     assert curve.status is Status.OPTIMAL
-    assert len(candidates(split(pipeline))) == 64
-    assert len(searched) <= len(curve.points) + 2 * log2(64)
+    assert len(candidates(split(pipeline))) == 32
+    assert len(searched) <= len(curve.points) + 2 * log2(32)
 
 
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +354,7 @@ def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
 
 def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
     seen = []
-    with work_clock():
+    with work_clock(SHORT):
         curve = frontier(HARD, time_limit=2, workers=1, progress=seen.append)
     assert not late(curve.solve_seconds, 2)
     assert curve.status is Status.FEASIBLE
@@ -364,7 +365,7 @@ def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
 
 
 def test_one_worker_repeats_itself() -> None:
-    pipeline = Pipeline(stages=3, batches=4, forward=[3, 5, 4], p2p=1)
+    pipeline = Pipeline(stages=2, batches=3, forward=[3, 5], p2p=1)
     first, second = (frontier(pipeline, workers=1, seed=5, time_limit=2400) for _ in range(2))
     assert [point.result.schedule for point in first.points] == [
         point.result.schedule for point in second.points
@@ -554,14 +555,22 @@ def test_the_limit_of_a_point_is_that_of_its_pipeline() -> None:
         assert point.result.pipeline == replace(curve.pipeline, mem_limit=point.limit)
 
 
-@pytest.mark.parametrize("share", [Fraction(0), Fraction(1, 20), Fraction(1, 5), Fraction(10)])
-def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
-    """Against every limit, solved by itself."""
+@cache
+def solved_at_every_limit() -> tuple[Frontier, dict[int, Fraction | None]]:
+    """The frontier of three devices, and the value within every limit, solved by itself."""
     pipeline = Pipeline(stages=3, batches=5)
     curve = frontier(pipeline, workers=1, time_limit=600)
+    limits = range(1, 6)
+    return curve, {
+        limit: solve(pipeline, mem_limit=limit, workers=1, time_limit=600).value for limit in limits
+    }
+
+
+@pytest.mark.parametrize("share", [Fraction(0), Fraction(1, 20), Fraction(1, 5), Fraction(10)])
+def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
+    curve, values = solved_at_every_limit()
     point, beyond = curve.within(share), curve.beyond(share)
     assert point is not None and curve.status is Status.OPTIMAL
-    values = {limit: solve(pipeline, mem_limit=limit, workers=1).value for limit in range(1, 6)}
     slowest = (1 + share) * min(values.values())
     fits = [limit for limit, value in values.items() if value <= slowest]
     assert point.limit == min(fits) and point.result.value == values[min(fits)]
@@ -570,14 +579,15 @@ def test_the_least_memory_that_is_almost_as_fast(share: Fraction) -> None:
 
 
 def test_it_is_told_on_the_command_line() -> None:
-    line = "frontier --stages 4 --batches 8 --placement linear --workers 1 --within"
+    """10 with 2 and 15 with 1: see `TestCommand.test_table`."""
+    line = f"{SMALL} --workers 1 --within"
     output = json_of(f"{line} 5%")["within"]
-    assert output == {"share": 0.05, "limit": 4, "value": 27, "beyond": 3}
-    assert "within 5 % of the best: 27 with 4; 3 is not enough (proved)" in done(f"{line} 0.05").out
+    assert output == {"share": 0.05, "limit": 2, "value": 10, "beyond": 1}
+    assert "within 5 % of the best: 10 with 2; 1 is not enough (proved)" in done(f"{line} 0.05").out
     assert run(f"{line} fast").code == 2
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(1, range(6)))
 def test_a_frontier_with_moves_has_the_optimum_of_every_limit(seed: int) -> None:
     """Between F and its move out, and from its return on, a device holds all of an activation."""
     rng = Random(seed)

@@ -21,7 +21,7 @@ from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from tests.cli.cli_run import done, json_of
-from tests.clock import work_clock
+from tests.clock import SHORT, work_clock
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
 
@@ -69,7 +69,7 @@ def points(curve: Frontier) -> list[tuple[Fraction, Fraction | None]]:
 def test_every_point_is_the_best_of_all_configurations(options: dict[str, Any]) -> None:
     """Each is verified, keeps its limit, and is confirmed by the re-checker."""
     rng, several = Random(71), 0
-    for _ in range(2):
+    for _ in range(1):
         pipeline = draw(rng, options)
         curve = frontier(pipeline, backward_kind="whole", workers=1, time_limit=600)
         assert curve.status is Status.OPTIMAL
@@ -89,14 +89,14 @@ def test_every_point_is_the_best_of_all_configurations(options: dict[str, Any]) 
 
 
 def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
-    """Device 1 has room for its static memory and one microbatch, or for two that recompute."""
-    layers = [Layer(1, activation=2, kept=1)] * 4
-    own = Model(layers).pipeline(devices=2, batches=3, recompute="search", mem_limit=[20, 4])
+    """Device 1 has room for one microbatch, or for two that recompute."""
+    layers = [Layer(1, activation=2, kept=1)] * 2
+    own = Model(layers).pipeline(devices=2, batches=2, recompute="search", mem_limit=[20, 2])
     curve = frontier(own, workers=1, time_limit=600)
     assert curve.status is Status.OPTIMAL
     for point in curve.points:
-        assert point.result.schedule.metrics.peak_memory_ticks[1] <= 4
-        assert point.result.pipeline.limits == (point.limit, min(point.limit, 4))
+        assert point.result.schedule.metrics.peak_memory_ticks[1] <= 2
+        assert point.result.pipeline.limits == (point.limit, min(point.limit, 2))
     tight = replace(own, mem_limit=[1, 1])
     impossible = frontier(tight, workers=1, time_limit=600)
     assert (impossible.status, impossible.points) == (Status.INFEASIBLE, ())
@@ -170,7 +170,7 @@ def test_strategies_are_timed_where_a_partition_is_searched() -> None:
     """Of many microbatches."""
     model = Model([Layer(1, activation=1)] * 4)
     pipeline = model.pipeline(devices=2, batches=32, partition="search")
-    with work_clock():
+    with work_clock(SHORT):
         curve = frontier(pipeline, time_limit=1, workers=1)
     assert {baseline.schedule.origin.strategy for baseline in curve.baselines} >= {"1f1b", "gpipe"}
 

@@ -13,6 +13,7 @@ from ppopt import Pipeline, Progress, Status, verify
 from ppopt.solver import interrupts
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, ValuedOrder
 from ppopt.studies.baselines import STOPPED
+from tests.tiers import slow
 
 LAYERS: dict[str, Any] = {
     "layers": [{"forward": 1, "activation": 1, "count": 5}, {"forward": 2, "activation": 2}]
@@ -24,7 +25,7 @@ CHOSEN = Pipeline(
     stages=2, batches=4, model=LAYERS["layers"], partition="search", recompute="search",
     placement="search", device_speed=[1, 2], mem_limit=5,
 )  # fmt: skip
-STEPS = (0, 1, 2, 4, 8, 16, 32)
+STEPS = [0, slow(1), 2, slow(4), 8, slow(16), 32]
 
 
 class Press:

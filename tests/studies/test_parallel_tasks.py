@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, TaskProtocol
 from tests.tiers import slow
+
+pytestmark = pytest.mark.usefixtures("short_polishing")
 
 TINY = {
     "architectures": ["MixtralForCausalLM"],
@@ -188,7 +191,22 @@ def study(tmp_path: Path) -> StudyOptions:
     return StudyOptions(f"sqlite:///{tmp_path}/plans.db")
 
 
-@pytest.mark.parametrize("calls", [0, 2, 5, 9])
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage with a whole plan, of the name `mine`."""
+    path = tmp_path_factory.mktemp("storage") / "plans.db"
+    planned(study=StudyOptions(f"sqlite:///{path}", name="mine"))
+    return path
+
+
+@pytest.fixture
+def stored(sound: Path, study: StudyOptions, tmp_path: Path) -> StudyOptions:
+    """A study whose plan is in a copy of that storage."""
+    shutil.copy(sound, tmp_path / "plans.db")
+    return study._replace(name="mine")
+
+
+@pytest.mark.parametrize("calls", [0, slow(2), 5, slow(9)])
 def test_interrupted_and_continued(calls: int, study: StudyOptions) -> None:
     """Ctrl-C keeps what there is; the continued plan has the rows of one without Ctrl-C."""
     reads: Iterator[int] = iter(range(calls))
@@ -208,16 +226,14 @@ def test_interrupted_and_continued(calls: int, study: StudyOptions) -> None:
     assert second.storage is not None and not second.storage.damaged
 
 
-def test_a_stored_plan_is_not_searched_again(study: StudyOptions) -> None:
-    planned(study=study)
-
+def test_a_stored_plan_is_not_searched_again(stored: StudyOptions) -> None:
     class NoEngine(DirectEngine):
         """Engine that must not be used."""
 
         def submit(self, task_id: int, task: TaskProtocol) -> None:
             raise AssertionError(task_id, task)
 
-    repeated = planned(study=study, engine=NoEngine())
+    repeated = planned(study=stored, engine=NoEngine())
     assert rows_of(repeated) == rows_of(uninterrupted())
     assert repeated.storage is not None
     assert repeated.storage.loaded == sum(row.plan is not None for row in uninterrupted().rows)
@@ -229,33 +245,29 @@ def test_a_stored_plan_is_not_searched_again(study: StudyOptions) -> None:
     assert best.breakdown == fresh.breakdown
 
 
-def test_searches_of_the_storage_count_in_the_time_limit(study: StudyOptions) -> None:
+def test_searches_of_the_storage_count_in_the_time_limit(stored: StudyOptions) -> None:
     """They took longer than the limit: nothing is searched, and open combinations are told."""
-    planned(study=study, progress=None)
-    with Storage(study.storage) as storage:
+    with Storage(stored.storage) as storage:
         for trial in storage.trials(storage.studies()[0].name)[1:]:
             storage._link.execute("DELETE FROM results WHERE key = ?", (trial.key,))
-    later = plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=1e-3, study=study)
+    later = plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=1e-3, study=stored)
     assert later.storage is not None and later.storage.loaded == 1
     assert sum(row.plan is not None for row in later.rows) == 1
 
 
-def test_a_damaged_state_is_searched_again(study: StudyOptions, tmp_path: Path) -> None:
-    planned(study=study)
+def test_a_damaged_state_is_searched_again(stored: StudyOptions, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "plans.db") as database:
         database.execute("UPDATE results SET record = ?", (b"no JSON",))
-    repeated = planned(study=study)
+    repeated = planned(study=stored)
     assert rows_of(repeated) == rows_of(uninterrupted())
     assert repeated.storage is not None and repeated.storage.loaded == 0
     assert all("is damaged" in reason for reason in repeated.storage.damaged)
 
 
-def test_another_space_has_another_study(study: StudyOptions) -> None:
-    named = study._replace(name="mine")
-    planned(study=named)
+def test_another_space_has_another_study(stored: StudyOptions) -> None:
     another = replace(space(), global_batch=16)
     with pytest.raises(InputError, match="study_name: mine is a study of another pipeline"):
-        plan_parallelism(another, ONE_ORDER, workers=1, time_limit=600, study=named)
+        plan_parallelism(another, ONE_ORDER, workers=1, time_limit=600, study=stored)
 
 
 @pytest.mark.parametrize("jobs", [1, slow(2)])

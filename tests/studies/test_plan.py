@@ -30,6 +30,9 @@ from tests.clock import late, work_clock
 from tests.oracles.configurations import configurations, least_value, partitions
 from tests.tiers import first
 
+pytestmark = pytest.mark.usefixtures("short_polishing")
+ALONE = pytest.mark.usefixtures("search_alone")
+
 UNEVEN = Model([{"forward": time} for time in (3, 1, 2, 1, 4, 1, 2, 3, 1, 2, 5, 1)])
 SIZES = (((1, 2), (1,)), ((1,), (1, 2)), ((1,), (2, 1)))
 """Chunks and microbatches: at most 12 operations, few enough for exhaustive search."""
@@ -82,6 +85,7 @@ def minimum(
     return least_value(pipeline, fused=whole, objective=objective)
 
 
+@ALONE
 @pytest.mark.parametrize("seed", first(3, range(8)))
 def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     """All of a tiny space, enumerated: same best, and no bound above any value."""
@@ -189,6 +193,7 @@ def test_what_megatron_does_not_take_is_named(
         )
 
 
+@ALONE
 def test_a_strategy_that_cannot_run_is_skipped_and_not_infeasible() -> None:
     """DualPipe-V on 2 devices needs 4 microbatches."""
     model = Model([{"forward": 1, "count": 8}])
@@ -281,6 +286,7 @@ def test_the_group_size_of_a_plan_is_in_its_arguments() -> None:
     assert "-virtual-pipeline-stage 6" in plan_object(plan)["use"]["megatron_arguments"]
 
 
+@ALONE
 def test_torch_runs_one_route() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 4}])
     plan = ppopt.plan(
@@ -427,6 +433,7 @@ def test_ctrl_c_in_the_search_for_less_memory_keeps_what_is_proved() -> None:
     assert plan.least_memory.lower_bound <= plan.least_memory.memory
 
 
+@ALONE
 def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> None:
     fields = draw(Random(2))
     plan = ppopt.plan(
@@ -438,6 +445,7 @@ def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> Non
         assert ppopt.recheck(row.result, workers=1).verdict is ppopt.Verdict.CONFIRMED, row
 
 
+@ALONE
 def test_a_bound_alone_rules_a_configuration_out() -> None:
     """Recompute of every layer adds its F to every backward: 4/3 of the work, and no less."""
     model = Model([{"forward": 1, "activation": 1, "count": 4}])
@@ -452,6 +460,7 @@ def test_a_bound_alone_rules_a_configuration_out() -> None:
     assert second.lower_bound >= 8 * 2 * 4 > best.value >= 8 * 2 * 3
 
 
+@ALONE
 def test_several_batch_counts_compare_by_time_per_microbatch() -> None:
     """More microbatches share the same warm-up."""
     model = Model([{"forward": 1, "activation": 1, "count": 4}])
@@ -462,6 +471,7 @@ def test_several_batch_counts_compare_by_time_per_microbatch() -> None:
     assert bounds[8] < bounds[4] < bounds[2]  # type: ignore[operator]
 
 
+@ALONE
 def test_no_configuration_fits() -> None:
     """One microbatch takes 10 on three devices."""
     plan = ppopt.plan(**{**OPEN, "mem_limit": 3}, recompute="none")
@@ -471,6 +481,7 @@ def test_no_configuration_fits() -> None:
     assert "infeasible" in repr(plan)
 
 
+@ALONE
 @pytest.mark.slow
 def test_one_worker_repeats_itself() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 5}, HEAD])
@@ -491,6 +502,7 @@ def test_a_tiny_time_limit_still_gives_a_plan() -> None:
     assert 0 < plan.lower_bound < plan.value
 
 
+@ALONE
 @pytest.mark.slow
 def test_stop_and_progress_are_of_the_whole_plan() -> None:
     seen: list[ppopt.Progress] = []
@@ -519,6 +531,7 @@ def test_ctrl_c_keeps_the_best_with_its_bound() -> None:
     assert plan.lower_bound <= plan.value
 
 
+@ALONE
 def test_a_given_partition_is_kept() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
     plan = ppopt.plan(model, devices=2, batches=4, partition="even", workers=1)
@@ -526,6 +539,7 @@ def test_a_given_partition_is_kept() -> None:
     assert plan.status is Status.OPTIMAL
 
 
+@ALONE
 def test_two_routes_go_with_a_partition_by_rule() -> None:
     """What the message for `--routes 2` says to type."""
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
@@ -576,6 +590,7 @@ def test_megatron_is_planned_as_well_as_its_strategy_is_evaluated() -> None:
     assert plan.value is not None and plan.value <= chosen.value
 
 
+@ALONE
 def test_what_cannot_be_set_up_is_skipped_with_the_reason() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 3}])
     plan = ppopt.plan(model, devices=2, batches=4, workers=1)
@@ -673,19 +688,20 @@ def test_setting_up_configurations_is_within_the_time_limit() -> None:
     assert not late(seconds, 1)
 
 
+@ALONE
 def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
     """As `ppopt plan --config` of the file that it was read from."""
     layers = [{"forward": 2, "activation": 1, "output": 4} for _ in range(6)]
     link = {"latency": 1, "bandwidth": 4}
-    pipeline = Model(layers).pipeline(devices=2, batches=3, mem_limit=9, link=link)
-    plan = ppopt.plan(pipeline, workers=1, time_limit=20)
+    pipeline = Model(layers).pipeline(devices=2, batches=2, mem_limit=9, link=link)
+    plan = ppopt.plan(pipeline, workers=1, time_limit=600)
     same = ppopt.plan(
-        pipeline.model, devices=2, batches=3, mem_limit=9, link=link, workers=1, time_limit=20
+        pipeline.model, devices=2, batches=2, mem_limit=9, link=link, workers=1, time_limit=600
     )
     assert plan.value == same.value and plan.lower_bound == same.lower_bound
     assert plan.space.fields == {"link": pipeline.link, "mem_limit": pipeline.mem_limit}
     more = ppopt.plan(
-        pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1, time_limit=2
+        pipeline, batches=[3, 4], mem_limit=20, placement="linear, v", workers=1, time_limit=1e-6
     )
     assert more.space.batches == (3, 4) and more.space.placements == ("linear", "v")
     assert more.space.fields["mem_limit"] == 20
@@ -695,6 +711,7 @@ def test_a_pipeline_brings_its_devices_limit_and_links() -> None:
         ppopt.plan(Model(layers), devices=2)
 
 
+@ALONE
 @pytest.mark.parametrize(("hosts", "name"), [([0, 1, 0, 1], "interleaved"), ([0, 1, 1, 0], "v")])
 def test_a_list_of_devices_is_the_placement_that_it_equals(hosts: list[int], name: str) -> None:
     model = ppopt.Model([ppopt.Layer(forward=1)] * 4)
@@ -704,6 +721,7 @@ def test_a_list_of_devices_is_the_placement_that_it_equals(hosts: list[int], nam
     }
 
 
+@ALONE
 def test_a_plan_keeps_the_optimizer_barrier() -> None:
     """Both devices step their optimizer after the sync of device 1."""
     model = Model([{"forward": 1, "gradient_sync": sync, "optimizer": 1} for sync in (0, 9)])
@@ -742,6 +760,7 @@ MICROBATCHES: dict[str, Any] = {
 }
 
 
+@ALONE
 def test_order_of_microbatches_is_one_more_choice() -> None:
     """74: device 1 works 6 x 3 / 2 x 8 = 72 behind the F of stage 0 of a microbatch of factor 1."""
     model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
@@ -756,6 +775,7 @@ def test_order_of_microbatches_is_one_more_choice() -> None:
     assert "order of microbatches" in describe_space(listed).partition("fixed: ")[2]
 
 
+@ALONE
 def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:
     model = ppopt.Model([ppopt.Layer(forward=1, count=6, activation=1)])
     plan = ppopt.plan(
@@ -765,6 +785,7 @@ def test_local_search_over_orders_proves_nothing_of_a_strategy() -> None:
     assert plan.lower_bound < plan.value
 
 
+@ALONE
 def test_partition_of_microbatches_that_differ_is_searched() -> None:
     model = ppopt.Model([ppopt.Layer(forward=1, count=4, activation=1)])
     searched = {"partition": "search", "placement": "linear", "chunks": 1}
@@ -777,6 +798,7 @@ def test_partition_of_microbatches_that_differ_is_searched() -> None:
     assert plan.value == min(rows)
 
 
+@ALONE
 def test_partition_and_order_are_searched_together() -> None:
     """It is the best of every partition by itself, in its best order."""
     layers = [{"forward": time, "activation": 1} for time in (3, 1, 1, 2)]

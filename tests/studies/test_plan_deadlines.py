@@ -30,6 +30,7 @@ from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import CombinationState
 from tests.clock import late, stepping_clock, work_clock
 from tests.factories.configs import SMALL
+from tests.tiers import slow
 
 TIGHT = Model(
     [
@@ -43,7 +44,7 @@ TIGHT = Model(
 not."""
 
 
-@pytest.mark.parametrize("readings", [1, 10, 30, 100, 300, 1000])
+@pytest.mark.parametrize("readings", [1, 10, 30, 100, slow(300), slow(1000)])
 def test_a_plan_ends_at_its_deadline_without_a_schedule(
     readings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_what_no_time_was_left_for_is_not_called_searched(monkeypatch: pytest.Mo
     assert "1 was not searched in time" in plan.proof and " 1 was searched" not in plan.proof
 
 
+@pytest.mark.usefixtures("search_alone")
 def test_configurations_are_set_up_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is up while the second one is set up: what the third may reach counts in the bound.
 
@@ -96,7 +98,7 @@ def test_configurations_are_set_up_until_the_deadline(monkeypatch: pytest.Monkey
     assert plan.proof.startswith("over all 3 configurations") and "1 was not set up" in plan.proof
 
 
-@pytest.mark.parametrize("command", ["plan", "compare", "eval"])
+@pytest.mark.parametrize("command", ["plan", slow("compare"), "eval"])
 def test_thousands_of_layers_keep_the_time_limit(command: str) -> None:
     """Equal layers are one object: their costs are computed once, whatever the number."""
     pipeline = Model([{"forward": 1, "count": 4000}]).pipeline(
@@ -146,11 +148,11 @@ def test_combinations_are_derived_until_half_of_the_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each takes 0.3 s of 1: the third is not begun, and what it may reach is not known."""
-    clock = stepping_clock(monkeypatch, 1.0, 3000)
+    clock = stepping_clock(monkeypatch, 1.0, 600)
     model_of, derived = ParallelSpace.model, []
 
     def slow_model(space: ParallelSpace, combination: Parallelism) -> DerivedModel:
-        clock.readings += 900
+        clock.readings += 180
         derived.append(combination)
         return model_of(space, combination)
 
