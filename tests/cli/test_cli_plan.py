@@ -230,7 +230,7 @@ class TestOverTheParallelism:
     def test_lengths_of_documents_and_their_order(self) -> None:
         """Four microbatches per rank, so that four ranks of two devices remain."""
         lengths = "--microbatch-tokens=[4096,[1024,1024],2048,2048] --order search"
-        line = f"{ON_EIGHT} --tensor 1 --context 1 {lengths} --strategies 1f1b --time-limit 20"
+        line = f"{ON_EIGHT} --tensor 1 --context 1 {lengths} --strategies 1f1b --time-limit 1"
         output = json_of(line)
         (row,) = output["parallelism"]["rows"]
         assert (row["data"], row["batches"], row["microbatch"]) == (4, 4, 1)

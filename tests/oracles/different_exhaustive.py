@@ -43,11 +43,11 @@ def least_makespan(case: Different, *, whole: bool | None) -> Fraction | None:
         for stage in range(len(case.forward))
     ]
     ticks = Ticks.of(case)
-    least: int | None = None
+    best: int | None = None
     for orders in product(*choices):
-        makespan = _makespan(ticks, orders, least)
-        least = makespan if makespan is not None else least
-    return None if least is None else Fraction(least, ticks.per_unit)
+        makespan = _makespan(ticks, orders, best)
+        best = makespan if makespan is not None else best
+    return None if best is None else Fraction(best, ticks.per_unit)
 
 
 Order = tuple[tuple[str, int], ...]

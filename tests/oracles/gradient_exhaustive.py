@@ -207,7 +207,7 @@ class _Search:
         ]
         self.needs = [sum(1 << before for before in job.after) for job in jobs]
         self.sharing = [
-            sum(1 << index for index, other in enumerate(jobs) if other.resource == job.resource)
+            sum(1 << index for index, rival in enumerate(jobs) if rival.resource == job.resource)
             for job in jobs
         ]
         """Set of the jobs of the same resource."""

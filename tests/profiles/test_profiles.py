@@ -484,9 +484,8 @@ class TestCommand:
         forward = [layer.forward for layer in pipeline.model.layers]
         assert forward[1:] == [Fraction("1.6")] * 16 + [Fraction("0.95")]
         assert (pipeline.num_devices, pipeline.num_chunks) == (2, chunks)
-        line = f"plan --config {out} --stages 2 --batches 2 --placement linear --chunks 1"
-        output = json_of(f"{line} --recompute none --time-limit 600 --workers 1")
-        assert output["status"] == "optimal"
+        line = f"plan --config {out} --stages 2 --batches 2 --chunks {chunks} --recompute none"
+        assert json_of(f"{line} --time-limit 0.1 --workers 1")["chunks"] == chunks
 
     def test_a_missing_format_is_listed(self, tmp_path: Path) -> None:
         log = tmp_path / "log.txt"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("short_polishing")
 
 
 def options() -> SolveOptions:
-    return checked_options(600.0, 1)
+    return checked_options(0.5, 1)
 
 
 @cache
