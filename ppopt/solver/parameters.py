@@ -482,8 +482,6 @@ class PlanParams(NamedTuple):
     polishing: float = 0.9
     """Maximum share of the remaining time, after the first round, for improving the best schedules
     in their partitions and recompute."""
-    polishing_begin: float = 0.1
-    """Share of the time limit before which a round is not followed by that: a proof may come."""
     first_round_partitions: int = 3
     """Partitions of a configuration in the first round, besides even ones with small bounds."""
     partitions_per_round: int = 8

@@ -3,9 +3,9 @@
 Every configuration has a lower bound over all of its partitions: first a quick one, then one by
 dynamic programming. One search serves the partitions and recompute of all configurations
 (`ppopt.studies.plan_product`). It searches a few partitions of each by heuristics, then more, and
-with all methods those with the best values and the smallest bounds. Unless a proof comes soon, the
-best schedules are improved in their own partitions. Configurations of strategies have a search of
-their own, which has its turn in every round. The plan ends when no configuration can beat the best
+with all methods those with the best values and the smallest bounds. After the first round the best
+schedules are improved in their own partitions. Configurations of strategies have a search of their
+own, which has its turn in every round. The plan ends when no configuration can beat the best
 schedule; the proof is complete when every bound reaches the best value. It also ends if no known
 partition can be better.
 """
@@ -136,7 +136,6 @@ class PlanSearch:
 
     def run(self) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
-        improved = False
         try:
             self._search_first()
             self._begun = True
@@ -145,8 +144,7 @@ class PlanSearch:
                     break
                 before = self.lower_bound, self.ceiling
                 self._round(round_index)
-                if not (improved or self._over) and self._takes_long:
-                    improved = True
+                if round_index == 0 and not self._over:
                     self._improve(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
@@ -340,12 +338,6 @@ class PlanSearch:
             return True
         stop = self._deadline.stop
         return stop is not None and stop(self._state("configurations"))
-
-    @property
-    def _takes_long(self) -> bool:
-        """Whether the rounds so far took long: those of a small plan soon end by a proof."""
-        begin = self._params.polishing_begin * self._deadline.seconds
-        return self._deadline.spent >= min(begin, self.options.params.configurations.min_spent)
 
     @property
     def _exhausted(self) -> bool:

@@ -35,11 +35,11 @@ NO_OPTIONS = Options()
 SEARCH_VERSION = 1
 """Version of the meaning of stored results. Only results of this version are reused.
 
-Raise it if a stored result may be wrong, or is of another problem than the same key today: a bound
-or a proof was wrong, a rule or a cost has another meaning, a strategy has another schedule, a plan
-of a combination has other candidates. Better schedules of a search need no new version: a longer
-time limit continues from the stored ones. `python -m tests.studies.search_version` records the
-answers of this version, and a test compares them.
+Raise it if a stored result may be wrong, or is of another problem than the same key today. So it is
+if a bound or a proof was wrong, or if a rule or a cost has another meaning. It is, too, if a
+strategy has another schedule, or a plan of a combination other candidates. Better schedules of a
+search need no new version: a longer time limit continues from the stored ones. `python -m
+tests.studies.search_version` records the answers of this version, and a test compares them.
 """
 
 

@@ -63,7 +63,7 @@ def test_value_and_status_are_those_of_exhaustive_search(objective: Objective, s
         if best is not None and mixed(case).reduced.mixed:
             searched += 1
             both += kinds(result.schedule) == set(OpKind)
-    assert searched >= 4
+    assert searched >= 3
     assert both >= 1
 
 
