@@ -93,28 +93,31 @@ def balanced(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts
     BW, and a dynamic program over the first layer of a stage. Raises ConflictError if there are
     fewer layers than stages.
     """
-    if len(model) < stages:
-        raise ConflictError(
-            f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "
-            "use fewer devices or chunks"
-        )
-    return _flattest(*_work_and_slowness(model, speeds or (Fraction(1),) * stages))
+    return _flattest(*_work_and_slowness(model, stages, speeds))
 
 
 def balanced_late(model: Layers, stages: int, speeds: Speeds | None = None) -> Counts:
     """Counts as `balanced`, with ties broken by the most layers on the last stages.
 
     Early stages have the most microbatches in flight, so fewer layers there take less memory.
+    Raises ConflictError if there are fewer layers than stages.
     """
-    work, slow = _work_and_slowness(model, speeds or (Fraction(1),) * stages)
+    work, slow = _work_and_slowness(model, stages, speeds)
     mirrored = tuple(work[-1] - done for done in reversed(work))
     return _flattest(mirrored, slow[::-1])[::-1]
 
 
-def _work_and_slowness(model: Layers, speeds: Speeds) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _work_and_slowness(
+    model: Layers, stages: int, speeds: Speeds | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Work of the first 0, 1, ... layers, and how slow each stage is, as integers."""
+    if len(model) < stages:
+        raise ConflictError(
+            f"partition: {_of(len(model), 'layer')} for {stages} stages; every stage needs one; "
+            "use fewer devices or chunks"
+        )
     per_unit = exact.common_denominator(model.each(lambda layer: layer.work))
-    slow = [1 / speed for speed in speeds]
+    slow = [1 / speed for speed in speeds or (Fraction(1),) * stages]
     per_slow = exact.common_denominator(slow)
     work = model.each(lambda layer: int(layer.work * per_unit))
     sums = tuple(accumulate(work, initial=0))

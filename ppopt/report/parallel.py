@@ -233,7 +233,7 @@ def _proof(plan: ParallelPlan) -> str:
 
 def count_combinations(plan: ParallelPlan) -> list[str]:
     """How many combinations were searched or evaluated, and how many could not be in time."""
-    late = list(plan.skipped.values()).count(OUT_OF_TIME)
+    late = plan.skipped_by_reason.get(OUT_OF_TIME, 0)
     counted = [(row.status(plan.value), row) for row in plan.rows]
     impossible = sum(status is RowStatus.INFEASIBLE for status, _ in counted)
     searched = sum(

@@ -68,8 +68,8 @@ class FixedOrder:
             for (low, high), start in zip(bounds, first.tolist(), strict=False)
         ]
         self._levels = OrderLevels(net, links)
-        first_ops = np.searchsorted(net.positions, np.arange(len(net.duration)))
-        self._classes = classes[first_ops[np.argsort(self._levels.row)]]
+        rows = net.at(np.argsort(self._levels.row))
+        self._classes = rows.kind * pipeline.num_stages + rows.stage
         """Class of the operation of every row; of a pair, of its F."""
         paired = np.flatnonzero(np.diff(net.positions) == 0) + 1
         self._paired = self._levels.row[net.positions[paired]], classes[paired]

@@ -54,10 +54,8 @@ class ReorderedTiming:
         position = net.positions[computed]
         kind, stage, microbatch, slice_index = split_codes(pipeline, net.ops[computed])
         slices = [float(pipeline.slice_factor(each)) for each in range(pipeline.num_slices)]
-        row, alone = (
-            run.levels.row[position],
-            np.array(ticks.durations, dtype=np.float64)[kind, stage],
-        )
+        row = run.levels.row[position]
+        alone = np.array(ticks.durations, dtype=np.float64)[kind, stage]
         alone *= np.array(slices)[slice_index]
         second = np.append(False, position[1:] == position[:-1])
         first = np.append(second[1:], False)

@@ -98,19 +98,18 @@ def test_a_value_never_reads_better_than_its_bound() -> None:
     ]
 
 
+def gpipe_plan(model: Model, batches: int) -> ppopt.Plan:
+    """A plan of GPipe alone on two devices."""
+    return ppopt.plan(
+        model, devices=2, batches=batches, placement="linear", chunks=1, strategies="gpipe",
+        recompute="none", workers=1,
+    )  # fmt: skip
+
+
 def test_a_bound_that_equals_the_value_has_its_digits_in_a_plan() -> None:
     """3722.6 is 3,723 as a value, and 3,722 as a bound of more."""
     model = Model([{"forward": 1, "count": 2}])
-    plan = ppopt.plan(
-        model,
-        devices=2,
-        batches=1,
-        placement="linear",
-        chunks=1,
-        strategies="gpipe",
-        recompute="none",
-        workers=1,
-    )
+    plan = gpipe_plan(model, batches=1)
     value = Fraction("3722.6")
     result = replace(plan.rows[0].result, value=value)
     for bound, text in ((value, "3,723"), (value - Fraction(1, 10), "3,722")):
@@ -178,16 +177,7 @@ def test_a_faster_partition_is_named_unless_the_partition_was_searched() -> None
     searched = best_choice(replace(pipeline, partition="search"), "gpipe")
     choice = replace(searched, schedule=schedule)
     assert "balanced" not in describe_imbalance(report_evaluation(schedule, 0, choice=choice))
-    plan = ppopt.plan(
-        model,
-        devices=2,
-        batches=2,
-        placement="linear",
-        chunks=1,
-        strategies="gpipe",
-        recompute="none",
-        workers=1,
-    )
+    plan = gpipe_plan(model, batches=2)
     row = replace(plan.rows[0], result=replace(plan.rows[0].result, schedule=schedule))
     searched_plan = replace(plan, rows=(row,))
     assert "balanced" not in describe_imbalance(report_plan(searched_plan))

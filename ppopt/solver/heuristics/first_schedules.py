@@ -16,7 +16,7 @@ from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH, Counts, all_by_rule, balanced_late
+from ppopt.problem.partition import SEARCH, Counts, all_by_rule, balanced, balanced_late
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
@@ -111,15 +111,18 @@ class FirstSchedules(NamedTuple):
             yield pipeline
             return
         speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
-        *rules, balanced = all_by_rule(pipeline.model, pipeline.num_stages, speeds)
-        late = balanced_late(pipeline.model, pipeline.num_stages, speeds)
-        for group in ((balanced, late), rules):
-            accepted = [counts for counts in group if self._accepts(counts)]
-            if accepted:
-                for counts in dict.fromkeys(accepted):
-                    yield replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+        layers = pipeline.model, pipeline.num_stages, speeds
+        accepted: set[Counts] = set()
+        for rule in (balanced, balanced_late):
+            counts = rule(*layers)
+            if counts not in accepted and self._accepts(counts):
+                accepted.add(counts)
+                yield replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+        if not accepted:
+            for counts in filter(self._accepts, all_by_rule(*layers)):
+                yield replace(pipeline, partition=counts, mem_limit=pipeline.limits)
                 return
-        raise NotApplicableError("partition: the runtime supports no partition by rule")
+            raise NotApplicableError("partition: the runtime supports no partition by rule")
 
     def _accepts(self, counts: Counts) -> bool:
         return self.accepts_partition is None or self.accepts_partition(counts)
