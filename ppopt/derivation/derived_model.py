@@ -230,8 +230,9 @@ class DerivedModel:
 
     def _storage(self) -> list[str]:
         """A line on what products in FP8 keep, if they do not keep BF16."""
-        storage, training = self.training.storage(), self.training
-        if storage == training.storage(in_bf16=True):
+        training, layouts = self.training, self.gpu.fp8_layouts
+        storage = training.storage(layouts)
+        if storage == training.storage(layouts, in_bf16=True):
             return []
         return [
             f"FP8, {training.fp8_recipe}: {storage.element:.4g} bytes for an element of the input "

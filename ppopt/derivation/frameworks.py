@@ -83,20 +83,24 @@ class Fp8Recipe(NamedTuple):
     """Bytes of an element of an input, with its share of a scale."""
     weight: float = 1
     """The same of a parameter."""
+    scales_blocks: bool = False
+    """Whether blocks of elements have their own scales, which differ between rows and columns."""
     stores_weights: bool = True
     """Whether weights are stored in FP8; otherwise they have copies in FP8."""
     copies_attended: bool = False
     """As of `ProductStorage`."""
 
 
+BOTH_LAYOUTS = 2
+"""Layouts of a matrix: by rows and by columns."""
 BLOCK_SCALE = 1 + 1 / 32
 """Bytes of an element with its share of the scale of its block: a byte for 32 elements in MXFP8,
 FP32 for 128 in blockwise scaling."""
 FP8_RECIPES: Mapping[str, Fp8Recipe] = {
     "tensorwise": Fp8Recipe(1),
     "delayed": Fp8Recipe(1, copies_attended=True),
-    "mxfp8": Fp8Recipe(BLOCK_SCALE, BLOCK_SCALE),
-    "blockwise": Fp8Recipe(BLOCK_SCALE, stores_weights=False),
+    "mxfp8": Fp8Recipe(BLOCK_SCALE, BLOCK_SCALE, scales_blocks=True),
+    "blockwise": Fp8Recipe(BLOCK_SCALE, scales_blocks=True, stores_weights=False),
 }
 """Recipes of Transformer Engine, as `--fp8-recipe` of Megatron-LM names them.
 
@@ -107,8 +111,8 @@ FP8_RECIPES: Mapping[str, Fp8Recipe] = {
 - Weights are in FP8, in the layouts of both F and B (`Float8Tensor` and its transpose in
   transformer_engine/pytorch/tensor/float8_tensor.py), and are gathered in FP8: these recipes set
   `fp8_param_gather`, blockwise scaling does not (src/megatron/bridge/training/mixed_precision.py of
-  Megatron-Bridge, 067f987). GPUs of compute capability 10.x need no transpose with tensorwise and
-  delayed scaling: a byte a parameter less than derived.
+  Megatron-Bridge, 067f987). GPUs that multiply every layout need no transpose with tensorwise and
+  delayed scaling (`is_non_tn_fp8_gemm_supported` in transformer_engine/pytorch/utils.py).
 """
 
 FUSED = Framework(

@@ -110,6 +110,7 @@ Seconds: TypeAlias = Annotated[float, Measure("s", 0, 1, "10e-6 or 10us", SCALES
 Share: TypeAlias = Annotated[float, _SHARE]
 ByRanks: TypeAlias = Annotated[Mapping[int, float], MeasureByRanks(_SHARE)]
 Number: TypeAlias = Annotated[float, Measure("", 0, 1e6, "150")]
+Layouts: TypeAlias = Annotated[int, Measure("layouts", 1, 2, "2", is_whole=True)]
 Count: TypeAlias = Annotated[int, Measure("GPUs", 1, 1e6, "8", is_whole=True)]
 
 
@@ -192,6 +193,8 @@ class Gpu:
     network_p2p_efficiency: Share
     """Share of `network_bandwidth` that transfers between two GPUs reach."""
     network_latency: Seconds
+    fp8_layouts: Layouts
+    """Layouts of a matrix that its products in FP8 need: 1 if they multiply any layout."""
 
     fp8: FlopsPerSecond | None = None
     """None: the GPU has no FP8."""

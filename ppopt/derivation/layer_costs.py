@@ -398,8 +398,8 @@ class Costing:
     def _static_bytes(self, part: LayerPart) -> float:
         """Bytes of a part's parameters, gradients and optimizer states on a rank."""
         data, experts = self.training.data_group, self.training.expert_data_group
-        each = self.training.storage(in_bf16=part.in_bf16).parameter
-        adapter = self.training.storage(in_bf16=True).parameter
+        each = self.rank.storage(in_bf16=part.in_bf16).parameter
+        adapter = self.rank.storage(in_bf16=True).parameter
         return (
             self._bytes(part.parameters, each, data, trained=part.trained)
             + self._bytes(part.routed, each, experts, trained=part.trained)
@@ -453,7 +453,7 @@ class Costing:
 
     def _gathered(self, in_bf16: bool) -> float:
         """Bytes of a parameter that data-parallel ranks gather."""
-        return self.training.storage(in_bf16=in_bf16).gathered
+        return self.rank.storage(in_bf16=in_bf16).gathered
 
     def _exchanged(
         self, name: str, pattern: Pattern, sharded: Sequence[tuple[float, Group]]

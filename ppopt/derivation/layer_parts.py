@@ -41,7 +41,7 @@ from ppopt.derivation.architecture import (
     parameters_of,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
-from ppopt.derivation.frameworks import Framework, PassTraffic
+from ppopt.derivation.frameworks import Framework, PassTraffic, ProductStorage
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
 from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Training
@@ -168,6 +168,10 @@ class Rank:
     def node(self) -> int:
         """GPUs of a node."""
         return self.training.gpus_per_node or self.gpu.gpus_per_node
+
+    def storage(self, *, in_bf16: bool = False) -> ProductStorage:
+        """What products of matrices keep on this GPU, those in BF16 or the others."""
+        return self.training.storage(self.gpu.fp8_layouts, in_bf16=in_bf16)
 
     @property
     def tokens(self) -> float:
@@ -518,7 +522,7 @@ class Rank:
         self, product: str, tensor: str, elements: float, *, in_bf16: bool = False
     ) -> tuple[StashedInput, ...]:
         """The input that a product keeps for W: in BF16 the tensor, in FP8 its own copy of it."""
-        storage = self.training.storage(in_bf16=in_bf16)
+        storage = self.storage(in_bf16=in_bf16)
         if tensor == ATTENDED and not storage.copies_attended:
             return ()
         if storage.element != ELEMENT:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from ppopt.derivation.architecture import Architecture, Attention, Experts
 from ppopt.derivation.collectives import Group
 from ppopt.derivation.frameworks import (
+    BOTH_LAYOUTS,
     FP8_RECIPES,
     Framework,
     ProductStorage,
@@ -167,13 +168,16 @@ class Training:
         """The framework."""
         return framework_named(self.framework)
 
-    def storage(self, *, in_bf16: bool = False) -> ProductStorage:
-        """What products of matrices keep, those in BF16 or the others."""
+    def storage(self, fp8_layouts: int, *, in_bf16: bool = False) -> ProductStorage:
+        """What products of matrices keep, those in BF16 or the others.
+
+        `fp8_layouts` is that of the GPU.
+        """
         parameter = self.style.parameter
         if in_bf16 or not self.keeps_fp8:
             return ProductStorage(ELEMENT, parameter, ELEMENT)
         recipe = FP8_RECIPES[self.fp8_recipe]
-        copies = 2 * recipe.weight
+        copies = recipe.weight * (BOTH_LAYOUTS if recipe.scales_blocks else fp8_layouts)
         if self.stores_fp8_weights:
             return ProductStorage(recipe.element, copies, recipe.weight, recipe.copies_attended)
         return ProductStorage(recipe.element, parameter + copies, ELEMENT, recipe.copies_attended)

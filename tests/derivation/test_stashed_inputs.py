@@ -96,6 +96,22 @@ def test_weights_and_their_copies_follow_the_recipe(
     assert fp8[1].step.gradient_sync == bf16[1].step.gradient_sync
 
 
+@pytest.mark.parametrize("gpu", ["b200", "b300", "gb200", "gb300"])
+@pytest.mark.parametrize(
+    ("recipe", "saved"), [("tensorwise", 1), ("delayed", 1), ("mxfp8", 0), ("blockwise", 0)]
+)
+def test_blackwell_needs_no_transpose_of_weights_with_a_common_scale(
+    gpu: str, recipe: str, saved: int
+) -> None:
+    """Its products read a weight by rows and by columns; scales of blocks differ between them."""
+    parameters = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    hopper, blackwell = (
+        derive_model(LLAMA_8B, gpu=name, data=8, precision="fp8", fp8_recipe=recipe).layers
+        for name in ("h100", gpu)
+    )
+    assert hopper[1].static - blackwell[1].static == pytest.approx(saved * parameters / MIB, abs=1)
+
+
 def test_without_a_distributed_optimizer_weights_in_fp8_are_copies() -> None:
     """`--fp8-param-gather` of Megatron-LM needs one: BF16 and two copies are 4 bytes."""
     bf16, fp8 = (layer(LLAMA_8B, 1, zero=0, precision=name) for name in ("bf16", "fp8"))
