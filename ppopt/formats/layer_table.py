@@ -20,6 +20,8 @@ from ppopt.problem.units import SCALES
 _SHORT = {"fwd": "forward", "bwd": "backward", "act": "activation"}
 """Short column name -> setting."""
 _UNITS = {unit.lower(): unit for scale in SCALES.values() for unit in scale}
+_TEXTS = ("name", "role")
+"""Settings that are text."""
 _NUMBERING = ("", "index", "layer")
 """Names of a column that numbers the rows."""
 
@@ -52,7 +54,8 @@ def parse_csv(content: str, where: str) -> dict[str, Any]:
         if name in named:
             raise InputError(f"{where}: line 1: {name} is given twice; keep one column")
         if not _numbers_rows(column, cells):
-            named[name] = [_value(cell.strip(), unit, where) for cell in cells]
+            read = _text if name in _TEXTS else _value
+            named[name] = [read(cell.strip(), unit, where) for cell in cells]
     if "role" not in named and "name" in named:
         named["role"] = [
             name if isinstance(name, str) and name in LETTERS else None for name in named["name"]
@@ -79,7 +82,12 @@ def _setting(column: str) -> tuple[str, str]:
     return _SHORT.get(key.lower(), key), unit
 
 
+def _text(cell: str, *_: str) -> str | None:
+    """Text of a cell as it is; None: not given."""
+    return cell or None
+
+
 @cache
 def _value(cell: str, unit: str, where: str) -> Any:
-    """Value of a cell, as a YAML file states it; None: not given."""
-    return parse_yaml(f"{cell}{unit}" if cell else "", where)
+    """Value of a cell, as a YAML file states it; None: not given. A table has no comments."""
+    return cell if "#" in cell else parse_yaml(f"{cell}{unit}" if cell else "", where)

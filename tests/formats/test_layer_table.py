@@ -57,6 +57,7 @@ layers:
         ("forward,forward\n1,2\n", "t.csv: line 1: forward is given twice; keep one"),
         ("fwd,forward\n1,2\n", "t.csv: line 1: forward is given twice; keep one"),
         ("forward\nx\n", "'x'"),
+        ("forward\n4 # or 5\n", "'4 # or 5'"),
         ("forwrd\n1\n", "did you mean forward"),
         ("forward,layer\n1,7\n", "layer"),
         ("forward_parsecs\n1\n", "forward_parsecs"),
@@ -67,6 +68,12 @@ def test_refused(text: str, message: str) -> None:
         model_of(parse_config(text, ".csv", "t.csv"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["block #3", "#1", "a: b", "*all", "7", "null", "head"])
+def test_a_name_is_the_text_of_its_cell(name: str) -> None:
+    document = parse_csv(f"name,forward\n{name},4\n", "t.csv")
+    assert document["layers"][0]["name"] == name
 
 
 def test_a_row_numbering_is_ignored() -> None:
