@@ -123,9 +123,10 @@ def _phases(value: object, per_unit: int) -> Phases:
     return Phases.read(value).each(read)
 
 
-def restored(pipeline: Pipeline, value: object) -> Pipeline:
+def restored(pipeline: Pipeline, value: object, mem_limit: object) -> Pipeline:
     """Read the object of `model_to_object`: the pipeline of the file with its model and partition.
 
+    `mem_limit` is the limit as the user gave it; it must be that of the pipeline.
     Raises InputError if the object is no model, or if its layers, with this partition and
     placement, are not the stages of the pipeline.
     """
@@ -136,6 +137,7 @@ def restored(pipeline: Pipeline, value: object) -> Pipeline:
     model = replace(model, recompute_unit=RecomputeUnit(unit))
     counts = within("counts", wholes, file["counts"], pipeline.num_stages, 0, MAX_LAYERS)
     fields = _placed(file, pipeline)
+    fields["mem_limit"] = mem_limit
     fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
     fields["frozen"] = None
     if file.get("link") is not None:

@@ -150,11 +150,14 @@ def _limit_form(pipeline: Pipeline) -> str | None:
     return "list" if isinstance(pipeline.mem_limit, tuple) else "number"
 
 
-def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> Pipeline:
+def pipeline_from_object(
+    value: object, per_unit: int, memory_per_unit: int, *, has_model: bool = False
+) -> Pipeline:
     """Read the object of `pipeline_to_object`; the ticks per unit (of time, of memory) may be any.
 
-    Raises InputError if the object is no pipeline, or if the costs in the file are not those of the
-    user's own form in the file.
+    With `has_model` the limits are those in the file: only with the layers they can be restored as
+    the user gave them (`limit_as_given`). Raises InputError if the object is no pipeline, or if the
+    costs in the file are not those of the user's own form in the file.
     """
     file = section(value, REQUIRED, OPTIONAL)
     for key in ("stages", "batches", "devices"):
@@ -174,6 +177,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
     if limits is not None:
         ticks = within("mem_limit", wholes, limits, file["devices"], 0, MAX_TICKS)
         limits = tuple(Fraction(value, memory_per_unit) for value in ticks)
+    as_given = limits if has_model else limit_as_given(file, limits)
     known: dict[str, Any] = {key: file.get(key) for key in ("frozen", "training")}
     known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
     per = dict.fromkeys(FACTORS, "batches") | {SLICE_TIMES: "slices"}
@@ -187,7 +191,7 @@ def pipeline_from_object(value: object, per_unit: int, memory_per_unit: int) -> 
         backward_p2p=within(_BACK, _read_p2p, file.get(_BACK), file, per_unit),
         device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
         **factors,
-        mem_limit=within("mem_limit_given", _own_limit, file.get("mem_limit_given"), limits),
+        mem_limit=as_given,
         routes=file["routes"],
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
@@ -325,12 +329,19 @@ def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] 
     return [Fraction(*pair) for pair in pairs]
 
 
-def _own_limit(form: object, limits: tuple[Fraction, ...] | None) -> object:
-    """Restore the limit as the user gave it; a list if the file does not say."""
+def limit_as_given(file: dict[str, Any], limits: tuple[Fraction, ...] | None) -> object:
+    """Limit in the form that the user gave, by the object of a pipeline; a list if it has none.
+
+    Raises InputError if the form is unknown.
+    """
+    form = file.get("mem_limit_given")
     if form is None or limits is None:
         return limits
     if form not in _LIMIT_FORMS:
-        raise InputError(f"{abbreviated(form)} is unknown; use {', '.join(_LIMIT_FORMS)} or null")
+        raise InputError(
+            f"mem_limit_given: {abbreviated(form)} is unknown; use {', '.join(_LIMIT_FORMS)} or "
+            "null"
+        )
     return {LIMIT_1F1B: LIMIT_1F1B, "number": limits[0], "list": limits}[form]
 
 

@@ -237,10 +237,11 @@ def schedule_from_object(
     ):
         pipeline = expected
     else:
-        read = pipeline_json.pipeline_from_object
-        pipeline = within("pipeline", read, file["pipeline"], unit, memory_unit)
+        read, value = pipeline_json.pipeline_from_object, file["pipeline"]
+        pipeline = within("pipeline", read, value, unit, memory_unit, has_model=model is not None)
         if model is not None:
-            pipeline = within("origin: model", model_json.restored, pipeline, model)
+            limit = within("pipeline", pipeline_json.limit_as_given, value, pipeline.limits)
+            pipeline = within("origin: model", model_json.restored, pipeline, model, limit)
     origin = within("origin", origin_json.origin_from_object, stated)
     if origin.certificate and origin.certificate.argument is Argument.ORDERS:
         within("pipeline", pipeline_json.check_searched_order, pipeline, file["pipeline"])

@@ -26,14 +26,31 @@ def test_pipelines_are_restored_equal(model: Model, data: st.DataObject) -> None
         placement = None
     limit = data.draw(st.sampled_from([None, "1f1b", 999])) if model.has_activation else None
     delay = "0.3" if devices > 1 else 0
+    factors = data.draw(st.sampled_from([None, (1, 2), ("0.5", "1.3")]))
+    memory = None if any(layer.frozen for layer in model.layers) else factors
     pipe = model.pipeline(
-        devices=devices, batches=2, placement=placement, p2p=delay, mem_limit=limit
-    )
+        devices=devices, batches=2, placement=placement, p2p=delay, mem_limit=limit,
+        microbatch_memory=memory,
+    )  # fmt: skip
     strategy = {"interleaved": "looped-bfs", "v": "1f1b-v"}.get(str(placement), "gpipe")
     schedule = ppopt.evaluate(pipe, strategy)
     restored, _ = schedule_json.loads(schedule_json.dumps(schedule), "x")
     assert restored.pipeline == schedule.pipeline
     assert restored == schedule
+
+
+def test_the_limit_of_1f1b_depends_on_the_layers() -> None:
+    """BW allocates 5 - 1 for the first layer or 2 for the second one; with three times the memory
+    5 - 3 or 6, which does not follow from the costs of the stage."""
+    layers = [
+        Layer(forward=1, activation=2, workspace=5),
+        Layer(forward=1, activation=3, recompute={"activation": 1}),
+    ]
+    pipe = Model(layers).pipeline(devices=1, batches=2, mem_limit="1f1b", microbatch_memory=(1, 3))
+    assert pipe.limits == (3 * (2 + 1) + 6,)
+    schedule = ppopt.evaluate(pipe, "1f1b")
+    restored, _ = schedule_json.loads(schedule_json.dumps(schedule), "x")
+    assert restored.pipeline == schedule.pipeline and restored.pipeline.mem_limit == "1f1b"
 
 
 def test_what_was_rounded_is_kept() -> None:
