@@ -112,7 +112,7 @@ FP8_RECIPES: Mapping[str, Fp8Recipe] = {
   transformer_engine/pytorch/tensor/float8_tensor.py), and are gathered in FP8: these recipes set
   `fp8_param_gather`, blockwise scaling does not (src/megatron/bridge/training/mixed_precision.py of
   Megatron-Bridge, 067f987). GPUs that multiply every layout need no transpose with tensorwise and
-  delayed scaling (`is_non_tn_fp8_gemm_supported` in transformer_engine/pytorch/utils.py).
+  delayed scaling (transformer_engine/pytorch/utils.py, "non-TN layouts").
 """
 
 FUSED = Framework(
