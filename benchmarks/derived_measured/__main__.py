@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.derived_measured import report
 from benchmarks.derived_measured.aims import aim_table, machine_table
+from benchmarks.derived_measured.classes import class_table
 from benchmarks.derived_measured.compare import comparison
 from benchmarks.derived_measured.outcomes import Outcome, outcome_of
 from benchmarks.derived_measured.parts import Timing, part_table, read_parts, single_parts
@@ -44,6 +45,7 @@ def record(outcomes: Sequence[Outcome], parts: Sequence[Timing] = ()) -> Iterato
     yield heading("Steps, memory and layers predicted from derived costs, beside measured ones")
     sections = {
         "Aims": aim_table(outcomes),
+        "Classes": class_table(outcomes),
         "Machines": machine_table(outcomes),
         "Parts of layers": part_table(parts),
         "Zero bubble": zero_bubble_table(),
@@ -65,6 +67,10 @@ LEGENDS = {
         "x hidden per microbatch and without FSDP. A calibrated row sets the factor on kernels,\n"
         "as `--calibrate` does, and is left out of the error."
     ),
+    "Classes": (
+        "Absolute errors of steps by the class of a run, with its aim. Classes overlap.\n"
+        "Over memory: runs that ran and whose predicted peak is above 92 % of the GPU's memory."
+    ),
     "Machines": "The same runs by source and hardware; errors are predicted / measured - 1.",
     "Parts of layers": (
         "Absolute errors of F, B and BW on one H200 under eager PyTorch. Aims: a median of at\n"
@@ -75,8 +81,8 @@ LEGENDS = {
         "predicted gain would be the measured one."
     ),
     "Ranking": (
-        "Runs of one model on as many GPUs with the same batch (BigScience, A100): is the best\n"
-        "measured one among the three best predicted?"
+        "Runs of a model on as many GPUs with the same batch. Regret: how much longer the step of\n"
+        "the configuration is that is predicted best, beside the best measured step."
     ),
     "Steps": "Errors of steps per source. `compared` leaves out runs that are listed apart.",
     "Memory": "Errors of the predicted peak. `GB` of sources is taken as GiB.",

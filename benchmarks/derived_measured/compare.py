@@ -21,11 +21,12 @@ class Comparison(NamedTuple):
 
 COMPARED = (
     Comparison("Aims", ("aim", "limit"), ("rows", "mean", "worst", "verdict")),
+    Comparison("Classes", ("class",), ("rows", "mean", "signed", "over memory")),
     Comparison("Steps", ("source",), ("rows", "predicted", "mean", "median", "signed")),
     Comparison("Memory", ("source",), ("rows", "mean", "signed")),
     Comparison("Parts of layers", ("part", "kind"), ("derived", "median", "worst")),
     Comparison("Zero bubble", ("run", "measured"), ("predicted", "difference")),
-    Comparison("Ranking", ("model",), ("its predicted rank", "loss of choosing it")),
+    Comparison("Ranking", ("model",), ("its predicted rank", "regret")),
 )
 
 

@@ -93,6 +93,11 @@ class Outcome:
         """Whether the aims are about its step: BF16 or FP16, a large microbatch, no FSDP."""
         return self.compared and self.large
 
+    @cached_property
+    def has_experts(self) -> bool:
+        """Whether the model has experts; False if the run is not predicted."""
+        return self.prediction is not None and setup_of(self.run).architecture.has_experts
+
     @property
     def large(self) -> bool:
         """Whether it trains in BF16 or FP16, without FSDP, and with a large microbatch."""
