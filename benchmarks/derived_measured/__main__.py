@@ -10,6 +10,7 @@ from benchmarks.derived_measured import report
 from benchmarks.derived_measured.aims import aim_table, machine_table
 from benchmarks.derived_measured.classes import class_table
 from benchmarks.derived_measured.compare import comparison
+from benchmarks.derived_measured.fits import fit_table
 from benchmarks.derived_measured.outcomes import Outcome, outcome_of
 from benchmarks.derived_measured.parts import Timing, part_table, read_parts, single_parts
 from benchmarks.derived_measured.ranking import ranking_table
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="JSON of measured runs")
     parser.add_argument("--layers", type=Path, help="JSON of measured parts of layers")
     parser.add_argument("--rows", metavar="SOURCE", help="single runs of the sources that have it")
+    parser.add_argument("--fit", action="store_true", help="errors by the value of constants")
     parser.add_argument("--before", type=Path, help="an earlier record, to set beside this one")
     options = parser.parse_args(arguments)
     runs = read_runs(*options.runs)
@@ -33,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(*report.run_table(map(outcome_of, chosen)), *single_parts(parts), sep="\n")
         return
     outcomes = [outcome_of(run) for run in runs]
+    if options.fit:
+        print(*fit_table(outcomes), sep="\n")
+        return
     lines = list(record(outcomes, parts))
     print(*lines, sep="\n")
     if options.before is not None:

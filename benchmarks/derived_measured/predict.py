@@ -19,7 +19,7 @@ from benchmarks.derived_measured.runs import (
 )
 from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
-from ppopt.derivation.gpus import Gpu, Precision
+from ppopt.derivation.gpus import FUSED, UNFUSED, Gpu, Precision
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
 from ppopt.derivation.training import ContextType, Dispatcher, Training
 from ppopt.problem.objective import Objective
@@ -132,7 +132,7 @@ def _training(run: Run) -> Training:
             expert_tensor=run.row.get("etp", 1 if bridge else None),
             dispatcher=Dispatcher.FLEX if bridge else Dispatcher.ALL_TO_ALL,
             sequence_parallel=_sequence_parallel(run),
-            flash_attention=not scores_in_memory(run),
+            attention=_attention_kernel(run),
             dropout=_dropout(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
             framework="torch" if run.source == LLM_FOUNDRY else "megatron",
@@ -169,6 +169,13 @@ def scores_in_memory(run: Run) -> bool:
     The zero-bubble paper does not say it; its memory does, which has room for 5 bytes a score.
     """
     return run.source in (BIGSCIENCE, SC21, KORTHIKANTI) or run.source.startswith("Zero-bubble")
+
+
+def _attention_kernel(run: Run) -> str:
+    """The kernel of attention; llm-foundry's runs are of 2023."""
+    if scores_in_memory(run):
+        return UNFUSED
+    return "fa2" if run.source == LLM_FOUNDRY else FUSED
 
 
 def _dropout(run: Run) -> bool:

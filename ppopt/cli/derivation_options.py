@@ -176,7 +176,12 @@ OPTIONS = (
     _flag(
         "no_sequence_parallel", "Tensor parallel ranks do not share the tokens between matrices."
     ),
-    _flag("no_flash_attention", "Attention writes its scores to the memory of the GPU."),
+    DerivationOption(
+        "attention",
+        "NAME",
+        "Kernel of attention: fused (default), that of today's trainers; fa2 or fa3, "
+        "FlashAttention-2 or 3; unfused, which writes scores to the memory of the GPU.",
+    ),
     _flag("dropout", "Attention and feed-forward pass dropout, whose masks are kept."),
     _number("expert_tensor", "Tensor parallel size of experts (that of --tensor)."),
     DerivationOption(

@@ -177,7 +177,7 @@ class DerivedModel:
         ]
 
     def _comments(self) -> list[str]:
-        training, gpu = self.training, self._gpu
+        training, gpu = self.training, self.costing.gpu
         peak = gpu.peak(training.precision) / 1e12
         products = f"{peak:g} TFLOP/s ({gpu.name}, {training.precision})"
         if training.precision is not Precision.BF16:

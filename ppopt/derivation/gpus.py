@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
@@ -80,6 +80,19 @@ class MeasureByRanks:
         return dict(sorted(table.items()))
 
 
+@dataclass(frozen=True)
+class MeasureByName:
+    """A quantity that depends on a name: a table, name -> value."""
+
+    each: Measure
+
+    def read(self, value: object, where: str) -> Mapping[str, float]:
+        """Read a table; raises InputError, beginning with `where`, if it is none."""
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where}: {abbreviated(value)} is no table; write {{fa2 = 1.7}}")
+        return {name: self.each.read(each, f"{where}: {name}") for name, each in value.items()}
+
+
 def _ranks(text: str, where: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text) >= 2):
         raise InputError(
@@ -111,6 +124,7 @@ Share: TypeAlias = Annotated[float, _SHARE]
 ByRanks: TypeAlias = Annotated[Mapping[int, float], MeasureByRanks(_SHARE)]
 Number: TypeAlias = Annotated[float, Measure("", 0, 1e6, "150")]
 Layouts: TypeAlias = Annotated[int, Measure("layouts", 1, 2, "2", is_whole=True)]
+ByName: TypeAlias = Annotated[Mapping[str, float], MeasureByName(Measure("", 0.01, 100, "1.7"))]
 Count: TypeAlias = Annotated[int, Measure("GPUs", 1, 1e6, "8", is_whole=True)]
 
 
@@ -119,6 +133,12 @@ class Precision(StrEnum):
 
     BF16 = "bf16"
     FP8 = "fp8"
+
+
+FUSED = "fused"
+"""Attention with the kernels of today: of cuDNN under Transformer Engine, or PyTorch's own."""
+UNFUSED = "unfused"
+"""Attention that writes its scores to the memory of the GPU."""
 
 
 class Basis(StrEnum):
@@ -177,6 +197,8 @@ class Gpu:
     """The same of its backward pass."""
     attention_blocks: Number
     """Pairs of a head and a block of 128 queries at which attention reaches half of its share."""
+    attention_kernels: ByName = field(hash=False)
+    """Time of attention with a kernel, by its name, relative to that of the shares above."""
     memory_efficiency: Share
     """Share of `memory_speed` that memory-bound kernels reach."""
     kernel_time: Seconds
@@ -206,6 +228,23 @@ class Gpu:
         if peak is None:
             raise InputError(f"precision: {self.name} has no {precision}; leave it at bf16")
         return peak
+
+    def with_attention(self, kernel: str) -> Gpu:
+        """The GPU with the rates of a kernel of attention.
+
+        Raises InputError if no time of the kernel is known.
+        """
+        times = {**dict.fromkeys((FUSED, UNFUSED), 1.0), **self.attention_kernels}
+        if kernel not in times:
+            raise InputError(
+                f"attention: {abbreviated(kernel)} is unknown for {self.name}; known are "
+                f"{', '.join(times)}"
+            )
+        return replace(
+            self,
+            attention_efficiency=self.attention_efficiency / times[kernel],
+            attention_backward_efficiency=self.attention_backward_efficiency / times[kernel],
+        )
 
 
 class _Sourced(NamedTuple):
@@ -303,9 +342,9 @@ def _catalog() -> tuple[Records, Records]:
 
 
 @cache
-def _measures() -> Mapping[str, Measure | MeasureByRanks]:
+def _measures() -> Mapping[str, Measure | MeasureByRanks | MeasureByName]:
     """Quantity of each value of a GPU, by the name of its field."""
-    measures: dict[str, Measure | MeasureByRanks] = {}
+    measures: dict[str, Measure | MeasureByRanks | MeasureByName] = {}
     for name, hint in get_type_hints(Gpu, include_extras=True).items():
         annotated = next(
             (part for part in (hint, *get_args(hint)) if hasattr(part, "__metadata__")), None

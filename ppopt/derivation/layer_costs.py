@@ -131,6 +131,7 @@ class Costing:
     @classmethod
     def of(cls, training: Training, gpu: Gpu, scale: Scale = AS_DERIVED) -> Costing:
         """Costs of the tokens of a training on a GPU."""
+        gpu = gpu.with_attention(training.attention)
         return cls(Rank(training, gpu, training.sequence, training.microbatch), scale)
 
     @property

@@ -42,7 +42,7 @@ from ppopt.derivation.architecture import (
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import Framework, PassTraffic, ProductStorage
-from ppopt.derivation.gpus import Gpu
+from ppopt.derivation.gpus import UNFUSED, Gpu
 from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
 from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Training
 
@@ -248,7 +248,7 @@ class Rank:
         return parts
 
     def _attention(self, attention: Attention) -> LayerPart:
-        if not (self.training.flash_attention or isinstance(attention, LinearAttention)):
+        if self.training.attention == UNFUSED and not isinstance(attention, LinearAttention):
             return self._scores_in_memory(attention)
         tokens, ranks = self.tokens, self.training.tensor
         flops = attention.scores(self.sequence) * tokens / ranks

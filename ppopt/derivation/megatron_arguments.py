@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ppopt.derivation.architecture import Architecture
+from ppopt.derivation.gpus import FUSED, UNFUSED
 from ppopt.derivation.training import ContextType, Dispatcher, Training
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes
 
@@ -68,8 +69,8 @@ def _sharding(training: Training) -> Iterator[str]:
 def _attention(training: Training) -> Iterator[str]:
     if training.context > 1:
         yield f"--cp-comm-type {EXCHANGES[training.context_type]}"
-    if not training.flash_attention:
-        yield "--attention-backend unfused"
+    if training.attention != FUSED:
+        yield f"--attention-backend {UNFUSED if training.attention == UNFUSED else 'flash'}"
     if not training.dropout:
         yield "--attention-dropout 0"
         yield "--hidden-dropout 0"

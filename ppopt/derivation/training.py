@@ -16,7 +16,7 @@ from ppopt.derivation.frameworks import (
     ProductStorage,
     framework_named,
 )
-from ppopt.derivation.gpus import Precision
+from ppopt.derivation.gpus import FUSED, UNFUSED, Precision
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import abbreviated, whole, within
 
@@ -92,10 +92,11 @@ class Training:
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
-    flash_attention: bool = True
-    """Whether attention never writes its scores (FlashAttention, arXiv 2205.14135). Otherwise they
-    pass the GPU's memory, causal or not, and are stashed, as with `--attention-backend unfused`
-    of Megatron-LM."""
+    attention: str = FUSED
+    """Kernel of attention: `fused`, that of today's trainers, or another whose time the GPU has
+    (`attention_kernels`), as `fa2`: FlashAttention-2, arXiv 2307.08691. With `unfused` scores pass
+    the GPU's memory, causal or not, and are stashed (`--attention-backend unfused` of
+    Megatron-LM)."""
     dropout: bool = False
     """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
     masks are stashed: Megatron-LM's default, but not of its recipes for Llama and later models."""
@@ -138,10 +139,10 @@ class Training:
                 f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
                 f"{self.tensor} ranks of context and tensor; give a multiple"
             )
-        if self.context > 1 and not self.flash_attention:
+        if self.context > 1 and self.attention == UNFUSED:
             raise ConflictError(
-                f"context: {self.context} ranks share a sequence with FlashAttention only; leave "
-                "flash_attention on"
+                f"context: {self.context} ranks share a sequence with fused attention only; leave "
+                "attention at fused"
             )
         self._check_experts()
 

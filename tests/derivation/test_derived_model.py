@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import ppopt
 from ppopt import InputError, derive_model
 from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.explanation import explain
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.training import Training
 from ppopt.problem.cost_table import STEP_FIELDS
@@ -28,10 +30,14 @@ from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, C
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_layers_are_those_of_the_models_that_come_along(
-    config: Config, training: dict[str, int], name: str
+    config: Config, training: dict[str, int], name: str, tmp_path: Path
 ) -> None:
-    """They are derived from the same dimensions, published elsewhere."""
-    derived, stored_model = derive_model(config, gpu="h100", **training), ppopt.read_pipeline(name)
+    """They are derived from the same dimensions, published elsewhere, at the rate of products alone
+    (`benchmarks.derived_models`)."""
+    gpu = tmp_path / "h100.toml"
+    gpu.write_text('like = "h100"\nmatrix_efficiency = 0.748\n')
+    derived = derive_model(config, gpu=str(gpu), **training)
+    stored_model = ppopt.read_pipeline(name)
     assert stored_model.model is not None
     for layer, shipped in zip(derived.model.layers, stored_model.model.layers, strict=True):
         once = dict.fromkeys(STEP_FIELDS, 0)
@@ -69,6 +75,21 @@ def test_fp8_is_faster_in_products_alone() -> None:
     saved = products * (1 - 989.4 / 1978.9)
     assert bf16.forward - fp8.forward == pytest.approx(saved, abs=0.003)
     assert bf16.backward - fp8.backward == pytest.approx(2 * saved, abs=0.003)
+
+
+def test_an_older_kernel_of_attention_takes_longer() -> None:
+    """FlashAttention-2 on an H100: 2.6 times the time of attention, in F and in B, and no more."""
+    today, older = (derive_model(LLAMA_8B, gpu="h100", attention=name) for name in ("fused", "fa2"))
+    forward, backward = (item.milliseconds for item in explain(today) if item.name == "attention")
+    before, after = (model.layers[1] for model in (today, older))
+    assert after.forward - before.forward == pytest.approx(1.6 * forward, abs=0.002)
+    split = today.training.style.split
+    assert after.backward - before.backward == pytest.approx(1.6 * backward / split, abs=0.002)
+    assert after.activation == before.activation
+    with pytest.raises(
+        InputError, match="'fa3' is unknown for a100; known are fused, unfused, fa2"
+    ):
+        derive_model(LLAMA_8B, gpu="a100", attention="fa3")
 
 
 def test_a_split_backward_is_longer() -> None:

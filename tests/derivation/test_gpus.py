@@ -54,7 +54,9 @@ def test_a_name_is_read_in_any_case() -> None:
 
 
 def test_values_that_another_gpu_measured_are_assumed() -> None:
-    measured, inherited = (gpu_named(name).origins["matrix_efficiency"] for name in ("h100", "h20"))
+    measured, inherited = (
+        gpu_named(name).origins["attention_efficiency"] for name in ("h100", "h20")
+    )
     assert measured.basis is Basis.MEASURED
     assert inherited == (Basis.ASSUMED, f"as h100: {measured.source}")
 

@@ -207,10 +207,10 @@ def test_scores_in_memory_cost_what_arxiv_2205_05198_counts(
 ) -> None:
     """Section 4.1: 5 a s^2 b bytes are kept of a layer; all products, masked ones too."""
     flash, scores = (
-        rank_of(
-            sequence=2048, microbatch=2, tensor=4, flash_attention=on, dropout=dropout
-        ).attention(LLAMA_8B.attention, 4096)
-        for on in (True, False)
+        rank_of(sequence=2048, microbatch=2, tensor=4, attention=kernel, dropout=dropout).attention(
+            LLAMA_8B.attention, 4096
+        )
+        for kernel in ("fused", "unfused")
     )
     elements = 32 * 2048**2 * 2 / 4
     assert scores.stashed - flash.stashed == activation * elements
@@ -229,5 +229,5 @@ def test_dropout_keeps_a_byte_of_both_outputs() -> None:
 
 
 def test_scores_in_memory_are_not_shared_by_ranks_of_context() -> None:
-    with pytest.raises(ConflictError, match="FlashAttention only"):
-        Training(context=2, flash_attention=False)
+    with pytest.raises(ConflictError, match="fused attention only"):
+        Training(context=2, attention="unfused")

@@ -43,9 +43,10 @@ EXPERTS = ["--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"]
         (LLAMA_8B, {"dropout": True}, ["--bf16"]),
         (
             LLAMA_8B,
-            {"flash_attention": False},
+            {"attention": "unfused"},
             ["--bf16", "--attention-backend unfused", *PLAIN[1:]],
         ),
+        (LLAMA_8B, {"attention": "fa2"}, ["--bf16", "--attention-backend flash", *PLAIN[1:]]),
         (
             LLAMA_8B,
             {"data": 2, "zero": 2},
