@@ -94,7 +94,7 @@ class Training:
     """Whether tensor-parallel ranks share the tokens between matrices (arXiv 2205.05198)."""
     attention: str = FUSED
     """Kernel of attention: `fused`, that of today's trainers, or another whose time the GPU has
-    (`attention_kernels`), as `fa2`: FlashAttention-2, arXiv 2307.08691. With `unfused` scores pass
+    (`attention_kernels`), as FlashAttention-2, arXiv 2307.08691. With `unfused` scores pass
     the GPU's memory, causal or not, and are stashed (`--attention-backend unfused` of
     Megatron-LM)."""
     dropout: bool = False
