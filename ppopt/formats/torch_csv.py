@@ -46,7 +46,7 @@ from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, refuse_unhandled
+from ppopt.problem.traits import ArgumentClass, handled, refuse_unhandled
 from ppopt.schedule import communication, timing
 from ppopt.schedule.actions import Action, ActionKind, Cell
 from ppopt.schedule.orders import Orders
@@ -64,7 +64,7 @@ LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
 MAX_CELLS = 2**21
 """Maximum number of cells of a file: more than any search produces, communication included."""
-HANDLES = BESIDE_COMPUTE | PER_OPERATION
+HANDLES = handled(ArgumentClass.EVERY_OPERATION)
 """Traits of the pipelines whose schedules PyTorch can run, as far as their order shows."""
 LISTED = 16
 """Maximum number of ranks or stages that a message lists."""

@@ -1,15 +1,15 @@
 """Traits: the terms of a problem that a method, a bound or a proof must handle to apply to it.
 
 Every method, argument for a bound, proof, decision space and strategy declares the traits that it
-handles, each one by name. It does not apply to a problem with any other trait (`unhandled`). So a
-new trait is refused everywhere until it is added where it is handled. Views
-(`ppopt.solver.problem_views`) remove traits.
+handles: those that join its argument class (`JOINS`), and the forms of schedules that it names. It
+does not apply to a problem with any other trait (`unhandled`). So a new trait is refused everywhere
+until it joins a class. Views (`ppopt.solver.problem_views`) remove traits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
 from ppopt.errors import NotApplicableError
@@ -58,17 +58,77 @@ class Trait(StrEnum):
 
 
 Traits = frozenset[Trait]
-PER_OPERATION = frozenset({Trait.FROZEN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
-"""Traits that the instance states operation by operation: code that reads times, memory and
-existence of every operation there, and runs microbatches in their given order, handles them."""
-BESIDE_COMPUTE = frozenset({Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD})
-"""Traits of problems with operations other than compute."""
+
+
+class ArgumentClass(Enum):
+    """Which operations of the instance a method, a bound or a proof covers, and why that is right.
+
+    The value is the reason. Microbatches run in their given order.
+    """
+
+    EVERY_OPERATION = "it reads the time and the memory of every operation of every resource"
+    COMPUTE = (
+        "it reads the time and the memory of every operation of compute; there is no other resource"
+    )
+    EQUAL_COMPUTE = "all operations of a class are equal; there is no other resource than compute"
+    EQUAL_MICROBATCHES = (
+        "all operations of a class are equal; operations beside compute only delay it"
+    )
+    SMALLEST_MICROBATCH = (
+        "no microbatch takes less than the smallest, whose times a class has; operations beside "
+        "compute only delay it"
+    )
+
+
+FORMS = frozenset(
+    {
+        *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES, Trait.ROUTES, Trait.SPAN),
+    }
+)
+"""Traits that change the form of a schedule or its value. They join no class: every method names
+those that it handles."""
+_BESIDE_COMPUTE = frozenset(
+    {
+        ArgumentClass.EVERY_OPERATION,
+        ArgumentClass.EQUAL_MICROBATCHES,
+        ArgumentClass.SMALLEST_MICROBATCH,
+    }
+)
+JOINS: Mapping[Trait, frozenset[ArgumentClass]] = {
+    Trait.LINKS: _BESIDE_COMPUTE,
+    Trait.STEP_WORK: _BESIDE_COMPUTE,
+    Trait.OFFLOAD: _BESIDE_COMPUTE,
+    Trait.FROZEN: frozenset(ArgumentClass),
+    Trait.MICROBATCHES: frozenset(
+        {
+            ArgumentClass.EVERY_OPERATION,
+            ArgumentClass.COMPUTE,
+            ArgumentClass.SMALLEST_MICROBATCH,
+        }
+    ),
+    Trait.UNEQUAL_SLICES: frozenset(
+        {
+            ArgumentClass.EVERY_OPERATION,
+            ArgumentClass.COMPUTE,
+            ArgumentClass.EQUAL_MICROBATCHES,
+        }
+    ),
+}
+"""The argument classes that each other trait joins. Slices have classes of their own, so that the
+operations of a class are equal if slices differ."""
+RECHECKED = FORMS | {
+    *(Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD),
+    *(Trait.FROZEN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
+}
+"""Traits whose rules the re-checker states in its own code; it refuses all others."""
 RESOURCES: Mapping[Trait, ResourceKind] = {
     Trait.LINKS: ResourceKind.LINK,
     Trait.STEP_WORK: ResourceKind.COLLECTIVE,
     Trait.OFFLOAD: ResourceKind.HOST,
 }
 """The resources other than compute that a pipeline with a trait has."""
+BESIDE_COMPUTE = frozenset(RESOURCES)
+"""Traits of problems with operations other than compute."""
 OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.SLICES: lambda pipeline: pipeline.num_slices > 1,
     Trait.ROUTES: lambda pipeline: pipeline.routes > 1,
@@ -88,6 +148,16 @@ others are recognised in `ppopt.problem.instance` and `ppopt.problem.problem`.""
 def pipeline_traits(pipeline: Pipeline) -> Traits:
     """Traits of every problem of a pipeline."""
     return frozenset(trait for trait, holds in OF_PIPELINE.items() if holds(pipeline))
+
+
+def handled(argument: ArgumentClass, forms: Iterable[Trait] = ()) -> Traits:
+    """The traits that join an argument class, and the forms that a method of it handles."""
+    return frozenset(trait for trait, joined in JOINS.items() if argument in joined).union(forms)
+
+
+def rechecked(argument: ArgumentClass, forms: Iterable[Trait] = ()) -> Traits:
+    """Those of them whose rules the re-checker states."""
+    return handled(argument, forms) & RECHECKED
 
 
 def unhandled(traits: Traits, handles: Traits) -> list[Trait]:

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from ppopt import processors
 from ppopt.errors import InputError, check_type
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked, unhandled
 from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
@@ -25,11 +25,7 @@ from ppopt.schedule.timetable import Timetable
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
-MODELLED = BESIDE_COMPUTE | {
-    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
-    Trait.UNEQUAL_SLICES,
-}
+MODELLED = rechecked(ArgumentClass.EVERY_OPERATION, FORMS)
 """Traits that the models for CP-SAT state."""
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker import step_operations
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
@@ -20,11 +20,11 @@ from ppopt.rechecker.quantities import (
 )
 from ppopt.rechecker.route_delays import RouteDelays
 
-HANDLES = BESIDE_COMPUTE | {
-    *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
-}
-"""Traits that the arguments on the work and the memory of a device handle."""
+_ONE_KIND = FORMS - {Trait.MIXED}
+OF_WORK = rechecked(ArgumentClass.EVERY_OPERATION, _ONE_KIND)
+"""Traits that the arguments on the work of a device handle."""
+OF_MEMORY = rechecked(ArgumentClass.EQUAL_MICROBATCHES, _ONE_KIND)
+"""Traits that the argument on the memory of a device handles."""
 
 
 class DeviceTimes(NamedTuple):
@@ -103,7 +103,7 @@ def over_limit(claim: Claim, route: int | None = None) -> Iterator[int]:
 
     If a route is given, only its microbatches count.
     """
-    equal = claim.has_only(HANDLES - {Trait.MICROBATCHES})
+    equal = claim.has_only(OF_MEMORY)
     limits = claim.pipeline.ticks.limits if equal else None
     for device, limit in enumerate(limits or ()):
         if min_memory(claim, device, route) > limit:
@@ -115,7 +115,7 @@ def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | 
 
     Infeasibility may be proved for one route.
     """
-    if not stated.has_only(HANDLES):
+    if not stated.has_only(OF_WORK):
         return None
     devices = range(stated.pipeline.num_devices)
     if stated.bound is None:

@@ -19,7 +19,7 @@ from operator import sub
 from typing import Any, NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import factors_of, microbatches_of_routes, slice_factors
 from ppopt.rechecker.route_delays import RouteDelays
@@ -27,10 +27,7 @@ from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whol
 
 MAX_ENUMERATED = 6
 """Maximum number of microbatches whose orders are enumerated."""
-HANDLES = BESIDE_COMPUTE | {
-    *(Trait.SLICES, Trait.FROZEN, Trait.SPAN),
-    *(Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
-}
+HANDLES = rechecked(ArgumentClass.EVERY_OPERATION, (Trait.SLICES, Trait.SPAN))
 """Traits that the argument of a round trip handles."""
 UNEQUAL = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
 _TIMES = (

@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import live_after_forward, live_before_weight
 from ppopt.rechecker.route_delays import RouteDelays
 
-HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,))
 """Traits that the argument handles."""
 
 

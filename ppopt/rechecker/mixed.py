@@ -25,16 +25,15 @@ from ppopt.problem.layer import Layer
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import FORMS, ArgumentClass, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.pair_times import meet, pair_time, pairs_save
 from ppopt.rechecker.quantities import memory_of, shortest_durations
 
-HANDLES = BESIDE_COMPUTE | {
-    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.UNEQUAL_SLICES),
-}
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, FORMS)
 """Traits of the claims that have such a claim of one kind."""
+OF_WORK = rechecked(ArgumentClass.EVERY_OPERATION, FORMS)
+"""Traits of the claims that have one on the work of their devices."""
 RELAXATION_SHARE = 0.5
 """Share of the time for the relaxation."""
 RELAXED = "with every backward split into its shortest possible B and W"
@@ -57,7 +56,7 @@ def with_min_work(claim: Claim) -> Claim:
     If microbatches differ, B' and W' cannot replace backwards, since the order of the W would
     change. Their times still bound the work of a device.
     """
-    if not claim.mixed or not claim.has_only(HANDLES | {Trait.MICROBATCHES}):
+    if not claim.mixed or not claim.has_only(OF_WORK):
         return claim
     return claim._replace(pipeline=_relaxed(claim), backward_kind=BackwardKind.SPLIT)
 

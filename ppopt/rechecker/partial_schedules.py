@@ -26,7 +26,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import memory_of
 from ppopt.rechecker.route_delays import RouteDelays
@@ -34,7 +34,7 @@ from ppopt.rechecker.route_delays import RouteDelays
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when each pending input arrives."""
 Done = tuple[int, ...]
-HANDLES = frozenset({Trait.LINKS, Trait.FROZEN})
+HANDLES = rechecked(ArgumentClass.EQUAL_COMPUTE) | {Trait.LINKS}
 """Traits that the enumeration handles; links only delay."""
 _NEW = -1
 EACH = 1e-4

@@ -21,14 +21,14 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem import exact
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.device_time import DeviceTime, StageRange
 from ppopt.rechecker.layer_sums import LayerSums
 from ppopt.rechecker.mixed import by_layers, computes
 
-HANDLES = BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN}
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,))
 """Traits that the bounds of devices handle, once backwards are split and pairs are computed."""
 MAX_OPEN = 64
 """Maximum number of partitions that are searched."""

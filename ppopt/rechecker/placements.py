@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 
-HANDLES = BESIDE_COMPUTE | {
-    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.SLICES, Trait.FROZEN, Trait.SPAN),
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, FORMS) - {
+    *(Trait.ROUTES, Trait.UNEQUAL_SLICES),
 }
 """Traits of the placements that are enumerated."""
 MAX_PLACEMENTS = 200_000

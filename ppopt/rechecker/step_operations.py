@@ -26,14 +26,13 @@ from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.route_delays import RouteDelays
 
 NONE = Fraction(0)
-HANDLES = BESIDE_COMPUTE | {
-    *(Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-    *(Trait.ROUTES, Trait.FROZEN, Trait.SPAN),
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, FORMS) - {
+    *(Trait.MIXED, Trait.UNEQUAL_SLICES),
 }
 """Traits of the claims that `of_compute` reduces to compute alone."""
 

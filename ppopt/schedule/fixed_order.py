@@ -21,7 +21,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
 from ppopt.problem.partition_costs import CostTable
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import timing
 from ppopt.schedule.operations import split_codes
 from ppopt.schedule.order_levels import OrderLevels
@@ -44,7 +44,7 @@ class _LinearForms(NamedTuple):
         return self.coefficients @ costs[self.rows]
 
 
-HANDLES = frozenset({Trait.SLICES, Trait.ROUTES, Trait.FROZEN})
+HANDLES = handled(ArgumentClass.EQUAL_COMPUTE, (Trait.SLICES, Trait.ROUTES))
 """Traits of the pipelines whose orders are timed correctly for every partition at once."""
 
 

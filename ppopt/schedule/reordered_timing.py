@@ -13,17 +13,14 @@ import numpy as np
 
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, handled
 from ppopt.schedule.operations import split_codes
 from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.schedule.schedule import Schedule
 
-HANDLES = frozenset(
-    {
-        *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES),
-        *(Trait.STEP_WORK, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
-    }
-)
+HANDLES = handled(ArgumentClass.EVERY_OPERATION, FORMS) - {
+    *(Trait.ROUTES, Trait.OFFLOAD, Trait.LINKS),
+}
 """Traits of the schedules whose orders of microbatches are timed as a strategy runs them.
 
 Routes own their microbatches, and a move to the host takes as long as its memory. A link that is a

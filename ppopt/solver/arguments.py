@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, Traits, handled
 
 
 class BoundArgument(NamedTuple):
@@ -24,49 +24,47 @@ class BoundArgument(NamedTuple):
         return traits <= self.handles
 
 
-_RELAXED = BESIDE_COMPUTE | {
-    *(Trait.PAIRS, Trait.SLICES, Trait.ROUTES),
-    *(Trait.FROZEN, Trait.SPAN),
-}
-"""Traits of relaxed problems: one kind of backward, and no pair shorter than its operations."""
+_RELAXED = FORMS - {Trait.MIXED, Trait.SHORT_PAIRS}
+"""Forms of relaxed problems: one kind of backward, and no pair shorter than its operations."""
 WORK = BoundArgument(
     "a device runs all its operations, one at a time",
-    _RELAXED | {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
+    handled(ArgumentClass.EVERY_OPERATION, _RELAXED),
 )
 ROUND_TRIPS = BoundArgument(
     "all forwards before one of a microbatch run before it, all backwards behind its own run later",
-    BESIDE_COMPUTE
-    | {Trait.SLICES, Trait.UNEQUAL_SLICES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES},
+    handled(ArgumentClass.EVERY_OPERATION, (Trait.SLICES, Trait.SPAN)),
 )
 FORCED_IDLE = BoundArgument(
     "memory forces a device to wait before its first backward and after its last forward",
-    BESIDE_COMPUTE | {Trait.FROZEN, Trait.SPAN},
+    handled(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,)),
 )
 HEADS_AND_TAILS = BoundArgument(
     "the longest paths of all operations lead to the compute of a device, and from it",
-    _RELAXED | {Trait.UNEQUAL_SLICES},
+    handled(ArgumentClass.EQUAL_MICROBATCHES, _RELAXED),
 )
 MINIMUM_MEMORY = BoundArgument(
     "one microbatch holds the activations of all stages of a device at once",
-    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
+    handled(ArgumentClass.EVERY_OPERATION, FORMS),
 )
 SUBSETS = BoundArgument(
     "the operations of some devices keep their order, their memory limits and the delays through "
     "all other devices",
-    BESIDE_COMPUTE | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN},
+    handled(ArgumentClass.EQUAL_MICROBATCHES, FORMS - {Trait.MIXED, Trait.SLICES}),
 )
 COMMON_DIVISOR = BoundArgument(
     "the value of an optimum is a sum of times, or a mean of such sums",
-    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS},
+    handled(ArgumentClass.EQUAL_MICROBATCHES, FORMS) - {Trait.UNEQUAL_SLICES},
 )
 LAYER_WORK = BoundArgument(
     "the devices together run F and a backward of all layers",
-    BESIDE_COMPUTE
-    | {Trait.MIXED, Trait.SLICES, Trait.ROUTES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES},
+    handled(
+        ArgumentClass.SMALLEST_MICROBATCH,
+        (Trait.MIXED, Trait.SLICES, Trait.ROUTES, Trait.SPAN),
+    ),
 )
 PEAKS = BoundArgument(
     "the peak of a device is a sum of what microbatches hold between and during operations",
-    _RELAXED | {Trait.MIXED, Trait.SHORT_PAIRS, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES},
+    handled(ArgumentClass.EVERY_OPERATION, FORMS),
 )
 ARGUMENTS = (
     *(WORK, ROUND_TRIPS, FORCED_IDLE, HEADS_AND_TAILS, MINIMUM_MEMORY),

@@ -22,7 +22,7 @@ from ppopt.problem.field_values import whole
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait, Traits, unhandled
+from ppopt.problem.traits import ArgumentClass, Trait, Traits, handled, unhandled
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.origin import SEARCHED, current_name
 
@@ -63,7 +63,7 @@ OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
 """Options of every strategy: they do not change the order, only its times."""
-TIMED = BESIDE_COMPUTE | PER_OPERATION
+TIMED = handled(ArgumentClass.EVERY_OPERATION)
 """Traits that every strategy handles: its order is one of compute, and is timed with all other
 operations. Microbatches that differ run in their given order."""
 REFUSED = {

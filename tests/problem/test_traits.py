@@ -12,7 +12,16 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import OF_INSTANCE
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import OF_PIPELINE, Trait, refuse_unhandled, unhandled
+from ppopt.problem.traits import (
+    FORMS,
+    JOINS,
+    OF_PIPELINE,
+    ArgumentClass,
+    Trait,
+    handled,
+    refuse_unhandled,
+    unhandled,
+)
 
 
 def traits(objective: str = "makespan", kind: str = "split", **fields: Any) -> set[str]:
@@ -51,6 +60,22 @@ def test_traits_are_recognised(fields: dict[str, Any], expected: set[str]) -> No
 
 def test_every_trait_is_recognised_in_one_way() -> None:
     assert sorted([*OF_PIPELINE, *OF_INSTANCE, Trait.SPAN]) == sorted(Trait)
+
+
+def test_every_trait_is_a_form_or_joins_argument_classes() -> None:
+    assert sorted([*FORMS, *JOINS]) == sorted(Trait)
+
+
+@pytest.mark.parametrize("times", [[2], [1, 2], [3, 1, 2]])
+def test_slices_that_differ_are_several(times: list[float]) -> None:
+    """So what refuses slices also refuses slices that differ, whatever class it names."""
+    several = {"slices", "unequal-slices"} if len(times) > 1 else set()
+    assert traits(slice_times=times) == several
+
+
+def test_a_class_has_the_traits_that_join_it_and_the_forms_of_the_method() -> None:
+    assert handled(ArgumentClass.EQUAL_COMPUTE) == {Trait.FROZEN}
+    assert handled(ArgumentClass.EQUAL_COMPUTE, [Trait.SPAN]) == {Trait.FROZEN, Trait.SPAN}
 
 
 def test_the_relaxation_has_neither_choice_nor_short_pairs() -> None:

@@ -14,18 +14,9 @@ SEARCHED: Mapping[Trait, str] = {
     Trait.LINKS: " and their transfers",
     Trait.STEP_WORK: " and all that runs once in a step",
     Trait.OFFLOAD: " and all moves to the host",
-    Trait.MIXED: "",
-    Trait.PAIRS: "",
-    Trait.SHORT_PAIRS: "",
-    Trait.SLICES: "",
-    Trait.ROUTES: "",
-    Trait.FROZEN: "",
-    Trait.SPAN: "",
     Trait.MICROBATCHES: " in the given order of microbatches",
-    Trait.UNEQUAL_SLICES: "",
 }
-"""Traits of the problems whose orders a search by CP-SAT covers, and what it names besides the
-operations of compute."""
+"""What a search by CP-SAT covers besides the operations of compute, by trait."""
 RELAXED: Mapping[Trait, str] = {
     Trait.MIXED: ", even if every backward took its minimum time",
     Trait.SHORT_PAIRS: ", even if every F and every backward were as short as its shortest "

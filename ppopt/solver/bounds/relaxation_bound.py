@@ -7,7 +7,7 @@ from itertools import chain
 
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.bounds.subset_selection import (
@@ -34,7 +34,7 @@ class RelaxationBound(Method):
     """
 
     name = "relaxation bounds"
-    handles = BESIDE_COMPUTE | {Trait.PAIRS, Trait.ROUTES, Trait.FROZEN, Trait.SPAN}
+    handles = handled(ArgumentClass.EQUAL_MICROBATCHES, (Trait.PAIRS, Trait.ROUTES, Trait.SPAN))
 
     def __init__(self, problem: Problem, params: RelaxationParams) -> None:
         self._params = params

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, refuse_unhandled
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, Traits, handled, refuse_unhandled
 
 
 class ChoiceSpace(NamedTuple):
@@ -39,24 +39,16 @@ class ChoiceSpace(NamedTuple):
             )
 
 
-_ON_ONE_ROUTE = BESIDE_COMPUTE | {
-    *(Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-    *(Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
-}
-PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _ON_ONE_ROUTE)
-PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _ON_ONE_ROUTE | {Trait.SLICES})
-RECOMPUTE = ChoiceSpace("recompute", "none or full", _ON_ONE_ROUTE | {Trait.SLICES}, per_layer=True)
-OFFLOAD = ChoiceSpace("offload", "none or all", _ON_ONE_ROUTE | {Trait.SLICES}, per_layer=True)
+_ON_ONE_ROUTE = FORMS - {Trait.ROUTES}
+_SMALLEST = handled(ArgumentClass.SMALLEST_MICROBATCH, _ON_ONE_ROUTE)
+PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _SMALLEST - {Trait.SLICES})
+PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _SMALLEST)
+RECOMPUTE = ChoiceSpace("recompute", "none or full", _SMALLEST, per_layer=True)
+OFFLOAD = ChoiceSpace("offload", "none or all", _SMALLEST, per_layer=True)
 ORDERS = ChoiceSpace(
     "order",
     "given",
-    frozenset(
-        {
-            *(Trait.LINKS, Trait.STEP_WORK, Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS),
-            *(Trait.SLICES, Trait.FROZEN, Trait.SPAN, Trait.MICROBATCHES),
-            Trait.UNEQUAL_SLICES,
-        }
-    ),
+    handled(ArgumentClass.EVERY_OPERATION, _ON_ONE_ROUTE) - {Trait.OFFLOAD},
 )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
+from ppopt.problem.traits import ArgumentClass, handled, unhandled
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.parameters import DynamicProgramParams
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 
-HANDLES = BESIDE_COMPUTE | {Trait.FROZEN}
+HANDLES = handled(ArgumentClass.EQUAL_MICROBATCHES)
 """Traits that the dynamic program handles; with further kinds of operations it proves a bound."""
 
 

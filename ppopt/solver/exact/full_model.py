@@ -8,12 +8,12 @@ from ppopt.errors import VerificationError
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, handled
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.proof_scope import SEARCHED, searched
+from ppopt.solver.bounds.proof_scope import searched
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.incumbent import Incumbent
@@ -32,7 +32,7 @@ class FullModel:
     """Search below the incumbent by the CP-SAT model of all devices, until proof."""
 
     name = "full model"
-    handles = frozenset(SEARCHED)
+    handles = handled(ArgumentClass.EVERY_OPERATION, FORMS)
 
     def __init__(self, problem: Problem, params: FullModelParams) -> None:
         self._problem = problem

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait, unhandled
+from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
@@ -35,7 +35,7 @@ class TargetFeasibility:
     """Feasibility checks for larger problems: of target values, or with fewer microbatches."""
 
     name = "feasibility checks"
-    handles = frozenset({Trait.ROUTES, Trait.FROZEN, Trait.SPAN})
+    handles = handled(ArgumentClass.EQUAL_COMPUTE, (Trait.ROUTES, Trait.SPAN))
 
     def __init__(self, problem: Problem, params: FeasibilityParams) -> None:
         self._params = params

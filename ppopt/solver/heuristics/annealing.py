@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from ppopt.problem.objective import Objective
-from ppopt.problem.traits import PER_OPERATION, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule.list_scheduling import ListSchedule, ListScheduler, PriorityRule
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
@@ -25,7 +25,7 @@ class RuleAnnealing(Method):
     """Search around the best priority rules, and apply double justification to each result."""
 
     name = "rule annealing"
-    handles = PER_OPERATION | {Trait.ROUTES, Trait.SPAN}
+    handles = handled(ArgumentClass.COMPUTE, (Trait.ROUTES, Trait.SPAN))
 
     def __init__(self, pool: Pool, rng: Random, params: AnnealingParams) -> None:
         self._pool = pool

@@ -18,7 +18,7 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import PER_OPERATION, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.origin import Origin
@@ -38,7 +38,9 @@ class ListScheduling(Method):
     """List scheduling by priority rules, one schedule per turn."""
 
     name = "list scheduling"
-    handles = PER_OPERATION | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.SPAN}
+    handles = handled(
+        ArgumentClass.COMPUTE, (Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.SPAN)
+    )
 
     def __init__(
         self,

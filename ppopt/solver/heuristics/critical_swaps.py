@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait, unhandled
+from ppopt.problem.traits import FORMS, ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
@@ -18,12 +18,6 @@ from ppopt.solver.heuristics.moves import Flip, Move, State, Swap
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import MoveParams
-
-ORDERS = BESIDE_COMPUTE.union(
-    PER_OPERATION,
-    (Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS, Trait.SLICES, Trait.ROUTES, Trait.SPAN),
-)
-"""Traits of the orders that the moves change."""
 
 CHECKED_AFTER = 30_000
 """Operations whose starts are computed between two checks of the time of the search."""
@@ -37,7 +31,7 @@ class CriticalSwaps:
     """
 
     name = "critical swaps"
-    handles = ORDERS
+    handles = handled(ArgumentClass.EVERY_OPERATION, FORMS)
 
     def __init__(self, rng: Random, params: MoveParams) -> None:
         self._rng, self._params = rng, params

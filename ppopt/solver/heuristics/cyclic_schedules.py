@@ -28,7 +28,7 @@ from ortools.sat.python import cp_model
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import ArgumentClass, handled
 from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
 from ppopt.solver import interrupts
@@ -81,7 +81,7 @@ class CyclicSchedules:
     """
 
     name = "cyclic schedules"
-    handles = frozenset({Trait.FROZEN})
+    handles = handled(ArgumentClass.EQUAL_COMPUTE)
 
     def __init__(self, pool: Pool, rng: Random, params: CyclicParams) -> None:
         self._pool = pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ppopt.problem.traits import PER_OPERATION, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.incumbent import Incumbent
@@ -16,7 +16,7 @@ class DoubleJustification(Method):
     """Apply double justification to the best constructed schedules, some per turn."""
 
     name = "double justification"
-    handles = PER_OPERATION | {Trait.ROUTES, Trait.SPAN}
+    handles = handled(ArgumentClass.COMPUTE, (Trait.ROUTES, Trait.SPAN))
 
     def __init__(self, pool: Pool, params: JustificationParams) -> None:
         self._pool = pool

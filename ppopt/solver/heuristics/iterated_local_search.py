@@ -15,7 +15,7 @@ from random import Random
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.traits import PER_OPERATION, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
@@ -33,7 +33,7 @@ class IteratedLocalSearch(Method):
     """
 
     name = "iterated local search"
-    handles = PER_OPERATION | {Trait.ROUTES, Trait.SPAN}
+    handles = handled(ArgumentClass.COMPUTE, (Trait.ROUTES, Trait.SPAN))
 
     def __init__(self, pool: Pool, rng: Random, params: LocalSearchParams) -> None:
         self._pool = pool

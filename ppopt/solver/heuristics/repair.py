@@ -18,13 +18,13 @@ import numpy as np
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, unhandled
+from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule.generation import EventSimulation, pop_until
 from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
 
-HANDLES = BESIDE_COMPUTE | {Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES, Trait.FROZEN}
+HANDLES = handled(ArgumentClass.EQUAL_MICROBATCHES, (Trait.PAIRS, Trait.SHORT_PAIRS, Trait.ROUTES))
 """Traits of the instances whose schedules are repaired."""
 
 

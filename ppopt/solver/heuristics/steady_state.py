@@ -22,7 +22,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import PriorityRule, one_at_a_time
 from ppopt.schedule.orders import Orders
@@ -35,7 +35,7 @@ from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SteadyStateParams
 from ppopt.solver.result import Result, Status
 
-UNROLLED = frozenset({Trait.FROZEN, Trait.SPAN})
+UNROLLED = handled(ArgumentClass.EQUAL_COMPUTE, (Trait.SPAN,))
 """Traits of the runs whose steady states are unrolled."""
 
 

@@ -19,7 +19,7 @@ from operator import attrgetter
 from random import Random
 
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, PER_OPERATION, Trait
+from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.pool import Pool, Starts
@@ -43,7 +43,7 @@ class WindowLNS:
     """
 
     name = "window LNS"
-    handles = BESIDE_COMPUTE | PER_OPERATION | {Trait.MIXED, Trait.ROUTES}
+    handles = handled(ArgumentClass.EVERY_OPERATION, (Trait.MIXED, Trait.ROUTES))
 
     def __init__(
         self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
