@@ -36,6 +36,8 @@ class ExportFormat(StrEnum):
     """The partition of a model in layers."""
     TORCHTITAN = "torchtitan"
     """Its keys, with the partition of a model in layers, and next to it the order as .csv."""
+    PRIMUS = "primus"
+    """Its settings, and next to them the nodes of every rank and the file that reads them."""
 
 
 class ImportFormat(StrEnum):
@@ -189,7 +191,8 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
     from ppopt.formats.files import write
     from ppopt.formats.loader_order import describe_loader_order, file_beside
     from ppopt.formats.megatron_schedule import stated_group_size
-    from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_keys
+    from ppopt.formats.primus_schedule import primus_files
+    from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_files
 
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
         ExportFormat.TORCH_CSV: torch_csv.order_csv,
@@ -199,29 +202,25 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
         ExportFormat.MEGATRON_ARGUMENTS: lambda schedule: megatron_arguments(
             schedule.pipeline, stated_group_size(schedule)
         ),
-        ExportFormat.TORCHTITAN: lambda schedule: torchtitan_keys(schedule.pipeline, order.name),
     }
+    several = {ExportFormat.TORCHTITAN: torchtitan_files, ExportFormat.PRIMUS: primus_files}
 
-    order = Path(output).with_suffix(".csv")
-    check_place(Path(output))
+    path = Path(output)
+    check_place(path)
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
     exported = valid_schedule(file)
-    texts = {Path(output): writers[to](exported)}
-    loader, notes = describe_loader_order(exported), list(_left_out(exported, to))
-    if to is ExportFormat.TORCHTITAN:
-        if order == Path(output):
-            raise InputError(f"output: {output}: the order goes there; end the name in .toml")
-        texts = {order: torch_csv.order_csv(exported), **texts}
-        texts[Path(output)] += loader and f"# {loader}\n"
+    texts = several[to](exported, path) if to in several else {path: writers[to](exported)}
+    notes = list(_left_out(exported, to))
     if to not in (ExportFormat.JSON, ExportFormat.PERFETTO):
-        beside = file_beside(Path(output), exported)
-        notes += [f"{loader}: {path}" for path in beside if loader]
+        beside = file_beside(path, exported)
+        loader = describe_loader_order(exported)
+        notes += [f"{loader}: {order}" for order in beside if loader]
         texts = {**beside, **texts}
-    for path in texts:
-        check_place(path)
-    for path, text in texts.items():
-        write(path, text)
+    for target in texts:
+        check_place(target)
+    for target, text in texts.items():
+        write(target, text)
     for text in notes:
         note(f"note: {text}")
     return 0
@@ -229,6 +228,7 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
 
 def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
     """What a file of a format does not say of a schedule."""
+    from ppopt.formats import primus_schedule
     from ppopt.formats.megatron_schedule import runs_order
     from ppopt.formats.trainer_partition import added_ends, num_encoder_layers
     from ppopt.report.throughput_text import gain_text, throughput_gain
@@ -271,7 +271,13 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
             "the schedule has no layers; Megatron-LM divides its own evenly over the stages, so "
             "their number must be a multiple of the stages"
         )
-    if (arguments or to is ExportFormat.TORCHTITAN) and model and (added := added_ends(model)):
+    if to is ExportFormat.PRIMUS:
+        yield from primus_schedule.left_out(schedule)
+    if (
+        (arguments or to in (ExportFormat.TORCHTITAN, ExportFormat.PRIMUS))
+        and model
+        and (added := added_ends(model))
+    ):
         yield (
             f"the model has no layer of role {' or '.join(added)}, and the trainer's own was added "
             "at no cost; where a layer is one, give it that role"

@@ -24,15 +24,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from pathlib import Path
 
-from ppopt.errors import NotApplicableError
+from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import megatron_schedule
+from ppopt.formats.loader_order import describe_loader_order
+from ppopt.formats.torch_csv import order_csv
 from ppopt.problem import layout, placement
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer import ENDS
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.schedule.schedule import Schedule
 
 MEGATRON = "Megatron-LM"
 _NAME_PARTS = {"embedding": "embed", "head": "head"}
@@ -53,20 +57,30 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     """
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
-    stages, devices = _megatron_stages(pipeline), pipeline.num_devices
-    mtp = _mtp_layers(stages, devices)
-    group = megatron_schedule.group_size_of(pipeline, group_size)
-    decoders = sum(roles.count("decoder") for roles in stages)
-    lines = [*megatron_sizes(pipeline), *_overlaps(pipeline), f"--num-layers {decoders}"]
-    lines += [f"--mtp-num-layers {mtp}"] * (mtp > 0)
-    lines.append(f"--pipeline-model-parallel-size {devices}")
-    lines.append(f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"')
-    lines += _group_argument(group)
+    stages = roles_with_ends(pipeline, MEGATRON)
+    _recomputes_fully(pipeline.model, MEGATRON)
+    _check_megatron_placement(pipeline)
+    lines = [*megatron_costs(pipeline), *layout_arguments(stages, pipeline.num_devices)]
+    lines += _group_argument(megatron_schedule.group_size_of(pipeline, group_size))
     if _recomputes_fully(pipeline.model, MEGATRON):
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
         lines += ["--recompute-vision"] * (num_encoder_layers(pipeline.model) > 0)
     return "\n".join(lines) + "\n"
+
+
+def layout_arguments(stages: _ROLES, devices: int) -> list[str]:
+    """Arguments of the numbers of layers and their partition.
+
+    Raises NotApplicableError if Megatron-LM refuses the position of MTP layers.
+    """
+    mtp = _mtp_layers(stages, devices)
+    return [
+        f"--num-layers {sum(roles.count('decoder') for roles in stages)}",
+        *[f"--mtp-num-layers {mtp}"] * (mtp > 0),
+        f"--pipeline-model-parallel-size {devices}",
+        f'--pipeline-model-parallel-layout "{layout.write_roles(stages)}"',
+    ]
 
 
 def _arguments_of_equal_stages(pipeline: Pipeline, group_size: int | None) -> str:
@@ -78,13 +92,16 @@ def _arguments_of_equal_stages(pipeline: Pipeline, group_size: int | None) -> st
             "layers"
         )
     group = megatron_schedule.group_size_of(pipeline, group_size)
-    devices = pipeline.num_devices
-    lines = [*megatron_sizes(pipeline), *_overlaps(pipeline)]
-    lines.append(f"--pipeline-model-parallel-size {devices}")
-    if group is not None:
-        chunks = pipeline.num_stages // devices
-        lines.append(f"--num-virtual-stages-per-pipeline-rank {chunks}")
+    lines = [*megatron_costs(pipeline), *equal_stages_arguments(pipeline)]
     return "\n".join([*lines, *_group_argument(group)]) + "\n"
+
+
+def equal_stages_arguments(pipeline: Pipeline) -> list[str]:
+    """Arguments of the number of ranks and of stages per rank, of equally many layers each."""
+    devices = pipeline.num_devices
+    chunks = pipeline.num_stages // devices
+    virtual = [f"--num-virtual-stages-per-pipeline-rank {chunks}"]
+    return [f"--pipeline-model-parallel-size {devices}", *virtual * (chunks > 1)]
 
 
 def _group_argument(group: int | None) -> list[str]:
@@ -125,6 +142,11 @@ def megatron_sizes(pipeline: Pipeline) -> list[str]:
     return lines + [argument for argument in known if argument not in lines]
 
 
+def megatron_costs(pipeline: Pipeline) -> list[str]:
+    """Arguments of the sizes and of what costs assume. Raises as `megatron_sizes`."""
+    return [*megatron_sizes(pipeline), *_overlaps(pipeline)]
+
+
 def _overlaps(pipeline: Pipeline) -> list[str]:
     """Arguments with which gradients and parameters move in parallel to compute, as costs do.
 
@@ -146,6 +168,12 @@ def check_model(model: Model, trainer: str) -> None:
     That is if an embedding or a head is not at its end or has no role, or if the trainer cannot
     recompute just these layers.
     """
+    _check_roles(model, trainer)
+    _recomputes_fully(model, trainer)
+
+
+def _check_roles(model: Model, trainer: str) -> None:
+    """Raise NotApplicableError if an embedding or a head has another place, or has no role."""
     roles = [layer.role for layer in model.layers]
     encoder = num_encoder_layers(model)
     if encoder and trainer != MEGATRON:
@@ -165,7 +193,6 @@ def check_model(model: Model, trainer: str) -> None:
                 f"layer; give it `role: {role}` (`ppopt profile --roles` writes roles), or another "
                 "name"
             )
-    _recomputes_fully(model, trainer)
 
 
 def num_encoder_layers(model: Model) -> int:
@@ -185,27 +212,33 @@ def added_ends(model: Model) -> list[str]:
     return [role for role, pair in pairs if role not in roles and len(set(pair)) > 1]
 
 
-def _recomputes_fully(model: Model, trainer: str) -> bool:
-    """Whether every transformer layer recomputes; else none does.
-
-    Raises NotApplicableError if whole stages recompute at once, if some transformer layers
-    recompute and others do not, or if the embedding or the head does.
-    """
+def check_recompute(model: Model, trainer: str) -> None:
+    """Raise NotApplicableError if an end recomputes, or if whole stages do at once."""
     for layer in model.layers:
         if layer.role in ENDS and layer.recompute:
             raise NotApplicableError(
                 f"{trainer}: the {layer.role} recomputes, and its full recompute leaves that out; "
                 f"take recompute none, or leave `recompute` of the {layer.role} out of the model"
             )
+    is_whole = model.recompute_unit is RecomputeUnit.STAGE
+    if is_whole and any(layer.recompute for layer in model.layers):
+        raise NotApplicableError(
+            f"{trainer}: it recomputes one layer at a time; take recompute_unit layer"
+        )
+
+
+def _recomputes_fully(model: Model, trainer: str) -> bool:
+    """Whether every transformer layer recomputes; else none does.
+
+    Raises NotApplicableError as `check_recompute`, and if some transformer layers recompute and
+    others do not.
+    """
     recompute = [layer.recompute for layer in model.layers if layer.role not in ENDS]
+    check_recompute(model, trainer)
     if len(set(recompute)) > 1:
         raise NotApplicableError(
             f"{trainer}: {sum(recompute)} of {len(recompute)} transformer layers recompute, and it "
             "has one choice for all of them; take recompute none or full"
-        )
-    if any(recompute) and model.recompute_unit is RecomputeUnit.STAGE:
-        raise NotApplicableError(
-            f"{trainer}: it recomputes one layer at a time; take recompute_unit layer"
         )
     return any(recompute)
 
@@ -238,13 +271,6 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
         return True
 
     return taken
-
-
-def _megatron_stages(pipeline: Pipeline) -> _ROLES:
-    """Roles of the layers of every stage; raises NotApplicableError if they are misplaced."""
-    stages = _with_ends(pipeline, MEGATRON)
-    _check_megatron_placement(pipeline)
-    return stages
 
 
 def _check_megatron_placement(pipeline: Pipeline) -> None:
@@ -280,6 +306,20 @@ def _mtp_layers(stages: _ROLES, devices: int) -> int:
     return roles.count("mtp")
 
 
+def torchtitan_files(schedule: Schedule, path: Path) -> dict[Path, str]:
+    """The tables of torchtitan, and in a second file, with the suffix .csv, the order.
+
+    Raises InputError if the tables would have that suffix, and errors as `torch_csv.order_csv` and
+    `torchtitan_keys`.
+    """
+    order = path.with_suffix(".csv")
+    if order == path:
+        raise InputError(f"output: {path}: the order goes there; end the name in .toml")
+    loader = describe_loader_order(schedule)
+    keys = torchtitan_keys(schedule.pipeline, order.name)
+    return {order: order_csv(schedule), path: keys + (loader and f"# {loader}\n")}
+
+
 def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
     """Write tables of torchtitan, as TOML, with the pipeline's partition and recompute.
 
@@ -307,7 +347,7 @@ def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
 
 def _torchtitan_model(pipeline: Pipeline) -> list[str]:
     """The modules of every stage, and whether they recompute: torchtitan's default is selective."""
-    stages = _module_names(_with_ends(pipeline, "torchtitan"))
+    stages = _module_names(roles_with_ends(pipeline, "torchtitan"))
     parts = ([f'"{name}"' for layer in stage for name in layer] for stage in stages)
     full = _recomputes_fully(pipeline.model, "torchtitan")
     mode, policy = ("full", "FullAC.Config()") if full else ("none", "None")
@@ -411,10 +451,10 @@ def _check_layers(pipeline: Pipeline, trainer: str) -> None:
             f"{trainer} cuts layers, and this schedule knows stages alone; solve a model in layers"
         )
     _check_one_route(pipeline, trainer)
-    check_model(pipeline.model, trainer)
+    _check_roles(pipeline.model, trainer)
 
 
-def _with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
+def roles_with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
     """Roles of the layers of every stage, embedding first and head last, without an encoder."""
     _check_layers(pipeline, trainer)
     encoder = num_encoder_layers(pipeline.model)

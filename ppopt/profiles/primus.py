@@ -7,14 +7,18 @@ of the iteration on that rank: fwd_start, fwd_end, bwd_start, bwd_end, and for s
 wgrad_start and wgrad_end; `memory` is PyTorch's peak reserved memory so far, in GiB.
 
 If the schedule knows the microbatches and chunks, there are lists of them too (fwd_minibatch,
-fwd_chunk). If these are empty, Megatron-LM's schedules ran: the k-th forward of a rank with one
+fwd_chunk). Two chunks per rank are in a V if the loss is on the first rank, else interleaved. If
+these lists are empty, Megatron-LM's schedules ran: the k-th forward of a rank with one
 chunk is of microbatch k, and interleaved forwards go in groups of pp_size microbatches per chunk
 (megatron/core/pipeline_parallel/schedules.py, get_model_chunk_id), backwards from the last chunk.
+
+Primus' simulator writes the same files (performance_projection/simulator.py, fd1eeab) with other
+names in `config.json`: vpp_size and micro_batches. Its ranks have one clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +45,7 @@ class PipelineShape(NamedTuple):
     ranks: int
     chunks: int
     batches: int
+    is_simulated: bool
 
 
 class PrimusRun(NamedTuple):
@@ -51,12 +56,15 @@ class PrimusRun(NamedTuple):
     uncertainty: int
     """Maximum error of the clocks of neighbouring ranks, in nanoseconds."""
     reserved: tuple[float, ...]
-    """Peak memory that PyTorch reserved, in GiB, per rank."""
+    """Peak memory that PyTorch reserved, in GiB, per rank; of a simulation, its activations."""
     left_out: int | None
     """The first iteration, which warms up, if there are several."""
+    is_simulated: bool
 
     def comments(self) -> list[str]:
         """Remarks for the file, one line each."""
+        if self.is_simulated:
+            return ["Times of Primus' simulator, in which transfers take no time."]
         off = self.uncertainty / MILLISECOND
         reserved = " ".join(f"{size:.1f}" for size in self.reserved)
         warm = (
@@ -91,13 +99,50 @@ def read_run(folder: Path) -> PrimusRun:
     records = [
         record for index in measured for iterations in ranks for record in iterations[index].records
     ]
+    if _is_v(records, shape):
+        records = [_in_v(record, shape) for record in records]
     return PrimusRun(
-        *aligned(records),
+        *((records, 0) if shape.is_simulated else aligned(records)),
         reserved=tuple(
             max(iterations[index].reserved for index in measured) for iterations in ranks
         ),
         left_out=left_out,
+        is_simulated=shape.is_simulated,
     )
+
+
+def _is_v(records: Sequence[Record], shape: PipelineShape) -> bool:
+    """Whether chunk 1 goes back from the last rank to the first.
+
+    The stage with the loss has the shortest time from the F of a microbatch to its backward,
+    because that time is within the same time of every other stage.
+    """
+    if shape.chunks != 2:
+        return False
+    first, last = (
+        _time_to_backward(record for record in records if record.stage == stage)
+        for stage in (shape.ranks, 2 * shape.ranks - 1)
+    )
+    return first < last
+
+
+def _time_to_backward(records: Iterable[Record]) -> int:
+    """Minimum time from an F of a stage to the backward of its microbatch."""
+    ends: dict[tuple[int, int], int] = {}
+    starts: dict[tuple[int, int], int] = {}
+    for record in records:
+        if record.kind is OpKind.F:
+            ends[record.step, record.microbatch] = record.end
+        elif record.kind is not OpKind.W:
+            starts[record.step, record.microbatch] = record.start
+    return min(start - ends[key] for key, start in starts.items())
+
+
+def _in_v(record: Record, shape: PipelineShape) -> Record:
+    """A record whose chunk 1 goes back from the last rank to the first."""
+    if record.stage < shape.ranks:
+        return record
+    return record._replace(stage=2 * shape.ranks - 1 - record.device)
 
 
 def _parsed(path: Path) -> object:
@@ -107,11 +152,12 @@ def _parsed(path: Path) -> object:
 def _shape(document: object) -> PipelineShape:
     if not isinstance(document, dict):
         raise InputError(f"{abbreviated(document)} is no object; give a folder of dump_pp_data")
-    values = [
-        within(key, whole, document.get(key), 1, MAX_COUNT)
-        for key in ("pp_size", "vp_size", "num_mbs")
-    ]
-    return PipelineShape(*values)
+    simulated = "micro_batches" in document
+    names = ("vpp_size", "micro_batches") if simulated else ("vp_size", "num_mbs")
+    ranks, chunks, batches = (
+        within(key, whole, document.get(key), 1, MAX_COUNT) for key in ("pp_size", *names)
+    )
+    return PipelineShape(ranks, chunks, batches, simulated)
 
 
 class _Iteration(NamedTuple):
@@ -137,13 +183,19 @@ def _iterations(document: object, rank: int, shape: PipelineShape) -> dict[int, 
 def _iteration(
     events: Mapping[str, object], index: int, rank: int, shape: PipelineShape
 ) -> _Iteration:
-    split = bool(events.get("wgrad_start"))
-    kinds = {"fwd": OpKind.F, "bwd": OpKind.B if split else OpKind.BW}
-    kinds |= {"wgrad": OpKind.W} if split else {}
+    modes = {"fwd": OpKind.F, "bwd": OpKind.BW}
+    modes |= {"wgrad": OpKind.W} if events.get("wgrad_start") else {}
     records = [
         record
-        for mode, kind in kinds.items()
+        for mode, kind in modes.items()
         for record in _records(events, mode, kind, index, rank, shape)
+    ]
+    split = {(record.stage, record.microbatch) for record in records if record.kind is OpKind.W}
+    records = [
+        record._replace(kind=OpKind.B)
+        if record.kind is OpKind.BW and (record.stage, record.microbatch) in split
+        else record
+        for record in records
     ]
     records.sort(key=lambda record: record.start)
     for first, second in pairwise(records):
@@ -166,9 +218,11 @@ def _records(
     """Operations of one kind."""
     begins, ends = (_times(events, f"{mode}_{what}") for what in ("start", "end"))
     count = shape.batches * shape.chunks
+    if kind is OpKind.W and events.get("wgrad_minibatch"):
+        count = min(count, len(begins))  # the others are in whole backwards
     if not len(begins) == len(ends) == count:
         raise InputError(f"{mode}_start, {mode}_end: {len(begins)} and {len(ends)}, not {count}")
-    positions = _positions(events, mode, shape, forward=kind is OpKind.F)
+    positions = _positions(events, mode, shape, count, forward=kind is OpKind.F)
     return [
         Record(kind, chunk * shape.ranks + rank, microbatch, rank, begin, end, index)
         for (microbatch, chunk), begin, end in zip(positions, begins, ends, strict=True)
@@ -184,14 +238,13 @@ def _times(events: Mapping[str, object], key: str) -> list[int]:
 
 
 def _positions(
-    events: Mapping[str, Any], mode: str, shape: PipelineShape, *, forward: bool
+    events: Mapping[str, Any], mode: str, shape: PipelineShape, count: int, *, forward: bool
 ) -> Sequence[tuple[int, int]]:
     """Microbatch and chunk of every event."""
     microbatches = events.get(f"{mode}_minibatch") or []
     if not microbatches:
         return _megatron_order(shape, forward=forward)
     chunks = events.get(f"{mode}_chunk") or [0] * len(microbatches)
-    count = shape.batches * shape.chunks
     for key, values, limit in (
         ("minibatch", microbatches, shape.batches),
         ("chunk", chunks, shape.chunks),
@@ -205,7 +258,7 @@ def _positions(
 
 def _megatron_order(shape: PipelineShape, *, forward: bool) -> Sequence[tuple[int, int]]:
     """Microbatch and chunk of the k-th pass in Megatron-LM's schedules."""
-    ranks, chunks, batches = shape
+    ranks, chunks, batches, _ = shape
     if chunks == 1:
         return [(index, 0) for index in range(batches)]
     if batches % ranks:

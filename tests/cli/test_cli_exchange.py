@@ -31,12 +31,12 @@ WRITERS = {
 }
 
 
-OF_LAYERS = {"megatron-arguments", "torchtitan"}
-"""What is written of models in layers alone: `tests/formats/test_trainer_partition.py`."""
+OF_TRAINERS = {"megatron-arguments", "torchtitan", "primus"}
+"""What trainers read: `test_trainer_partition.py` and `test_primus_schedule.py` of formats."""
 
 
 def test_every_writer_has_its_name() -> None:
-    assert {str(entry) for entry in ExportFormat} == {*WRITERS, *OF_LAYERS}
+    assert {str(entry) for entry in ExportFormat} == {*WRITERS, *OF_TRAINERS}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -63,6 +63,16 @@ def test_operations_alone_say_what_they_lose(tmp_path: Path) -> None:
 def test_json_comes_back_as_it_was(native: Path, tmp_path: Path) -> None:
     done("export --to json", native, "-o", tmp_path / "b.json")
     assert (tmp_path / "b.json").read_bytes() == native.read_bytes()
+
+
+def test_primus_has_three_files_and_what_they_lack(native: Path, tmp_path: Path) -> None:
+    path = tmp_path / "split.json"
+    done("eval zb-1p --stages 2 --batches 4 --quiet --gradient-sync 1 -o", path)
+    err = done("export --to primus", path, "-o", tmp_path / "run.yaml").err
+    assert "Primus places unshard, gradient sync and optimizer itself" in err
+    names = {"run.yaml", "run.table.json", "ppopt_schedule_patch.py", "split.json"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    assert "pp_algorithm: zero-bubble\n" in (tmp_path / "run.yaml").read_text()
 
 
 def test_a_trace_in_seconds(native: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from ppopt import InputError, Pipeline, Schedule, evaluate
 from ppopt.formats.schedule_json import read_schedule
+from ppopt.formats.torch_csv import parse_order, schedule
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
 from ppopt.profiles.estimate import Record, profile
@@ -23,6 +25,13 @@ PIPELINE = Pipeline(stages=2, batches=4, forward=[3, 5], backward=[8, 9], p2p="0
 SCHEDULE = evaluate(PIPELINE, "1f1b")
 INTERLEAVED = evaluate(Pipeline(stages=2, batches=4, forward=[4, 6], chunks=2), "interleaved")
 SPLIT = evaluate(PIPELINE, "zb-h1")
+IN_V = evaluate(replace(PIPELINE, forward=[4, 6], backward=8, placement="v", chunks=2), "zbv")
+MIXED = schedule(
+    parse_order(
+        "0F0,0F1,0I0,0F2,0W0,0B1,0F3,0B2,0I3,0W3\n1F0,1B0,1F1,1B1,1F2,1I2,1F3,1W2,1B3\n", "mixed"
+    ),
+    {"forward": [3, 5], "backward": [8, 9], "p2p": "0.25"},
+)
 
 
 def dumped(schedule: Schedule, *, numbered: bool) -> list[dict[str, Any]]:
@@ -42,7 +51,8 @@ def dumped(schedule: Schedule, *, numbered: bool) -> list[dict[str, Any]]:
                 events[f"{mode}_{what}"] = [t / pipeline.ticks.per_unit + 0.5 for t in times]
             if numbered:
                 events[f"{mode}_minibatch"] = [row.microbatch for row in of_mode]
-                events[f"{mode}_chunk"] = [row.stage // pipeline.num_devices for row in of_mode]
+                stages = pipeline.hosted[0][rank]
+                events[f"{mode}_chunk"] = [stages.index(row.stage) for row in of_mode]
         ranks.append(events)
     return ranks
 
@@ -59,8 +69,16 @@ def written(folder: Path, schedule: Schedule, steps: int = 1, *, numbered: bool 
 
 @pytest.mark.parametrize(
     ("schedule", "numbered"),
-    [(SCHEDULE, False), (SCHEDULE, True), (INTERLEAVED, False), (INTERLEAVED, True), (SPLIT, True)],
-    ids=["1f1b", "1f1b numbered", "interleaved", "interleaved numbered", "split"],
+    [
+        (SCHEDULE, False),
+        (SCHEDULE, True),
+        (INTERLEAVED, False),
+        (INTERLEAVED, True),
+        (SPLIT, True),
+        (MIXED, True),
+        (IN_V, True),
+    ],
+    ids=["1f1b", "1f1b numbered", "interleaved", "interleaved numbered", "split", "mixed", "v"],
 )
 def test_a_perfect_step_is_read_back(schedule: Schedule, numbered: bool, tmp_path: Path) -> None:
     """Every operation in its place; both ways of a transfer take equally long: clocks are right."""
@@ -79,6 +97,19 @@ def test_a_perfect_step_is_read_back(schedule: Schedule, numbered: bool, tmp_pat
 def test_the_first_of_several_iterations_is_left_out(tmp_path: Path) -> None:
     run = read_run(written(tmp_path, SCHEDULE, steps=3))
     assert {record.step for record in run.records} == {2, 3} and run.left_out == 1
+
+
+def test_a_simulation_has_one_clock(tmp_path: Path) -> None:
+    """Its config.json has other names; starts of ranks that differ are no offsets of clocks."""
+    folder = written(tmp_path, SCHEDULE)
+    config = {"pp_size": 2, "vpp_size": 1, "micro_batches": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    run = read_run(folder)
+    first = {
+        record.device: record.start for record in run.records if record.op[:3:2] == (OpKind.F, 0)
+    }
+    assert first == {0: 500_000, 1: 500_000} and run.uncertainty == 0
+    assert run.comments() == ["Times of Primus' simulator, in which transfers take no time."]
 
 
 def test_clocks_are_in_the_middle_of_what_transfers_allow() -> None:
