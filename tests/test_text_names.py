@@ -43,7 +43,7 @@ forward_backward_pipelining_with_interleaving fp8_param_gather model_provider pa
 process_mtp_loss unfused validate_args validate_layer_layout virtual
 Transformer Engine: Float8Tensor set_save_original_input update_usage
 DeepSpeed: REGEX _is_checkpointable partition_method
-Primus: dump_pp_data pp_rank_R.json
+Primus: _async_send_recv_op _patch dump_pp_data pp_rank_R.json time_step
 Dask: Client allowed-failures
 Tools: INFO PYTHONUNBUFFERED Up apt-get basicConfig docker logging nohup timeout ulimit yes
 Examples: best.order.json config.json configuration_ forward_ms modeling_ my no_x rrggbb x2
