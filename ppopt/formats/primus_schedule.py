@@ -362,7 +362,7 @@ def primus_settings(schedule: Schedule, table: Path) -> str:
 
 
 def _setting(argument: str) -> str:
-    """An argument of Megatron-LM as a key of Primus: `--a-b 2` is `a_b: 2`."""
+    """An argument of Megatron-LM as a key of Primus, which has underscores for hyphens."""
     name, _, value = argument.removeprefix("--").partition(" ")
     return f"{name.replace('-', '_')}: {value or 'true'}"
 
