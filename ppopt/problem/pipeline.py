@@ -84,13 +84,14 @@ class Pipeline(PipelineFields):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
-        recompute, model = layer_choices.read("recompute", self.recompute, model)
-        offload, model = layer_choices.read("offload", self.offload, model)
+        choices = {"recompute": self.recompute, "offload": self.offload}
+        # A layer does one of both: one that stops to recompute may offload, and the reverse.
+        for field in sorted(choices, key=lambda field: choices[field] != "none"):
+            choices[field], model = layer_choices.read(field, choices[field], model)
         set_fields(
             self,
+            **choices,
             model=model,
-            recompute=recompute,
-            offload=offload,
             partition=partition.normal(self.partition),
             recompute_unit=None,
         )

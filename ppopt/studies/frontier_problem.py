@@ -33,7 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
+from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules, fully_recomputed
 from ppopt.solver.open_decisions import OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
@@ -154,9 +154,8 @@ class FrontierProblem:
             return
         low, high = self.limits[0], min(max(peaks), self.limits[-1])
         if pipeline.recompute == SEARCH_RECOMPUTE:
-            full = replace(pipeline, recompute="full")
-            fewest = FirstSchedules(full, self.problem.objective).usual()
-            low = min((self.point(schedule)[0] for schedule in fewest), default=low)
+            full = FirstSchedules(fully_recomputed(pipeline), self.problem.objective)
+            low = min((self.point(schedule)[0] for schedule in full.usual()), default=low)
         for step in range(NUM_FIRST_LIMITS, -1, -1):
             if deadline.over:
                 return

@@ -53,6 +53,24 @@ def test_none_and_full() -> None:
     assert replace(full, recompute="none") == none
 
 
+@pytest.mark.parametrize(
+    ("stated", "rules", "recomputed", "offloaded"),
+    [
+        ({"offload": {"time": 1}}, {"recompute": "full", "offload": "none"}, 1, 0),
+        ({"offload": {"time": 1}}, {"recompute": "full"}, 0, 1),
+        (
+            {"recompute": True, "offload_time": 1, "offload_memory": 2},
+            {"recompute": "none", "offload": "all"}, 0, 1,
+        ),
+    ],
+)  # fmt: skip
+def test_a_layer_that_one_rule_frees_follows_the_other_rule(
+    stated: dict[str, Any], rules: dict[str, str], recomputed: int, offloaded: int
+) -> None:
+    pipe = Model([Layer(forward=1, activation=4, **stated)]).pipeline(devices=1, batches=1, **rules)
+    assert (pipe.recomputed, pipe.offloaded) == ((recomputed,), (offloaded,))
+
+
 def test_without_figures_of_its_own_a_layer_recomputes_its_f_and_keeps_nothing() -> None:
     pipeline = Pipeline(
         stages=1, batches=1, model=[{"forward": 3, "activation": 2}], recompute="full"

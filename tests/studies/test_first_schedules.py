@@ -14,6 +14,7 @@ from ppopt import Objective, RowStatus
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
 from ppopt.report.parallel import describe_parallel_plan
 from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
@@ -21,6 +22,7 @@ from ppopt.solver.options import checked_options
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
 from ppopt.studies.first_schedules import FirstRows, with_few_layers
+from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_reports import PlanReports
@@ -209,6 +211,9 @@ def test_recompute_and_offload_may_both_be_searched() -> None:
     result = ppopt.solve(pipeline, workers=1, time_limit=600)
     (first,) = FirstSchedules(pipeline, Objective.MAKESPAN).usual()
     assert first.fits_limits and result.value is not None and result.value <= value_of(first)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
+    of_frontier = frontier_problem_of(problem).first_schedules([first], NO_DEADLINE)
+    assert min(max(schedule.peak_memory) for schedule in of_frontier) < max(first.peak_memory)
 
 
 def test_a_closed_combination_of_the_shortest_step_is_planned(

@@ -133,10 +133,15 @@ def _with_recompute(balanced: Pipeline) -> Iterator[Pipeline]:
     if balanced.recompute != SEARCH_RECOMPUTE:
         yield balanced
         return
-    if balanced.offload == SEARCH_OFFLOAD:
-        balanced = replace(balanced, offload="none")
-    without, limits = replace(balanced, recompute="none"), balanced.limits
+    full, limits = fully_recomputed(balanced), balanced.limits
+    without = replace(full, recompute="none")
     peaks = without.limits_by(LIMIT_1F1B)
     if limits is None or peaks is None or max(peaks) <= max(limits):
         yield without
-    yield replace(balanced, recompute="full")
+    yield full
+
+
+def fully_recomputed(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with full recompute, and without offload if that is open."""
+    offload = "none" if pipeline.offload == SEARCH_OFFLOAD else None
+    return replace(pipeline, recompute="full", offload=offload)
