@@ -328,7 +328,7 @@ def counts_of(
     if len(counts) != stages:
         raise ConflictError(
             f"partition: has {_of(len(counts), 'stage')}, the placement {stages}; give one count "
-            "per stage, devices x chunks"
+            "per stage, devices x chunks, or `balanced` or `search` in place of counts"
         )
     return model.checked(counts)
 

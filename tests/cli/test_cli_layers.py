@@ -176,7 +176,11 @@ REFUSED = {
         "--partition 3,2",
         "add up to 5; count all layers, 6, or the decoder layers alone, 4",
     ),
-    "stages": ("--partition 2,2,2", "has 3 stages, the placement 2"),
+    "stages": (
+        "--partition 2,2,2",
+        "has 3 stages, the placement 2; give one count per stage, devices x chunks, or `balanced` "
+        "or `search` in place of counts",
+    ),
     "other layers": ("--partition 'Ett|ttmL'", "the layout names 1 E, 4 t, 1 m, 1 L; the model"),
     "order": ("--partition 'ttE|ttL'", "the layout's order is ttEttL; the model's Et*4L"),
     "letter": ("--partition 'Ett|xxL'", "at 'xxL': layers are E (embedding)"),
