@@ -75,6 +75,10 @@ class FirstRow(NamedTuple):
         """Makespan, in the user's unit."""
         return objective_value(self.schedule, Objective.MAKESPAN)
 
+    def rank(self) -> Fraction:
+        """Time per microbatch."""
+        return self.step / self.configuration.batches
+
     @property
     def peak(self) -> Fraction:
         """Largest device peak, in the user's unit."""
@@ -82,7 +86,7 @@ class FirstRow(NamedTuple):
 
 
 class FirstRows:
-    """The first schedules of all configurations of a plan space, of minimum makespan.
+    """The first schedules of all configurations of a plan space, of minimum time per microbatch.
 
     If recompute is searched, other modes are not evaluated on their own. Strategies that are not in
     the space are left out.
@@ -98,17 +102,21 @@ class FirstRows:
 
     def quick(self) -> FirstRow | None:
         """The best of 1F1B and interleaved 1F1B; None: none is within the limits."""
-        return self._best(self._quick, FirstSchedules.usual)
+        return self.usual(self._quick)
+
+    def usual(self, configurations: Iterable[PlanConfiguration]) -> FirstRow | None:
+        """The best schedule of the usual strategies of some configurations; None: there is none."""
+        return self._best(configurations, FirstSchedules.usual)
 
     def further(self, known: FirstRow | None) -> FirstRow | None:
         """The best of `known`, the other placements, and as few recomputed layers as fit."""
         rows = (
             known,
             self._best(self._quick, with_few_layers),
-            self._best(self._further, FirstSchedules.usual),
+            self.usual(self._further),
             self._best(self._further, with_few_layers),
         )
-        return min((row for row in rows if row), key=lambda row: row.step, default=None)
+        return min(filter(None, rows), key=FirstRow.rank, default=None)
 
     def _best(
         self,
@@ -120,7 +128,7 @@ class FirstRows:
             for configuration in configurations
             for schedule in self._schedules(configuration, schedules_of)
         )
-        return min(rows, key=lambda row: row.step, default=None)
+        return min(rows, key=FirstRow.rank, default=None)
 
     def _schedules(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, count, cycle
+from itertools import chain, count
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
@@ -91,11 +91,12 @@ class PlanSearch:
     def evaluate_first(self) -> None:
         """Start every configuration from strategies with the balanced partition.
 
-        First comes the usual strategy of every placement, with chosen recompute if possible. After
-        a share of the time limit this ends once a configuration has a schedule.
+        First comes the usual strategy of every placement, with chosen recompute if possible,
+        whatever the time limit. After a share of it, this ends once a configuration has a schedule.
         """
         deadline = self._deadline.share(self._params.first_schedules)
         set_up = self.set_up
+        self.start_from(filter(None, (set_up.first_schedule,)))
         candidates = sorted(
             self._orders, key=lambda candidate: candidate.configuration.recompute != SEARCH
         )
@@ -116,8 +117,9 @@ class PlanSearch:
         )
         try:
             with interrupts.heard():
-                for schedules, candidate in zip(rounds, cycle(candidates), strict=False):
-                    if deadline.over and self.best is not None:
+                for index, schedules in enumerate(rounds):
+                    is_usual, candidate = index < len(first), candidates[index % len(first)]
+                    if not is_usual and deadline.over and self.best is not None:
                         return
                     if self._is_open(candidate):
                         self.start_from(schedules)

@@ -11,6 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import SEARCHED
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
 from ppopt.solver.choices.single import SinglePipeline
@@ -22,6 +23,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.first_schedules import FirstRows
 from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
 from ppopt.studies.plan_space import (
     PlanConfiguration,
@@ -34,7 +36,7 @@ from ppopt.studies.strategy_search import StrategySearch
 
 
 class PlanSetUp:
-    """The candidates of a plan, as many as are set up before the deadline."""
+    """The candidates of a plan: those set up by the deadline, and that of the first schedule."""
 
     def __init__(
         self,
@@ -51,6 +53,10 @@ class PlanSetUp:
         candidates, left_out = set_up_until(deadline, space, self._candidate)
         if not candidates:
             raise InputError(next(iter(left_out.values())))
+        self.first_schedule: Schedule | None = None
+        """The best schedule of usual strategies of configurations for which no time was left."""
+        if OUT_OF_TIME in left_out.values():
+            candidates |= self._first_candidate(left_out)
         self.orders = [candidate for candidate in candidates.values() if candidate.strategy is None]
         """Configurations of all orders."""
         self.strategies = [
@@ -65,6 +71,23 @@ class PlanSetUp:
         """Number of configurations for which no time was left."""
         self.seconds = began.spent
         """Seconds of the set-up."""
+
+    def _first_candidate(
+        self, left_out: dict[PlanConfiguration, str]
+    ) -> dict[PlanConfiguration, PlanCandidate]:
+        """Evaluate the first schedule; the candidate that contains it is no longer left out."""
+        late = [each for each, reason in left_out.items() if reason == OUT_OF_TIME]
+        row = FirstRows(self.space).usual(late)
+        if row is None:
+            return {}
+        self.first_schedule = row.schedule
+        for configuration in late:
+            if configuration[:3] == row.configuration[:3]:
+                candidate = self._candidate(configuration)
+                if candidate.contains(row.schedule):
+                    del left_out[configuration]
+                    return {configuration: candidate}
+        return {}
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""

@@ -6,11 +6,12 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 
 import pytest
 
 import ppopt
-from ppopt import Model, Status
+from ppopt import Model, Objective, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named
@@ -23,6 +24,7 @@ from ppopt.report.parallel import (
 from ppopt.report.plan_text import status_word
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.deadline import Deadline
+from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.studies import plan_set_up
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
@@ -58,6 +60,33 @@ def test_a_plan_ends_at_its_deadline_without_a_schedule(
     assert plan.status in (Status.UNKNOWN, Status.FEASIBLE, Status.OPTIMAL)
     if plan.schedule is not None:
         assert ppopt.verify(plan.schedule) == []
+
+
+@pytest.mark.parametrize("limit", [24, 30, 200])
+@pytest.mark.parametrize("batches", [[8], [2, 8]])
+def test_hand_strategies_are_evaluated_whatever_the_time_limit(
+    limit: int, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is up when the first configuration is set up: linear without recompute."""
+    stepping_clock(monkeypatch, 1.0, 1)
+    model = Model([{"forward": 2, "activation": 4, "recompute": False, "kept": 1}] * 8)
+    plan = ppopt.plan(
+        model, devices=4, batches=batches, mem_limit=limit, placement="linear,interleaved",
+        workers=1, time_limit=1.0,
+    )  # fmt: skip
+    rules = product(batches, ["linear", "interleaved"], ["none", "full"])
+    pipelines = [
+        model.pipeline(
+            devices=4, batches=count, placement=placement, recompute=recompute, mem_limit=limit
+        )
+        for count, placement, recompute in rules
+    ]
+    first = [
+        schedule.makespan / schedule.pipeline.batches
+        for pipeline in pipelines
+        for schedule in FirstSchedules(pipeline, Objective.MAKESPAN).usual()
+    ]
+    assert plan.best is not None and plan.best.per_microbatch == min(first)
 
 
 def test_what_no_time_was_left_for_is_not_called_searched(monkeypatch: pytest.MonkeyPatch) -> None:
