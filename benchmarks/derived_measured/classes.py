@@ -49,7 +49,8 @@ def is_over_limit(outcome: Outcome) -> bool:
 
 def _is_small(outcome: Outcome) -> bool:
     run = outcome.run
-    return not (outcome.large or run.shards_weights) and run.precision == "bf16"
+    small = not (outcome.large or run.shards_weights) and run.precision == "bf16"
+    return outcome.compared and small
 
 
 def _is_fp8(outcome: Outcome) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.derived_measured.machines import gpu_of
 from benchmarks.derived_measured.outcomes import Outcome, errors_of, percent
 from benchmarks.derived_measured.predict import predicted, setup_of
-from benchmarks.derived_measured.runs import LLM_FOUNDRY, Run
+from benchmarks.derived_measured.runs import LLM_FOUNDRY, MEGATRON_CI, Run
 from benchmarks.record import table
 from ppopt.derivation.gpus import Gpu
 
@@ -71,6 +71,13 @@ def _foundry(gpu: str, minimum: int, maximum: int) -> Callable[[Run], bool]:
     return belongs
 
 
+def _small_model(gpu: str) -> Callable[[Run], bool]:
+    """Small models of Megatron-LM's tests."""
+    return lambda run: (
+        run.source.startswith(MEGATRON_CI) and "small" in run.source and run.hardware == gpu
+    )
+
+
 def _fa2(gpu: Gpu, value: float) -> Gpu:
     return replace(gpu, attention_kernels={**gpu.attention_kernels, "fa2": value})
 
@@ -92,6 +99,16 @@ FITS = (
             [1 + 0.05 * step for step in range(50)],
         )
         for gpu in ("a100", "h100")
+    ),
+    *(
+        Fit(
+            f"{gpu}, launch_time",
+            _small_model(gpu.upper()),
+            lambda gpu: gpu.launch_time,
+            lambda gpu, value: replace(gpu, launch_time=value),
+            [0.7 + 0.1 * step for step in range(14)],
+        )
+        for gpu in ("h100", "a100", "gb200")
     ),
 )
 

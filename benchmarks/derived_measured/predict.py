@@ -113,7 +113,8 @@ def _training(run: Run) -> Training:
     """The training of a run.
 
     Recipes of Megatron-Bridge set an expert tensor size of 1 and a dispatcher by GPU, DeepEP or
-    HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987).
+    HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987). Those of
+    performance on Blackwell use CUDA graphs for most models (scripts/performance/configs).
     """
     bridge = run.source.startswith("Megatron-Bridge")
     try:
@@ -135,6 +136,7 @@ def _training(run: Run) -> Training:
             attention=_attention_kernel(run),
             dropout=_dropout(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
+            cuda_graphs=bridge and "B" in run.hardware,
             framework="torch" if run.source == LLM_FOUNDRY else "megatron",
         )
     except InputError as error:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 
 from benchmarks.derived_measured.outcomes import Outcome, percent
-from benchmarks.derived_measured.runs import SIMUMAX
+from benchmarks.derived_measured.runs import SIMUMAX, Run
 from benchmarks.record import table
 
 BEST = 3
-KEYS = ("layers", "hidden", "heads", "gpus", "gbs", "seq", "precision", "recompute", "task")
-"""Of runs that train a model on as many GPUs with the same batch."""
+KEYS = ("layers", "hidden", "heads", "gpus", "seq", "precision", "recompute", "task")
+"""Of runs that train a model on as many GPUs; they also have the same batch."""
 DEGREES = ("tp", "pp", "vp", "cp", "ep", "dp", "mbs")
 MEAN_REGRET, WORST_REGRET = 0.01, 0.05
 """Aims."""
@@ -49,7 +49,10 @@ def groups(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
         if not outcome.compared:
             continue
         table_of_source = "" if run.source == SIMUMAX else run.row.get("ref")
-        key = (run.source, table_of_source, run.hardware, *(run.row.get(name) for name in KEYS))
+        key = (
+            *(run.source, table_of_source, run.hardware, _sequences(run)),
+            *(run.row.get(name) for name in KEYS),
+        )
         configuration = tuple(map(run.count, DEGREES))
         group = outcomes_by_setup.setdefault(key, {})
         group[configuration] = min(group.get(configuration, outcome), outcome, key=_measured)
@@ -59,6 +62,11 @@ def groups(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 def regret(group: Group) -> float:
     """How much longer a step of the configuration takes that is predicted best, as a share."""
     return _measured(min(group, key=_predicted)) / _measured(min(group, key=_measured)) - 1
+
+
+def _sequences(run: Run) -> int:
+    """Sequences of a step."""
+    return run.data * run.batches * run.microbatch
 
 
 def _measured(outcome: Outcome) -> float:
@@ -77,7 +85,7 @@ def _row(group: Group) -> list[object]:
     rank = 1 + ranked.index(best)
     run = best.run
     sizes = f"{run.row['layers']} x {run.row['hidden']}, {run.row.get('heads') or 64} heads"
-    model = f"{run.section or run.source}: {sizes}, {run.row['gbs']} sequences"
+    model = f"{run.section or run.source}: {sizes}, {_sequences(run)} sequences"
     loss = regret(group)
     return [
         *(model, len(group), _configuration(best), rank, _configuration(ranked[0])),

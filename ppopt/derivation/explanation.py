@@ -11,6 +11,7 @@ from ppopt.derivation.kernels import Kernel
 from ppopt.derivation.layer_costs import Costing, DerivedLayer
 from ppopt.derivation.layer_parts import LayerPart
 
+KINDS = ("F", "B", "W", "BW")
 FLOPS, BYTES, MILLISECONDS = 1e-9, 1e-6, 1e3
 
 
@@ -58,6 +59,13 @@ def _layer(costing: Costing, layer: DerivedLayer) -> Iterator[Item]:
                     *(layer.name, layer.count, kind, part.name, name, bound),
                     *(flops * FLOPS, traffic * BYTES, time, time / total),
                 )
+    running = costing.computing(layer.parts) + layer.communication
+    for kind, time, launching in zip(KINDS, running, costing.launching(layer.parts), strict=True):
+        if (waiting := launching - time) > 0:
+            yield Item(
+                *(layer.name, layer.count, kind, "", "wait for the CPU", "launches"),
+                *(0.0, 0.0, waiting, waiting / total),
+            )
 
 
 _Row = tuple[str, str, float, float, float]
@@ -75,14 +83,10 @@ def _kinds(
 
 
 def _kernels(costing: Costing, kernels: tuple[Kernel, ...], split: float) -> Iterator[_Row]:
-    factor, computed = costing.scale.compute * split, 0.0
+    factor = costing.scale.compute * split
     for kernel in kernels:
-        seconds = kernel.seconds(costing.gpu, costing.training.precision)
-        computed += seconds
-        yield kernel.name, kernel.bound, kernel.flops, kernel.traffic, factor * seconds
-    waiting = costing.computed(kernels) - computed
-    if waiting > 0:
-        yield "", "launches", 0.0, 0.0, factor * waiting
+        seconds = factor * costing.computed([kernel])
+        yield kernel.name, kernel.bound, kernel.flops, kernel.traffic, seconds
 
 
 def _collectives(costing: Costing, collectives: Iterable[Collective]) -> Iterator[_Row]:

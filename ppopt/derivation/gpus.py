@@ -203,6 +203,8 @@ class Gpu:
     """Share of `memory_speed` that memory-bound kernels reach."""
     kernel_time: Seconds
     """Minimum time of a kernel."""
+    launch_time: Number
+    """Time in which the CPU of its node launches a kernel, relative to that of an H100's node."""
 
     collective_fixed: Seconds
     collective_step: Seconds

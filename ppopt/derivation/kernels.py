@@ -6,7 +6,6 @@ fixed times are those of the GPU (`gpus.toml`); every kernel takes at least `ker
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from math import inf
 from typing import NamedTuple
@@ -62,13 +61,3 @@ class Kernel(NamedTuple):
         forward = self.bound is KernelBound.ATTENTION
         share = gpu.attention_efficiency if forward else gpu.attention_backward_efficiency
         return self.flops * (1 + gpu.attention_blocks / self.blocks) / (gpu.bf16 * share)
-
-
-def seconds(kernels: Iterable[Kernel], gpu: Gpu, precision: Precision, launch: float) -> float:
-    """Time of kernels one after the other, in seconds.
-
-    The CPU launches each in `launch` seconds; the GPU waits for it if kernels are shorter.
-    """
-    kernels = tuple(kernels)
-    computing = sum(kernel.seconds(gpu, precision) for kernel in kernels)
-    return max(computing, launch * sum(kernel.launches for kernel in kernels))

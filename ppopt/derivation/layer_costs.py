@@ -36,7 +36,6 @@ from ppopt.derivation.architecture import (
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.kernels import seconds as kernel_seconds
 from ppopt.derivation.layer_parts import LOGIT, LayerPart, Rank
 from ppopt.derivation.training import ELEMENT, Frozen, Training
 from ppopt.problem.layer_settings import DECODER
@@ -313,7 +312,7 @@ class Costing:
         handed = ELEMENT * hidden * self.rank.local_tokens
         activation = _mib(sum(part.stashed for part in parts))
         communication = self.communication(parts)
-        times = self.computing(parts) + communication
+        times = map(max, self.computing(parts) + communication, self.launching(parts))
         return DerivedLayer(
             *(name, role, count),
             **Times(*map(_rounded, times))._asdict(),
@@ -363,12 +362,31 @@ class Costing:
         times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
         return sum(times, Times())
 
+    def launching(self, parts: Iterable[LayerPart]) -> Times:
+        """Time in which the CPU launches kernels and collectives: the GPU waits if it needs less.
+
+        CUDA graphs launch all at once.
+        """
+        if self.training.cuda_graphs:
+            return Times()
+        each = 1000 * self.scale.compute * self.training.style.launch * self.gpu.launch_time
+        return Times(*(each * number for number in sum(map(self._launches, parts), Times())))
+
+    def _launches(self, part: LayerPart) -> Times:
+        """Kernels and collectives of F, B, W and BW."""
+        small = part.small_kernels
+        exchanges = (sum(each.repeats for each in kind) for kind in part.collectives)
+        kernels = (sum(kernel.launches for kernel in kind) for kind in self._kinds(part))
+        return Times(*exchanges) + Times(*kernels) + Times(small, small, 0, small)
+
+    def _kinds(self, part: LayerPart) -> tuple[tuple[Kernel, ...], ...]:
+        """Kernels of F, B, W and BW."""
+        weight = part.weight + self.accumulation(part)
+        return part.forward, part.input, weight, part.input + weight
+
     def _computing(self, part: LayerPart) -> Times:
-        accumulate = self.accumulation(part)
-        both = part.input + part.weight
-        kinds = (part.forward, part.input, part.weight + accumulate, both + accumulate)
         factor = 1000 * self.scale.compute
-        times = Times(*(factor * self.computed(kernels) for kernels in kinds))
+        times = Times(*(factor * self.computed(kernels) for kernels in self._kinds(part)))
         split = self.split(part)
         return times._replace(input=split * times.input, weight=split * times.weight)
 
@@ -378,8 +396,7 @@ class Costing:
 
     def computed(self, kernels: Iterable[Kernel]) -> float:
         """Seconds of kernels one after the other."""
-        launch = self.training.style.launch
-        return kernel_seconds(kernels, self.gpu, self.training.precision, launch)
+        return sum(kernel.seconds(self.gpu, self.training.precision) for kernel in kernels)
 
     def accumulation(self, part: LayerPart) -> tuple[Kernel, ...]:
         """Addition of the gradients to those of earlier microbatches."""

@@ -50,6 +50,9 @@ LOGIT = 4
 """Bytes of a logit in FP32."""
 ATTENTION_BACKWARD = 2.5
 """FLOPs of attention in B, in those of F."""
+ROUTING_KERNELS = 15
+"""Small kernels of F, and of B, of a router: scores, their largest, a softmax, counts of tokens,
+sorted indices, and losses of balance (megatron/core/transformer/moe of Megatron-LM, d98e8a6)."""
 LOSS_REDUCTIONS = 3
 """All-reduces of the loss over ranks that share the vocabulary: the largest logit, the logit of the
 target, and the sum of exponentials (megatron/core/tensor_parallel/cross_entropy.py)."""
@@ -133,6 +136,9 @@ class LayerPart:
     """Parameters of low-rank adapters, which are trained."""
     shared: float = 0.0
     """Parameters of another layer to whose gradient it adds."""
+
+    small_kernels: int = 0
+    """Further kernels of F, and as many of B, which take time of the CPU alone."""
 
     @property
     def stashed(self) -> float:
@@ -372,7 +378,11 @@ class Rank:
         gated = self._trained(self.style.gated, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
         stashed = ELEMENT * rows * 2 * width
-        exchange = LayerPart("exchange", collectives=self._exchange(experts, hidden))
+        exchange = LayerPart(
+            "exchange",
+            collectives=self._exchange(experts, hidden),
+            small_kernels=ROUTING_KERNELS,
+        )
         parts = [
             _sum("router", [router, permutation, exchange]),
             _sum("experts", [*products, activation, LayerPart("", stashed_otherwise=stashed)]),

@@ -39,6 +39,7 @@ def _arguments(training: Training, architecture: Architecture) -> Iterator[str]:
         return
     yield from _precision(training)
     yield from ["--sequence-parallel"] * (training.tensor > 1 and training.sequence_parallel)
+    yield from ["--cuda-graph-impl local"] * training.cuda_graphs
     yield from _sharding(training)
     yield from _attention(training)
     if architecture.has_experts:

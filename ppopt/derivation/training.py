@@ -100,6 +100,8 @@ class Training:
     dropout: bool = False
     """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
     masks are stashed: Megatron-LM's default, but not of its recipes for Llama and later models."""
+    cuda_graphs: bool = False
+    """Whether CUDA graphs launch the kernels, so that the GPU never waits for the CPU."""
     context_type: ContextType = ContextType.RING
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054), over ranks of data x context: 0 shards nothing, 1 optimizer

@@ -359,7 +359,7 @@ def llama_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 class TestInitFromAConfiguration:
     def test_the_file_runs_as_it_is(self, llama_json: Path) -> None:
-        Path("alone.toml").write_text('like = "h100"\nmatrix_efficiency = 0.748\n')
+        Path("alone.toml").write_text('like = "h100"\nmatrix_efficiency = 0.748\nlaunch_time = 0\n')
         line = f"init mine.yaml --from {llama_json} --gpu alone.toml --data 8 --sequence 8192"
         stderr = done(line).err
         assert "8,030,261,248 parameters; 32 GPUs" in stderr

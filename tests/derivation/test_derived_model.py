@@ -35,7 +35,7 @@ def test_the_layers_are_those_of_the_models_that_come_along(
     """They are derived from the same dimensions, published elsewhere, at the rate of products alone
     (`benchmarks.derived_models`)."""
     gpu = tmp_path / "h100.toml"
-    gpu.write_text('like = "h100"\nmatrix_efficiency = 0.748\n')
+    gpu.write_text('like = "h100"\nmatrix_efficiency = 0.748\nlaunch_time = 0\n')
     derived = derive_model(config, gpu=str(gpu), **training)
     stored_model = ppopt.read_pipeline(name)
     assert stored_model.model is not None
@@ -77,6 +77,35 @@ def test_fp8_is_faster_in_products_alone() -> None:
     assert bf16.backward - fp8.backward == pytest.approx(2 * saved, abs=0.003)
 
 
+@pytest.mark.parametrize(
+    ("config", "launches"),
+    # Dense F: 2 norms, 2 products and attention, 2 rotary embeddings, 2 products and an activation
+    # function, 2 additions; BW: 4 of norms, 3 of attention, W of 4 products, 2 of accumulation
+    [(LLAMA_8B, (12, 22)), (CONFIGS["Qwen/Qwen3-30B-A3B"], (32, 46))],
+    ids=["dense", "experts"],
+)
+def test_a_short_layer_is_as_long_as_its_launches(
+    config: Config, launches: tuple[int, ...]
+) -> None:
+    """256 tokens: 120 us a kernel; half under torch-compile; none with CUDA graphs."""
+    eager, compiled, graphs = (
+        derive_model(config, gpu="h100", sequence=256, **options).layers[1]
+        for options in ({}, {"framework": "torch-compile"}, {"cuda_graphs": True})
+    )
+    assert [eager.forward, eager.backward] == pytest.approx([0.12 * each for each in launches])
+    assert compiled.forward == pytest.approx(eager.forward / 2)
+    assert graphs.forward < 0.2 * eager.forward
+
+
+def test_a_long_layer_does_not_wait_for_launches() -> None:
+    """The CPU is ahead of the GPU: 8192 tokens take as long with and without CUDA graphs."""
+    eager, graphs = (
+        derive_model(LLAMA_8B, gpu="h100", sequence=8192, cuda_graphs=on).layers[1]
+        for on in (False, True)
+    )
+    assert eager.forward == graphs.forward and eager.backward == graphs.backward
+
+
 def test_an_older_kernel_of_attention_takes_longer() -> None:
     """FlashAttention-2 on an H100: 2.6 times the time of attention, in F and in B, and no more."""
     today, older = (derive_model(LLAMA_8B, gpu="h100", attention=name) for name in ("fused", "fa2"))
@@ -95,7 +124,7 @@ def test_an_older_kernel_of_attention_takes_longer() -> None:
 def test_a_split_backward_is_longer() -> None:
     """1.05 times the kernels of parts with weights; with tensor parallelism two gathers of 2 x 4096
     x 4096 bytes more."""
-    alone, shared = (derive_model(LLAMA_8B, gpu="h100", tensor=n) for n in (1, 4))
+    alone, shared = (derive_model(LLAMA_8B, gpu="h100", tensor=n, cuda_graphs=True) for n in (1, 4))
     gather = Collective("x", Pattern.ALL_GATHER, 2 * 4096 * 4096, Group(4))
     twice = 2000 * gather.seconds(gpu_named("h100"), 8)
     for model, gathered in ((alone, 0), (shared, twice)):
@@ -141,7 +170,9 @@ def test_once_in_a_step_by_hand() -> None:
 
 def test_low_rank_adaptation() -> None:
     """Nothing but adapters is trained: static is little more than 2 bytes a parameter."""
-    whole, tuned = (derive_model(LLAMA_8B, gpu="h100", lora=rank) for rank in (0, 16))
+    whole, tuned = (
+        derive_model(LLAMA_8B, gpu="h100", lora=rank, cuda_graphs=True) for rank in (0, 16)
+    )
     assert tuned.layers[0].frozen and tuned.layers[2].frozen and not tuned.layers[1].frozen
     layer, before = tuned.layers[1], whole.layers[1]
     assert layer.weight < 0.2 * before.weight and layer.step.optimizer < before.step.optimizer / 50

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ppopt.derivation.gpus import Precision, gpu_named
-from ppopt.derivation.kernels import Kernel, KernelBound, seconds
+from ppopt.derivation.kernels import Kernel, KernelBound
 
 GPU = replace(
     gpu_named("h100"),
@@ -55,13 +55,3 @@ def test_fp8_is_of_products_alone() -> None:
         kernel = Kernel("x", bound, 5e12)
         bf16, fp8 = (kernel.seconds(GPU, precision) for precision in Precision)
         assert bf16 == pytest.approx(faster * fp8)
-
-
-def test_short_kernels_wait_for_the_processor() -> None:
-    """Ten kernels of 5 us, started every 8 us; while a long one runs they do not wait."""
-    short, long = (
-        Kernel("x", KernelBound.ATTENTION, 0.0, launches=10),
-        Kernel("x", KernelBound.PRODUCT, 2e12),
-    )
-    assert seconds([short], GPU, Precision.BF16, 8e-6) == pytest.approx(80e-6)
-    assert seconds([short, long], GPU, Precision.BF16, 8e-6) == pytest.approx(50e-6 + 2.55e-3)

@@ -46,6 +46,7 @@ EXPERTS = ["--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"]
             {"attention": "unfused"},
             ["--bf16", "--attention-backend unfused", *PLAIN[1:]],
         ),
+        (LLAMA_8B, {"cuda_graphs": True}, ["--bf16", "--cuda-graph-impl local", *PLAIN[1:]]),
         (LLAMA_8B, {"attention": "fa2"}, ["--bf16", "--attention-backend flash", *PLAIN[1:]]),
         (
             LLAMA_8B,
