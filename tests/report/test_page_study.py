@@ -39,7 +39,7 @@ def swept() -> tuple[ppopt.Study, tuple[Schedule | None, ...]]:
     """A sweep, and the schedules of its rows."""
     with TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/a.db"
-        study = ppopt.sweep(PIPELINE, GRID, storage=url, jobs=1, study_name="mine", time_limit=20)
+        study = ppopt.sweep(PIPELINE, GRID, storage=url, jobs=1, study_name="mine", time_limit=600)
         rows = [None if row.value is None else study.schedule(row) for row in study.rows]
         return study, tuple(rows)
 

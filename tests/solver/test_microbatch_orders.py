@@ -163,13 +163,13 @@ def test_wrong_orders_are_refused(
 def test_a_hint_of_other_factors_is_timed_again() -> None:
     """So is one of the same factors in another order."""
     original = Pipeline(stages=3, batches=4, microbatch_times=[1, 2, 3, 1])
-    hint = solve(original, workers=1, time_limit=60).schedule
+    hint = solve(original, workers=1, time_limit=600).schedule
     for pipeline in (
         replace(original, microbatch_times=[3, 2, 1, 1]),
         replace(original, microbatch_times=None),
         original.reordered((3, 2, 1, 0)),
     ):
-        result = solve(pipeline, hint=hint, workers=1, time_limit=60)
+        result = solve(pipeline, hint=hint, workers=1, time_limit=600)
         assert result.status is Status.OPTIMAL
         assert result.hint is not None and result.hint.notes
 
@@ -278,8 +278,8 @@ def test_no_bound_above_the_optimum_is_confirmed(order: str, case: Different, mo
 
 def test_a_recheck_says_for_which_order_it_holds(tmp_path: Path) -> None:
     pipeline = Pipeline(stages=2, batches=4, microbatch_times=[1, 4, 1, 2])
-    result = solve(pipeline.reordered((0, 3, 1, 2)), workers=1, time_limit=60)
-    searched = solve(replace(pipeline, order="search"), workers=1, time_limit=60)
+    result = solve(pipeline.reordered((0, 3, 1, 2)), workers=1, time_limit=600)
+    searched = solve(replace(pipeline, order="search"), workers=1, time_limit=600)
     for number, (schedule, text) in enumerate(
         ((result.schedule, "in the order of the file"), (searched.schedule, "orders of the micro"))
     ):
@@ -299,8 +299,8 @@ def test_a_recheck_of_one_partition_confirms_no_bound_of_all() -> None:
     pipeline = model.pipeline(
         devices=2, batches=2, partition=(1, 3), microbatch_times=(1, 2), order="search"
     )
-    one_partition = solve(pipeline, workers=1, time_limit=60)
-    joint = solve(replace(pipeline, partition="search"), workers=1, time_limit=60)
+    one_partition = solve(pipeline, workers=1, time_limit=600)
+    joint = solve(replace(pipeline, partition="search"), workers=1, time_limit=600)
     assert one_partition.value == 46 > joint.value
     claims_all = replace(one_partition, certificate=joint.certificate)
     assert recheck(claims_all, workers=1).verdict is Verdict.UNDECIDED
@@ -316,7 +316,7 @@ def test_round_trip_of_a_large_microbatch() -> None:
     """
     for order, value in (("search", 116), ("given", 118)):
         pipeline = replace(ONE_LARGE, order=order)
-        result = solve(pipeline, backward_kind="whole", workers=1, time_limit=60)
+        result = solve(pipeline, backward_kind="whole", workers=1, time_limit=600)
         assert (result.status, result.value) == (Status.OPTIMAL, value)
         assert recheck(result, workers=1).verdict is Verdict.CONFIRMED
     assert result.certificate.argument is Argument.ROUND_TRIP

@@ -344,7 +344,7 @@ def test_offload_of_a_part_of_a_stage_for_small_microbatches() -> None:
     pipeline = Model(layers * 2).pipeline(
         devices=2, batches=2, microbatch_times=(1, 2), microbatch_memory=("0.5", 1), mem_limit=4
     )
-    assert solve(pipeline, workers=1, time_limit=60).status is Status.OPTIMAL
+    assert solve(pipeline, workers=1, time_limit=600).status is Status.OPTIMAL
 
 
 def test_costs_of_stages_allocate_no_more_than_layers() -> None:

@@ -49,7 +49,7 @@ def is_scheduled(state: ppopt.Progress) -> bool:
 
 
 def solved(**more: Any) -> Result:
-    return ppopt.solve(Pipeline(stages=2, batches=4, **more), workers=1, time_limit=20)
+    return ppopt.solve(Pipeline(stages=2, batches=4, **more), workers=1, time_limit=600)
 
 
 @pytest.mark.parametrize(

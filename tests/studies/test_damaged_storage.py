@@ -121,7 +121,7 @@ JOB = SolveJob(
     ppopt.Model([ppopt.Layer(forward=time, activation=1) for time in (3, 1, 2)]).pipeline(
         devices=2, batches=2, recompute="search", mem_limit=6
     ),
-    time_limit=20,
+    time_limit=600,
 )
 """Of all readers of its document: a schedule, a certificate, layers with a choice of recompute."""
 

@@ -51,7 +51,7 @@ def client() -> Iterator[Client]:
 
 def test_the_same_rows_as_on_this_machine(client: Client, tmp_path: Path) -> None:
     def rows(**options: Any) -> list[tuple[Any, ...]]:
-        study = ppopt.sweep(PIPELINE, AXES, time_limit=20, **options)
+        study = ppopt.sweep(PIPELINE, AXES, time_limit=600, **options)
         return [(row.overrides, row.status, row.value, row.failed) for row in study.rows]
 
     local = f"sqlite:///{tmp_path}/here.db"

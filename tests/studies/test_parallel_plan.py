@@ -219,7 +219,7 @@ def test_an_efficiency_for_each_of_tensor() -> None:
 
 def test_nothing_fits() -> None:
     small_space = space(tensor=(2,), microbatch=(1,), data=(2,))
-    plan = plan_parallelism(small_space, replace(LINEAR, mem_limit=1), workers=1, time_limit=20)
+    plan = plan_parallelism(small_space, replace(LINEAR, mem_limit=1), workers=1, time_limit=600)
     assert (plan.status, plan.best, plan.lower_bound) == (Status.INFEASIBLE, None, None)
     assert repr(plan).startswith("ParallelPlan(infeasible")
 

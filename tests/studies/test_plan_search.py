@@ -91,7 +91,7 @@ def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
     row that comes first."""
     plan = ppopt.plan(
         ppopt.Model([{"forward": 1, "activation": 1}]), devices=1, batches=(2, 1),
-        placement="linear", chunks=1, recompute="none", workers=1, time_limit=10,
+        placement="linear", chunks=1, recompute="none", workers=1, time_limit=600,
     )  # fmt: skip
     assert plan.best is not None and plan.value == 3 * plan.best.configuration.batches
     assert plan.lower_bound == plan.value and plan.gap == 0
@@ -102,7 +102,7 @@ def test_a_configuration_without_memory_is_infeasible_also_above_the_best() -> N
     layers = [{"forward": size, "activation": size} for size in (3, 3, 1, 1)]
     plan = ppopt.plan(
         ppopt.Model(layers), devices=2, batches=2, mem_limit=5, recompute="none",
-        partition="even", workers=1, time_limit=20,
+        partition="even", workers=1, time_limit=600,
     )  # fmt: skip
     status = {row.configuration.placement: row.status for row in plan.rows}
     assert status["linear"] is RowStatus.INFEASIBLE
@@ -116,7 +116,7 @@ def test_rows_of_a_given_partition_say_what_is_proved_of_them(seed: int) -> None
     layers = [{"forward": random.randint(1, 4), "activation": random.randint(1, 3)} for _ in "1234"]
     plan = ppopt.plan(
         ppopt.Model(layers), devices=2, batches=3, mem_limit=7, recompute="none",
-        partition="even", workers=1, time_limit=20,
+        partition="even", workers=1, time_limit=600,
     )  # fmt: skip
     for row in plan.rows:
         if row.schedule is not None:
@@ -131,7 +131,7 @@ def test_hand_strategies_have_the_bounds_of_all_orders() -> None:
     layers = ppopt.Model([{"forward": size, "activation": 1} for size in (1, 2, 2, 1)])
     plan = ppopt.plan(
         layers, devices=2, batches=4, placement="linear", chunks=1, recompute="none",
-        strategies=("searched", "1f1b"), workers=1, time_limit=20,
+        strategies=("searched", "1f1b"), workers=1, time_limit=600,
     )  # fmt: skip
     rows = {row.configuration.strategy: row for row in plan.rows}
     assert rows["searched"].status is RowStatus.OPTIMAL
@@ -165,7 +165,7 @@ def test_the_least_memory_of_strategies_within_a_slowdown_is_that_of_all_partiti
     model, share = ppopt.Model(layers), Fraction(1, 4)
     plan = ppopt.plan(
         model, devices=2, batches=4, runtime="megatron", recompute="none", within=share,
-        workers=1, time_limit=30,
+        workers=1, time_limit=600,
     )  # fmt: skip
     values = []
     for row in plan.rows:

@@ -31,7 +31,7 @@ from ppopt.studies.storage import Storage
 from ppopt.studies.sweep_grid import Base, Grid, base_of, grid_of
 from ppopt.studies.task import SweepTask
 from ppopt.verifier import verify
-from tests.clock import wait_until
+from tests.clock import SHORT, wait_until, work_clock
 from tests.factories.sweeps import InThisProcess, done, values
 
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
@@ -181,23 +181,25 @@ class TestKey:
 
 LIMITED = replace(PIPELINE, mem_limit=2)
 JOBS = {
-    "search": SolveJob(PIPELINE, time_limit=20),
-    "limit": SolveJob(replace(LIMITED, name="mine", time_unit="ms"), time_limit=20),
+    "search": SolveJob(PIPELINE, time_limit=600),
+    "limit": SolveJob(replace(LIMITED, name="mine", time_unit="ms"), time_limit=600),
     "infeasible": SolveJob(replace(PIPELINE, mem_limit="0.5")),
-    "chunks": SolveJob(replace(PIPELINE, chunks=2, mem_limit="1f1b"), time_limit=20),
-    "speeds": SolveJob(replace(PIPELINE, device_speed=(1, 2, 3), p2p="0.25"), time_limit=20),
+    "chunks": SolveJob(replace(PIPELINE, chunks=2, mem_limit="1f1b"), time_limit=600),
+    "speeds": SolveJob(replace(PIPELINE, device_speed=(1, 2, 3), p2p="0.25"), time_limit=600),
     "strategy": SolveJob(LIMITED, "gpipe"),
     "strategy with chunks": SolveJob(LIMITED, "interleaved"),
-    "layers": SolveJob(LAYERS.pipeline(devices=2, batches=3, mem_limit="1f1b"), time_limit=20),
-    "partition": SolveJob(LAYERS.pipeline(devices=2, batches=2, partition="search"), time_limit=20),
+    "layers": SolveJob(LAYERS.pipeline(devices=2, batches=3, mem_limit="1f1b"), time_limit=600),
+    "partition": SolveJob(
+        LAYERS.pipeline(devices=2, batches=2, partition="search"), time_limit=600
+    ),
     "partition of a strategy": SolveJob(
         LAYERS.pipeline(devices=2, batches=2, partition="search"), "1f1b"
     ),
     "placement": SolveJob(
-        ppopt.Pipeline(stages=2, chunks=2, batches=2, placement="search"), time_limit=20
+        ppopt.Pipeline(stages=2, chunks=2, batches=2, placement="search"), time_limit=600
     ),
     "recompute": SolveJob(
-        LAYERS.pipeline(devices=2, batches=2, recompute="search", mem_limit=12), time_limit=20
+        LAYERS.pipeline(devices=2, batches=2, recompute="search", mem_limit=12), time_limit=600
     ),
 }
 
@@ -238,7 +240,7 @@ class TestStored:
 
     def tampered(self, change: Callable[[str], str], **fields: Any) -> str:
         """Why a stored result is refused after a change of its text or its columns."""
-        job = SolveJob(PIPELINE, time_limit=20)
+        job = SolveJob(PIPELINE, time_limit=600)
         stored = outcome.stored(job, outcome.run_job(job))
         text = zlib.decompress(stored.record).decode()
         changed = change(text)
@@ -279,7 +281,7 @@ class TestOnceAndNoMore:
     def test_a_second_run_searches_nothing(self, url: str) -> None:
         """Optima: of 2 batches device 0 waits 5 for its first B and has 4 of B and W left, of 4
         batches device 2 waits 2 and has 12 of work. 1F1B takes (batches + devices - 1) x 3."""
-        asked = grid({"batches": [2, 4], "strategy": ["searched", "1f1b"]}, time_limit=20)
+        asked = grid({"batches": [2, 4], "strategy": ["searched", "1f1b"]}, time_limit=600)
         first, searched = done(asked, url)
         assert (first.done, first.cached, first.failed, len(searched)) == (4, 0, 0, 4)
         repeated, searched = done(asked, url)
@@ -288,8 +290,8 @@ class TestOnceAndNoMore:
         assert [row.figures for row in repeated.rows] == [row.figures for row in first.rows]
 
     def test_a_sweep_takes_what_another_has_done(self, url: str) -> None:
-        done(grid({"batches": [2, 3]}, time_limit=20), url)
-        study, searched = done(grid({"num_batches": [3, 4], "seed": [0]}, time_limit=20), url)
+        done(grid({"batches": [2, 3]}, time_limit=600), url)
+        study, searched = done(grid({"num_batches": [3, 4], "seed": [0]}, time_limit=600), url)
         assert [job.pipeline.batches for job in searched] == [4]
         assert [row.cached for row in study.rows] == [True, False]
 
@@ -303,7 +305,7 @@ class TestOnceAndNoMore:
         ]
 
     def test_what_is_damaged_is_done_again(self, url: str) -> None:
-        asked = grid({"batches": [2, 4]}, time_limit=20)
+        asked = grid({"batches": [2, 4]}, time_limit=600)
         done(asked, url)
         with Storage(url) as storage:
             key = asked.base.job({"batches": 2}).key
@@ -315,7 +317,7 @@ class TestOnceAndNoMore:
         assert values(study) == [9, 14]
 
     def test_schedules_are_read_and_verified(self, url: str) -> None:
-        study, _ = done(grid({"batches": [2, 4]}, time_limit=20), url)
+        study, _ = done(grid({"batches": [2, 4]}, time_limit=600), url)
         schedule = study.schedule(study.rows[1])
         assert verify(schedule) == []
         assert schedule.metrics.makespan_ticks == 14
@@ -324,6 +326,11 @@ class TestOnceAndNoMore:
 
 class TestMoreTime:
     """A longer time limit goes on from what a shorter one left open."""
+
+    @pytest.fixture(autouse=True)
+    def _clock(self) -> Iterator[None]:
+        with work_clock(SHORT):
+            yield
 
     def test_from_its_schedule_and_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         job = SolveJob(HARD, time_limit=0.3)
@@ -392,7 +399,7 @@ class TestMoreTime:
         best = outcome.run_job(job)
         assert best.status is ppopt.Status.OPTIMAL
         even = replace(job.pipeline, partition="even")
-        result = outcome.run_job(SolveJob(even, time_limit=20))
+        result = outcome.run_job(SolveJob(even, time_limit=600))
         known = replace(
             best, status=ppopt.Status.FEASIBLE, schedule=result.schedule, value=result.value
         )
@@ -422,15 +429,15 @@ class TestFailure:
             assert (listed.complete, listed.failed) == (3, 1)
 
     def test_infeasible_is_a_result(self, url: str) -> None:
-        study, _ = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
+        study, _ = done(grid({"mem_limit": ["0.1", 3]}, time_limit=600), url)
         assert [row.status for row in study.rows] == ["infeasible", "optimal"]
-        repeated, searched = done(grid({"mem_limit": ["0.1", 3]}, time_limit=20), url)
+        repeated, searched = done(grid({"mem_limit": ["0.1", 3]}, time_limit=600), url)
         assert (repeated.failed, repeated.cached, searched) == (0, 2, [])
 
     def test_a_storage_that_is_full_ends_the_sweep_and_keeps_its_rows(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = grid({"batches": [2, 3, 4]}, time_limit=20)
+        asked = grid({"batches": [2, 3, 4]}, time_limit=600)
         finish, calls = Storage.finish, []
 
         def full(self: Storage, *args: Any) -> None:
@@ -452,7 +459,7 @@ class TestFailure:
 
     def test_ctrl_c_keeps_what_is_done(self, url: str) -> None:
         engine = InThisProcess()
-        asked = grid({"batches": [2, 3, 4, 5]}, time_limit=20)
+        asked = grid({"batches": [2, 3, 4, 5]}, time_limit=600)
 
         def hinder() -> None:
             if len(engine.searched) == 2:
@@ -505,8 +512,8 @@ class TestProcesses:
 
     def test_the_same_rows_as_in_one_process(self, url: str, tmp_path: Path) -> None:
         axes = {"batches": [2, 4, 5], "strategy": ["searched", "1f1b", "v-min", "chimera"]}
-        study = ppopt.sweep(PIPELINE, axes, storage=url, jobs=2, time_limit=20)
-        in_one, _ = done(grid(axes, time_limit=20), f"sqlite:///{tmp_path}/b.db")
+        study = ppopt.sweep(PIPELINE, axes, storage=url, jobs=2, time_limit=600)
+        in_one, _ = done(grid(axes, time_limit=600), f"sqlite:///{tmp_path}/b.db")
         assert values(study) == values(in_one)
         assert [row.failed for row in study.rows] == [row.failed for row in in_one.rows]
         assert study.failed == 3
@@ -521,7 +528,7 @@ class TestProcesses:
         self, engine: LocalEngine, url: str
     ) -> None:
         asked = grid_of(base_of(HARD, {"time_limit": 60}), {"batches": [24], "seed": [0]})
-        second = grid({"batches": [2, 3]}, time_limit=20)
+        second = grid({"batches": [2, 3]}, time_limit=600)
         done(second, url)
         killer = threading.Thread(target=kill_at_work, args=(engine,))
         killer.start()
@@ -549,7 +556,7 @@ class TestProcesses:
 
     def test_it_is_tried_again_as_often_as_told(self, url: str) -> None:
         engine = LocalEngine(jobs=1, retries=1)
-        asked = grid({"batches": [24]}, time_limit=20)
+        asked = grid({"batches": [24]}, time_limit=600)
         killer = threading.Thread(target=kill_at_work, args=(engine,))
         killer.start()
         study = sweeps.run(asked, engine, storage=url)
@@ -637,8 +644,8 @@ def press_at_work(engine: LocalEngine) -> None:
 def test_two_sweeps_may_write_one_storage(url: str) -> None:
     """Both write rows in turn; the file holds all of them, once."""
     engine = InThisProcess()
-    asked = grid({"batches": [2, 3]}, time_limit=20)
-    second = grid({"batches": [3, 4]}, time_limit=20)
+    asked = grid({"batches": [2, 3]}, time_limit=600)
+    second = grid({"batches": [3, 4]}, time_limit=600)
     inner: list[ppopt.Study] = []
 
     def meanwhile() -> None:

@@ -25,6 +25,7 @@ from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import Record, StageMemory
 from ppopt.schedule import timing
+from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.strategies import names
 from tests.factories.schedules import build
 from tests.torch import torch_jobs
@@ -85,8 +86,9 @@ def test_solved(world: World, name: str) -> None:
     result = solve(
         pipeline,
         mem_limit=limit,
-        time_limit=2,
+        time_limit=600,
         workers=1,
+        params=SolveParams(rounds=RoundParams(max_rounds=2)),
         backward_kind=BackwardKind.uniform(fused=name == "fused"),
     )
     assert result.schedule is not None

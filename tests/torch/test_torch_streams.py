@@ -16,6 +16,7 @@ from ppopt.errors import RunError
 from ppopt.formats import torch_comms, torch_csv
 from ppopt.formats.loader_order import microbatch_numbers
 from ppopt.schedule.actions import Action, ActionKind
+from ppopt.solver.stop import FirstSchedule
 from ppopt.torch import execution
 from ppopt.torch.world import World
 from tests.factories.streams import LINK_MODES, append_all
@@ -50,7 +51,7 @@ def test_a_prediction_has_the_times_of_pytorch(link_mode: str) -> None:
 def test_solved_and_what_pytorch_adds_to_its_operations(world: World) -> None:
     """The solved order with its sends and receives; and its operations alone."""
     unequal = replace(STREAMS, forward=[1, 2, 1, 2], mem_limit="1f1b")
-    result = solve(unequal, time_limit=2, workers=1).schedule
+    result = solve(unequal, workers=1, stop=FirstSchedule()).schedule
     assert result is not None
     for text in (torch_comms.communication_csv(result), torch_csv.order_csv(result)):
         ran = run_sleeping(world, result, text=text, seconds_per_unit=1e-4)

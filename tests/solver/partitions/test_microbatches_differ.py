@@ -226,7 +226,7 @@ def test_placements_without_memory_for_the_largest_microbatch() -> None:
         stages=2, batches=3, forward=1, activation=2, mem_limit=5, placement="search",
         microbatch_times=(1, 2, 3), microbatch_memory=(1, 2, 3), order="search",
     )  # fmt: skip
-    result = ppopt.solve(pipeline, workers=1, time_limit=60)
+    result = ppopt.solve(pipeline, workers=1, time_limit=600)
     assert result.status is Status.INFEASIBLE
     assert (
         "orders of 3 microbatches fits the memory limits: none of the 2 placements" in result.proof
