@@ -35,6 +35,19 @@ def _no_cached_schedules() -> None:
         module.clear_cache()
 
 
+@pytest.fixture(autouse=True)
+def short_polishing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans improve their best schedules once, for a moment: what a proof leaves open takes long.
+
+    A file whose tests look at what is improved has a fixture of this name that changes nothing.
+    """
+    if (module := sys.modules.get("ppopt.studies.plan_search")) is not None:
+        improve = module.PlanSearch._improve
+        monkeypatch.setattr(
+            module.PlanSearch, "_improve", lambda search, turn: improve(search, turn.share(0.0))
+        )
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A worker that is done takes tests from the other: the last ones are long."""

@@ -178,7 +178,6 @@ def test_what_is_not_predicted_says_why(values: dict[str, object], reason: str) 
     assert any(reason in line for line in report.not_predicted([outcome]))
 
 
-@pytest.mark.slow
 def test_zero_bubble_gains_are_those_published() -> None:
     """2590 and 2886 tokens/s a GPU (InternEvo 282); no gain (sail 10)."""
     assert [case.gain for case in zero_bubble.COMPARISONS] == pytest.approx([0.114, 0], abs=0.0005)

@@ -20,6 +20,11 @@ make = load("make")
 GUIDES = make.guides()
 
 
+@pytest.fixture
+def short_polishing() -> None:
+    """As long as for users."""
+
+
 def test_no_guide_is_left_out() -> None:
     names = {path.name for path in GUIDES}
     assert {"README.md", "layers.md", "plan.md", "heterogeneous.md", "sweeps.md"} <= names

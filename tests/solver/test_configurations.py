@@ -92,11 +92,11 @@ def in_tight_memory(rng: Random) -> Drawn:
 
 
 DRAWERS = {
-    of_partitions: (8, 30),
-    of_recompute: (8, 30),
-    in_tight_memory: (12, 150),
-    of_both: (5, 16),
-    at_speeds: (4, 16),
+    of_partitions: (8, 20),
+    of_recompute: (8, 20),
+    in_tight_memory: (12, 50),
+    of_both: (5, 12),
+    at_speeds: (4, 12),
 }
 """How many are drawn in the fast tier, and in the whole."""
 

@@ -52,7 +52,7 @@ MODEL_ALONE = SolveParams(without=frozenset(NAMES) - {"list scheduling", "full m
     [
         (Objective.MAKESPAN, 20, {"ops": 12}),
         (Objective.DEVICE_SPAN, 10, {"ops": 12}),
-        *(slow(objective, 100, {"ops": 14}) for objective in Objective),
+        *(slow(objective, 40, {"ops": 14}) for objective in Objective),
         (Objective.MAKESPAN, 40, {"heavy": True, "ops": 14}),
         slow(Objective.MAKESPAN, 120, {"heavy": True}),
         (Objective.DEVICE_SPAN, 10, {"heavy": True, "ops": 12}),

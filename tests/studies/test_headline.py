@@ -46,8 +46,6 @@ from ppopt.studies.headline import (
 )
 from tests.clock import work_clock
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 SPAN = Objective.MAKESPAN
 UNEQUAL = Pipeline(stages=3, batches=5, forward=[2, 3, 4], p2p=1)
 """Three stages of different lengths: 1F1B is not optimal."""

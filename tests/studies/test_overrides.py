@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from ppopt.errors import InputError
 from ppopt.studies.overrides import MAX_DEPTH, Override, parse
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 HYDRA = OverridesParser.create()
 
 

@@ -24,8 +24,6 @@ from ppopt.studies.quick_bound import quick_bound
 from tests.factories.configs import CONFIGS, SMALL
 from tests.packages import needed
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 LINEAR = PlanArguments(
     placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
 )

@@ -31,8 +31,6 @@ from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, TaskProtocol
 from tests.tiers import slow
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 TINY = {
     "architectures": ["MixtralForCausalLM"],
     "hidden_size": 512,

@@ -30,7 +30,6 @@ from tests.clock import late, work_clock
 from tests.oracles.configurations import configurations, least_value, partitions
 from tests.tiers import first
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
 ALONE = pytest.mark.usefixtures("search_alone")
 
 UNEVEN = Model([{"forward": time} for time in (3, 1, 2, 1, 4, 1, 2, 3, 1, 2, 5, 1)])
@@ -126,6 +125,7 @@ def test_no_configuration_partition_or_schedule_is_better(seed: int) -> None:
     assert plan.schedule is not None and ppopt.verify(plan.schedule) == []
 
 
+@ALONE
 @pytest.mark.parametrize("units", [{}, {"time_unit": "ms"}, {"memory_unit": "GiB"}])
 def test_megatron_takes_models_with_units(units: dict[str, str]) -> None:
     """Closed forms of equal stages: interleaved m (F + BW) + (p - 1)(F + BW) / v, and 1F1B v = 1.
@@ -206,6 +206,7 @@ def test_a_strategy_that_cannot_run_is_skipped_and_not_infeasible() -> None:
     ]
 
 
+@ALONE
 def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
     """It wants MTP layers in one stage, and the last of its rank."""
     mtp = {"forward": 1, "activation": 1, "role": "mtp"}
@@ -223,6 +224,7 @@ def test_megatron_runs_its_two_strategies_on_partitions_that_it_takes() -> None:
         ppopt.plan(model, devices=2, batches=4, runtime="megatron", strategies="zbv")
 
 
+@ALONE
 def test_megatron_runs_an_encoder_in_the_first_stage() -> None:
     """Its layers are longer than half of the model; a balanced partition has 3 there."""
     layers = [{"forward": 2, "count": 4}, {"role": "embedding"}, {"count": 3}, {"role": "head"}]
@@ -234,6 +236,7 @@ def test_megatron_runs_an_encoder_in_the_first_stage() -> None:
     assert plan.best.pipeline.counts == (5, 4) and plan.status is Status.OPTIMAL
 
 
+@ALONE
 def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() -> None:
     """Its full recompute leaves out the head, and it has one. That proves nothing infeasible."""
     head = {"forward": 1, "activation": 1, "role": "head", "recompute": True}
@@ -250,6 +253,7 @@ def test_megatron_is_not_planned_for_a_model_of_which_it_takes_no_partition() ->
     assert plan.status is Status.OPTIMAL
 
 
+@ALONE
 @pytest.mark.parametrize(
     ("devices", "batches", "group", "left"),
     [
@@ -278,6 +282,7 @@ def test_a_plan_for_megatron_interleaves_only_what_megatron_runs(
     assert plan_object(plan)["use"]["megatron_arguments"] is not None
 
 
+@ALONE
 def test_the_group_size_of_a_plan_is_in_its_arguments() -> None:
     model = Model([{"forward": 1, "activation": 1, "count": 8}])
     plan = ppopt.plan(
@@ -346,7 +351,7 @@ def least_peak(
     return bisect_left(range(100), True, key=reached)
 
 
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2, 3, 4, 5)))
 def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     """The best configuration under every limit, by exhaustive search of all partitions."""
     fields = draw(Random(seed))
@@ -371,7 +376,7 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     assert min(peaks) == memory  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2, 3, 4, 5)))
 def test_the_least_memory_that_is_almost_as_fast(seed: int) -> None:
     """Every configuration under every limit, by exhaustive search of all partitions."""
     fields = draw(Random(seed))
@@ -445,7 +450,6 @@ def test_the_bound_of_every_configuration_is_confirmed_by_the_rechecker() -> Non
         assert ppopt.recheck(row.result, workers=1).verdict is ppopt.Verdict.CONFIRMED, row
 
 
-@pytest.mark.usefixtures("short_polishing")
 def test_a_bound_alone_rules_a_configuration_out() -> None:
     """Recompute of every layer adds its F to every backward: 4/3 of the work, and no less."""
     model = Model([{"forward": 1, "activation": 1, "count": 4}])

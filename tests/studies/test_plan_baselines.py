@@ -40,8 +40,6 @@ from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 from tests.clock import SHORT, work_clock
 from tests.tiers import slow
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 LAYERS = Model([{"forward": 2, "activation": 1, "static": 1, "count": 5}, {"forward": 5}])
 OPTIONS = {"devices": 2, "batches": 4, "mem_limit": 12, "recompute": "none"}
 

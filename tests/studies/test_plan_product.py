@@ -23,8 +23,6 @@ from tests.oracles import exhaustive
 from tests.oracles.configurations import partitions
 from tests.tiers import first
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 
 def drawn(seed: int) -> PlanSpace:
     """Four or five layers on two devices: one or two microbatches, one stage per device or two."""

@@ -17,8 +17,6 @@ from ppopt.studies.plan_record import from_object, to_object
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_space import PlanSpace
 
-pytestmark = pytest.mark.usefixtures("short_polishing")
-
 
 def options() -> SolveOptions:
     return checked_options(0.5, 1)

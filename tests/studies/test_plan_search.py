@@ -1,91 +1,27 @@
-"""How a plan divides its search: the best schedules are improved in their own partitions."""
+"""Rows of a plan: status and bounds of its search and of its strategies."""
 
 from __future__ import annotations
 
-import signal
 from fractions import Fraction
 from random import Random
 
 import pytest
 
 import ppopt
-from ppopt import Objective, RowStatus, Status, verify
+from ppopt import Objective, RowStatus, Status
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.report.plan_objects import plan_object
-from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.schedule.timing import schedule
-from ppopt.solver.choices.configuration import Configuration
-from ppopt.solver.choices.result import known_result
-from ppopt.solver.choices.search import Effort
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
-from ppopt.solver.result import Progress, Result
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
 from tests.oracles.configurations import partitions
 from tests.tiers import first
 
-
-def test_polishing_betters_the_schedule_of_one_partition() -> None:
-    """From one microbatch at a time; the partition stays, and no bound changes."""
-    random = Random(0)
-    layers = [
-        {"forward": random.randint(2, 5), "activation": random.randint(1, 3)} for _ in range(8)
-    ]
-    space = PlanSpace(
-        model=ppopt.Model(layers), devices=4, batches=(6,), placements=("linear",), chunks=(1,),
-        recompute=("none",), fields={"mem_limit": 24},
-    )  # fmt: skip
-    halves: list[Fraction] = []
-
-    def is_halved(state: Progress) -> bool:
-        return state.value is not None and any(state.value < half for half in halves)
-
-    options = checked_options(600, 1, stop=is_halved)
-    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, options)
-    (candidate,) = search._orders
-    pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
-    sequential = schedule(pipeline, one_at_a_time(candidate.problem.instance))
-    known = known_result(candidate.problem, sequential, checked_options(20, 1))
-    inner = search._search
-    inner._keep_best(inner._at((0, 2, 2, 2, 2)), known)
-    candidate.update(None)
-    bound, before = candidate.bound, candidate.value
-    halves.append(before / 2)
-    search._improve(Deadline.after(600))
-    assert candidate.bound == bound
-    assert candidate.value < before / 2
-    assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
-    assert verify(candidate.schedule) == []
+ALONE = pytest.mark.usefixtures("search_alone")
 
 
-def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Pressed just after a better schedule is found, while one partition is improved."""
-    random = Random(1)
-    layers = [{"forward": random.randint(20, 60), "activation": 1} for _ in range(14)]
-    space = PlanSpace(
-        model=ppopt.Model(layers), devices=4, batches=(12,), placements=("v",), recompute=("none",),
-        fields={"mem_limit": 16, "p2p": 3},
-    )  # fmt: skip
-    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
-    search._search_orders(Effort(0, 1), Deadline.after(20))
-    inner, values = search._search, []
-    take = inner._keep_best
-
-    def pressed(configuration: Configuration, result: Result) -> None:
-        take(configuration, result)
-        values.append(result.value)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(inner, "_keep_best", pressed)
-    search._improve(Deadline.after(5))
-    assert search.interrupted
-    assert search.plan().value == min(values)
-
-
+@ALONE
 def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
     """One device without a bubble: 3 per microbatch, of one or of two; the bound is that of the
     row that comes first."""
@@ -97,6 +33,7 @@ def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
     assert plan.lower_bound == plan.value and plan.gap == 0
 
 
+@ALONE
 def test_a_configuration_without_memory_is_infeasible_also_above_the_best() -> None:
     """Three of forward on device 0 hold 6 of 5; interleaved stages hold 4, and are better."""
     layers = [{"forward": size, "activation": size} for size in (3, 3, 1, 1)]
@@ -109,6 +46,7 @@ def test_a_configuration_without_memory_is_infeasible_also_above_the_best() -> N
     assert plan.status is Status.OPTIMAL and "1 does not fit the memory limit" in plan.proof
 
 
+@ALONE
 @pytest.mark.parametrize("seed", first(2, range(6)))
 def test_rows_of_a_given_partition_say_what_is_proved_of_them(seed: int) -> None:
     """Status and bound of the result, and of the schedule's origin, are those of the row."""
@@ -126,6 +64,7 @@ def test_rows_of_a_given_partition_say_what_is_proved_of_them(seed: int) -> None
             assert (row.result.status is Status.OPTIMAL) == optimal == (origin.status == "optimal")
 
 
+@ALONE
 def test_hand_strategies_have_the_bounds_of_all_orders() -> None:
     """1F1B is proved to need at least what the best order of its configuration needs."""
     layers = ppopt.Model([{"forward": size, "activation": 1} for size in (1, 2, 2, 1)])

@@ -1,0 +1,87 @@
+"""A plan improves its best schedules in their own partitions."""
+
+from __future__ import annotations
+
+import signal
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+import ppopt
+from ppopt import Objective, verify
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.schedule.timing import schedule
+from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.result import known_result
+from ppopt.solver.choices.search import Effort
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import checked_options
+from ppopt.solver.result import Progress, Result
+from ppopt.studies.plan_search import PlanSearch
+from ppopt.studies.plan_space import PlanSpace
+
+
+@pytest.fixture
+def short_polishing() -> None:
+    """As long as for users."""
+
+
+def test_polishing_betters_the_schedule_of_one_partition() -> None:
+    """From one microbatch at a time; the partition stays, and no bound changes."""
+    random = Random(0)
+    layers = [
+        {"forward": random.randint(2, 5), "activation": random.randint(1, 3)} for _ in range(8)
+    ]
+    space = PlanSpace(
+        model=ppopt.Model(layers), devices=4, batches=(6,), placements=("linear",), chunks=(1,),
+        recompute=("none",), fields={"mem_limit": 24},
+    )  # fmt: skip
+    halves: list[Fraction] = []
+
+    def is_halved(state: Progress) -> bool:
+        return state.value is not None and any(state.value < half for half in halves)
+
+    options = checked_options(600, 1, stop=is_halved)
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, options)
+    (candidate,) = search._orders
+    pipeline = space.model.pipeline(devices=4, batches=6, partition=[2, 2, 2, 2], mem_limit=24)
+    sequential = schedule(pipeline, one_at_a_time(candidate.problem.instance))
+    known = known_result(candidate.problem, sequential, checked_options(20, 1))
+    inner = search._search
+    inner._keep_best(inner._at((0, 2, 2, 2, 2)), known)
+    candidate.update(None)
+    bound, before = candidate.bound, candidate.value
+    halves.append(before / 2)
+    search._improve(Deadline.after(600))
+    assert candidate.bound == bound
+    assert candidate.value < before / 2
+    assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
+    assert verify(candidate.schedule) == []
+
+
+def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pressed just after a better schedule is found, while one partition is improved."""
+    random = Random(1)
+    layers = [{"forward": random.randint(20, 60), "activation": 1} for _ in range(14)]
+    space = PlanSpace(
+        model=ppopt.Model(layers), devices=4, batches=(12,), placements=("v",), recompute=("none",),
+        fields={"mem_limit": 16, "p2p": 3},
+    )  # fmt: skip
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
+    search._search_orders(Effort(0, 1), Deadline.after(20))
+    inner, values = search._search, []
+    take = inner._keep_best
+
+    def pressed(configuration: Configuration, result: Result) -> None:
+        take(configuration, result)
+        values.append(result.value)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(inner, "_keep_best", pressed)
+    search._improve(Deadline.after(5))
+    assert search.interrupted
+    assert search.plan().value == min(values)
