@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import inf
 from typing import Any
 from unittest import mock
@@ -73,6 +73,24 @@ def work_clock(events_per_second: int = EVENTS) -> Iterator[WorkClock]:
         finally:
             sys.setprofile(before)
             threading.setprofile(before)
+
+
+@contextmanager
+def processor_clock() -> Iterator[None]:
+    """Let the clock of searches and re-checks count what this process takes of the processor.
+
+    How busy the machine is changes nothing then, if the search has one worker. Instants are of no
+    use to other processes.
+    """
+    readers = [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("ppopt.") and getattr(module, "monotonic", None) is time.monotonic
+    ]
+    with ExitStack() as patches:
+        for module in (time, *readers):
+            patches.enter_context(mock.patch.object(module, "monotonic", time.process_time))
+        yield
 
 
 def late(seconds: float, limit: float) -> bool:

@@ -1,4 +1,4 @@
-"""The clock of work: work moves it, waiting does not."""
+"""Clocks of work and of the processor: work moves them, waiting does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from importlib import import_module
 
 from ppopt import Pipeline, Status, solve
-from tests.clock import EVENTS, SHORT, work_clock
+from tests.clock import EVENTS, SHORT, processor_clock, work_clock
 
 HARD = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715, p2p=408)
 
@@ -27,6 +27,17 @@ def test_calls_and_returns_move_it_and_waiting_does_not() -> None:
     assert 0 <= waited - began <= 10 / EVENTS
     assert 2000 / EVENTS <= worked - waited <= 2010 / EVENTS
     assert time.monotonic() != clock.monotonic()
+
+
+def test_waiting_does_not_move_the_clock_of_the_processor() -> None:
+    """Neither for searches nor for the re-checks of bounds, which have its name of their own."""
+    rechecker = import_module("ppopt.rechecker")
+    with processor_clock():
+        for clock in (time, rechecker):
+            began = clock.monotonic()
+            time.sleep(0.05)
+            assert 0 <= clock.monotonic() - began < 0.05
+    assert time.monotonic is rechecker.monotonic
 
 
 def test_a_search_ends_at_the_same_work_each_time() -> None:

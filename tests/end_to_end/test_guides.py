@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from ppopt.cli.program import application
 from ppopt.cli.schedule_files import ExportFormat
 from tests.cli.cli_run import split_command
+from tests.clock import processor_clock
 from tests.end_to_end.documents import ROOT, load
 from tests.tiers import slow
 
@@ -84,7 +86,9 @@ def _output(line: str, folder: Path) -> str:
     plain = re.fullmatch(r"ppopt ([^|;&<>$`]+?)(?: \| ([^|;&<>]*|[^;&<>]*\".*\"))?", line)
     if plain is None:
         return str(make.run(line, folder))
-    ran = CliRunner().invoke(application(), split_command(plain[1]))
+    one_process = "--workers 1" in line or line.startswith("ppopt verify")
+    with processor_clock() if one_process else nullcontext():
+        ran = CliRunner().invoke(application(), split_command(plain[1]))
     text = ran.output if plain[2] is None else ran.stderr + _through(plain[2], ran.stdout)
     return "".join(f"{row.rstrip()}\n" for row in text.splitlines())
 

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 
@@ -17,6 +17,8 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.enumeration import (
     NONE_LEFT,
     Complete,
+    Key,
+    Partial,
     Unlisted,
     bounds_of_all,
     lower_bound_of,
@@ -144,6 +146,14 @@ def test_a_partial_list_in_a_proof_does_not_type_check(tmp_path: Path) -> None:
     """Every mistake is an error, and nothing else is."""
     errors, mistakes = checked_with(MISTAKES, tmp_path)
     assert errors == mistakes
+
+
+def test_what_proves_takes_no_partial_list() -> None:
+    """The types that make each of these mistakes an error."""
+    for proving in (lower_bound_of, SearchedConfigurations.raise_to):
+        assert get_type_hints(proving)["bounds"] == Complete[Fraction]
+    assert get_type_hints(bounds_of_all)["rest"] == Complete[Key] | Unlisted
+    assert not issubclass(Partial, Complete)
 
 
 def says_complete(node: ast.AST) -> bool:
