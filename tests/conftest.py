@@ -88,9 +88,13 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector need not look again at thousands of tests and their modules."""
+    """The garbage collector need not look again at thousands of tests and their modules.
+
+    At Python's threshold of 700 new objects it takes 5 % of the time of searches.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -26,11 +26,8 @@ COMMANDS = {
     "solve, partition": f"solve {CUT} --recompute search",
     "solve, placement": "solve --stages 4 --chunks 2 --batches 16 --placement search --mem-limit 9",
     "plan": "plan --config layers.yaml",
-    "plan for Megatron-LM": "plan --config layers.yaml --runtime megatron",
-    "compare": f"compare {HARD}",
     "compare, partition": f"compare {CUT}",
     "frontier": f"frontier {HARD}",
-    "frontier, partition": f"frontier {CUT}",
     "eval, partition": f"eval 1f1b {CUT}",
     "sweep": f"sweep {HARD.replace('--batches 64 ', '')} batches=24,32,40 strategy=1f1b,searched",
 }

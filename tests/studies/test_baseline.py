@@ -339,7 +339,7 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
 RECOMPUTING = Model(layers=[Layer(forward=2, backward=4, activation=2, kept=1)] * 8)
 
 
-@pytest.mark.parametrize("partition", ["search", "even"])
+@pytest.mark.parametrize("partition", ["search", slow("even")])
 def test_of_searched_recompute_every_strategy_has_its_own(partition: str) -> None:
     """Four microbatches of two layers take 16 on device 0 without recompute; 12 are too few."""
     pipeline = RECOMPUTING.pipeline(

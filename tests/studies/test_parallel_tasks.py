@@ -204,7 +204,7 @@ def stored(sound: Path, study: StudyOptions, tmp_path: Path) -> StudyOptions:
     return study._replace(name="mine")
 
 
-@pytest.mark.parametrize("calls", [0, slow(2), 5, slow(9)])
+@pytest.mark.parametrize("calls", [slow(0), slow(2), 5, slow(9)])
 def test_interrupted_and_continued(calls: int, study: StudyOptions) -> None:
     """Ctrl-C keeps what there is; the continued plan has the rows of one without Ctrl-C."""
     reads: Iterator[int] = iter(range(calls))

@@ -179,7 +179,7 @@ def check_named(plan: ppopt.Plan, seconds: float, known_seconds: float) -> None:
         assert evaluation(plan, baseline, limit).value >= baseline.value * Fraction(995, 1000)
 
 
-@pytest.mark.parametrize("limit", [None, 10, slow(7)])
+@pytest.mark.parametrize("limit", [slow(None), 10, slow(7)])
 def test_the_gain_is_that_of_an_evaluation(limit: int | None) -> None:
     layers = [{"forward": 1 + index % 3, "activation": 2, "static": 1} for index in range(5)]
     with work_clock(SHORT):
@@ -366,6 +366,7 @@ def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
     assert describe_more_memory(of_strategies).endswith("no faster schedule found")
 
 
+@pytest.mark.usefixtures("search_alone")
 def test_the_proof_of_one_configuration_is_in_the_singular() -> None:
     plan = planned(placement="linear", chunks=1, strategies="1f1b")
     assert plan.proof.startswith("over the 1 configuration: 1 was searched")
@@ -381,5 +382,5 @@ def test_the_limit_that_nothing_keeps_is_said() -> None:
     text = f"memory limit: 3 each; {enough} per device is enough: "
     assert describe_limit(plan).startswith(text)
     assert plan_object(plan)["sufficient_memory"]["memory"] == enough
-    assert planned(mem_limit=enough, time_limit=1).value is not None
+    assert planned(mem_limit=enough, stop=ppopt.stop.FirstSchedule()).value is not None
     assert describe_limit(usual()) == "" and plan_object(usual())["sufficient_memory"] is None
