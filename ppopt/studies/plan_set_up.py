@@ -54,9 +54,9 @@ class PlanSetUp:
         if not candidates:
             raise InputError(next(iter(left_out.values())))
         self.first_schedule: Schedule | None = None
-        """The best schedule of usual strategies of configurations for which no time was left."""
+        """The best schedule of usual strategies, if it is of a configuration that would be late."""
         if OUT_OF_TIME in left_out.values():
-            candidates |= self._first_candidate(left_out)
+            self._set_up_first(candidates, left_out)
         self.orders = [candidate for candidate in candidates.values() if candidate.strategy is None]
         """Configurations of all orders."""
         self.strategies = [
@@ -72,22 +72,25 @@ class PlanSetUp:
         self.seconds = began.spent
         """Seconds of the set-up."""
 
-    def _first_candidate(
-        self, left_out: dict[PlanConfiguration, str]
-    ) -> dict[PlanConfiguration, PlanCandidate]:
-        """Evaluate the first schedule; the candidate that contains it is no longer left out."""
+    def _set_up_first(
+        self,
+        candidates: dict[PlanConfiguration, PlanCandidate],
+        left_out: dict[PlanConfiguration, str],
+    ) -> None:
+        """Set up a late configuration if it has the best schedule of the usual strategies."""
+        row = FirstRows(self.space).usual(self.space)
+        known = row and any(each.contains(row.schedule) for each in candidates.values())
+        if row is None or known:
+            return
         late = [each for each, reason in left_out.items() if reason == OUT_OF_TIME]
-        row = FirstRows(self.space).usual(late)
-        if row is None:
-            return {}
-        self.first_schedule = row.schedule
         for configuration in late:
             if configuration[:3] == row.configuration[:3]:
                 candidate = self._candidate(configuration)
                 if candidate.contains(row.schedule):
                     del left_out[configuration]
-                    return {configuration: candidate}
-        return {}
+                    candidates[configuration] = candidate
+                    self.first_schedule = row.schedule
+                    return
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""

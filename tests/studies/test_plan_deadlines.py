@@ -62,19 +62,20 @@ def test_a_plan_ends_at_its_deadline_without_a_schedule(
         assert ppopt.verify(plan.schedule) == []
 
 
-@pytest.mark.parametrize("limit", [24, 30, 200])
+@pytest.mark.parametrize("limit", [20, 24, 30, 200])
 @pytest.mark.parametrize("batches", [[8], [2, 8]])
+@pytest.mark.parametrize("placements", [["linear"], ["linear", "interleaved"]])
 def test_hand_strategies_are_evaluated_whatever_the_time_limit(
-    limit: int, batches: list[int], monkeypatch: pytest.MonkeyPatch
+    limit: int, batches: list[int], placements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time is up when the first configuration is set up: linear without recompute."""
     stepping_clock(monkeypatch, 1.0, 1)
     model = Model([{"forward": 2, "activation": 4, "recompute": False, "kept": 1}] * 8)
     plan = ppopt.plan(
-        model, devices=4, batches=batches, mem_limit=limit, placement="linear,interleaved",
-        workers=1, time_limit=1.0,
+        model, devices=4, batches=batches, mem_limit=limit, placement=placements, workers=1,
+        time_limit=1.0,
     )  # fmt: skip
-    rules = product(batches, ["linear", "interleaved"], ["none", "full"])
+    rules = product(batches, placements, ["none", "full"])
     pipelines = [
         model.pipeline(
             devices=4, batches=count, placement=placement, recompute=recompute, mem_limit=limit
