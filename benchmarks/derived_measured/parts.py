@@ -13,9 +13,10 @@ from benchmarks.derived_measured.outcomes import percent
 from benchmarks.derived_models import LLAMA_8B
 from benchmarks.record import table
 from ppopt.derivation.architecture import Architecture, Experts
+from ppopt.derivation.data_parallel import ADAM
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.layer_costs import ADAM, Costing
+from ppopt.derivation.layer_costs import Costing
 from ppopt.derivation.layer_parts import LayerPart
 from ppopt.derivation.training import Training
 

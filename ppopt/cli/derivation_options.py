@@ -164,8 +164,14 @@ OPTIONS = (
     _number(
         "zero",
         "ZeRO stage: data and context parallel ranks share nothing, optimizer states (1, default), "
-        "gradients too, parameters too (gathered for the whole step).",
+        "gradients too, parameters too (FSDP).",
         placeholder="0|1|2|3",
+    ),
+    DerivationOption(
+        "reshard_after_forward",
+        "NAME",
+        "With --zero 3, whether every F and every backward gathers the weights of its layers: "
+        "always, never (once in a step), or default (never with several pipeline devices).",
     ),
     DerivationOption(
         "context_type",

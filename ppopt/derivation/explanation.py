@@ -59,12 +59,18 @@ def _layer(costing: Costing, layer: DerivedLayer) -> Iterator[Item]:
                     *(layer.name, layer.count, kind, part.name, name, bound),
                     *(flops * FLOPS, traffic * BYTES, time, time / total),
                 )
-    running = costing.computing(layer.parts) + layer.communication
-    for kind, time, launching in zip(KINDS, running, costing.launching(layer.parts), strict=True):
-        if (waiting := launching - time) > 0:
+    times, streamed = costing.times(layer.parts, layer.role), costing.data_parallel.streamed
+    for kind, waiting, streaming, collectives in zip(
+        KINDS, times.waiting, times.streaming, streamed(layer.parts), strict=True
+    ):
+        exposed = [("wait for the CPU", "launches", 0.0, 0.0, waiting)] if waiting else []
+        rows = [*_collectives(costing, collectives)]
+        share = streaming / (MILLISECONDS * sum(row[-1] for row in rows)) if rows else 0.0
+        exposed += [(*row[:-1], MILLISECONDS * share * row[-1]) for row in rows]
+        for name, bound, flops, traffic, time in exposed:
             yield Item(
-                *(layer.name, layer.count, kind, "", "wait for the CPU", "launches"),
-                *(0.0, 0.0, waiting, waiting / total),
+                *(layer.name, layer.count, kind, "", name, bound),
+                *(flops, traffic * BYTES, time, time / total),
             )
 
 

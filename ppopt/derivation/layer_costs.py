@@ -21,8 +21,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from ppopt.derivation.architecture import (
     parameters_of,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.layer_parts import LOGIT, LayerPart, Rank
@@ -41,17 +43,11 @@ from ppopt.derivation.training import ELEMENT, Frozen, Training
 from ppopt.problem.layer_settings import DECODER
 
 MIB = 2**20
+EMBEDDING = "embedding"
 SHORTEST = 0.001
 """ms; every time is a multiple of it."""
 KINDS = ("forward", "input", "weight", "backward")
 """Fields of times of a part: F, B, W and BW."""
-SHARDED_PARAMETERS = 3
-"""Stage of ZeRO from which parameters are sharded."""
-ADAM = 28
-"""Bytes that Adam moves per parameter in FP32: it reads parameter, gradient and two moments, and
-writes all but the gradient."""
-NORM = 4
-"""Bytes per parameter that the norm of the gradients reads."""
 
 
 class Times(NamedTuple):
@@ -65,6 +61,26 @@ class Times(NamedTuple):
     def __add__(self, addend: Times) -> Times:  # type: ignore[override]
         """Sums by kind."""
         return Times(*(first + second for first, second in zip(self, addend, strict=True)))
+
+
+class LayerTimes(NamedTuple):
+    """The parts of the times of a layer, in ms."""
+
+    computing: Times
+    """Kernels."""
+    communication: Times
+    """Exposed collectives of tensor, context and expert parallelism."""
+    waiting: Times
+    """For the CPU, which launches kernels."""
+    streaming: Times
+    """For weights that are gathered, and gradients that are reduced, in every microbatch."""
+    with_recompute: float
+    """BW that recomputes the layer."""
+
+    @property
+    def total(self) -> Times:
+        """Times of the layer."""
+        return self.computing + self.communication + self.waiting + self.streaming
 
 
 class StepCosts(NamedTuple):
@@ -101,6 +117,8 @@ class DerivedLayer:
     output: float = 0
     workspace: tuple[int, int] = (0, 0)
     """Of F, and of B and BW."""
+    recompute: float = 0
+    """Time that recompute adds to a backward."""
     stashed: int = 0
     """Activation that F stashes with recompute."""
     step: StepCosts = NO_STEP_COSTS
@@ -157,7 +175,29 @@ class Costing:
         predictions = self.predictions(architecture) if has_predictions else []
         embedding = self.embedding(hidden, vocabulary)
         head = self.head(hidden, vocabulary, len(predictions), tied=architecture.tied)
-        return [*encoder, embedding, *runs, *predictions, head]
+        layers = [*encoder, embedding, *runs, *predictions, head]
+        if not self.training.reshards:
+            return layers
+        neighbors = zip([*layers[1:], head], [layers[0], *layers], strict=False)
+        return [
+            self._with_weights(layer, *beside)
+            for layer, beside in zip(layers, neighbors, strict=True)
+        ]
+
+    def _with_weights(
+        self, layer: DerivedLayer, after: DerivedLayer, before: DerivedLayer
+    ) -> DerivedLayer:
+        """A layer whose weights are gathered, and those of the next one to run, while it runs."""
+
+        def gathered(of_layer: DerivedLayer) -> float:
+            return sum(each.size for each in self.data_parallel.gathers(of_layer.parts))
+
+        in_run = layer.count > 1
+        gradients = sum(each.size for each in self.data_parallel.reductions(layer.parts))
+        forward = gathered(layer) + gathered(layer if in_run else after)
+        backward = gathered(layer) + gathered(layer if in_run else before) + gradients
+        first, back = layer.workspace
+        return replace(layer, workspace=(first + _mib(forward), back + _mib(backward)))
 
     def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> DerivedLayer:
         """Equal layers of a part of the model."""
@@ -239,7 +279,7 @@ class Costing:
         training = self.training
         frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
         part = self.rank.embedding(hidden, vocabulary, frozen=frozen)
-        return self.layer("embedding", [part], role="embedding", hidden=hidden, frozen=frozen)
+        return self.layer("embedding", [part], role=EMBEDDING, hidden=hidden, frozen=frozen)
 
     def encoder(self, encoder: Encoder, hidden: int) -> list[DerivedLayer]:
         """Layers of an encoder of images, each image a sequence of its own, and its projections.
@@ -311,14 +351,17 @@ class Costing:
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
         activation = _mib(sum(part.stashed for part in parts))
-        communication = self.communication(parts)
-        times = map(max, self.computing(parts) + communication, self.launching(parts))
+        times = self.times(parts, role)
+        total = Times(*map(_rounded, times.total))
+        communication = times.communication + times.streaming
+        repeated = max(0.0, times.with_recompute - total.backward)
         return DerivedLayer(
             *(name, role, count),
-            **Times(*map(_rounded, times))._asdict(),
+            **total._asdict(),
             communication=Times(*(round(time, 3) for time in communication)),
+            recompute=_rounded(repeated) if self.training.reshards else total.forward,
             activation=activation,
-            static=_mib(sum(map(self._static_bytes, parts))),
+            static=_mib(sum(map(self.data_parallel.static, parts))),
             output=0 if role == "head" else round(handed / MIB, 3),
             workspace=(_mib(loss), _mib(back)),
             stashed=min(_mib(handed), activation),
@@ -361,6 +404,28 @@ class Costing:
         collectives = (part.collectives for part in parts)
         times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
         return sum(times, Times())
+
+    @cached_property
+    def data_parallel(self) -> DataParallel:
+        """What ranks with the same parameters store and exchange."""
+        return DataParallel(self.rank)
+
+    def times(self, parts: Sequence[LayerPart], role: str) -> LayerTimes:
+        """Times of the parts of a layer, and what they wait for.
+
+        The gather of the first layer overlaps with nothing.
+        """
+        computing, communication = self.computing(parts), self.communication(parts)
+        running = computing + communication
+        waiting = Times(*map(_excess, self.launching(parts), running))
+        busy = running + waiting
+        collectives = self.data_parallel.streamed(parts)
+        exchange = Times(*(1000 * self.exposed(kind) for kind in collectives))
+        streaming = Times(*map(_excess, exchange, busy))
+        if role == EMBEDDING:
+            streaming = streaming._replace(forward=exchange.forward)
+        repeated = max(busy.forward + busy.backward, exchange.backward)
+        return LayerTimes(computing, communication, waiting, streaming, repeated)
 
     def launching(self, parts: Iterable[LayerPart]) -> Times:
         """Time in which the CPU launches kernels and collectives: the GPU waits if it needs less.
@@ -413,80 +478,27 @@ class Costing:
         factors = self.scale._asdict()
         return sum(each.exposed(self.gpu, self.node, **factors) for each in collectives)
 
-    def _static_bytes(self, part: LayerPart) -> float:
-        """Bytes of a part's parameters, gradients and optimizer states on a rank."""
-        data, experts = self.training.data_group, self.training.expert_data_group
-        each = self.rank.storage(in_bf16=part.in_bf16).parameter
-        adapter = self.rank.storage(in_bf16=True).parameter
-        return (
-            self._bytes(part.parameters, each, data, trained=part.trained)
-            + self._bytes(part.routed, each, experts, trained=part.trained)
-            + self._bytes(part.adapters, adapter, data, trained=True)
-        )
-
-    def _bytes(self, parameters: float, each: float, group: Group, *, trained: bool) -> float:
-        """Bytes of parameters of `each` bytes, with gradients and states if they are trained."""
-        style, zero, ranks = self.training.style, self.training.zero, group.ranks
-        shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
-        sizes = (each, style.gradient, style.state)
-        if not trained:
-            return parameters * each / shards[0]
-        return parameters * sum(size / shard for size, shard in zip(sizes, shards, strict=True))
-
     def step(self, parts: Sequence[LayerPart]) -> StepCosts:
-        """Costs of a layer's trained parameters once in a step."""
-        gradient, zero = self.training.style.gradient, self.training.zero
-        trained = self._sharded(parts, frozen=False)
-        shards_all = zero == SHARDED_PARAMETERS
-        gathered = self._sharded(parts, frozen=shards_all, each=self._gathered)
-        reduce = Pattern.REDUCE_SCATTER if zero else Pattern.ALL_REDUCE
-        gradients = [(gradient * number, group) for number, group in trained]
-        sync = self._exchanged("gradients", reduce, gradients)
-        gather = self._exchanged("parameters", Pattern.ALL_GATHER, gathered) if zero else 0
-        seconds = sum(self._optimizing(number, group) for number, group in trained)
-        memory = sum(size for size, _ in gathered) if shards_all else 0
+        """Costs of a layer's trained parameters once in a step.
+
+        Weights that are resharded are gathered, and their gradients reduced, in F and backwards.
+        """
+        shared, once = self.data_parallel, not self.training.reshards
+        gathers, reductions = shared.gathers(parts), shared.reductions(parts)
+        kept_bytes = (
+            sum(each.size for each in gathers) if once and self.training.shards_weights else 0
+        )
         return StepCosts(
-            unshard=_optional(self.scale.communication * gather),
-            unshard_memory=_mib(memory),
-            gradient_sync=_optional(self.scale.communication * sync),
-            optimizer=_optional(self.scale.compute * seconds),
+            unshard=_optional(self.exposed(gathers)) if once else 0,
+            unshard_memory=_mib(kept_bytes),
+            gradient_sync=_optional(self.exposed(reductions)) if once else 0,
+            optimizer=_optional(self.scale.compute * self.computed(shared.optimizer(parts))),
         )
 
-    def _sharded(
-        self,
-        parts: Sequence[LayerPart],
-        *,
-        frozen: bool,
-        each: Callable[[bool], float] = lambda _: 1,
-    ) -> list[tuple[float, Group]]:
-        """Parameters on a rank, those that are not trained included or not, by their group.
 
-        A parameter counts as `each` says of those that stay in BF16, and of others.
-        """
-        counted = [part for part in parts if frozen or part.trained]
-        dense = sum(each(part.in_bf16) * part.parameters for part in counted)
-        dense += each(True) * sum(part.adapters for part in parts)
-        routed = sum(each(part.in_bf16) * part.routed for part in counted)
-        return [(dense, self.training.data_group), (routed, self.training.expert_data_group)]
-
-    def _gathered(self, in_bf16: bool) -> float:
-        """Bytes of a parameter that data-parallel ranks gather."""
-        return self.rank.storage(in_bf16=in_bf16).gathered
-
-    def _exchanged(
-        self, name: str, pattern: Pattern, sharded: Sequence[tuple[float, Group]]
-    ) -> float:
-        """Seconds of a collective of so many bytes in every group."""
-        collectives = (Collective(name, pattern, size, group) for size, group in sharded if size)
-        return sum(collective.seconds(self.gpu, self.node) for collective in collectives)
-
-    def _optimizing(self, parameters: float, group: Group) -> float:
-        """Seconds of Adam and of the norm of the gradients."""
-        if not parameters:
-            return 0.0
-        shard = parameters / (group.ranks if self.training.zero else 1)
-        traffic = (ADAM + NORM) * shard + self.training.style.gradient * parameters
-        return self.computed([Kernel("optimizer", KernelBound.MEMORY, traffic=traffic)])
+def _excess(time: float, parallel: float) -> float:
+    """Time beyond that of work in parallel."""
+    return max(0.0, time - parallel)
 
 
 def _gradients(decoder: Decoder, hidden: int) -> float:

@@ -94,5 +94,5 @@ def _assumptions(training: Training, architecture: Architecture) -> Iterator[str
         yield f"adapters of rank {training.lora}, which Megatron-Bridge adds to Megatron-LM"
     if training.freeze:
         yield f"frozen parts: {', '.join(training.freeze)}"
-    if training.zero in SHARDED and training.ranks > 1:
+    if training.zero in SHARDED and training.ranks > 1 and not training.reshards:
         yield "weights that are gathered, and gradients that are reduced, once in a step"

@@ -76,6 +76,8 @@ def layer_text(layer: DerivedLayer) -> str:
     if any(layer.workspace):
         first, back = layer.workspace
         fields.append(f"workspace: {{F: {first}, B: {back}, BW: {back}}}")
+    if layer.recompute != layer.forward:
+        fields.append(f"recompute_time: {layer.recompute}")
     if layer.stashed:
         fields.append(f"kept: {layer.stashed}")
     fields += [f"{name}: {cost}" for name, cost in layer.step._asdict().items() if cost]

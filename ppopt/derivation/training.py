@@ -22,6 +22,8 @@ from ppopt.formats.fields import abbreviated, whole, within
 
 Name = TypeVar("Name", bound=StrEnum)
 MAX_COUNT = 2**31
+SHARDED_PARAMETERS = 3
+"""Stage of ZeRO from which parameters are sharded."""
 ELEMENT = 2
 """Bytes of an element in BF16."""
 COUNTS = (
@@ -49,6 +51,17 @@ class Dispatcher(StrEnum):
     """Every copy of a token passes the network."""
     FLEX = "flex"
     """A token passes the network once for every node that it goes to (DeepEP)."""
+
+
+class Reshard(StrEnum):
+    """When weights are sharded again, by the names of torchtitan's `reshard_after_forward`."""
+
+    DEFAULT = "default"
+    """`always` without pipeline parallelism, else `never`."""
+    ALWAYS = "always"
+    """After F of a layer; every backward gathers them again, and reduces its gradients."""
+    NEVER = "never"
+    """At the end of the step: weights are gathered, and gradients are reduced, once."""
 
 
 class Frozen(StrEnum):
@@ -106,6 +119,8 @@ class Training:
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054), over ranks of data x context: 0 shards nothing, 1 optimizer
     states, 2 gradients too, 3 parameters too."""
+    reshard_after_forward: Reshard = Reshard.DEFAULT
+    """Whether sharded parameters (`zero` 3) are sharded again after every F."""
     expert_tensor: int | None = None
     """Tensor parallel size of experts; None: that of the rest. The experts' ranks are then of
     tensor x context x data / expert_tensor."""
@@ -132,6 +147,9 @@ class Training:
         vars(self)["precision"] = _named(Precision, "precision", self.precision)
         vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
         vars(self)["dispatcher"] = _named(Dispatcher, "dispatcher", self.dispatcher)
+        vars(self)["reshard_after_forward"] = _named(
+            Reshard, "reshard_after_forward", self.reshard_after_forward
+        )
         vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)
         if self.fp8_recipe not in FP8_RECIPES:
@@ -145,6 +163,11 @@ class Training:
             raise ConflictError(
                 f"context: {self.context} ranks share a sequence with fused attention only; leave "
                 "attention at fused"
+            )
+        if self.reshard_after_forward is not Reshard.DEFAULT and self.zero < SHARDED_PARAMETERS:
+            raise ConflictError(
+                f"reshard_after_forward: {self.reshard_after_forward} needs sharded parameters; "
+                f"give --zero {SHARDED_PARAMETERS} too"
             )
         self._check_experts()
 
@@ -194,6 +217,18 @@ class Training:
     def stores_fp8_weights(self) -> bool:
         """Whether weights are stored in FP8: Megatron-LM then needs a distributed optimizer."""
         return self.keeps_fp8 and FP8_RECIPES[self.fp8_recipe].stores_weights and self.zero > 0
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether parameters are sharded over data-parallel ranks."""
+        return self.zero == SHARDED_PARAMETERS and self.ranks > 1
+
+    @property
+    def reshards(self) -> bool:
+        """Whether parameters are gathered for every F and every backward of a microbatch."""
+        mode = self.reshard_after_forward
+        always = self.devices == 1 if mode is Reshard.DEFAULT else mode is Reshard.ALWAYS
+        return self.shards_weights and always
 
     @property
     def of_expert(self) -> int:

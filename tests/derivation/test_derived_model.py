@@ -14,7 +14,9 @@ from ppopt import InputError, derive_model
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.explanation import explain
 from ppopt.derivation.gpus import gpu_named
+from ppopt.derivation.layer_costs import NO_STEP_COSTS
 from ppopt.derivation.training import Training
+from ppopt.errors import ConflictError
 from ppopt.problem.cost_table import STEP_FIELDS
 from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
 
@@ -141,7 +143,7 @@ def test_a_split_backward_is_longer() -> None:
 
 @pytest.mark.parametrize(
     ("zero", "bytes_per_parameter"),
-    [(0, 2 + 4 + 12), (1, 2 + 4 + 12 / 8), (2, 2 + 4 / 8 + 12 / 8), (3, 18 / 8)],
+    [(0, 2 + 4 + 12), (1, 2 + 4 + 12 / 8), (2, 2 + 4 / 8 + 12 / 8), (3, 2 / 8 + 4 + 12 / 8)],
 )
 def test_zero_shards_memory(zero: int, bytes_per_parameter: float) -> None:
     """A layer of 218,103,808 parameters over 8 ranks (arXiv 1910.02054, figure 1)."""
@@ -149,6 +151,82 @@ def test_zero_shards_memory(zero: int, bytes_per_parameter: float) -> None:
     assert layer.static == -(-218_103_808 * bytes_per_parameter // 2**20)
     assert bool(layer.step.unshard) == (zero > 0)
     assert layer.step.unshard_memory == (2 * 218_103_808 / 2**20 if zero == 3 else 0)
+
+
+def test_weights_that_are_resharded_are_gathered_in_parallel_with_compute() -> None:
+    """FSDP: F takes max(F, gather), BW max(BW, gather + scatter); the first gather is exposed."""
+    unsharded, resharded = (
+        derive_model(
+            LLAMA_8B,
+            gpu="h100",
+            devices=1,
+            data=16,
+            zero=3,
+            sequence=1024,
+            cuda_graphs=True,
+            reshard_after_forward=mode,
+        )
+        for mode in ("never", "default")
+    )
+    costing, parameters = resharded.costing, 218_103_808
+    group, gpu = Group(16), gpu_named("h100")
+    gather = Collective("x", Pattern.ALL_GATHER, 2 * parameters, group).seconds(gpu, 8)
+    scatter = Collective("x", Pattern.REDUCE_SCATTER, 4 * parameters, group).seconds(gpu, 8)
+    compute, layer = unsharded.layers[1], resharded.layers[1]
+    assert compute.forward < 1000 * gather < 1000 * scatter
+    assert layer.forward == pytest.approx(1000 * gather, abs=1e-3)
+    assert layer.input == max(compute.input, layer.forward)
+    assert layer.weight == pytest.approx(1000 * scatter, abs=1e-3)
+    assert layer.backward == pytest.approx(1000 * (gather + scatter), abs=1e-3)
+    assert layer.communication.backward == pytest.approx(layer.backward - compute.backward)
+    embedding = 1000 * sum(
+        each.seconds(gpu, 8) for each in costing.data_parallel.gathers(resharded.layers[0].parts)
+    )
+    exposed = resharded.layers[0].forward - unsharded.layers[0].forward
+    assert exposed == pytest.approx(embedding, abs=1e-3)
+    long = {"gpu": "h100", "data": 16, "zero": 3, "devices": 1, "sequence": 16384}
+    never = derive_model(LLAMA_8B, reshard_after_forward="never", **long).layers[1]
+    always = derive_model(LLAMA_8B, **long).layers[1]
+    assert (always.forward, always.backward) == (never.forward, never.backward)
+
+
+def test_two_layers_are_gathered_at_a_time() -> None:
+    """Of 416 MiB each in BF16, while one runs; in the backward its gradients in FP32, too."""
+    unsharded, resharded = (
+        derive_model(LLAMA_8B, gpu="h100", devices=1, data=16, zero=3, reshard_after_forward=mode)
+        for mode in ("never", "always")
+    )
+    before, after = unsharded.layers[1], resharded.layers[1]
+    assert before.step.unshard_memory == 416 and before.step.unshard > 0
+    assert after.step._replace(optimizer=0) == NO_STEP_COSTS and after.step.optimizer > 0
+    added = [large - small for small, large in zip(before.workspace, after.workspace, strict=True)]
+    assert added == [2 * 416, 2 * 416 + 832]
+    assert before.static - after.static == pytest.approx(832 * 15 / 16, abs=1)
+    embedding = resharded.layers[0].workspace[0]  # 1002 MiB, and the first of the blocks
+    assert embedding == 1002 + 416
+
+
+def test_recompute_gathers_once_in_a_backward() -> None:
+    """BW that recomputes takes max(F + BW, gather + scatter)."""
+    for sequence in (1024, 4096):
+        training = {"devices": 1, "data": 16, "zero": 3, "batches": 1, "sequence": sequence}
+        unsharded, resharded = (
+            derive_model(LLAMA_8B, gpu="h100", reshard_after_forward=mode, **training)
+            for mode in ("never", "always")
+        )
+        compute, layer = unsharded.layers[1], resharded.layers[1]
+        exchange = layer.backward if layer.communication.backward else 0
+        whole = max(compute.forward + compute.backward, exchange)
+        (full, none) = (
+            replace(resharded.pipeline, recompute=mode, mem_limit=None) for mode in ("full", None)
+        )
+        longer, short = (ppopt.evaluate(each, "1f1b").makespan for each in (full, none))
+        assert float(longer - short) == pytest.approx(32 * (whole - layer.backward), abs=0.1)
+
+
+def test_resharding_needs_sharded_parameters() -> None:
+    with pytest.raises(ConflictError, match=r"reshard_after_forward: always needs .* --zero 3"):
+        Training(reshard_after_forward="always")
 
 
 def test_once_in_a_step_by_hand() -> None:
