@@ -12,6 +12,7 @@ import pytest
 
 from ppopt import (
     InputError,
+    Model,
     Objective,
     Pipeline,
     Result,
@@ -65,6 +66,17 @@ def test_value_and_status_are_those_of_exhaustive_search(objective: Objective, s
             both += kinds(result.schedule) == set(OpKind)
     assert searched >= 3
     assert both >= 1
+
+
+@pytest.mark.parametrize("kind", ["B", "W"])
+def test_a_split_backward_that_needs_more_memory_is_no_reason_to_split(kind: str) -> None:
+    """One layer: B or W by itself needs 3 more than the activation, BW nothing; the limit is 2."""
+    layer = {"forward": 1, "activation": 1, "workspace": {kind: 3}}
+    pipeline = Model([layer]).pipeline(devices=1, batches=1, mem_limit=2)
+    result = solve(pipeline, workers=1)
+    assert (result.status, result.value) == (Status.OPTIMAL, 3)
+    split = solve(pipeline, workers=1, backward_kind="split")
+    assert split.status is Status.INFEASIBLE
 
 
 @pytest.mark.parametrize("objective", ["makespan", "device-span"])

@@ -106,6 +106,23 @@ def test_explain_cuts_a_large_schedule_around_the_first_fault() -> None:
     assert arrow.startswith("step 40 ") and "-> 9F20" in arrow
 
 
+def test_explain_draws_a_line_for_every_operation_of_the_busiest_device() -> None:
+    """Device 0 has two stages, device 1 one; both run a microbatch."""
+    pipeline = Pipeline(stages=3, batches=1, placement=(0, 0, 1))
+    rows = [
+        *((F, 0, 0, 0, 0, 1), (F, 1, 0, 0, 1, 2), (F, 2, 0, 1, 2, 3)),
+        *((BW, 2, 0, 1, 3, 5), (BW, 1, 0, 0, 5, 7), (BW, 0, 0, 0, 7, 9)),
+    ]
+    lines = explain(Schedule.from_rows(pipeline, rows), []).splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["device", "0", "device", "1"],
+        ["step", "0", "0F0", "2F0"],
+        ["step", "1", "1F0", "2BW0"],
+        ["step", "2", "1BW0"],
+        ["step", "3", "0BW0"],
+    ]
+
+
 def test_explain_of_no_violation() -> None:
     assert explain(one_f_one_b(), []).splitlines()[0] == "0 violations"
 
