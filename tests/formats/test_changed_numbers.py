@@ -77,7 +77,7 @@ CHECKED = (("value",), ("lower_bound",), ("gap",))
 """Numbers of the origin that the operations determine, in the file of an optimal schedule."""
 SAMPLE = 8
 """Changes of a file that the fast tier looks at."""
-DRAWN = 2 * MULTIPLE
+DRAWN = MULTIPLE
 """Changes of each number that the slow tier looks at."""
 
 

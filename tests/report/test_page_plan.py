@@ -26,11 +26,10 @@ MODEL = ppopt.Model(
 
 @cache
 def planned(batches: tuple[int, ...] = (4,)) -> ppopt.Plan:
-    with work_clock():
-        return ppopt.plan(
-            MODEL, devices=2, batches=batches, mem_limit=40, placement="linear", chunks=1,
-            recompute=("none", "full"), workers=1, time_limit=20,
-        )  # fmt: skip
+    return ppopt.plan(
+        MODEL, devices=2, batches=batches, mem_limit=40, placement="linear", chunks=1,
+        recompute=("none", "full"), workers=1, time_limit=600,
+    )  # fmt: skip
 
 
 def page_of(plan: ppopt.Plan) -> str:

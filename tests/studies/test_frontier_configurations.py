@@ -123,8 +123,8 @@ layers:
 def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(FILE)
-    searched = "--partition search --recompute search --placement linear --time-limit 600"
-    line = f"frontier --config {path} {searched}"
+    searched = "--partition search --recompute search --placement linear --workers 1"
+    line = f"frontier --config {path} --batches 2 {searched} --time-limit 600"
     output = json_of(line)
     assert output["searched"] == ["partition", "recompute"]
     assert output["memory_unit"] == "GiB"

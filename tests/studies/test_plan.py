@@ -313,7 +313,7 @@ def test_what_more_memory_brings() -> None:
     assert ppopt.plan(model, **options).more_memory is None
 
 
-@pytest.mark.parametrize("seed", first(1, [0, 3, 5, 6]))
+@pytest.mark.parametrize("seed", first(1, [0, 3]))
 def test_no_schedule_within_more_memory_is_below_its_bound(seed: int) -> None:
     """Limits that matter; every partition of every configuration by exhaustive search."""
     fields = draw(Random(seed)) | {"mem_limit": 12}
@@ -351,7 +351,7 @@ def least_peak(
     return bisect_left(range(100), True, key=reached)
 
 
-@pytest.mark.parametrize("seed", first(1, (1, 0, 2, 3, 4, 5)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2)))
 def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     """The best configuration under every limit, by exhaustive search of all partitions."""
     fields = draw(Random(seed))
@@ -376,7 +376,7 @@ def test_no_schedule_as_fast_needs_less_memory_than_is_said(seed: int) -> None:
     assert min(peaks) == memory  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("seed", first(1, (1, 0, 2, 3, 4, 5)))
+@pytest.mark.parametrize("seed", first(1, (1, 0, 2)))
 def test_the_least_memory_that_is_almost_as_fast(seed: int) -> None:
     """Every configuration under every limit, by exhaustive search of all partitions."""
     fields = draw(Random(seed))
