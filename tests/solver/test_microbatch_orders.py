@@ -247,7 +247,8 @@ def test_pins_compare_the_factors_of_microbatches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "batches"), [("split", 3), ("whole", 3), ("mixed", 2), slow("mixed", 3)]
+    ("kind", "batches"),
+    [("split", 2), ("whole", 3), ("mixed", 2), slow("split", 3), slow("mixed", 3)],
 )
 @examples(15)
 @given(data=st.data())

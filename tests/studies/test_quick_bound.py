@@ -63,7 +63,7 @@ def test_microbatches_that_differ_by_hand() -> None:
     assert quick_bound(limited, (Fraction(2),) * 2, factors) == Fraction(10 * 12, 2)
 
 
-@pytest.mark.parametrize("seed", first(60, range(120)))
+@pytest.mark.parametrize("seed", first(25, range(120)))
 def test_no_bound_is_above_the_optimum(seed: int) -> None:
     """Tiny random models in tight memory: every partition and choice of recompute, exhaustively."""
     rng = Random(seed)
