@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def living_world() -> Iterator[Callable[[], World]]:
     """Four processes; others if a test has ended them."""
     from ppopt.torch.world import World  # noqa: PLC0415  it loads PyTorch
+    from tests.clock import HANGS  # noqa: PLC0415
     from tests.torch.torch_jobs import RANKS  # noqa: PLC0415
 
     class Mortal(World):
@@ -32,7 +33,7 @@ def living_world() -> Iterator[Callable[[], World]]:
 
         def living() -> World:
             if not worlds or worlds[-1].ended:
-                worlds.append(entered.enter_context(Mortal(RANKS)))
+                worlds.append(entered.enter_context(Mortal(RANKS, HANGS)))
             return worlds[-1]
 
         yield living
