@@ -63,10 +63,9 @@ FACTORS = (TIMES, MEMORY, SLICE_TIMES)
 """Keys of the factors of microbatches and slices that differ."""
 LISTED = {f"listed_{field}": field for field in (TIMES, MEMORY)}
 """Keys of the factors in the user's order, and of the same factors in the chosen order."""
-FORMS = ("name", "placement_name", "chunks", "mem_limit_given", "rounded")
-"""Keys of what the user called the pipeline, and of the forms of the user's values."""
 OPTIONAL = (
-    *("backward_p2p_time", *FORMS, "device_speed"),
+    "backward_p2p_time",
+    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "device_speed"),
     *(*FACTORS, *LISTED),
     *(*_DEFAULTS, "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),

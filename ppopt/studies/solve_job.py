@@ -16,7 +16,7 @@ from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import SETTINGS, Heading
+from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.open_decisions import open_decisions
 from ppopt.solver.options import TIME_LIMIT
@@ -26,10 +26,10 @@ from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.records import canonical
 from ppopt.versions import DISTRIBUTION, version_of
 
-_UNITS = (
-    setting.field for setting in SETTINGS if setting.under is Heading.UNITS and setting.stored_as_is
+_APPEARANCE = (
+    *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
+    *("time_unit", "memory_unit", *(setting.field for setting in COUNTS)),
 )
-_APPEARANCE = (*pipeline_json.FORMS, *_UNITS)
 """Keys of a pipeline's JSON object that are not content: names, units and forms of input."""
 NO_OPTIONS = Options()
 SEARCH_VERSION = 1
