@@ -471,7 +471,12 @@ class PlanParams(NamedTuple):
     """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
     first: float = 0.5
     """Share of the remaining time for one configuration before any has a schedule."""
-    bounding: float = 0.6
+    quick_bounding: float = 0.1
+    """Maximum share of the remaining time for bounds before the first schedules are improved: small
+    plans end with them."""
+    first_polishing: float = 0.3
+    """Maximum share of the remaining time for improving the first schedules before longer bounds."""
+    bounding: float = 0.5
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""
     margin: Fraction = Fraction(11, 10)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.sequence_lengths import Lengths
 from ppopt.solver import interrupts
 from ppopt.solver.arguments import LAYER_WORK
+from ppopt.solver.child_process import interpreter
+from ppopt.solver.choices.search_processes import MAX_PROCESSES, MIN_WORKERS
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
@@ -37,7 +39,8 @@ from ppopt.solver.result import Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
-from ppopt.studies.first_schedules import FirstRow, FirstRows, least_memory_row
+from ppopt.studies.engines.local import LocalEngine
+from ppopt.studies.first_schedules import FirstRow, least_memory_row
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
@@ -45,6 +48,8 @@ from ppopt.studies.parallel_task import (
     CombinationState,
     CombinationStorage,
     CombinationTask,
+    FirstDone,
+    FirstTask,
     StudyOptions,
 )
 from ppopt.studies.plan_space import (
@@ -74,6 +79,10 @@ NUM_LEAST_MEMORY = 8
 """Number of combinations in which a schedule of little memory is looked for, if none fits."""
 MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
+MIN_PROCESS_SECONDS = 10.0
+"""Minimum seconds left to start processes: each takes about a second of a processor to start."""
+RETRIES = 1
+"""Retries of a search whose process dies."""
 MIN_TURN_SHARE = 0.05
 """Minimum share of the time limit for a search, which needs time to set up and to find its first
 schedules. Combinations without remaining time in a round wait for the next round."""
@@ -225,9 +234,10 @@ def plan_parallelism(
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
             stored = CombinationStorage(storage, study, space, plans, options)
-        used = DirectEngine() if engine is None else engine
+        if engine is None:
+            engine, options = _own_engine(stack, options, len(rows))
         late = OUT_OF_TIME in skipped.values()
-        search = _ParallelSearch(rows, plans, options, used, stored, is_bounded=not late)
+        search = _ParallelSearch(rows, plans, options, engine, stored, is_bounded=not late)
         search.run(stack.enter_context(interrupts.recorded(inner=True)))
     best, lower_bound = search.best, search.lower_bound
     if best is None:
@@ -243,6 +253,21 @@ def plan_parallelism(
         options.deadline.spent, search.interrupted,
         None if stored is None else stored.report, least_memory,
     )  # fmt: skip
+
+
+def _own_engine(
+    stack: ExitStack, options: SolveOptions, num_rows: int
+) -> tuple[Engine, SolveOptions]:
+    """Engine of a plan with so many combinations, and the options of a search of each.
+
+    With several workers these are processes, unless they would take longer to start than they
+    save.
+    """
+    slots = min(options.workers, num_rows, MAX_PROCESSES)
+    if slots < 2 or options.deadline.left < MIN_PROCESS_SECONDS or interpreter() is None:
+        return DirectEngine(), options
+    engine = stack.enter_context(closing(LocalEngine(slots, RETRIES)))
+    return engine, replace(options, workers=max(MIN_WORKERS, options.workers // slots))
 
 
 def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism, FirstRow] | None:
@@ -356,17 +381,25 @@ class _ParallelSearch:
         After a share of the time this ends once a combination has a step. Those of the smallest
         steps are evaluated further.
         """
-        for share in (QUICK_SHARE, FURTHER_SHARE):
-            deadline = self._deadline.share(share)
-            for index in self._open():
+        self._evaluate(self._deadline.share(QUICK_SHARE), pressed, further=False)
+        self._evaluate(self._deadline.share(FURTHER_SHARE), pressed, further=True)
+
+    def _evaluate(self, deadline: Deadline, pressed: list[int], *, further: bool) -> None:
+        """Evaluate strategies on every open combination that has no plan."""
+        engine = self._engine
+        queue = deque(index for index in self._open() if self.rows[index].plan is None)
+
+        def submit() -> None:
+            while queue and engine.free > 0:
+                index = queue.popleft()
                 if pressed or (deadline.over and self.best is not None):
-                    break
-                row = self.rows[index]
-                if row.plan is None and self._is_open(index):
-                    rows, known = FirstRows(self._spaces[row.parallelism]), row.state.first
-                    first = rows.quick() if share == QUICK_SHARE else rows.further(known)
-                    self.rows[index] = replace(row, state=row.state._replace(first=first))
-                    self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+                    queue.clear()
+                elif self._is_open(index):
+                    row = self.rows[index]
+                    space, known = self._spaces[row.parallelism], row.state.first
+                    engine.submit(index, FirstTask(space, known, further))
+
+        run_tasks(engine, submit, self._take, lambda: len(pressed) > 1, pressed)
 
     def _plan_best(self) -> None:
         """Plan in this process until one of the combinations of the shortest step is planned.
@@ -472,7 +505,9 @@ class _ParallelSearch:
         """Process the outcomes of searches."""
         for index, done in ended:
             row = replace(self.rows[index], failed=done.failed)
-            if isinstance(done, CombinationDone) and done.state is not None:
+            if isinstance(done, FirstDone):
+                row = replace(row, state=row.state._replace(first=done.first))
+            elif isinstance(done, CombinationDone) and done.state is not None:
                 row = replace(row, state=done.state)
                 if self._stored is not None:
                     self._stored.save(row.parallelism, done)

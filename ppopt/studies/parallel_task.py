@@ -24,7 +24,7 @@ from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies import outcome, plan_record
-from ppopt.studies.first_schedules import FirstRow
+from ppopt.studies.first_schedules import FirstRow, FirstRows
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
@@ -88,6 +88,47 @@ class CombinationState(NamedTuple):
 
 
 @dataclass(frozen=True)
+class FirstDone(Done):
+    """Outcome of the evaluation of strategies on a combination."""
+
+    first: FirstRow | None = None
+
+
+@dataclass(frozen=True)
+class FirstTask:
+    """The evaluation of strategies on a combination; see `FirstRows`."""
+
+    space: PlanSpace
+    known: FirstRow | None
+    """Best row of earlier evaluations."""
+    further: bool
+    """Whether to evaluate further strategies than those that most trainers run."""
+    version: str = field(default_factory=version)
+    """Version of the process that created the task; a process of another version refuses it."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processors that the evaluation uses."""
+        return 1
+
+    @property
+    def identity(self) -> str:
+        """Text of everything that the result depends on."""
+        known = None if self.known is None else self.known.step
+        return repr((self.version, space_text(self.space), known, self.further))
+
+    def perform(self) -> FirstDone:
+        """Evaluate strategies, the best of which may be the known one."""
+        if self.version != version():
+            return FirstDone(failed=other_version(self.version))
+        rows = FirstRows(self.space)
+        try:
+            return FirstDone(first=rows.further(self.known) if self.further else rows.quick())
+        except VerificationError as error:
+            return FirstDone(failed=one_line(error))
+
+
+@dataclass(frozen=True)
 class CombinationDone(Done):
     """Outcome of a search of a combination."""
 
@@ -128,9 +169,8 @@ class CombinationTask:
 
     def perform(self) -> CombinationDone:
         """Search the combination."""
-        own = version()
-        if self.version != own:
-            return CombinationDone(failed=f"its worker has ppopt {own}, not {self.version} as here")
+        if self.version != version():
+            return CombinationDone(failed=other_version(self.version))
         turn = Deadline.after(self.seconds, progress=self.tell)
         batches, plan, first = self.space.batches[0], self.state.plan, self.state.first
         space = self.space if first is None else self.space.beginning_with(first.configuration)
@@ -152,6 +192,11 @@ class CombinationTask:
         )
         stored = None if self.key is None else to_record(self.key, state, self.options)
         return CombinationDone(result=stored, state=state, interrupted=plan.interrupted)
+
+
+def other_version(expected: str) -> str:
+    """Text that says why a process refuses a task of another version."""
+    return f"its worker has ppopt {version()}, not {expected} as here"
 
 
 def _schedules(state: CombinationState) -> tuple[Schedule, ...]:

@@ -65,8 +65,8 @@ class PlanCandidate:
         """Search of a strategy; None: orders are open."""
         if strategy is not None and self.problem.pipeline.partition == SEARCH:
             strategy.choice.bounds = self.choice
-        self.hint: Schedule | None = None
-        """Schedule of the placement from which the next search of all orders starts."""
+        self.hints: list[Schedule] = []
+        """Schedules of the placement from which the next search of all orders starts."""
         self._floor = Fraction(0)
         """Lower bound of a relaxation by bounds alone, per microbatch."""
         self._taken: Configuration | None = None
@@ -201,7 +201,7 @@ class PlanCandidate:
     def start_from(self, schedule: Schedule) -> None:
         """Start from a schedule that belongs to the configuration."""
         if self.strategy is None:
-            self.hint = schedule
+            self.hints.append(schedule)
         self.take(schedule)
 
     def take(self, schedule: Schedule) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
@@ -141,6 +142,7 @@ class PlanSearch:
         try:
             self._search_first()
             self._begun = True
+            self._follow_hints()
             for round_index in count():
                 if self._over:
                     break
@@ -168,6 +170,16 @@ class PlanSearch:
             self._search.close()
 
     # The rounds.
+
+    def _follow_hints(self) -> None:
+        """Search from the first schedules, and improve the best of them, before long bounds."""
+        params = self._params
+        self._bound(self._deadline.share(params.quick_bounding))
+        if not self._over:
+            self._quick += sum(len(candidate.hints) for candidate in self._orders)
+            turn = self._deadline.share(params.first_polishing)
+            self._search_orders(Effort(0, self._quick), turn)
+            self._improve(turn)
 
     def _search_first(self) -> None:
         """Search the configurations one after the other until one has a schedule.
@@ -249,13 +261,17 @@ class PlanSearch:
         self._note("configurations")
 
     def _begin(self, turn: Deadline) -> None:
-        """Begin a search of all orders, from the hints of the candidates, the best one first."""
+        """Begin a search of all orders, from the hints of the candidates, the best ones first."""
         self._turn, self._cutoff = turn, self.ceiling
-        useful = [each for each in self._orders if each.hint is not None and self._is_open(each)]
-        for candidate in sorted(useful, key=_value, reverse=True):
-            assert candidate.hint is not None
-            self._search.hint(candidate.hint)
-            candidate.hint = None
+        hints = [
+            (candidate.per_microbatch(objective_value(hint, self.set_up.objective)), hint)
+            for candidate in filter(self._is_open, self._orders)
+            for hint in candidate.hints
+        ]
+        for _, hint in sorted(hints, key=itemgetter(0), reverse=True):
+            self._search.hint(hint)
+        for candidate in filter(self._is_open, self._orders):
+            candidate.hints.clear()
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
