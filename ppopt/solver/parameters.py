@@ -465,18 +465,16 @@ class PlanParams(NamedTuple):
     """Maximum rounds of all methods on one partition in that search."""
     slowdown_share: float = 0.2
     """Share of the search for the minimum memory within a slowdown, if requested."""
-    extra_memory_share: float = 0.1
+    extra_memory_share: float = 0.05
     """Minimum share of the search with more memory."""
     extra_memory_factor: Fraction = Fraction(11, 10)
     """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
     first: float = 0.5
     """Share of the remaining time for one configuration before any has a schedule."""
     quick_bounding: float = 0.1
-    """Maximum share of the remaining time for bounds before the first schedules are improved: small
-    plans end with them."""
-    first_polishing: float = 0.3
-    """Maximum share of the remaining time for improving the first schedules before longer bounds."""
-    bounding: float = 0.5
+    """Maximum share of the remaining time for bounds before the search from the first schedules:
+    small plans end with them."""
+    bounding: float = 0.4
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""
     margin: Fraction = Fraction(11, 10)

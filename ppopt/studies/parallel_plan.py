@@ -83,7 +83,7 @@ MIN_PROCESS_SECONDS = 10.0
 """Minimum seconds left to start processes: each takes about a second of a processor to start."""
 RETRIES = 1
 """Retries of a search whose process dies."""
-MIN_TURN_SHARE = 0.05
+MIN_TURN_SHARE = 0.035
 """Minimum share of the time limit for a search, which needs time to set up and to find its first
 schedules. Combinations without remaining time in a round wait for the next round."""
 LATE_SHARE, GRACE = 0.05, 0.5
@@ -399,7 +399,7 @@ class _ParallelSearch:
                     space, known = self._spaces[row.parallelism], row.state.first
                     engine.submit(index, FirstTask(space, known, further))
 
-        run_tasks(engine, submit, self._take, lambda: len(pressed) > 1, pressed)
+        run_tasks(engine, submit, self._take_first, lambda: len(pressed) > 1, pressed)
 
     def _plan_best(self) -> None:
         """Plan in this process until one of the combinations of the shortest step is planned.
@@ -501,13 +501,19 @@ class _ParallelSearch:
             self._deadline.progress if in_process else None,
         )  # fmt: skip
 
+    def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:
+        """Process the outcomes of evaluations; a combination whose evaluation failed stays open."""
+        for index, done in ended:
+            if isinstance(done, FirstDone) and done.failed is None:
+                row = self.rows[index]
+                self.rows[index] = replace(row, state=row.state._replace(first=done.first))
+            self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of searches."""
         for index, done in ended:
             row = replace(self.rows[index], failed=done.failed)
-            if isinstance(done, FirstDone):
-                row = replace(row, state=row.state._replace(first=done.first))
-            elif isinstance(done, CombinationDone) and done.state is not None:
+            if isinstance(done, CombinationDone) and done.state is not None:
                 row = replace(row, state=done.state)
                 if self._stored is not None:
                     self._stored.save(row.parallelism, done)

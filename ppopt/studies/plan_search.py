@@ -172,14 +172,14 @@ class PlanSearch:
     # The rounds.
 
     def _follow_hints(self) -> None:
-        """Search from the first schedules, and improve the best of them, before long bounds."""
-        params = self._params
-        self._bound(self._deadline.share(params.quick_bounding))
+        """Search quickly from the first schedules, before long bounds."""
+        self._bound(self._deadline.share(self._params.quick_bounding))
         if not self._over:
-            self._quick += sum(len(candidate.hints) for candidate in self._orders)
-            turn = self._deadline.share(params.first_polishing)
-            self._search_orders(Effort(0, self._quick), turn)
-            self._improve(turn)
+            self._begin(self._deadline)
+            self._search.follow_hints()
+            self._quick = self._search.num_quick
+            self._update_orders()
+            self._note("configurations")
 
     def _search_first(self) -> None:
         """Search the configurations one after the other until one has a schedule.

@@ -177,7 +177,7 @@ class StrategySearch(ConfigurationSearch):
 
     def descend(self, times: float, deadline: Deadline = NO_DEADLINE) -> None:
         """Descend some times until the deadline; a first configuration is evaluated in any case."""
-        self._run(Effort(0, self._quick + times), deadline)
+        self._run(Effort(0, self.num_quick + times), deadline)
 
     def descend_until_stalled(self, deadline: Deadline) -> None:
         """Descend until several descents find nothing better, or until the deadline."""
@@ -201,7 +201,7 @@ class StrategySearch(ConfigurationSearch):
 
     def prove(self, deadline: Deadline) -> None:
         """Evaluate configurations in the order of their bounds, until proof or the deadline."""
-        self._run(Effort(inf, self._quick), deadline)
+        self._run(Effort(inf, self.num_quick), deadline)
 
     def _run(self, effort: Effort, deadline: Deadline) -> None:
         self._options = self._options.with_deadline(deadline)
@@ -255,7 +255,7 @@ class StrategySearch(ConfigurationSearch):
             before = self.best
             rank, key = self._settle(self._descend(self._next_start()))
             self.barren = self.barren + 1 if self.best == before else 0
-            self._quick += 1
+            self.num_quick += 1
             if self._over:
                 self._starts.append(key)
                 return

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -19,13 +20,20 @@ import ppopt
 from ppopt import InputError, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
+from ppopt.solver.deadline import Deadline
+from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
-from ppopt.studies.parallel_plan import CLOSING_SHARE, PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import (
+    CLOSING_SHARE,
+    PlanArguments,
+    _own_engine,
+    plan_parallelism,
+)
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
-from ppopt.studies.parallel_task import CombinationTask, StudyOptions
+from ppopt.studies.parallel_task import CombinationTask, FirstTask, StudyOptions
 from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, TaskProtocol
@@ -161,7 +169,7 @@ def test_a_worker_of_another_version_is_told() -> None:
         """Engine whose worker has another version."""
 
         def submit(self, uniform: int, task: TaskProtocol) -> None:
-            assert isinstance(task, CombinationTask)
+            assert isinstance(task, CombinationTask | FirstTask)
             super().submit(uniform, replace(task, version="9.9.9"))
 
     plan = planned(engine=OtherVersion())
@@ -278,3 +286,33 @@ def test_processes_have_the_same_best(jobs: int, study: StudyOptions) -> None:
     check_against_enumeration(plan)
     assert plan.value == uninterrupted().value
     assert rows_of(planned(study=study))[0] == rows_of(plan)[0]
+
+
+@pytest.mark.parametrize(
+    ("workers", "seconds", "rows", "slots"),
+    [(1, 60, 9, 1), (4, 5, 9, 1), (4, 60, 1, 1), (4, 60, 3, 3), (64, 60, 99, 16)],
+)
+def test_processes_are_for_several_workers_combinations_and_seconds(
+    workers: int, seconds: float, rows: int, slots: int
+) -> None:
+    """Else combinations are searched in this process, each with all workers."""
+    with ExitStack() as stack:
+        options = SolveOptions(Deadline.after(seconds), workers)
+        engine, own = _own_engine(stack, options, rows)
+        assert engine.slots == slots
+        assert own.workers == (workers if slots == 1 else max(2, workers // slots))
+
+
+def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:
+    """The search of the combination may succeed."""
+
+    class Forgetful(DirectEngine):
+        """Engine that loses every evaluation."""
+
+        def submit(self, task_id: int, task: TaskProtocol) -> None:
+            lost = isinstance(task, FirstTask)
+            super().submit(task_id, replace(task, version="9.9.9") if lost else task)
+
+    plan = planned(engine=Forgetful())
+    check_against_enumeration(plan)
+    assert all(row.failed is None for row in plan.rows)

@@ -11,6 +11,7 @@ import ppopt
 from ppopt import Objective, RowStatus, Status
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.report.plan_objects import plan_object
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_search import PlanSearch
@@ -119,3 +120,18 @@ def test_the_least_memory_of_strategies_within_a_slowdown_is_that_of_all_partiti
     assert plan.within is not None and plan.value == min(values)[0]
     minimum = min(peak for value, peak in values if value <= plan.value * (1 + share))
     assert plan.within.memory == minimum < plan.best.peak
+
+
+def test_every_first_schedule_is_followed() -> None:
+    """Also if a later schedule, of another partition, is better."""
+    space = PlanSpace(
+        model=ppopt.Model([{"forward": 2, "backward": 2, "weight": 2}] * 8), devices=2,
+        batches=(3,), placements=("linear",), chunks=(1,), recompute=("none",), fields={},
+    )  # fmt: skip
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, checked_options(600, 1))
+    for counts, strategy in (((3, 5), "zb-h1"), ((5, 3), "zb-h1")):
+        pipeline = space.model.pipeline(devices=2, batches=3, partition=counts)
+        search.start_from([ppopt.evaluate(pipeline, strategy)])
+    search._begin(Deadline.after(600))
+    search._search.follow_hints()
+    assert {(0, 5, 3), (0, 3, 5)} <= search._search.state.known.keys()

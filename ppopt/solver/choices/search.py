@@ -94,7 +94,7 @@ class ConfigurationSearch:
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
         self._effort = ANY_EFFORT
-        self._quick = 0
+        self.num_quick = 0
         """Number of searches of level 0."""
         self._level = 1
         """Level at which configurations are searched next."""
@@ -157,6 +157,14 @@ class ConfigurationSearch:
                 self.enumerate_listed()
                 self._begin()
                 self._deepen()
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def follow_hints(self) -> None:
+        """Schedule the configurations of known schedules from them, or until Ctrl-C."""
+        try:
+            with interrupts.heard(), suppress(TimeoutError):
+                self._follow_hints()
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -278,7 +286,7 @@ class ConfigurationSearch:
     @property
     def _quick_spent(self) -> bool:
         """Whether the limit on searches of level 0 is reached."""
-        return self._quick >= self._effort.quick
+        return self.num_quick >= self._effort.quick
 
     def _raise_at(self, level: int) -> None:
         """Raise the smallest bounds by subsets of devices, once at every level of effort."""
@@ -342,7 +350,7 @@ class ConfigurationSearch:
         """
         bests = self._best_of_groups()
         for index, begin in enumerate(bests):
-            allowed = (self._effort.quick - self._quick) / (len(bests) - index)
+            allowed = (self._effort.quick - self.num_quick) / (len(bests) - index)
             self._climb_from(begin, min(self._params.moves, allowed))
 
     def _climb_from(self, begin: Configuration, max_searches: float) -> None:
@@ -592,7 +600,7 @@ class ConfigurationSearch:
         if level == 0 and not ignore_deadline:
             if self._quick_spent:
                 return False
-            self._quick += 1
+            self.num_quick += 1
         self._begun = True
         self._refine(configuration)
         return True
