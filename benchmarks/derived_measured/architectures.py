@@ -190,7 +190,9 @@ def gpt(
 ) -> Architecture:
     """A GPT (arXiv 2005.14165, section 2.1): no gate, biases, LayerNorm, learned positions."""
     decoder = Decoder(
-        GroupedQueryAttention(heads, groups, hidden // heads, bias=True, output_bias=True),
+        GroupedQueryAttention(
+            heads, groups, hidden // heads, bias=True, output_bias=True, rotary=False
+        ),
         FeedForward(width, bias=True, gated=False),
         layer_norm=True,
     )

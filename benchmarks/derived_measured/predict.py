@@ -21,7 +21,7 @@ from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import FUSED, UNFUSED, Gpu, Precision
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
-from ppopt.derivation.training import ContextType, Dispatcher, Training
+from ppopt.derivation.training import ContextType, Dispatcher, Loss, Training
 from ppopt.problem.objective import Objective
 
 STRATEGIES = {
@@ -115,8 +115,9 @@ def _training(run: Run) -> Training:
     Recipes of Megatron-Bridge set an expert tensor size of 1 and a dispatcher by GPU, DeepEP or
     HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987). Those of
     performance on Blackwell use CUDA graphs for most models (scripts/performance/configs).
+    The loss of MPT is fused (llmfoundry/models/mpt/modeling_mpt.py of mosaicml/llm-foundry).
     """
-    bridge = run.source.startswith("Megatron-Bridge")
+    bridge, foundry = run.source.startswith("Megatron-Bridge"), run.source == LLM_FOUNDRY
     try:
         return Training(
             devices=run.count("pp"),
@@ -136,8 +137,9 @@ def _training(run: Run) -> Training:
             attention=_attention_kernel(run),
             dropout=_dropout(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
+            loss=Loss.FUSED if foundry else Loss.DEFAULT,
             cuda_graphs=bridge and "B" in run.hardware,
-            framework="torch" if run.source == LLM_FOUNDRY else "megatron",
+            framework="torch" if foundry else "megatron",
         )
     except InputError as error:
         raise NotPredictedError(_first_sentence(error)) from error

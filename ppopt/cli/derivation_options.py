@@ -189,6 +189,12 @@ OPTIONS = (
         "FlashAttention-2 or 3; unfused, which writes scores to the memory of the GPU.",
     ),
     _flag("dropout", "Attention and feed-forward pass dropout, whose masks are kept."),
+    DerivationOption(
+        "loss",
+        "NAME",
+        "Loss of the vocabulary: default (as the framework computes it), fused (the gradient "
+        "overwrites the logits) or chunked (part by part; no logits are kept).",
+    ),
     _flag("cuda_graphs", "CUDA graphs launch the kernels: the GPU never waits for the CPU."),
     _number("expert_tensor", "Tensor parallel size of experts (that of --tensor)."),
     DerivationOption(

@@ -94,6 +94,9 @@ class GroupedQueryAttention:
     chunked: bool = False
     """Whether the window is a chunk of the sequence and does not slide (Llama 4)."""
     causal: bool = True
+    rotary: bool = True
+    """Whether queries and keys have rotary embeddings; otherwise positions are learned (GPT-2), or
+    add to the scores (ALiBi)."""
 
     @property
     def query(self) -> int:

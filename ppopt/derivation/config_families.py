@@ -429,9 +429,12 @@ def _minimax2(keys: Keys, _: int) -> Decoder:
     return Decoder(attention, replace(experts, shared=shared))
 
 
-def _plain(keys: Keys, width: int, *, bias: bool = True, window: int | None = None) -> Decoder:
+def _plain(
+    keys: Keys, width: int, *, bias: bool = True, window: int | None = None, rotary: bool = False
+) -> Decoder:
     """A layer of GPT-2 and its kin: LayerNorm, and a feed-forward network without a gate."""
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
+    grouped = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
+    attention = replace(grouped, rotary=rotary)
     return Decoder(attention, FeedForward(width, bias=bias, gated=False), layer_norm=True)
 
 
@@ -494,4 +497,4 @@ def _starcoder2(keys: Keys, index: int) -> Decoder:
     for key in ("norm_type", "mlp_type"):
         keys.ignore(key, "layer_norm", "default")
     window, bias = _mistral_window(keys, index), keys.switch("use_bias", True)
-    return _plain(keys, keys.count("intermediate_size"), bias=bias, window=window)
+    return _plain(keys, keys.count("intermediate_size"), bias=bias, window=window, rotary=True)

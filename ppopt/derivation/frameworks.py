@@ -56,6 +56,8 @@ class Framework(NamedTuple):
     """Copies between the layouts of tokens and of heads, per element of attention's output."""
     loss: PassTraffic
     """The loss, per logit, in bytes; `stashed` in bytes, too."""
+    loss_workspace: float
+    """Bytes of a logit that are live while the loss runs, besides those that it stashes."""
     accumulated: float
     """Memory traffic per parameter to add its gradient to earlier microbatches, in bytes."""
     parameter: int
@@ -66,6 +68,23 @@ class Framework(NamedTuple):
     stores_fp8: bool = False
     """Whether products in FP8 keep inputs and weights in FP8. Float8Linear of PyTorch does not: it
     casts them again in the backward (torchao/float8/float8_linear.py of pytorch/ao, 024fe94)."""
+
+
+class LossCosts(NamedTuple):
+    """What the loss costs per logit."""
+
+    passes: PassTraffic
+    """In bytes."""
+    workspace: float
+    """Bytes that are live while it runs, besides those that it stashes."""
+
+
+FUSED_LOSS = LossCosts(PassTraffic(2, 4, 1, 1, stashed=2), 0)
+"""A kernel for the loss and another for its gradient, which overwrites the logits in BF16
+(flash_attn/losses/cross_entropy.py of Dao-AILab/flash-attention)."""
+LOSS_CHUNKS = 8
+"""Parts of the tokens whose logits are computed, and whose backward runs, one after the other
+(torchtitan's chunked loss)."""
 
 
 class ProductStorage(NamedTuple):
@@ -130,6 +149,7 @@ FUSED = Framework(
     plain=PassTraffic(2, 3),
     merge=PassTraffic(0, 0, 0, 0),
     loss=PassTraffic(24, 14, 6, 3, stashed=2),
+    loss_workspace=4,
     accumulated=8,
     parameter=2,
     gradient=4,
@@ -146,6 +166,7 @@ EAGER = Framework(
     plain=PassTraffic(2, 3),
     merge=PassTraffic(2, 5, 1, 4, stashed=1),
     loss=PassTraffic(18, 18, 3, 3, stashed=4),
+    loss_workspace=8,
     accumulated=6,
     parameter=4,
     gradient=4,

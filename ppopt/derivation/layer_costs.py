@@ -38,7 +38,7 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.layer_parts import LOGIT, LayerPart, Rank
+from ppopt.derivation.layer_parts import LayerPart, Rank
 from ppopt.derivation.training import ELEMENT, Frozen, Training
 from ppopt.problem.layer_settings import DECODER
 
@@ -344,10 +344,10 @@ class Costing:
         """Costs of a layer with some parts.
 
         `gradients` are elements per token alive at once in the backward, `logits` those of the loss
-        per token, in FP32.
+        per token.
         """
         each = self.rank.tokens / self.training.tensor
-        loss = LOGIT * logits * each
+        loss = self.training.loss_costs.workspace * logits * each
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
         activation = _mib(sum(part.stashed for part in parts))

@@ -241,6 +241,8 @@ class Rank:
         """Rotary embedding of queries and keys, and their norms."""
         if isinstance(attention, LinearAttention):
             return []
+        if isinstance(attention, GroupedQueryAttention) and not attention.rotary:
+            return []
         each = self.tokens / self.training.tensor
         size = each * (attention.heads + attention.groups)
         width = attention.position if isinstance(attention, LatentAttention) else attention.query
@@ -454,7 +456,7 @@ class Rank:
 
     def loss(self, vocabulary: int) -> LayerPart:
         """The loss over a rank's part of the vocabulary."""
-        training, passes = self.training, self.style.loss
+        training, passes = self.training, self.training.loss_costs.passes
         logits = self.tokens * vocabulary / training.tensor
         forward = Kernel(
             "loss", KernelBound.MEMORY, 0, passes.forward * logits, passes.forward_launches

@@ -12,7 +12,10 @@ from ppopt.derivation.collectives import Group
 from ppopt.derivation.frameworks import (
     BOTH_LAYOUTS,
     FP8_RECIPES,
+    FUSED_LOSS,
+    LOSS_CHUNKS,
     Framework,
+    LossCosts,
     ProductStorage,
     framework_named,
 )
@@ -51,6 +54,17 @@ class Dispatcher(StrEnum):
     """Every copy of a token passes the network."""
     FLEX = "flex"
     """A token passes the network once for every node that it goes to (DeepEP)."""
+
+
+class Loss(StrEnum):
+    """How the loss of the vocabulary is computed."""
+
+    DEFAULT = "default"
+    """As the framework does."""
+    FUSED = "fused"
+    """In a kernel that overwrites the logits by their gradient."""
+    CHUNKED = "chunked"
+    """Part by part, so that no logits are stashed."""
 
 
 class Reshard(StrEnum):
@@ -113,6 +127,7 @@ class Training:
     dropout: bool = False
     """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
     masks are stashed: Megatron-LM's default, but not of its recipes for Llama and later models."""
+    loss: Loss = Loss.DEFAULT
     cuda_graphs: bool = False
     """Whether CUDA graphs launch the kernels, so that the GPU never waits for the CPU."""
     context_type: ContextType = ContextType.RING
@@ -150,6 +165,7 @@ class Training:
         vars(self)["reshard_after_forward"] = _named(
             Reshard, "reshard_after_forward", self.reshard_after_forward
         )
+        vars(self)["loss"] = _named(Loss, "loss", self.loss)
         vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)
         if self.fp8_recipe not in FP8_RECIPES:
@@ -193,6 +209,17 @@ class Training:
     def style(self) -> Framework:
         """The framework."""
         return framework_named(self.framework)
+
+    @property
+    def loss_costs(self) -> LossCosts:
+        """What the loss costs per logit."""
+        passes, workspace = self.style.loss, self.style.loss_workspace
+        if self.loss is Loss.FUSED:
+            return FUSED_LOSS
+        if self.loss is Loss.CHUNKED:
+            chunk = (passes.stashed + workspace) / LOSS_CHUNKS
+            return LossCosts(passes._replace(stashed=0), chunk)
+        return LossCosts(passes, workspace)
 
     def storage(self, fp8_layouts: int, *, in_bf16: bool = False) -> ProductStorage:
         """What products of matrices keep, those in BF16 or the others.

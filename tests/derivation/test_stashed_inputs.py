@@ -11,8 +11,9 @@ import pytest
 import ppopt
 from ppopt import derive_model
 from ppopt.derivation.derived_model import DerivedModel
+from ppopt.derivation.explanation import explain
 from ppopt.derivation.layer_costs import DerivedLayer
-from tests.factories.configs import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
+from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
 
 MIB = 2**20
 
@@ -166,3 +167,45 @@ def test_the_file_says_what_fp8_keeps(recipe: str, text: str) -> None:
     assert text in model(precision="fp8").text
     assert "in place of 2" not in model().text
     assert "in place of 2" not in model(precision="fp8", framework="torch").text
+
+
+@pytest.mark.parametrize(
+    ("framework", "loss", "stashed", "workspace"),
+    [
+        # Log-probabilities in FP32; logits in FP32 and the gradient in both precisions: 12 bytes
+        ("torch", "default", 4, 8),
+        ("torch", "fused", 2, 0),
+        ("torch", "chunked", 0, Fraction(12, 8)),
+        ("megatron", "default", 2, 4),
+        ("megatron", "chunked", 0, Fraction(6, 8)),
+    ],
+)
+def test_logits_in_memory(
+    framework: str, loss: str, stashed: int, workspace: int | Fraction
+) -> None:
+    """Of 4096 tokens and 128,256 words, besides the input of the head and its gradient."""
+    logits, vector = 4096 * 128256, 4096 * 4096
+    head = layer(LLAMA_8B, 2, framework=framework, loss=loss)
+    assert head.activation == mib(stashed * logits + 2 * 1 * vector)
+    assert head.workspace == (mib(workspace * logits),) * 2
+
+
+def test_a_fused_loss_moves_logits_three_times() -> None:
+    """F reads them, B reads and writes them, in BF16; F and B of PyTorch's loss move 36 bytes."""
+    default, fused = (
+        layer(LLAMA_8B, 2, framework="torch", loss=loss) for loss in ("default", "fused")
+    )
+    gpu = derive_model(LLAMA_8B, gpu="h100").gpu
+    saved = 1000 * (36 - 6) * 4096 * 128256 / (gpu.memory_speed * gpu.memory_efficiency)
+    kernels = 1000 * 4 * gpu.kernel_time
+    before, after = (each.forward + each.backward for each in (default, fused))
+    assert before - after == pytest.approx(saved + kernels, rel=0.001)
+
+
+def test_learned_positions_need_no_rotary_embedding() -> None:
+    """GPT-2 has learned positions, Pythia rotary embeddings."""
+    names = [
+        {item.name for item in explain(derive_model(CONFIGS[name], gpu="h100", framework="torch"))}
+        for name in ("openai-community/gpt2", "EleutherAI/pythia-6.9b")
+    ]
+    assert ["rotary embedding" in each for each in names] == [False, True]
