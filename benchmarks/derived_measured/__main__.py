@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="JSON of measured runs")
     parser.add_argument("--layers", type=Path, help="JSON of measured parts of layers")
     parser.add_argument("--rows", metavar="SOURCE", help="single runs of the sources that have it")
-    parser.add_argument("--fit", action="store_true", help="errors by the value of constants")
+    parser.add_argument(
+        "--fit", metavar="NAME", help="errors by the value of constants whose name has it; all"
+    )
     parser.add_argument("--before", type=Path, help="an earlier record, to set beside this one")
     options = parser.parse_args(arguments)
     runs = read_runs(*options.runs)
@@ -34,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen = [run for run in runs if options.rows.lower() in run.source.lower()]
         print(*report.run_table(map(outcome_of, chosen)), *single_parts(parts), sep="\n")
         return
-    outcomes = [outcome_of(run) for run in runs]
-    if options.fit:
-        print(*fit_table(outcomes), sep="\n")
+    if options.fit is not None:
+        print(*fit_table(runs, options.fit), sep="\n")
         return
+    outcomes = [outcome_of(run) for run in runs]
     lines = list(record(outcomes, parts))
     print(*lines, sep="\n")
     if options.before is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.derived_measured.machines import gpu_of
-from benchmarks.derived_measured.outcomes import Outcome, errors_of, percent
+from benchmarks.derived_measured.outcomes import Outcome, errors_of, outcome_of, percent
 from benchmarks.derived_measured.predict import predicted, setup_of
 from benchmarks.derived_measured.runs import LLM_FOUNDRY, MEGATRON_CI, Run
 from benchmarks.record import table
@@ -30,9 +30,10 @@ class Fit(NamedTuple):
     write: Callable[[Gpu, float], Gpu]
     values: Sequence[float]
 
-    def table_row(self, outcomes: Sequence[Outcome]) -> list[object]:
+    def table_row(self, runs: Sequence[Run]) -> list[object]:
         """The constant as a row of a table."""
-        rows = [outcome for outcome in outcomes if outcome.compared and self.rows(outcome.run)]
+        outcomes = [outcome_of(run) for run in runs if self.rows(run)]
+        rows = [outcome for outcome in outcomes if outcome.compared]
         if not rows:
             return [self.name, 0, "-", "-", "-", "-", "-"]
         used = self.read(gpu_of(rows[0].run))
@@ -78,6 +79,16 @@ def _small_model(gpu: str) -> Callable[[Run], bool]:
     )
 
 
+def _dense_fp8(gpu: str) -> Callable[[Run], bool]:
+    """Llama in FP8 of Megatron-Bridge."""
+    return lambda run: (
+        run.source.startswith("Megatron-Bridge perf")
+        and run.precision == "fp8"
+        and run.model.lower().startswith("llama")
+        and run.hardware == f"DGX-{gpu}"
+    )
+
+
 def _fa2(gpu: Gpu, value: float) -> Gpu:
     return replace(gpu, attention_kernels={**gpu.attention_kernels, "fa2": value})
 
@@ -102,6 +113,16 @@ FITS = (
     ),
     *(
         Fit(
+            f"{gpu}, matrix_efficiency in FP8",
+            _dense_fp8(gpu.upper()),
+            lambda gpu: gpu.matrix_efficiency,
+            lambda gpu, value: replace(gpu, matrix_efficiency=value),
+            [0.44 + 0.02 * step for step in range(16)],
+        )
+        for gpu in ("h100", "b200", "gb200", "gb300")
+    ),
+    *(
+        Fit(
             f"{gpu}, launch_time",
             _small_model(gpu.upper()),
             lambda gpu: gpu.launch_time,
@@ -113,7 +134,10 @@ FITS = (
 )
 
 
-def fit_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Every constant: its value in use and the best, each with the errors of its rows."""
+def fit_table(runs: Sequence[Run], name: str) -> Iterator[str]:
+    """Constants by a part of their names, or `all`: the value in use and the best, with errors."""
     columns = ("constant", "rows", "in use", "mean", "signed", "best", "mean", "signed")
-    yield from table(columns, (fit.table_row(outcomes) for fit in FITS))
+    yield from table(
+        columns,
+        (fit.table_row(runs) for fit in FITS if name in (fit.name, "all") or name in fit.name),
+    )

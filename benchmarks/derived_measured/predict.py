@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from benchmarks.derived_measured import recipes
 from benchmarks.derived_measured.architectures import architecture_of
 from benchmarks.derived_measured.machines import gpu_of
 from benchmarks.derived_measured.runs import (
@@ -113,8 +114,7 @@ def _training(run: Run) -> Training:
     """The training of a run.
 
     Recipes of Megatron-Bridge set an expert tensor size of 1 and a dispatcher by GPU, DeepEP or
-    HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987). Those of
-    performance on Blackwell use CUDA graphs for most models (scripts/performance/configs).
+    HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987).
     The loss of MPT is fused (llmfoundry/models/mpt/modeling_mpt.py of mosaicml/llm-foundry).
     """
     bridge, foundry = run.source.startswith("Megatron-Bridge"), run.source == LLM_FOUNDRY
@@ -138,7 +138,8 @@ def _training(run: Run) -> Training:
             dropout=_dropout(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
             loss=Loss.FUSED if foundry else Loss.DEFAULT,
-            cuda_graphs=bridge and "B" in run.hardware,
+            overlap=recipes.overlap(run),
+            cuda_graphs=recipes.uses_cuda_graphs(run),
             framework="torch" if foundry else "megatron",
         )
     except InputError as error:

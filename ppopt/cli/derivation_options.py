@@ -190,10 +190,17 @@ OPTIONS = (
     ),
     _flag("dropout", "Attention and feed-forward pass dropout, whose masks are kept."),
     DerivationOption(
+        "overlap",
+        "NAMES",
+        "Exchanges that overlap with compute: tp (of tensor parallel ranks, with their product), "
+        "dispatch (of tokens with experts, with another microbatch); default: none.",
+        _names,
+    ),
+    DerivationOption(
         "loss",
         "NAME",
-        "Loss of the vocabulary: default (as the framework computes it), fused (the gradient "
-        "overwrites the logits) or chunked (part by part; no logits are kept).",
+        "Loss of the vocabulary: default (as the framework computes it), fused (one "
+        "kernel, on logits in BF16) or chunked (part by part; no logits are kept).",
     ),
     _flag("cuda_graphs", "CUDA graphs launch the kernels: the GPU never waits for the CPU."),
     _number("expert_tensor", "Tensor parallel size of experts (that of --tensor)."),

@@ -54,6 +54,8 @@ class Collective(NamedTuple):
     repeats: int = 1
     hidden: float = 0.0
     """Seconds of compute that overlap with each."""
+    visible: float = 0.0
+    """Share of each that is exposed however long the compute is."""
     network: float = 1.0
     """Of an all-to-all: the share of the data for other nodes that passes the network."""
 
@@ -69,7 +71,7 @@ class Collective(NamedTuple):
         Both times are multiplied by their factors.
         """
         once = communication * self._once(gpu, node)
-        return self.repeats * max(0.0, once - compute * self.hidden)
+        return self.repeats * max(self.visible * once, once - compute * self.hidden)
 
     def _once(self, gpu: Gpu, node: int) -> float:
         ranks = self.group.ranks

@@ -38,8 +38,8 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.layer_parts import LayerPart, Rank
-from ppopt.derivation.training import ELEMENT, Frozen, Training
+from ppopt.derivation.layer_parts import DISPATCHES, TOKENS, LayerPart, Rank
+from ppopt.derivation.training import ELEMENT, Frozen, Overlap, Training
 from ppopt.problem.layer_settings import DECODER
 
 MIB = 2**20
@@ -351,6 +351,8 @@ class Costing:
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
         activation = _mib(sum(part.stashed for part in parts))
+        if Overlap.DISPATCH in self.training.overlap:
+            parts = self._beside_another_microbatch(parts)
         times = self.times(parts, role)
         total = Times(*map(_rounded, times.total))
         communication = times.communication + times.streaming
@@ -404,6 +406,18 @@ class Costing:
         collectives = (part.collectives for part in parts)
         times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
         return sum(times, Times())
+
+    def _beside_another_microbatch(self, parts: Sequence[LayerPart]) -> list[LayerPart]:
+        """Parts whose exchanges of tokens overlap with compute: of F with BW, of BW with F."""
+        kinds = [self._kinds(part) for part in parts]
+        forward, _, _, backward = (
+            sum(map(self.computed, kernels)) / DISPATCHES for kernels in zip(*kinds, strict=True)
+        )
+        seconds = (backward, forward, 0.0, forward)
+        return [
+            replace(part, collectives=part.collectives.hidden_behind(seconds, TOKENS))
+            for part in parts
+        ]
 
     @cached_property
     def data_parallel(self) -> DataParallel:

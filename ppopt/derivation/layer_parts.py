@@ -44,13 +44,13 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import Framework, PassTraffic, ProductStorage
 from ppopt.derivation.gpus import UNFUSED, Gpu
 from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
-from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Training
+from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Overlap, Training
 
 LOGIT = 4
 """Bytes of a logit in FP32."""
 ATTENTION_BACKWARD = 2.5
 """FLOPs of attention in B, in those of F."""
-ROUTING_KERNELS = 15
+ROUTING_KERNELS = 12
 """Small kernels of F, and of B, of a router: scores, their largest, a softmax, counts of tokens,
 sorted indices, and losses of balance (megatron/core/transformer/moe of Megatron-LM, d98e8a6)."""
 LOSS_REDUCTIONS = 3
@@ -84,6 +84,14 @@ SCORES_WITH_DROPOUT = SCORES._replace(
 )
 
 
+VISIBLE = 0.25
+"""Share of an exchange that overlaps with compute and is exposed all the same: its first and last
+part, and compute that it slows down."""
+DISPATCHES = 2
+"""Exchanges of tokens in F, and in B: dispatch and combine."""
+TOKENS = "tokens"
+
+
 class PerKind(NamedTuple):
     """Collectives of each kind of operation."""
 
@@ -97,6 +105,20 @@ class PerKind(NamedTuple):
     def __add__(self, addend: PerKind) -> PerKind:  # type: ignore[override]
         """Those of both."""
         return PerKind(*(first + second for first, second in zip(self, addend, strict=True)))
+
+    def hidden_behind(self, seconds: Sequence[float], name: str | None = None) -> PerKind:
+        """With compute that overlaps with each collective of a name, of F, B, W and BW."""
+        return PerKind(
+            *(
+                tuple(
+                    each._replace(hidden=hidden, visible=VISIBLE)
+                    if name in (None, each.name)
+                    else each
+                    for each in collectives
+                )
+                for collectives, hidden in zip(self, seconds, strict=True)
+            )
+        )
 
 
 NO_COLLECTIVES = PerKind()
@@ -400,13 +422,13 @@ class Rank:
         """Exchange of tokens before and after experts; F and B have the same."""
         training = self.training
         size = ELEMENT * self.local_tokens * experts.chosen * hidden
-        exchange = Collective("tokens", Pattern.ALL_TO_ALL, size, training.expert_group, 2)
+        exchange = Collective(TOKENS, Pattern.ALL_TO_ALL, size, training.expert_group, DISPATCHES)
         if training.dispatcher is Dispatcher.FLEX:
             share = experts.nodes_of_token(exchange.group.nodes(self.node)) / experts.chosen
             exchange = exchange._replace(network=share)
         gathered = size * training.of_expert
         group = Group(training.of_expert)
-        gather = Collective("tokens", Pattern.ALL_GATHER, gathered, group)
+        gather = Collective("shards of tokens", Pattern.ALL_GATHER, gathered, group)
         scatter = gather._replace(pattern=Pattern.REDUCE_SCATTER)
         both = tuple(each for each in (exchange, gather, scatter) if each.group.ranks > 1)
         return PerKind(both, both, (), both)
@@ -517,6 +539,9 @@ class Rank:
         fixed = frozen or bool(training.lora)
         weight = () if fixed else (kernel,)
         collectives = self._tensor_collectives(matrices, many, trained=not fixed)
+        if Overlap.TENSOR in training.overlap:
+            seconds = kernel.seconds(self.gpu, training.precision)
+            collectives = collectives.hidden_behind([seconds] * len(PerKind._fields))
         elements = self.local_tokens * first.inputs
         if first.shard is Shard.ROWS:
             elements = self.tokens * first.inputs / training.tensor

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import FUSED, UNFUSED
-from ppopt.derivation.training import ContextType, Dispatcher, Loss, Training
+from ppopt.derivation.training import ContextType, Dispatcher, Loss, Overlap, Training
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes
 
 EXCHANGES = {
@@ -39,6 +39,8 @@ def _arguments(training: Training, architecture: Architecture) -> Iterator[str]:
         return
     yield from _precision(training)
     yield from ["--sequence-parallel"] * (training.tensor > 1 and training.sequence_parallel)
+    yield from ["--tp-comm-overlap"] * (Overlap.TENSOR in training.overlap)
+    yield from ["--overlap-moe-expert-parallel-comm"] * (Overlap.DISPATCH in training.overlap)
     yield from ["--cross-entropy-loss-fusion"] * (training.loss is Loss.FUSED)
     yield from ["--cuda-graph-impl local"] * training.cuda_graphs
     yield from _sharding(training)

@@ -62,9 +62,21 @@ class Loss(StrEnum):
     DEFAULT = "default"
     """As the framework does."""
     FUSED = "fused"
-    """In a kernel that overwrites the logits by their gradient."""
+    """In one kernel, and its gradient in another, on logits in BF16."""
     CHUNKED = "chunked"
     """Part by part, so that no logits are stashed."""
+
+
+class Overlap(StrEnum):
+    """Exchanges that overlap with compute."""
+
+    TENSOR = "tp"
+    """Of tensor-parallel ranks, with the product that they belong to (`--tp-comm-overlap` of
+    Megatron-LM, asynchronous tensor parallelism of torchtitan)."""
+    DISPATCH = "dispatch"
+    """Of tokens with their experts, with compute of another microbatch: F overlaps with BW
+    (`--overlap-moe-expert-parallel-comm` of Megatron-LM; DualPipe, arXiv 2412.19437, section
+    3.2.1)."""
 
 
 class Reshard(StrEnum):
@@ -127,6 +139,7 @@ class Training:
     dropout: bool = False
     """Whether outputs of attention and feed-forward, and scores of attention, pass dropout, whose
     masks are stashed: Megatron-LM's default, but not of its recipes for Llama and later models."""
+    overlap: tuple[Overlap, ...] = ()
     loss: Loss = Loss.DEFAULT
     cuda_graphs: bool = False
     """Whether CUDA graphs launch the kernels, so that the GPU never waits for the CPU."""
@@ -165,6 +178,7 @@ class Training:
         vars(self)["reshard_after_forward"] = _named(
             Reshard, "reshard_after_forward", self.reshard_after_forward
         )
+        vars(self)["overlap"] = tuple(_named(Overlap, "overlap", name) for name in self.overlap)
         vars(self)["loss"] = _named(Loss, "loss", self.loss)
         vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)

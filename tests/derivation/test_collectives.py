@@ -89,6 +89,14 @@ MODELS = {
     ),
     "eager": derive_model(LLAMA_8B, gpu="h100", framework="torch", sequence=512),
     "FSDP": derive_model(LLAMA_8B, gpu="a100", devices=1, data=16, zero=3, sequence=1024),
+    "overlap": derive_model(
+        CONFIGS["Qwen/Qwen3-30B-A3B"],
+        gpu="h100",
+        tensor=2,
+        data=16,
+        expert=16,
+        overlap=("tp", "dispatch"),
+    ),
     "experts": derive_model(CONFIGS["Qwen/Qwen3-30B-A3B"], gpu="h200", data=16, expert=16),
 }
 
@@ -109,6 +117,53 @@ def test_items_add_up_to_the_times_of_a_layer(name: str) -> None:
         exchanged = sum(item.milliseconds for item in besides if item.bound != "launches")
         assert exchanged == pytest.approx(layer.communication.backward, abs=1e-3)
         assert {item.layers for item in own} == {layer.count}
+
+
+@pytest.mark.parametrize(("hidden", "exposed"), [(0, 1), (0.5, 0.5), (0.9, 0.25), (9, 0.25)])
+def test_a_quarter_of_an_exchange_is_visible(hidden: float, exposed: float) -> None:
+    """Whatever hides it: max(a quarter, exchange - compute)."""
+    gpu = gpu_named("h100")
+    whole = Collective("x", Pattern.ALL_GATHER, 1e9, Group(8), repeats=2)
+    once = whole.seconds(gpu, NODE) / 2
+    partly = whole._replace(hidden=hidden * once, visible=0.25)
+    assert partly.exposed(gpu, NODE) == pytest.approx(exposed * 2 * once)
+
+
+def test_tensor_parallel_exchanges_overlap_with_their_products() -> None:
+    """Eight ranks: of every exchange max(a quarter, exchange - product) is exposed, in F and BW."""
+    models = [
+        derive_model(LLAMA_8B, gpu="h100", tensor=8, overlap=names, cuda_graphs=True)
+        for names in ((), ("tp",))
+    ]
+    alone, beside = (
+        [item for item in explain(model) if item.layer == "block" and item.kind == "F"]
+        for model in models
+    )
+    products = {item.name: item.milliseconds for item in alone if item.bound == "product"}
+    gathers = [item for item in alone if item.megabytes and " of 8" in item.bound]
+    hidden = [item for item in beside if item.megabytes and " of 8" in item.bound]
+    # In order: the input of queries, keys and values, the output, and both of the feed-forward
+    names = ("query + key + value", "output", "gate + up", "down")
+    for before, after, name in zip(gathers, hidden, names, strict=True):
+        time = before.milliseconds
+        assert after.milliseconds == pytest.approx(max(time / 4, time - products[name]))
+    before, after = (model.layers[1] for model in models)
+    assert after.backward < before.backward and after.communication.weight > 0
+
+
+def test_exchanges_of_experts_overlap_with_another_microbatch() -> None:
+    """Exchanges of F overlap with kernels of BW, of BW with those of F; a quarter is exposed."""
+    config, training = CONFIGS["Qwen/Qwen3-30B-A3B"], {"data": 16, "expert": 16}
+    alone, beside = (
+        derive_model(config, gpu="h100", overlap=names, **training) for names in ((), ("dispatch",))
+    )
+    before, after = (model.layers[1].communication for model in (alone, beside))
+    kernels = alone.costing.computing(alone.layers[1].parts)
+    for kind, behind in (("forward", kernels.backward), ("backward", kernels.forward)):
+        exchange = getattr(before, kind)
+        exposed = max(exchange / 4, exchange - behind)
+        assert getattr(after, kind) == pytest.approx(exposed, abs=2e-3)
+    assert before.backward > after.backward
 
 
 def test_the_flops_are_those_of_the_model() -> None:

@@ -83,18 +83,18 @@ def test_fp8_is_faster_in_products_alone() -> None:
     ("config", "launches"),
     # Dense F: 2 norms, 2 products and attention, 2 rotary embeddings, 2 products and an activation
     # function, 2 additions; BW: 4 of norms, 3 of attention, W of 4 products, 2 of accumulation
-    [(LLAMA_8B, (12, 22)), (CONFIGS["Qwen/Qwen3-30B-A3B"], (32, 46))],
+    [(LLAMA_8B, (12, 22)), (CONFIGS["Qwen/Qwen3-30B-A3B"], (29, 43))],
     ids=["dense", "experts"],
 )
 def test_a_short_layer_is_as_long_as_its_launches(
     config: Config, launches: tuple[int, ...]
 ) -> None:
-    """256 tokens: 120 us a kernel; half under torch-compile; none with CUDA graphs."""
+    """256 tokens: 140 us a kernel; half under torch-compile; none with CUDA graphs."""
     eager, compiled, graphs = (
         derive_model(config, gpu="h100", sequence=256, **options).layers[1]
         for options in ({}, {"framework": "torch-compile"}, {"cuda_graphs": True})
     )
-    assert [eager.forward, eager.backward] == pytest.approx([0.12 * each for each in launches])
+    assert [eager.forward, eager.backward] == pytest.approx([0.14 * each for each in launches])
     assert compiled.forward == pytest.approx(eager.forward / 2)
     assert graphs.forward < 0.2 * eager.forward
 
