@@ -140,7 +140,7 @@ def _training(run: Run) -> Training:
             loss=Loss.FUSED if foundry else Loss.DEFAULT,
             overlap=recipes.overlap(run),
             cuda_graphs=recipes.uses_cuda_graphs(run),
-            framework="torch" if foundry else "megatron",
+            framework=_framework(run),
         )
     except InputError as error:
         raise NotPredictedError(_first_sentence(error)) from error
@@ -174,6 +174,11 @@ def scores_in_memory(run: Run) -> bool:
     The zero-bubble paper does not say it; its memory does, which has room for 5 bytes a score.
     """
     return run.source in (BIGSCIENCE, SC21, KORTHIKANTI) or run.source.startswith("Zero-bubble")
+
+
+def _framework(run: Run) -> str:
+    """The framework: PyTorch for MPT, Megatron-DeepSpeed for BigScience, Megatron-LM otherwise."""
+    return {LLM_FOUNDRY: "torch", BIGSCIENCE: "deepspeed"}.get(run.source, "megatron")
 
 
 def _attention_kernel(run: Run) -> str:

@@ -159,7 +159,8 @@ OPTIONS = (
     DerivationOption(
         "framework",
         "NAME",
-        "Fusion of kernels and bytes of a parameter: megatron (default), torch or torch-compile.",
+        "Kernels, launches and bytes of a parameter: megatron (default), deepspeed "
+        "(Megatron-DeepSpeed), torch or torch-compile.",
     ),
     _number(
         "zero",

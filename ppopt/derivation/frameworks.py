@@ -8,6 +8,10 @@ its tests on H100 take as long (`benchmarks.derived_measured`), about 1.5 ms for
 of a dense layer, 4 and 6 ms with experts. A kernel of PyTorch is assumed to take half: eager, there
 are twice as many.
 
+Under DeepSpeed, F, B and W of a layer wait a millisecond besides their kernels. In BigScience's
+runs on A100 (Megatron-DeepSpeed, full recompute), steps with smaller microbatches are longer by as
+much.
+
 A backward that is split into B and W takes longer than a whole one. Under PyTorch 2.11 on an H200,
 B and W of a layer of Llama 3.1 8B take 9.97 and 5.67 ms, BW 15.03: 1.04 times as long. In 51 runs
 of the zero-bubble paper on Megatron-LM (arXiv 2401.10241, tables 4, 6 and 12) it is 1.05.
@@ -66,6 +70,8 @@ class Framework(NamedTuple):
     gradient: int
     state: int
     """Bytes of a parameter's optimizer state, its copy in FP32 included."""
+    besides: float = 0.0
+    """Seconds that each of F, B and W of a layer waits besides its kernels."""
     stores_fp8: bool = False
     """Whether products in FP8 keep inputs and weights in FP8. Float8Linear of PyTorch does not: it
     casts them again in the backward (torchao/float8/float8_linear.py of pytorch/ao, 024fe94)."""
@@ -175,6 +181,7 @@ EAGER = Framework(
 )
 FRAMEWORKS: Mapping[str, Framework] = {
     "megatron": FUSED,
+    "deepspeed": FUSED._replace(besides=1e-3, stores_fp8=False),
     "torch": EAGER,
     "torch-compile": FUSED._replace(
         launch=70e-6,

@@ -46,6 +46,8 @@ MIB = 2**20
 EMBEDDING = "embedding"
 SHORTEST = 0.001
 """ms; every time is a multiple of it."""
+OPERATIONS = (1, 1, 1, 2)
+"""Operations of F, B, W and BW, which is B and W."""
 KINDS = ("forward", "input", "weight", "backward")
 """Fields of times of a part: F, B, W and BW."""
 
@@ -431,7 +433,9 @@ class Costing:
         """
         computing, communication = self.computing(parts), self.communication(parts)
         running = computing + communication
+        besides = 1000 * self.scale.compute * self.training.style.besides
         waiting = Times(*map(_excess, self.launching(parts), running))
+        waiting += Times(*(besides * number for number in OPERATIONS))
         busy = running + waiting
         collectives = self.data_parallel.streamed(parts)
         exchange = Times(*(1000 * self.exposed(kind) for kind in collectives))

@@ -88,6 +88,7 @@ MODELS = {
         LLAMA_8B, gpu="h100", tensor=2, context=4, context_type="all-gather"
     ),
     "eager": derive_model(LLAMA_8B, gpu="h100", framework="torch", sequence=512),
+    "DeepSpeed": derive_model(LLAMA_8B, gpu="a100", framework="deepspeed"),
     "FSDP": derive_model(LLAMA_8B, gpu="a100", devices=1, data=16, zero=3, sequence=1024),
     "overlap": derive_model(
         CONFIGS["Qwen/Qwen3-30B-A3B"],

@@ -99,6 +99,17 @@ def test_a_short_layer_is_as_long_as_its_launches(
     assert graphs.forward < 0.2 * eager.forward
 
 
+def test_deepspeed_takes_a_millisecond_more_for_every_operation() -> None:
+    """F, B and W of a layer each; BW two, as B and W."""
+    megatron, deepspeed = (
+        derive_model(LLAMA_8B, gpu="h100", sequence=8192, framework=name).layers[1]
+        for name in ("megatron", "deepspeed")
+    )
+    for kind, more in (("forward", 1), ("input", 1), ("weight", 1), ("backward", 2)):
+        assert getattr(deepspeed, kind) == pytest.approx(getattr(megatron, kind) + more)
+    assert deepspeed.activation == megatron.activation
+
+
 def test_a_long_layer_does_not_wait_for_launches() -> None:
     """The CPU is ahead of the GPU: 8192 tokens take as long with and without CUDA graphs."""
     eager, graphs = (
