@@ -126,11 +126,11 @@ def _note_slow_pairs(pipeline: Pipeline) -> None:
     """Print a note if an F and a BW as one take longer than one after the other."""
     from ppopt.problem.exact import plain
 
-    slow = []
-    for stage, times in enumerate(pipeline.overlap or ()):
+    slow, stages = [], pipeline.without_model()
+    for stage, times in enumerate(stages.overlap or ()):
         matrix = isinstance(times, tuple)
         for other_stage, time in enumerate(times) if matrix else [(stage, times)]:
-            apart = pipeline.forward[stage] + pipeline.backward[other_stage]
+            apart = stages.forward[stage] + stages.backward[other_stage]
             if time > apart:
                 place = f"stage {stage}" + f" with stage {other_stage}" * matrix
                 slow.append(f"{place}: {plain(time)} is above F + BW = {plain(apart)}")

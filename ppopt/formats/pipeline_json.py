@@ -79,7 +79,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
     """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
     ticks, back = pipeline.ticks, pipeline.backward_p2p
     named = pipeline.named_placement and pipeline.model is None
-    optional = (cost for cost in _SOMETIMES if getattr(pipeline, cost.field) is not None)
+    optional = (cost for cost in _SOMETIMES if cost.field in pipeline.stated_costs)
     return {
         "name": pipeline.name,
         "stages": pipeline.num_stages,

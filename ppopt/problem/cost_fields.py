@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -13,14 +13,15 @@ from typing import Any
 from ppopt.errors import Faults, InputError, NotApplicableError
 from ppopt.problem import units
 from ppopt.problem.backward_times import complete
-from ppopt.problem.cost_table import STAGE_COSTS
+from ppopt.problem.cost_table import STAGE_COSTS, ZERO
 from ppopt.problem.costs import flat, times
 from ppopt.problem.field_values import FieldReader, is_1f1b, is_exact, is_list
-from ppopt.problem.first_backward import FirstBackward, in_weight
+from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.frozen import with_frozen
+from ppopt.problem.layer import Layer
 from ppopt.problem.layers import Layers
 from ppopt.problem.memory import check_memory, check_moves
-from ppopt.problem.phase_pairs import pair_times
+from ppopt.problem.phase_pairs import PairTimes, pair_times
 from ppopt.problem.settings import SETTINGS
 from ppopt.problem.units import Unit
 
@@ -110,22 +111,31 @@ def refuse_beside_layers(fields: Fields) -> None:
         raise InputError("frozen: the layers say which of them are frozen; leave it out")
 
 
-def sum_layer_costs(
-    model: Layers, counts: tuple[int, ...], first: FirstBackward, reader: FieldReader
-) -> dict[str, Any]:
-    """Costs of stages that hold `counts` consecutive layers: sums over the layers of each stage.
+def of_layers(model: Layers, counts: tuple[int, ...], first: FirstBackward) -> dict[str, Any]:
+    """Fields of the costs of stages that hold `counts` consecutive layers: the layers state them.
 
-    Times of pairs follow from phases. A cost that layers do not have is at its default on every
-    stage.
+    Times of pairs follow from phases; they are None if no layer has phases.
     """
-    pairs = pair_times(model.stage_layers(counts))
+    stages = model.stage_layers(counts)
+    pairs = pair_times(stages)
+    if pairs is not None and first is FirstBackward.WEIGHT:
+        pairs = _pairs_in_weight(pairs, stages)
     with_bw, with_b = pairs or (None, None)
-    costs: dict[str, Any] = {cost.field: None for cost in STAGE_COSTS} | model.stage_costs(counts)
-    costs |= {"overlap": with_bw, "overlap_input": with_b}
-    if first is FirstBackward.WEIGHT:
-        costs = in_weight(costs)
-    reader.note(model.rounded)
-    return costs
+    none = {cost.field: None for cost in STAGE_COSTS}
+    return none | {"overlap": with_bw, "overlap_input": with_b}
+
+
+def _pairs_in_weight(pairs: PairTimes, stages: Sequence[Sequence[Layer]]) -> PairTimes:
+    """Times of pairs of stages of these layers, if W of stage 0 runs its backward.
+
+    F with B of stage 0 has the time of F.
+    """
+    recompute_time = sum((layer.recompute_time for layer in stages[0] if layer.recompute), ZERO)
+    forward = [sum((layer.forward for layer in stage), ZERO) for stage in stages]
+    return PairTimes(
+        tuple((row[0] + recompute_time, *row[1:]) for row in pairs.with_bw),
+        tuple((own, *row[1:]) for own, row in zip(forward, pairs.with_b, strict=True)),
+    )
 
 
 def of_slice(costs: Mapping[str, Any], slices: int) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
 from math import lcm
-from operator import add, sub
-from typing import Any, NamedTuple, TypeVar
+from operator import add
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
 
 from ppopt.errors import ConflictError
 from ppopt.problem import exact
@@ -24,6 +26,8 @@ from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
 
+AMOUNTS = {Unit.TIME: "times", Unit.MEMORY: "memory"}
+"""Names of sums in messages."""
 MAX_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
 
@@ -117,7 +121,7 @@ def _cut(values: tuple[Any, ...], share: Sequence[int], parts: int) -> tuple[Any
     return tuple(cut[entry] for entry in share)
 
 
-def times(values: Any, factor: int) -> Any:
+def times(values: Any, factor: int | Fraction) -> Any:
     """Numbers, in rows of any depth, multiplied by a factor."""
     if isinstance(values, list | tuple):
         return tuple(times(value, factor) for value in values)
@@ -306,7 +310,7 @@ class Ticks(NamedTuple):
 
     def with_costs(self, costs: StageCosts[int]) -> Ticks:
         """The same ticks of time and memory with other costs of stages."""
-        return self._replace(**_by_kind(costs))
+        return self._replace(**by_kind(costs))
 
     def time(self, ticks: int) -> Fraction:
         """Ticks to the user's unit of time."""
@@ -353,7 +357,7 @@ def ticks_of(
         for row in rows
     ]
     ticks = Ticks(
-        **_by_kind(tables[-1]),
+        **by_kind(tables[-1]),
         per_unit=per_unit,
         memory_per_unit=memory_per_unit,
         down=tuple(_scale(row, per_unit) for row in links.down),
@@ -362,36 +366,63 @@ def ticks_of(
         limits=None if limits is None else _scale(limits, memory_per_unit),
     )
     for table in tables:
-        _check_range(ticks, table, pieces)
+        check_range(ticks, table, pieces)
     return ticks
 
 
-def _by_kind(costs: StageCosts[int]) -> dict[str, Any]:
-    """Costs of stages, and the fields of `Ticks` that follow from them for each kind."""
-    offloaded, recompute = costs.offload_memory, costs.recompute_time
-    retained = tuple(map(sub, costs.kept, offloaded))
-    forward, *remaining = (costs[WORKSPACES[kind]] for kind in OpKind)
-    workspace = (_sum(forward, offloaded), *remaining)
-    allocated = _sum(costs.recompute_memory, offloaded)
-    memory_rows = zip(costs.activation, retained, allocated, costs.memory_b, strict=True)
-    allocates, frees = (
-        tuple(map(_sum, zip(*stages, strict=True), workspace))
-        for stages in zip(*(memory_by_kind(*own) for own in memory_rows), strict=True)
-    )
+class StageArrays:
+    """Costs of stages as arrays, `[stage]`, and times and memory of their operations."""
+
+    def __init__(self, costs: Mapping[str, Any]) -> None:
+        """`costs` are those of `StageCosts`, by field."""
+        offloaded, recompute = costs["offload_memory"], costs["recompute_time"]
+        self.costs = costs
+        self.durations = (
+            costs["forward"],
+            costs["backward_input"] + recompute,
+            costs["weight"],
+            costs["backward"] + recompute,
+        )
+        """Time of an operation, recompute included: `[kind][stage]`."""
+        self.retained = costs["kept"] - offloaded
+        """Activation that F retains, without the offloaded part."""
+        allocated = costs["recompute_memory"] + offloaded
+        bare = memory_by_kind(costs["activation"], self.retained, allocated, costs["memory_b"])
+        forward, *remaining = (costs[WORKSPACES[kind]] for kind in OpKind)
+        self.workspace = (forward + offloaded, *remaining)
+        """Memory that an operation needs only while it runs: `[kind][stage]`."""
+        self.allocates, self.frees = (tuple(map(add, amounts, self.workspace)) for amounts in bare)
+        """Memory that an operation allocates at its start, and frees at its end."""
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether an operation frees what it allocates."""
+        pairs = zip(self.allocates, self.frees, strict=True)
+        return any(((allocated != 0) & (freed != 0)).any() for allocated, freed in pairs)
+
+    def memory_change(self, kind: OpKind) -> Any:
+        """Net change of memory by an operation of every stage."""
+        return self.allocates[kind] - self.frees[kind]
+
+
+def by_kind(costs: StageCosts[int], arrays: StageArrays | None = None) -> dict[str, Any]:
+    """Costs of stages, and the fields of `Ticks` that follow from them for each kind.
+
+    `arrays` has the same costs as arrays, if they exist.
+    """
+    arrays = arrays or StageArrays({field: np.array(row) for field, row in costs.items()})
+    rows = {
+        "durations": arrays.durations,
+        "workspace": arrays.workspace,
+        "allocates": arrays.allocates,
+        "frees": arrays.frees,
+    }
     return {
         "costs": costs,
-        "durations": (
-            costs.forward,
-            _sum(costs.backward_input, recompute),
-            costs.weight,
-            _sum(costs.backward, recompute),
-        ),
-        "overlap": _sum(costs.overlap, recompute),
-        "overlap_input": _sum(costs.overlap_input, recompute),
-        "retained": retained,
-        "workspace": workspace,
-        "allocates": allocates,
-        "frees": frees,
+        "overlap": _sum(costs.overlap, costs.recompute_time),
+        "overlap_input": _sum(costs.overlap_input, costs.recompute_time),
+        "retained": tuple(arrays.retained.tolist()),
+        **{field: tuple(tuple(row.tolist()) for row in kinds) for field, kinds in rows.items()},
     }
 
 
@@ -451,8 +482,12 @@ def _scale(values: tuple[Any, ...], per_unit: int) -> tuple[Any, ...]:
     return map_distinct(lambda value: value.numerator * (per_unit // value.denominator), values)
 
 
-def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: int) -> None:
-    """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field."""
+def check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: int) -> None:
+    """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field.
+
+    `pieces` is the number of microbatches times slices. Raises ConflictError if a sum is not below
+    `MAX_TICKS`.
+    """
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
         count = pieces if cost.per_microbatch else 1
@@ -462,9 +497,14 @@ def _check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: in
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
-    for what, sum_of in (("times", total[Unit.TIME]), ("memory", total[Unit.MEMORY])):
+    for unit, sum_of in total.items():
         if sum_of >= MAX_TICKS:
-            raise ConflictError(
-                f"{what}: too large or too finely divided to stay exact "
-                f"({sum_of} ticks, at most 2^53); use fewer digits or fewer batches"
-            )
+            refuse_large(unit, sum_of)
+
+
+def refuse_large(unit: Unit, ticks: int) -> NoReturn:
+    """Raise ConflictError for a sum of too many ticks of time or of memory."""
+    raise ConflictError(
+        f"{AMOUNTS[unit]}: too large or too finely divided to stay exact "
+        f"({ticks} ticks, at most 2^53); use fewer digits or fewer batches"
+    )

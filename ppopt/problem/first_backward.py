@@ -8,13 +8,10 @@ the whole backward in W, unless the stage has a `dw_builder` (torch 2.13, `backw
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem.named_enum import NamedEnum
-
-Costs = tuple[Fraction, ...]
 
 
 class FirstBackward(NamedEnum):
@@ -46,33 +43,20 @@ class FirstBackward(NamedEnum):
             )
 
 
-def in_weight(costs: Mapping[str, Costs | None]) -> dict[str, Any]:
-    """Costs per stage in which W of stage 0 runs the whole backward, recompute included.
+def in_weight(costs: Mapping[str, Any], *, layer_by_layer: bool) -> dict[str, Any]:
+    """Costs of stages, lists or arrays by field, if W of stage 0 runs its whole backward.
 
     B of stage 0 has no time and no workspace. If layers recompute one at a time, B allocates
-    nothing, and W allocates what BW would; otherwise B allocates what F did not keep. `costs` has
-    the fields of `ppopt.problem.costs.StageCosts`; None: 0 on every stage. Times of pairs, if there
-    are any, are matrices: F with that B has the time of F.
+    nothing, and W allocates what BW would; otherwise B allocates what F did not keep.
     """
-    changed: dict[str, Any] = dict(costs)
-    nothing = (Fraction(0),) * len(changed["forward"])
-    recompute_time = changed["recompute_time"] or nothing
-    if changed["overlap"] is not None:
-        changed["overlap"] = tuple(
-            (row[0] + recompute_time[0], *row[1:]) for row in changed["overlap"]
-        )
-        rows = zip(changed["overlap_input"], changed["forward"], strict=True)
-        changed["overlap_input"] = tuple((forward, *row[1:]) for row, forward in rows)
-    whole = changed["backward"][0] + recompute_time[0]
-    for field in ("backward", "weight"):
-        changed[field] = (whole, *changed[field][1:])
+    changed = {field: row.copy() for field, row in costs.items()}
+    first = {field: row[0] for field, row in costs.items()}
+    changed["backward"][0] = changed["weight"][0] = first["backward"] + first["recompute_time"]
     for field in ("backward_input", "memory_b", "recompute_time", "input_workspace"):
-        if changed[field] is not None:
-            changed[field] = (Fraction(0), *changed[field][1:])
-    allocated = (changed["backward_workspace"] or nothing)[0]
-    if changed["recompute_memory"] is not None:
-        changed["activation"] = (changed["kept"][0], *changed["activation"][1:])
-        allocated += changed["recompute_memory"][0]
-    workspace = (allocated, *(changed["weight_workspace"] or nothing)[1:])
-    changed["weight_workspace"] = workspace if any(workspace) else None
+        changed[field][0] = 0
+    allocated = first["backward_workspace"]
+    if layer_by_layer:
+        changed["activation"][0] = first["kept"]
+        allocated = allocated + first["recompute_memory"]
+    changed["weight_workspace"][0] = allocated
     return changed

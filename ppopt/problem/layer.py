@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -15,7 +16,7 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, units
 from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.backward_times import complete
-from ppopt.problem.cost_table import LAYER_COSTS, Cost, LayerFields
+from ppopt.problem.cost_table import LAYER_COSTS, LayerFields
 from ppopt.problem.exact import plain
 from ppopt.problem.frozen import costs_of_frozen
 from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
@@ -247,6 +248,17 @@ class Layer(LayerFields[Fraction]):
                 changed["phases"] = self.phases.each(lambda number, _: factor * number)
         return replace(self, **changed)
 
+    def having(self, **flags: bool) -> Layer:
+        """The layer with other values of `recompute` and `offload`; its costs are not read again.
+
+        Raises InputError if it cannot offload, or does both.
+        """
+        layer = copy(self)
+        vars(layer).update(flags)
+        layer._check_recompute()
+        layer._check_offload()
+        return layer
+
     @property
     def recomputable(self) -> bool:
         """Whether `recompute: full` makes it recompute, and `recompute: search` may.
@@ -266,13 +278,6 @@ class Layer(LayerFields[Fraction]):
         if forward_only:
             changed |= {"recompute": False, "offload": False}
         return replace(self, **changed)
-
-    def amount(self, cost: Cost) -> Fraction:
-        """Its contribution to a cost of its stage."""
-        if cost.counted_if and not getattr(self, cost.counted_if):
-            return cost.default.layer_value(vars(self))
-        amount: Fraction = getattr(self, cost.field)
-        return amount
 
     @property
     def saved(self) -> Fraction:
@@ -313,16 +318,12 @@ def retained_by_forward(layer: Layer) -> Fraction:
     return layer.kept if layer.recompute else layer.activation
 
 
-def backward_peak(layers: Iterable[Layer], factor: Fraction = Fraction(1)) -> BackwardPeak:
-    """Peak memory of a microbatch while BW runs the layers of a stage one at a time.
-
-    `factor` multiplies activations and what F retains of them.
-    """
+def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
+    """Peak memory of a microbatch while BW runs the layers of a stage one at a time."""
     peak = BackwardPeak()
     for _, same in groupby(layers, id):
         layer, *repeats = same
-        amounts = (factor * retained_by_forward(layer), factor * layer.activation)
-        cost = (*amounts, layer.backward_workspace)
+        cost = (retained_by_forward(layer), layer.activation, layer.backward_workspace)
         peak = peak.then(*cost, count=1 + len(repeats))
     return peak
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, pairwise
-from operator import add, attrgetter, is_, sub
+from operator import is_
 from typing import Any, Self, TypeVar
+
+import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.problem import units
+from ppopt.problem.arrays import Bools
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import LAYER_COSTS, ZERO, Cost, OverLayers
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.frozen import num_forward_only
 from ppopt.problem.layer import (
     MAX_LAYERS,
     Layer,
-    backward_peak,
     on_compute,
     runs_of,
 )
@@ -28,91 +31,6 @@ from ppopt.problem.units import Unit
 
 Value = TypeVar("Value")
 ONLY_BETWEEN = "only stages between the first and the last may be empty"
-
-
-Row = tuple[Fraction, ...]
-"""One number per layer, or per stage."""
-Stages = Sequence[tuple[int, int]]
-"""The first layer of every stage, and the one after its last."""
-
-
-class LayerCosts:
-    """Costs of runs of consecutive layers."""
-
-    def __init__(self, layers: Sequence[Layer], passing: Row, *, one_at_a_time: bool) -> None:
-        """`passing` is what F of the first 0, 1, ... layers also allocates while it runs.
-
-        `one_at_a_time`: BW recomputes and runs one layer at a time.
-        """
-        self._layers, self._passing, self._one_at_a_time = layers, passing, one_at_a_time
-        self.amounts: dict[str, Row] = {
-            cost.field: map_distinct(partial(Layer.amount, cost=cost), layers)
-            for cost in LAYER_COSTS
-        }
-        """What each layer adds to the costs of its stage, by field."""
-        self._sums = {
-            field: tuple(accumulate(amounts, initial=ZERO)) if any(distinct(amounts)) else ()
-            for field, amounts in self.amounts.items()
-        }
-        """Sums of the first 0, 1, ... amounts by field; empty: all are 0."""
-
-    def of(self, stages: Stages) -> dict[str, Row | None]:
-        """Costs of stages by field; None: no layer has any."""
-        rows: dict[str, Any] = {
-            cost.field: self._row(cost, stages) if self._exists(cost) else None
-            for cost in LAYER_COSTS
-            if cost.over_layers is not OverLayers.LAST
-        }
-        if any(self._passing):
-            passing = [self._passing[end] - self._passing[start] for start, end in stages]
-            largest = rows["forward_workspace"] or (ZERO,) * len(stages)
-            rows["forward_workspace"] = tuple(map(add, largest, passing))
-        rows["recompute_memory"] = None
-        if self._one_at_a_time:
-            rows |= self._backward_memory(stages, rows["backward_workspace"])
-        if rows["kept"] is None:
-            rows["recompute_memory"] = None
-        return rows
-
-    def _exists(self, cost: Cost) -> bool:
-        """Whether stages have a cost: some layer has it, or schedule files always state it."""
-        if cost.counted_if:
-            return any(map(attrgetter(cost.counted_if), distinct(self._layers)))
-        return not cost.optional or any(distinct(self.amounts[cost.field]))
-
-    def _row(self, cost: Cost, stages: Stages) -> Row:
-        """A cost of stages. For a stage of one layer it is the same object as that of the layer."""
-        amounts, sums = self.amounts[cost.field], self._sums[cost.field]
-        if cost.over_layers is OverLayers.MAXIMUM:
-            return tuple(max(distinct(amounts[s:e]), default=ZERO) for s, e in stages)
-        if not sums:
-            return (ZERO,) * len(stages)
-        return tuple(
-            amounts[start] if end == start + 1 else sums[end] - sums[start] for start, end in stages
-        )
-
-    def backward_allocations(self, stages: Stages, factor: Fraction) -> Row | None:
-        """Memory that BW of stages allocates for a microbatch with a factor on its memory.
-
-        None if BW does not run one layer at a time.
-        """
-        if not self._one_at_a_time:
-            return None
-        runs = (self._layers[start:end] for start, end in stages)
-        return tuple(backward_peak(run, factor).allocated for run in runs)
-
-    def _backward_memory(self, stages: Stages, largest: Row | None) -> dict[str, Any]:
-        """Memory that BW allocates per stage, of layers that recompute and run one at a time.
-
-        It counts as workspace up to the largest workspace of the layers; the rest counts as
-        recomputed.
-        """
-        allocated = [backward_peak(self._layers[start:end]).allocated for start, end in stages]
-        workspace = tuple(map(min, largest or (ZERO,) * len(stages), allocated))
-        return {
-            "backward_workspace": workspace if any(workspace) else None,
-            "recompute_memory": tuple(map(sub, allocated, workspace)),
-        }
 
 
 @dataclass(frozen=True)
@@ -224,19 +142,31 @@ class Layers:
         return distinct(self.costed)
 
     @cached_property
-    def passing(self) -> tuple[Fraction, ...]:
-        """Activation that F allocates only while it runs, of the first 0, 1, ... layers."""
-        forward_memory = (
-            layer.activation if index < self.num_forward_only_layers else ZERO
-            for index, layer in enumerate(self.layers)
-        )
-        return tuple(accumulate(forward_memory, initial=ZERO))
+    def distinct_index(self) -> tuple[int, ...]:
+        """Index of every layer among `distinct_costed`."""
+        index = {id(layer): position for position, layer in enumerate(self.distinct_costed)}
+        return tuple(index[id(layer)] for layer in self.costed)
+
+    @property
+    def flags(self) -> dict[str, Bools]:
+        """Whether a layer recomputes, and whether it offloads, by flag: `[layer]`."""
+        return {
+            flag: np.array([getattr(layer, flag) for layer in self.costed])
+            for flag in ("recompute", "offload")
+        }
 
     @cached_property
-    def costs(self) -> LayerCosts:
-        """Costs of runs of the layers, from their actual costs."""
-        by_layer = self.recompute_unit is RecomputeUnit.LAYER and self.unit_matters
-        return LayerCosts(self.costed, self.passing, one_at_a_time=by_layer)
+    def passing(self) -> tuple[Fraction, ...]:
+        """Activation that F of each layer allocates only while it runs."""
+        first = self.num_forward_only_layers
+        front = (layer.activation for layer in self.layers[:first])
+        return (*front, *(ZERO,) * (len(self) - first))
+
+    @property
+    def phase_times(self) -> list[Fraction]:
+        """Times and weights of all phases of layers."""
+        phases = (layer.phases for layer in self.distinct_costed if layer.phases)
+        return [number for each in phases for number in each.numbers]
 
     def without(self, fields: Iterable[str]) -> Self:
         """The layers without some costs, which are then 0."""
@@ -277,29 +207,14 @@ class Layers:
             key = id(layer), *values
             if key not in changed:
                 same = all(getattr(layer, name) == value for name, value in own.items())
-                changed[key] = layer if same else replace(layer, **own)
+                changed[key] = layer if same else layer.having(**own)
             layers.append(changed[key])
         if all(map(is_, layers, self.layers)):
             return self
-        return replace(self, layers=tuple(layers))
-
-    def stage_costs(self, counts: Sequence[int]) -> dict[str, tuple[Fraction, ...] | None]:
-        """Costs of stages of `counts` consecutive layers each, by field; None: 0.
-
-        Raises InputError if the counts are no partition of the layers.
-        """
-        cuts = accumulate(self.checked(counts), initial=0)
-        return self.costs.of(list(pairwise(cuts)))
-
-    def backward_allocations(
-        self, counts: Sequence[int], factor: Fraction
-    ) -> tuple[Fraction, ...] | None:
-        """Memory that BW of the stages allocates for a microbatch with a factor on its memory.
-
-        None if it is the factor times `recompute_memory`, plus the workspace.
-        """
-        cuts = accumulate(counts, initial=0)
-        return self.costs.backward_allocations(list(pairwise(cuts)), factor)
+        model: Self = object.__new__(type(self))
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        vars(model).update(fields, layers=tuple(layers))
+        return model
 
     @cached_property
     def unit_matters(self) -> bool:
@@ -324,7 +239,7 @@ class Layers:
         return any(layer.output for layer in self.layers)
 
     def outputs(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
-        """Output size of every stage but the last; raises InputError as `stage_costs`.
+        """Output size of every stage but the last; raises InputError as `checked`.
 
         An empty stage passes its input on.
         """
@@ -332,7 +247,7 @@ class Layers:
         return tuple(self.costed[cut - 1].output for cut in cuts)
 
     def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
-        """Layers of every stage, as in `costed`; raises InputError as `stage_costs`."""
+        """Layers of every stage, as in `costed`; raises InputError as `checked`."""
         cuts = accumulate(self.checked(counts), initial=0)
         return tuple(self.costed[start:end] for start, end in pairwise(cuts))
 

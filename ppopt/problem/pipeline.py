@@ -22,6 +22,7 @@ from ppopt.problem import (
     placement,
     units,
 )
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
 from ppopt.problem.first_backward import FirstBackward
@@ -31,12 +32,17 @@ from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import limits_of, static_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+from ppopt.problem.partition_table import PartitionTable, StageRow
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
 from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(PipelineFields))
+_SHARED = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks")
+"""What follows from fields and is the same for every partition."""
 
 
 @accepts_every_name
@@ -285,7 +291,10 @@ class Pipeline(PipelineFields):
         """
         if self.model is None:
             return self
-        memory: dict[str, Any] = {}
+        costs: dict[str, Any] = {
+            field: row if field in self.stated_costs else () for field, row in self.costs.items()
+        }
+        factors = self.microbatch_memory
         if self.microbatch_memory is not None:
             smallest = min(self.microbatch_memory)
             rows, (in_weight, *_) = zip(
@@ -297,12 +306,11 @@ class Pipeline(PipelineFields):
                 **microbatches.costs_of(self.costs, Fraction(1), smallest, allocated, in_weight),
                 **self._unstated,
             }
-            memory = cost_fields.of_slice(costs, self.num_slices)
             factors = tuple(factor / smallest for factor in self.microbatch_memory)
-            memory[microbatches.MEMORY] = factors
         return replace(
             self,
-            **memory,
+            **cost_fields.of_slice(costs, self.num_slices),
+            microbatch_memory=factors,
             stages=self.num_stages,
             placement=self.hosts[0],
             chunks=None,
@@ -332,6 +340,19 @@ class Pipeline(PipelineFields):
         )
         return pipeline.in_ticks_of(self)
 
+    @cached_property
+    def stated_costs(self) -> frozenset[str]:
+        """Fields of the costs that the stages, or the layers of the model, state."""
+        return frozenset(
+            cost.field
+            for cost in STAGE_COSTS
+            if (
+                getattr(self, cost.field) is not None
+                if self.model is None or cost.of_pairs
+                else self.costs.has_effect(cost)
+            )
+        )
+
     @property
     def _unstated(self) -> dict[str, tuple[()]]:
         """Times of pairs that are not stated."""
@@ -353,6 +374,29 @@ class Pipeline(PipelineFields):
         if self.named_placement and self.model is None and self.num_chunks > 1:
             costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks)
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
+
+    def with_partition(self, counts: Sequence[int], model: Model | None = None) -> Pipeline:
+        """The pipeline with another partition of its layers, `counts` per stage: nothing is read.
+
+        `model` has the same layers with another choice of those that recompute and offload. Raises
+        ConflictError if times or memory are too large or too finely divided.
+        """
+        table, chosen = self.partitions, self.model if model is None else model
+        if chosen is not self.model:
+            table = table.having(chosen.flags)
+        known = vars(self)
+        row: Pipeline = object.__new__(type(self))
+        vars(row).update({field: known[field] for field in _FIELDS})
+        vars(row).update({field: known[field] for field in _SHARED if field in known})
+        set_fields(row, model=chosen, partition=tuple(counts), counts=tuple(counts))
+        set_fields(row, partitions=table, **table.delays_of(counts))
+        if self.overlap is not None:
+            first = self.first_backward
+            set_fields(row, **cost_fields.of_layers(chosen, row.counts, first))
+        if self.mem_limit != LIMIT_1F1B:
+            set_fields(row, limits=self.limits)
+        _ = row.ticks
+        return row
 
     def route(self, microbatch: Any) -> Any:
         """Route of a microbatch: route 0 for the first half, route 1 for the second half.
@@ -387,14 +431,25 @@ class Pipeline(PipelineFields):
         return NUM_KINDS * self.num_stages * self.batches * self.num_slices
 
     @cached_property
+    def partitions(self) -> PartitionTable:
+        """Costs of all partitions of the layers of the model into these stages."""
+        return PartitionTable(self)
+
+    @cached_property
+    def stage_row(self) -> StageRow:
+        """The row of the pipeline in the table of its partitions."""
+        return self.partitions.row(self.counts)
+
+    @cached_property
     def costs(self) -> StageCosts[Fraction]:
         """Cost of every stage for one slice of a microbatch, in the user's units, chunks divided.
 
         Times are those on a device of speed 1.
         """
-        shared = self.named_placement and self.model is None
-        share = self.hosts[0] if shared else tuple(range(self.num_stages))
-        chunks = self.num_chunks if shared else 1
+        if self.model is not None:
+            return self.partitions.costs(self)
+        share = self.hosts[0] if self.named_placement else tuple(range(self.num_stages))
+        chunks = self.num_chunks if self.named_placement else 1
         stated = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
         return costs_of(stated, share, chunks, self.num_slices)
 
@@ -424,18 +479,20 @@ class Pipeline(PipelineFields):
     @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the only duration table of the project."""
-        static = tuple(self.static_of(device) for device in range(self.num_devices))
-        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         factors = (self.microbatch_times or (), self.microbatch_memory or ())
         pieces = max(self.batches, *(ceil(sum(each)) for each in factors))
         pieces *= max(self.num_slices, ceil(sum(self.slice_times or ())))
         of_memory = microbatches.denominator(self.microbatch_memory)
         of_times = microbatches.denominator(self.microbatch_times)
         of_times *= microbatches.denominator(self.slice_times)
-        of_times *= of_memory if self.has_offload else 1
+        of_times *= of_memory if of_memory > 1 and self.has_offload else 1
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
         backwards = (self._allocated_by_backward(each, 1) for each in set(factors[1]))
         allocated = tuple(chain.from_iterable(amounts or () for amounts, _ in backwards))
+        if self.model is not None:
+            return self.partitions.ticks(self, allocated, pieces, divisors)
+        static = tuple(self.static_of(device) for device in range(self.num_devices))
+        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         rest = (static, self.limits, allocated, pieces, divisors)
         return ticks_of(self.costs, speeds, self.links, *rest)
 
@@ -511,11 +568,12 @@ class Pipeline(PipelineFields):
 
         None: what follows from `costs`. And whether W of stage 0 runs all of its backward.
         """
-        allocations = self.model and self.model.backward_allocations(self.counts, memory)
-        if allocations is None:
+        if self.model is None or self.model.recompute_unit is RecomputeUnit.STAGE:
             return None, False
-        in_weight = self.first_backward is FirstBackward.WEIGHT
-        return tuple(amount * per_unit / self.num_slices for amount in allocations), in_weight
+        table, in_weight = self.partitions, self.first_backward is FirstBackward.WEIGHT
+        ticks_each = Fraction(per_unit, table.memory_per_unit)
+        allocated = table.allocated(self.counts, memory)
+        return tuple(amount * ticks_each for amount in allocated), in_weight
 
     def time_text(self, ticks: int) -> str:
         """Write a time with its unit, if that is known: `3.2 ms`."""

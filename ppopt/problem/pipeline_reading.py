@@ -110,10 +110,9 @@ def _read_costs(pipeline: Pipeline, reader: FieldReader) -> None:
         set_fields(pipeline, **cost_fields.read_stage_costs(fields, pipeline.stages, reader))
         return
     cost_fields.refuse_beside_layers(fields)
+    reader.note(pipeline.model.rounded)
     first = pipeline.first_backward
-    set_fields(
-        pipeline, **cost_fields.sum_layer_costs(pipeline.model, pipeline.counts, first, reader)
-    )
+    set_fields(pipeline, **cost_fields.of_layers(pipeline.model, pipeline.counts, first))
 
 
 def _read_delays(pipeline: Pipeline, reader: FieldReader) -> None:

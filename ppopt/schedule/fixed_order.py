@@ -19,7 +19,7 @@ import numpy as np
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import NUM_KINDS, OpKind
-from ppopt.problem.partition_costs import CostTable
+from ppopt.problem.partition_table import CostTable
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import timing

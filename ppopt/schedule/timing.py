@@ -24,7 +24,7 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.operation_classes import Constraints
-from ppopt.problem.partition_costs import link_number
+from ppopt.problem.partition_table import link_number
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.host_orders import (
     HostOrders,
@@ -174,7 +174,7 @@ def network(
 def linked_network(pipeline: Pipeline, orders: Orders) -> tuple[Network, Ints]:
     """Join orders and data flow of compute alone, links being delays; with the link of every step.
 
-    The link is a number (`ppopt.problem.partition_costs.link_number`): the input of the step
+    The link is a number (`ppopt.problem.partition_table.link_number`): the input of the step
     arrives through that link; 0: through none. Raises InputError if the orders are not complete.
     """
     listed = listed_orders(pipeline, orders, compute_alone=True)

@@ -230,7 +230,8 @@ def _variants_of_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
     """
     if equal_times(pipeline):
         return (pipeline,)
-    kinds = (pipeline.forward, pipeline.backward_input, pipeline.weight)
+    stages = pipeline.without_model()
+    kinds = (stages.forward, stages.backward_input, stages.weight)
     equal, medians = (1, 1, 1), tuple(map(median_low, kinds))
     variants = (_timed(pipeline, equal, p2p=0, backward_p2p=None), _timed(pipeline, medians))
     return tuple(dict.fromkeys((pipeline, *variants)))

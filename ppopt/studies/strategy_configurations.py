@@ -20,7 +20,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH, all_by_rule
-from ppopt.problem.partition_costs import CostTable, PartitionCosts, Recomputed
+from ppopt.problem.partition_table import CostTable, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
@@ -79,7 +79,8 @@ class StrategyConfigurations(Choice):
             partition=placed.counts, mem_limit=placed.limits,
         )  # fmt: skip
         """Pipeline on one partition, in which only layers that must recompute do."""
-        self.costs = PartitionCosts(self.base)
+        self.costs = self.base.partitions
+        self.costs.refuse_inexact_sums(self.base.batches * self.base.num_slices)
         self.limits: Ints | None = None
         """Memory limit, `[device, 1]`, in ticks of `costs`; None: unlimited."""
         if self.base.limits is not None:
@@ -138,10 +139,8 @@ class StrategyConfigurations(Choice):
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline of a configuration."""
         counts, numbers = key[: self.num_stages], key[self.num_stages :]
-        pipeline = replace(self.base, partition=counts)
-        return (
-            replace(pipeline, model=self._options.model(counts, numbers)) if numbers else pipeline
-        )
+        model = self._options.model(counts, numbers) if numbers else None
+        return self.base.with_partition(counts, model)
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Key of a pipeline with as many stages, or of one that is no worse; None: there is none.

@@ -38,6 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import torch_comms, torch_csv
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.first_backward import in_weight
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -178,14 +179,18 @@ def as_run(pipeline: Pipeline) -> Pipeline:
     Raises NotApplicableError for two routes.
     """
     _check_one_route(pipeline)
-    none = {"overlap": None, "overlap_input": None}
-    costs = in_weight(dict(pipeline.costs) | none)
+    costs = in_weight(
+        {cost.field: list(pipeline.costs[cost.field]) for cost in STAGE_COSTS if not cost.of_pairs},
+        layer_by_layer=True,
+    )
     return replace(
         pipeline.without_model(),
         stages=pipeline.num_stages,
         chunks=None,
         placement=list(pipeline.hosts[0]),
         mem_limit=pipeline.limits,
+        overlap=None,
+        overlap_input=None,
         **costs,
     )
 

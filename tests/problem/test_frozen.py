@@ -16,7 +16,7 @@ from ppopt import Layer, Model, Pipeline, evaluate, solve, verify
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import OpKind, TransferKind
-from ppopt.problem.partition_costs import PartitionCosts
+from ppopt.problem.partition_table import PartitionTable
 from ppopt.strategies import names
 from tests.factories.tables import transfers_of
 from tests.oracles.configurations import partitions
@@ -250,7 +250,7 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
     links = {"link": {"latency": 1, "bandwidth": 2}} if by_size and model.has_output else {"p2p": 1}
     base = model.pipeline(devices=3, batches=2, **links)
     every = list(partitions(len(model), 3))
-    costs = PartitionCosts(base)
+    costs = PartitionTable(base)
     table = costs.table(np.array(every))
     for column, counts in enumerate(every):
         ticks = replace(base, partition=counts).ticks

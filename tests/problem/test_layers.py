@@ -53,7 +53,8 @@ def test_every_setting_of_a_layer_is_a_field() -> None:
 def test_a_frozen_layer_has_costs_of_0_as_the_documents_say() -> None:
     """docs/concepts/model.md: no W, and no B where all layers before it are frozen too."""
     frozen = {"forward": 1, "backward": 0, "weight": 0}
-    costs = Model([frozen, frozen, {"forward": 1, "backward": 1, "weight": 0}]).stage_costs([2, 1])  # type: ignore[arg-type]
+    model = Model([frozen, frozen, {"forward": 1, "backward": 1, "weight": 0}])  # type: ignore[arg-type]
+    costs = model.pipeline(devices=2, batches=1, partition=[2, 1]).costs
     values = [costs[field] for field in ("backward", "weight", "backward_input")]
     assert values == [(0, 1), (0, 0), (0, 1)]
 
@@ -66,12 +67,11 @@ def test_costs_of_stages_are_exact_sums(model: Model, data: st.DataObject) -> No
     )
     ends = [0, *cuts, len(model)]
     counts = [end - start for start, end in itertools.pairwise(ends)]
-    costs = model.stage_costs(counts)
+    costs = model.pipeline(devices=len(counts), batches=1, partition=counts).costs
     for cost in LAYER_COSTS:
         if cost.optional:
             continue
         row = costs[cost.field]
-        assert row is not None
         for stage, (start, end) in enumerate(itertools.pairwise(ends)):
             layers = model.layers[start:end]
             assert row[stage] == sum(getattr(layer, cost.field) for layer in layers)
@@ -80,7 +80,7 @@ def test_costs_of_stages_are_exact_sums(model: Model, data: st.DataObject) -> No
 def test_stages_of_a_pipeline_hold_the_layers_of_its_partition() -> None:
     """Embedding 1, four blocks of 2 and a head of 4, cut 2 + 2 + 2."""
     pipe = TINY.pipeline(devices=3, batches=4, partition=[2, 2, 2])
-    assert pipe.forward == pipe.costs.forward == (3, 4, 6)
+    assert pipe.costs.forward == (3, 4, 6)
     assert pipe.costs.static == (7, 4, 6)
     assert pipe.counts == (2, 2, 2)
 

@@ -72,7 +72,7 @@ def test_pairs_of_stages_follow() -> None:
         assert ticks.pair_time(stage, B, second) == pipe.overlap_input[stage][second]
     assert pipe.overlap[0][0] == 4 + 5 + 2  # all compute: B sends while F computes
     assert pipe.overlap_input[0][0] == 4 + 5
-    assert (pipe.forward, pipe.backward) == ((7, 10), (10, 14))
+    assert (pipe.costs.forward, pipe.costs.backward) == ((7, 10), (10, 14))
 
 
 def test_bw_of_a_layer_without_phases_is_one_phase() -> None:
@@ -261,9 +261,8 @@ def test_pairs_with_b_go_with_those_with_bw() -> None:
 
 def test_the_relaxation_to_compute() -> None:
     model = Model((Layer(phases=PHASES), Layer(**PLAIN))).on_compute()
-    assert model.stage_costs((1, 1))["forward"] == (4, 3)
-    assert model.stage_costs((1, 1))["backward"] == (7, 4)
-    assert model.stage_costs((1, 1))["weight"] == (2, 1)
+    costs = model.pipeline(devices=2, batches=1).costs
+    assert (costs.forward, costs.backward, costs.weight) == ((4, 3), (7, 4), (2, 1))
     sends = {**PHASES, "F": [{"on": "link", "time": 1}]}
     with pytest.raises(NotApplicableError, match="an F on compute in every layer; join sent"):
         Model((Layer(phases=sends, name="sent"),)).on_compute()

@@ -167,11 +167,11 @@ def test_layers_are_held_in_one_unit() -> None:
         devices=2, batches=4, p2p="10us", mem_limit="81920MiB", partition=[2, 2]
     )
     assert (pipeline.time_unit, pipeline.memory_unit) == ("ms", "GiB")
-    assert pipeline.forward == (6, Fraction(7, 2))
-    assert (pipeline.activation, pipeline.static) == ((1, Fraction(1, 2)), (0, 1))
+    assert pipeline.costs.forward == (6, Fraction(7, 2))
+    assert (pipeline.costs.activation, pipeline.costs.static) == ((1, Fraction(1, 2)), (0, 1))
     assert (pipeline.p2p, pipeline.mem_limit) == (Fraction(1, 100), 80)
     in_us = replace(pipeline, time_unit="us", p2p="10us")
-    assert in_us.forward == (6000, 3500)
+    assert in_us.costs.forward == (6000, 3500)
     assert replace(pipeline, batches=4) == pipeline
 
 
@@ -203,8 +203,8 @@ def test_units_of_a_model_in_files(tmp_path: Path) -> None:
         "- {forward: 500us, role: head, recompute: {time: 400us, activation: 0}}\n"
     )
     pipeline = pipeline_of(read_config(file))
-    assert pipeline.forward == (6, Fraction(7, 2))
-    assert pipeline.static == (2048, 1024)
+    assert pipeline.costs.forward == (6, Fraction(7, 2))
+    assert pipeline.costs.static == (2048, 1024)
     assert pipeline.limits == (4096, 4096)
     flags = "--time-unit us --memory-unit GiB"
     in_us = json_of(f"eval 1f1b --config {file} {flags}")

@@ -11,7 +11,7 @@ import pytest
 
 import ppopt
 from ppopt import Layer, Model, NotApplicableError, Objective, Options, Pipeline, evaluate
-from ppopt.problem.partition_costs import PartitionCosts
+from ppopt.problem.partition_table import PartitionTable
 from ppopt.schedule import timing
 from ppopt.schedule.fixed_order import FixedOrder
 from ppopt.schedule.reordered_timing import ReorderedTiming
@@ -74,7 +74,7 @@ def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) 
     rng = Random(seed)
     several = registry()[strategy].routes == 1 and seed > 0
     base = placed(strategy, rng, 3 if several else 2, device_speed=[1, 2, 3] if several else 1)
-    rule, costs = registry()[strategy], PartitionCosts(base)
+    rule, costs = registry()[strategy], PartitionTable(base)
     order = FixedOrder(base, rule.built(base, Options()))
     counts = partitions(rng, len(base.model), base.num_stages, 4)
     table = costs.table(np.array(counts))
@@ -101,7 +101,7 @@ def test_the_device_span_is_that_of_earliest_starts() -> None:
     base = placed("1f1b", Random(3), 3)
     order = FixedOrder(base, registry()["1f1b"].built(base, Options()))
     counts = partitions(Random(4), len(base.model), 3, 4)
-    costs = PartitionCosts(base)
+    costs = PartitionTable(base)
     spans = order.values(costs.table(np.array(counts)), Objective.DEVICE_SPAN)
     for span, partition in zip(spans.tolist(), counts, strict=True):
         schedule = ppopt.evaluate(replace(base, partition=partition), "1f1b")
@@ -115,17 +115,20 @@ def test_operations_without_length_are_told() -> None:
     """Memory that such operations take and give at one instant is not counted exactly."""
     for weight, expected in ((1, False), (0, True)):
         model = Model([Layer(forward=1, backward_input=1, weight=weight)] * 4)
-        assert PartitionCosts(model.pipeline(devices=2, batches=2)).lengthless is expected
+        assert PartitionTable(model.pipeline(devices=2, batches=2)).lengthless is expected
 
 
 def test_numbers_whose_sums_are_not_exact_are_refused() -> None:
     """F, BW, B, W and recompute of a layer take 6 F by default, together. With 32 microbatches of 4
     layers that is 768 F, of 10^12 or 10^13 ticks: below and above 2^53 / 4."""
     fine = Model([Layer(forward="1000000.000001")] * 4)
-    assert PartitionCosts(fine.pipeline(devices=2, batches=32)).per_unit == 10**6
+    table = PartitionTable(fine.pipeline(devices=2, batches=32))
+    assert table.per_unit == 10**6
+    table.refuse_inexact_sums(32)
     finer = Model([Layer(forward="10000000.000001")] * 4)
+    table = PartitionTable(finer.pipeline(devices=2, batches=32))
     with pytest.raises(NotApplicableError, match="times: too large or too finely divided"):
-        PartitionCosts(finer.pipeline(devices=2, batches=32))
+        table.refuse_inexact_sums(32)
 
 
 # Timing of many orders of microbatches at once, against the timing of each pipeline by itself.

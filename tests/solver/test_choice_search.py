@@ -106,7 +106,7 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones(
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     monkeypatch.setattr(searching, "search_from", watched)
     result = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
-    assert result.pipeline.forward == (3, 3)
+    assert result.pipeline.costs.forward == (3, 3)
     assert len(limits) >= 3
     assert all(limit <= 250 for limit in limits[:3])
 
@@ -118,15 +118,15 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues(
     tried: list[tuple[Fraction, int | None]] = []
 
     def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
-        tried.append((problem.pipeline.forward[0], options.params.rounds.max_rounds))
+        tried.append((problem.pipeline.costs.forward[0], options.params.rounds.max_rounds))
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     monkeypatch.setattr(searching, "search_from", watched)
     search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
-    assert search.run(Effort(0, 1)).pipeline.forward == (5, 5)
+    assert search.run(Effort(0, 1)).pipeline.costs.forward == (5, 5)
     assert tried == [(5, 0)]
-    assert search.run(Effort(0, 3)).pipeline.forward == (3, 3)
+    assert search.run(Effort(0, 3)).pipeline.costs.forward == (3, 3)
     assert [forward for forward, _ in tried] == [5, 4, 3]
     assert search.run().status is Status.OPTIMAL
 
@@ -147,4 +147,4 @@ def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
     search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
     search.hint(best.schedule)
     result = search.run(Effort(0, 1))
-    assert result.pipeline.forward == (4, 4) and result.value == best.value
+    assert result.pipeline.costs.forward == (4, 4) and result.value == best.value

@@ -91,7 +91,7 @@ def test_every_configuration_is_searched_by_a_process(pool: SearchProcesses) -> 
     assert sorted(received.results) == [(3,), (4,), (5,)]
     for (time,), result in received.results.items():
         assert result.status is Status.OPTIMAL
-        assert result.pipeline.forward == (time, time)
+        assert result.pipeline.costs.forward == (time, time)
 
 
 def test_a_search_uses_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_search_uses_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "SearchProcesses", started)
     monkeypatch.setattr(searching, "WARM_UP", 0.0)
     result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
-    assert result.status is Status.OPTIMAL and result.pipeline.forward == (3, 3)
+    assert result.status is Status.OPTIMAL and result.pipeline.costs.forward == (3, 3)
     (pool,) = started_pools
     assert all(member.child.poll() is not None for member in pool.members)
 
@@ -155,7 +155,7 @@ def test_a_search_goes_on_without_its_processes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(searching, "SearchProcesses", killed)
     monkeypatch.setattr(searching, "WARM_UP", 0.0)
     result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
-    assert result.status is Status.OPTIMAL and result.pipeline.forward == (3, 3)
+    assert result.status is Status.OPTIMAL and result.pipeline.costs.forward == (3, 3)
 
 
 def long_tasks() -> Iterator[tuple[Configuration, SearchTask]]:

@@ -110,7 +110,7 @@ def test_over_the_limit_fewer_microbatches_are_in_flight() -> None:
     limit = peak_memory(published) - 2
     (schedule,) = FirstSchedules(replace(pipeline, mem_limit=limit), Objective.MAKESPAN).usual()
     assert schedule.fits_limits and ppopt.verify(schedule) == []
-    one_at_a_time = 8 * sum(pipeline.forward + pipeline.backward)
+    one_at_a_time = 8 * sum(pipeline.costs.forward + pipeline.costs.backward)
     assert value_of(published) < value_of(schedule) < one_at_a_time
 
 

@@ -170,8 +170,10 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in (
             "distinct",
+            "layer_table",
             "microbatches",
             "named_enum",
+            "partition_table",
             "phases",
             "phase_pairs",
             "sequence_lengths",

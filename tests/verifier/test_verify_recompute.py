@@ -7,13 +7,16 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ppopt
 from ppopt import Model, Pipeline
 from ppopt.formats.schedule_json import dumps, loads
-from ppopt.problem import backward_memory, costs
+from ppopt.problem import costs
+from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_memory import BackwardPeak
+from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.operation import OpKind
 from ppopt.verifier import Rule, figures, verify
 from ppopt.verifier.whole_backward import allocated_by_whole_backward
@@ -115,14 +118,18 @@ def test_the_verifier_alone_catches_each_wrong_part(
 ) -> None:
     """The rest of the program computes claims by a rule that is wrong in one part."""
 
-    def then(
-        peak: BackwardPeak, retained: Fraction, own: Fraction, work: Fraction, count: int = 1
-    ) -> BackwardPeak:
-        for _ in range(count):
-            peak = WRONG[wrong](peak, retained, own, work, 1)
-        return peak
+    def allocated(table: LayerTable, low: Ints, high: Ints, factor: Fraction = Fraction(1)) -> Ints:
+        costs = (table.amounts[field] for field in ("kept", "activation", "backward_workspace"))
+        layers = list(zip(*(row.tolist() for row in costs), strict=True))
+        amounts = []
+        for start, end in zip(low.tolist(), high.tolist(), strict=True):
+            peak = BackwardPeak()
+            for retained, own, work in layers[start:end]:
+                peak = WRONG[wrong](peak, factor * retained, factor * own, work, 1)
+            amounts.append(int(peak.allocated * factor.denominator))
+        return np.array(amounts)
 
-    monkeypatch.setattr(backward_memory.BackwardPeak, "then", then)
+    monkeypatch.setattr(LayerTable, "allocated", allocated)
     assert _caught_claims(Model(LAYERS), partition=[4], stages=1) or _caught_claims(
         Model(LAYERS), partition=[2, 2], stages=2
     )

@@ -155,7 +155,7 @@ class PartitionChoice(BoundedPartitions):
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline with these numbers of layers per stage."""
-        return replace(self._base, partition=key)
+        return self._base.with_partition(key)
 
     def key(self, pipeline: Pipeline) -> Key:
         """Numbers of layers per stage of a pipeline."""

@@ -102,7 +102,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Pipeline with this partition, in which the selected layers recompute."""
         counts = key[: self._stages]
         model = self._stage_options.model(counts, key[self._stages :])
-        return replace(self._base, model=model, partition=counts)
+        return self._base.with_partition(counts, model)
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Key of a pipeline, or of options that dominate its own; None if there are none."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
-from math import comb, floor, lcm
+from math import comb, floor
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +15,12 @@ from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.costs import StageCosts, Ticks
-from ppopt.problem.distinct import map_distinct
+from ppopt.problem.costs import StageArrays
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.partition_costs import link_delays
+from ppopt.problem.partition_table import PartitionTable, link_number
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.spaces import PARTITIONS, RECOMPUTE
@@ -241,7 +238,7 @@ class PartitionTicks(NamedTuple):
 
     space: PartitionSpace
     per_unit: int
-    memory_per_unit: Fraction
+    memory_per_unit: int
     passing: bool
     """Whether schedules may need memory that the space ignores: workspace, or the memory of a
     microbatch larger than the smallest."""
@@ -267,49 +264,48 @@ def space_of(problem: Problem) -> PartitionTicks:
         RECOMPUTE.check(problem)
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
     pipeline = _on_compute(pipeline, chosen=chosen)
-    speeds = tuple(speed / shortest for speed in pipeline.device_speed)
-    speed, slowness, divisor = _slowness(speeds)
-    ticks, costs = _one_layer_each(pipeline, speed)
-    layers = pipeline.model.costed if chosen else ()
-    recompute_times = [layer.recompute_time / speed / divisor for layer in layers]
-    saved = [layer.saved for layer in layers]
-    delays = _delays(pipeline)
-    numbers = (delay for rows in delays for row in rows for delay in row)
-    own_per_unit = ticks.per_unit * divisor
-    per_unit = lcm(own_per_unit, exact.common_denominator((*numbers, *recompute_times)))
-    static = [amount / smallest for amount in costs.static]
-    limits = [limit / smallest for limit in pipeline.limits or ()]
-    memory = (*static, *saved, *limits)
-    memory_per_unit = lcm(ticks.memory_per_unit, exact.common_denominator(memory))
-    factors = per_unit // own_per_unit, memory_per_unit // ticks.memory_per_unit
+    table = pipeline.partitions
+    position = np.arange(len(pipeline.model))
+    single = StageArrays(table.layers.stages(position, position + 1))
+    slow = table.device_slowness
+    equal = len(set(slow)) == 1
+    time = shortest.numerator * (slow[0] if equal else 1)
+    amount, static = smallest.numerator, smallest.denominator
+    memory_per_unit = table.memory_per_unit * static
+    limits = [floor(limit * memory_per_unit) for limit in pipeline.limits or ()]
     kind = problem.backward_kind
     may_recompute = chosen and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(
-        ticks, pipeline.model, may_recompute=may_recompute
+        single, pipeline.model, may_recompute=may_recompute
     ):
         kind = BackwardKind.SPLIT
     space = PartitionSpace(
-        layers=_layer_ticks(ticks, *factors, _in_ticks(static, memory_per_unit)),
+        layers=LayerTicks(
+            **{
+                field: _times(durations, time)
+                for field, durations in zip(LayerTicks._fields[:4], single.durations, strict=True)
+            },
+            activation=_times(single.memory_change(OpKind.F), amount),
+            memory_b=_times(single.memory_change(OpKind.B), amount),
+            static=_times(single.costs["static"], static),
+        ),
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         batches_of_work=_rounded_down(
             exact.total(times for times, _ in pipeline.factors) / shortest
         ),
-        delays=CutDelays(*(tuple(_in_ticks(row, per_unit) for row in rows) for rows in delays)),
-        limits=None if pipeline.limits is None else _in_ticks(limits, memory_per_unit),
+        delays=_delays(table, pipeline, shortest.denominator),
+        limits=None if pipeline.limits is None else tuple(limits),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
         has_all_backwards=not pipeline.model.layers[0].frozen,
-        recompute=RecomputeTicks(
-            _in_ticks(recompute_times, per_unit), _in_ticks(saved, memory_per_unit)
-        )
-        if may_recompute
-        else None,
-        slowness=slowness,
+        recompute=_recompute(table, pipeline.model, time, amount) if may_recompute else None,
+        slowness=() if equal else slow,
     )
-    relaxed = _has_workspace(ticks) or chosen or len(set(pipeline.factors)) > 1
-    return PartitionTicks(space, per_unit, memory_per_unit / smallest, relaxed)
+    relaxed = single.has_workspace or chosen or len(set(pipeline.factors)) > 1
+    per_unit = table.per_unit * shortest.denominator
+    return PartitionTicks(space, per_unit, memory_per_unit, relaxed)
 
 
 def _rounded_down(work: Fraction) -> Fraction:
@@ -329,104 +325,46 @@ def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
     return replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
 
 
-def _has_workspace(ticks: Ticks) -> bool:
-    """Whether an operation needs workspace."""
-    return any(
-        allocated and freed
-        for kind in OpKind
-        for allocated, freed in zip(ticks.allocates[kind], ticks.frees[kind], strict=True)
-    )
-
-
-def _layer_ticks(
-    ticks: Ticks, time_factor: int, memory_factor: int, static: tuple[int, ...]
-) -> LayerTicks:
-    """Costs of the layers in finer ticks, from their ticks as stages of one layer each."""
-    durations = [_times(ticks.durations[kind], time_factor) for kind in OpKind]
-    return LayerTicks(
-        forward=durations[OpKind.F],
-        backward_input=durations[OpKind.B],
-        weight=durations[OpKind.W],
-        backward=durations[OpKind.BW],
-        activation=_times(_changes(ticks, OpKind.F), memory_factor),
-        memory_b=_times(_changes(ticks, OpKind.B), memory_factor),
-        static=static,
-    )
-
-
-def _splitting_loses_nothing(ticks: Ticks, model: Layers, *, may_recompute: bool) -> bool:
+def _splitting_loses_nothing(single: StageArrays, model: Layers, *, may_recompute: bool) -> bool:
     """Whether splitting backwards loses nothing in any stage of these layers.
 
     `may_recompute`: whether the layers may also recompute, which these ticks exclude. If layers
     recompute one at a time, BW of a stage allocates at least as much as its last layer alone. So no
     layer up to that one may need more in B or W, and none may recompute, because B recomputes all.
     """
-    _, partial, weight, full = ticks.durations
-    _, at_b, at_w, allocated = ticks.allocates
-    count = range(len(full))
-    split = [
-        max(at_b[layer], ticks.memory_change(OpKind.B, layer) + at_w[layer]) for layer in count
-    ]
+    _, partial, weight, full = single.durations
+    _, at_b, at_w, allocated = single.allocates
+    split = np.maximum(at_b, single.memory_change(OpKind.B) + at_w)
     if model.recompute_unit is RecomputeUnit.LAYER:
         if may_recompute or any(layer.recompute and layer.saved for layer in model.costed):
             return False
-        split = list(accumulate(split, max))
-    return all(
-        full[layer] >= partial[layer] + weight[layer]
-        and ticks.costs.memory_b[layer] <= 0
-        and split[layer] <= allocated[layer]
-        for layer in count
+        split = np.maximum.accumulate(split)
+    no_longer = full >= partial + weight
+    return bool((no_longer & (single.costs["memory_b"] <= 0) & (split <= allocated)).all())
+
+
+def _times(row: Ints, factor: int) -> tuple[int, ...]:
+    return tuple((row * factor).tolist())
+
+
+def _recompute(table: PartitionTable, model: Layers, time: int, memory: int) -> RecomputeTicks:
+    """Costs and savings of recompute; 0 for layers that may not recompute."""
+    stated = table.layers.stated
+    may = np.array([layer.recomputable for layer in model.costed])
+    return RecomputeTicks(
+        _times(stated["recompute_time"], time),
+        _times((stated["activation"] - stated["kept"]) * may, memory),
     )
 
 
-def _slowness(speeds: tuple[Fraction, ...]) -> tuple[Fraction, tuple[int, ...], int]:
-    """Speed of a device of slowness 1, slowness of every device, and divisor of a time tick.
-
-    If all devices have the same speed, it is that speed, without slowness and divisor.
-    """
-    if len(set(speeds)) == 1:
-        return speeds[0], (), 1
-    divisor = lcm(*(speed.numerator for speed in speeds))
-    return Fraction(1), tuple(int(divisor / speed) for speed in speeds), divisor
-
-
-def _one_layer_each(pipeline: Pipeline, speed: Fraction) -> tuple[Ticks, StageCosts[Fraction]]:
-    """Costs of the pipeline whose stages are single layers on one device of this speed."""
-    fine = replace(
-        pipeline,
-        stages=len(pipeline.model),
-        chunks=None,
-        placement=(0,) * len(pipeline.model),
-        partition=(1,) * len(pipeline.model),
-        mem_limit=None,
-        p2p=0,
-        backward_p2p=None,
-        link=None,
-        device_speed=speed,
+def _delays(table: PartitionTable, pipeline: Pipeline, factor: int) -> CutDelays:
+    """Delays down and up on the first route."""
+    cuts = np.arange(len(pipeline.model) + 1)
+    high = np.broadcast_to(cuts, (pipeline.num_stages, len(cuts)))
+    first = [link_number(pipeline, 0, 0, back) for back in (0, 1)]
+    return CutDelays(
+        *(
+            tuple(_times(row, factor) for row in table.delays(high)[low : low + len(high) - 1])
+            for low in first
+        )
     )
-    return fine.ticks, fine.costs
-
-
-def _changes(ticks: Ticks, kind: OpKind) -> tuple[int, ...]:
-    """Net change of memory by an operation of every layer.
-
-    Workspace is not included: bounds must not assume more memory than is needed.
-    """
-    return tuple(ticks.memory_change(kind, layer) for layer in range(len(ticks.costs.activation)))
-
-
-def _times(row: tuple[int, ...], factor: int) -> tuple[int, ...]:
-    return tuple(value * factor for value in row)
-
-
-def _in_ticks(values: Iterable[Fraction], per_unit: int) -> tuple[int, ...]:
-    return map_distinct(lambda value: int(value * per_unit), values)
-
-
-def _delays(pipeline: Pipeline) -> list[list[tuple[Fraction, ...]]]:
-    """Delays down and up in the user's unit, as in `CutDelays`."""
-    cuts = len(pipeline.model) + 1
-    rows = [[(Fraction(0),) * cuts] * (pipeline.num_stages - 1) for _ in range(2)]
-    for _, stage, back, delays in link_delays(pipeline):
-        rows[back][stage] = tuple(delays) if len(delays) > 1 else tuple(delays) * cuts
-    return rows

@@ -129,7 +129,8 @@ class RecomputeChoice(Choice):
         for stages, option_id, choices in zip(self._base.hosted[0], key, self.devices, strict=True):
             for stage, own in zip(stages, choices[option_id].numbers, strict=True):
                 numbers[stage] = own
-        return replace(self._base, model=self._choices.model(self._base.counts, numbers))
+        counts = self._base.counts
+        return self._base.with_partition(counts, self._choices.model(counts, numbers))
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Key of the assignment of a pipeline, or of one that dominates it; None: there is none."""

@@ -1,0 +1,399 @@
+"""Every partition of a pipeline's layers into its stages: costs in whole ticks, one row each.
+
+The layers are read once. A search over partitions gathers the costs of thousands of them at a time
+(`PartitionTable.costs`); a pipeline is one row (`PartitionTable.row`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from fractions import Fraction
+from itertools import accumulate, chain
+from math import lcm
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ppopt.errors import NotApplicableError
+from ppopt.problem import exact
+from ppopt.problem.arrays import Bools, Floats, Ints
+from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, ZERO, OverLayers
+from ppopt.problem.costs import (
+    AMOUNTS,
+    MAX_TICKS,
+    StageArrays,
+    StageCosts,
+    Ticks,
+    by_kind,
+    check_range,
+    flat,
+    links_of,
+    refuse_large,
+    times,
+)
+from ppopt.problem.distinct import distinct, map_distinct
+from ppopt.problem.first_backward import FirstBackward, in_weight
+from ppopt.problem.layer_table import LayerTable
+from ppopt.problem.link import delays_by_size
+from ppopt.problem.units import Unit
+
+if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
+
+_ADDED = tuple(cost for cost in LAYER_COSTS if cost.over_layers is not OverLayers.LAST)
+_OF_STAGES = tuple(cost for cost in STAGE_COSTS if not cost.of_pairs)
+_TIMED, _MEMORY = (
+    tuple(cost.field for cost in _OF_STAGES if cost.unit is unit)
+    for unit in (Unit.TIME, Unit.MEMORY)
+)
+_ON_COMPUTE = frozenset(cost.field for cost in STAGE_COSTS if cost.on_compute)
+_PAIRS = tuple(cost.field for cost in STAGE_COSTS if cost.of_pairs)
+_SAFETY_FACTOR = 4
+"""Safety factor below 2^53 that keeps sums of columns exact."""
+_ROWS = 32
+"""More than there are costs of one unit."""
+_LARGEST = 2**58
+"""Bound on the costs of all layers in ticks: sums of a few fit into 64 bits."""
+StageRow = dict[str, Ints]
+"""Costs of the stages of one pipeline, for one slice, at speed 1: `[stage]` by field."""
+
+
+class CostTable(NamedTuple):
+    """Costs of pipelines of one shape, one pipeline per column, in ticks of time and of memory.
+
+    Rows of a kind and a stage are numbered kind x stages + stage. Numbers are whole and below 2^53;
+    they are floats, because products of matrices of floats are fast.
+    """
+
+    durations: Floats
+    """Time of an operation, recompute included: `[kind and stage, pipeline]`."""
+    links: Floats
+    """Delay between stages: `[id of the link (link_number), pipeline]`; row 0 is 0."""
+    allocates: Floats
+    """Memory that an operation allocates at its start: `[kind and stage, pipeline]`. Memory that an
+    operation of zero duration frees at once is left out."""
+    retained: Floats
+    """Memory of a microbatch from the end of F to the start of B, or BW: `[stage, pipeline]`."""
+    pending: Floats
+    """Memory of a microbatch from the end of B to the end of W: `[stage, pipeline]`."""
+    static: Floats
+    """Static memory: `[device, pipeline]`."""
+
+
+class Recomputed(NamedTuple):
+    """Costs of the stages of pipelines with recompute, in ticks: `[pipeline, stage]`."""
+
+    time: Ints
+    """Added to B and BW, at speed 1 (`PartitionTable.per_unit_at_speed_1`)."""
+    retained: Ints
+    """Activation that F retains."""
+    peak: Ints
+    """Largest live memory of a microbatch while BW runs."""
+
+
+def link_number(pipeline: Pipeline, route: Any, stage: Any, back: Any) -> Any:
+    """Number, 1 or more, of the link after a stage on a route; works on integers and on arrays.
+
+    `back` is 0 for the way forward and 1 for the way back.
+    """
+    return 1 + (pipeline.routes * back + route) * pipeline.num_stages + stage
+
+
+class PartitionTable:
+    """The costs of the stages of a pipeline under every partition of its layers."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """The partition of the pipeline does not matter; its model is in layers.
+
+        Raises ConflictError if costs are too large or too finely divided.
+        """
+        model, self._slices = pipeline.model, pipeline.num_slices
+        speeds = pipeline.device_speed
+        self.ratio = lcm(*(speed.numerator for speed in speeds))
+        """Ticks of time on devices in one tick of a time at speed 1."""
+        self.device_slowness = tuple(int(self.ratio / speed) for speed in speeds)
+        """By how much ticks at speed 1 are multiplied on a device."""
+        self.slowness: Ints = np.array(self.device_slowness)[np.array(pipeline.hosts[0])]
+        """The same for the device of each stage."""
+        sized, constant = self._stated_delays(pipeline)
+        numbers = {
+            Unit.TIME: [*constant, *chain(*sized.values())],
+            Unit.MEMORY: [amount / self._slices for amount in distinct(model.passing)],
+        }
+        numbers[Unit.TIME] += [time / self._slices for time in model.phase_times]
+        for cost in _ADDED:
+            part = self._slices if cost.per_microbatch else 1
+            numbers[cost.unit] += [
+                getattr(layer, cost.field) / part for layer in model.distinct_costed
+            ]
+        self._at_speed_1 = {unit: exact.common_denominator(row) for unit, row in numbers.items()}
+        """Ticks in one unit, of time at speed 1, and of memory."""
+        self._largest = {
+            unit: int(max(map(abs, row)) * self._at_speed_1[unit]) * len(model)
+            for unit, row in numbers.items()
+        }
+        self._largest[Unit.TIME] *= max(self.ratio, *self.device_slowness)
+        self._refuse_large(dict.fromkeys(Unit, Fraction(1)))
+        self.layers = LayerTable.of(
+            model,
+            {
+                cost.field: Fraction(
+                    self._at_speed_1[cost.unit], self._slices if cost.per_microbatch else 1
+                )
+                for cost in _ADDED
+            },
+        )
+        """Costs of the layers for one slice, at speed 1."""
+        self._sized = sized
+        """Delays that follow from the sizes of outputs, by field and number of layers before."""
+        self._delays = self._delays_by_cut(pipeline)
+        """Delay after a stage, by the number of layers before: `[way, route, stage, number]`."""
+        self._in_weight = pipeline.first_backward is FirstBackward.WEIGHT
+        hosts = np.array([host for route in pipeline.hosts for host in route])
+        self._hosting = np.arange(pipeline.num_devices)[:, None] == hosts
+
+    def _stated_delays(
+        self, pipeline: Pipeline
+    ) -> tuple[dict[str, tuple[Fraction, ...]], tuple[Fraction, ...]]:
+        """Delays by the sizes of outputs, by field and number of layers before, and the others."""
+        model, stated = pipeline.model, {"p2p": pipeline.p2p, "backward_p2p": pipeline.backward_p2p}
+        sized = {}
+        if pipeline.link is not None:
+            sizes = [ZERO, *(layer.output / self._slices for layer in model.distinct_costed)]
+            for field, row in delays_by_size(pipeline.link, sizes, stated).items():
+                sized[field] = (row[0], *(row[1 + layer] for layer in model.distinct_index))
+        constant = (row for field, row in stated.items() if field not in sized and row is not None)
+        return sized, distinct(flat(tuple(constant)))
+
+    def _delays_by_cut(self, pipeline: Pipeline) -> Ints:
+        """No gradient goes back over a cut before which no layer runs a backward."""
+        stated = (pipeline.p2p, pipeline.backward_p2p)
+        if stated[1] is None:
+            stated = (pipeline.p2p, pipeline.p2p)
+        constant = links_of(pipeline.hosts, *stated, has_backward=[True] * pipeline.num_stages)
+        cuts, hosts = len(pipeline.model) + 1, np.array(pipeline.hosts)
+        apart = (hosts[:, :-1] != hosts[:, 1:])[..., None]
+        table = np.zeros((2, *hosts.shape, cuts), dtype=np.int64)
+        back = "p2p" if pipeline.backward_p2p is None else "backward_p2p"
+        for way, field, routes in ((0, "p2p", constant.down), (1, back, constant.up)):
+            row = self._sized.get(field)
+            each = self._in_ticks(flat(routes)).reshape(len(hosts), -1, 1)
+            table[way, :, :-1] = each if row is None else apart * self._in_ticks(row)
+        if pipeline.model.num_forward_only_layers:
+            table[1, ..., : pipeline.model.num_forward_only_layers + 1] = 0
+        return table
+
+    def _in_ticks(self, delays: Iterable[Fraction]) -> Ints:
+        per_unit = self._at_speed_1[Unit.TIME]
+        return np.array(map_distinct(lambda delay: int(delay * per_unit), delays), dtype=np.int64)
+
+    def _refuse_large(self, factors: Mapping[Unit, Fraction]) -> int:
+        """Largest sum of a cost times its factor over all layers.
+
+        Raises ConflictError if it may not fit into 64 bits.
+        """
+        sums = {unit: int(self._largest[unit] * factor) for unit, factor in factors.items()}
+        for unit, ticks in sums.items():
+            if ticks >= _LARGEST:
+                refuse_large(unit, ticks)
+        return max(sums.values())
+
+    @property
+    def per_unit(self) -> int:
+        """Ticks in one unit of time on devices."""
+        return self.per_unit_at_speed_1 * self.ratio
+
+    @property
+    def per_unit_at_speed_1(self) -> int:
+        """Ticks in one unit of time at speed 1, which `slowness` multiplies."""
+        return self._at_speed_1[Unit.TIME]
+
+    @property
+    def memory_per_unit(self) -> int:
+        """Ticks in one unit of memory."""
+        return self._at_speed_1[Unit.MEMORY]
+
+    def having(self, flags: Mapping[str, Bools]) -> PartitionTable:
+        """The table of the same layers with another choice of those that recompute and offload."""
+        table = copy(self)
+        table.layers = self.layers.having(flags)
+        return table
+
+    # One pipeline.
+
+    def row(self, counts: Sequence[int]) -> StageRow:
+        """Costs of the stages of one pipeline, `counts` layers each, without times of pairs."""
+        high = _ends(counts)
+        row = self.layers.stages(high - counts, high)
+        if not self._in_weight:
+            return row
+        return in_weight(row, layer_by_layer=self.layers.recompute_unit is RecomputeUnit.LAYER)
+
+    def allocated(self, counts: Sequence[int], factor: Fraction) -> list[Fraction]:
+        """Memory that BW of stages allocates for a microbatch with this factor, in ticks."""
+        high = _ends(counts)
+        amounts = self.layers.allocated(high - counts, high, factor)
+        return [Fraction(amount, factor.denominator) for amount in amounts.tolist()]
+
+    def delays_of(self, counts: Sequence[int]) -> dict[str, tuple[Fraction, ...]]:
+        """Delays between stages that follow from the sizes of outputs, by field."""
+        cuts = list(accumulate(counts[:-1]))
+        return {field: tuple(map(row.__getitem__, cuts)) for field, row in self._sized.items()}
+
+    def costs(self, pipeline: Pipeline) -> StageCosts[Fraction]:
+        """The costs of a pipeline of this table in the user's units."""
+        rows: dict[str, Any] = {}
+        for cost in _OF_STAGES:
+            ticks, per_unit = pipeline.stage_row[cost.field].tolist(), self._at_speed_1[cost.unit]
+            known = {amount: Fraction(amount, per_unit) for amount in set(ticks)}
+            rows[cost.field] = tuple(map(known.__getitem__, ticks))
+        rows["overlap"] = tuple(map(add, rows["forward"], rows["backward"]))
+        return StageCosts(**rows | {"overlap_input": ()} | self._pair_times(pipeline))
+
+    def _pair_times(self, pipeline: Pipeline) -> dict[str, Any]:
+        """Stated times of pairs for one slice, at speed 1, in the user's unit, by field."""
+        stated = {field: getattr(pipeline, field) for field in _PAIRS}
+        part = Fraction(1, self._slices)
+        return {field: times(row, part) for field, row in stated.items() if row is not None}
+
+    def ticks(
+        self,
+        pipeline: Pipeline,
+        allocated: Sequence[Fraction],
+        pieces: int,
+        divisors: Mapping[Unit, int],
+    ) -> Ticks:
+        """The costs of a pipeline of this table in the coarsest ticks that lose nothing.
+
+        Arguments are those of `ppopt.problem.costs.ticks_of`. Raises ConflictError as it does.
+        """
+        row, limits = pipeline.stage_row, pipeline.limits
+        timed, memory = ({field: row[field] for field in fields} for fields in (_TIMED, _MEMORY))
+        pairs = self._pair_times(pipeline)
+        for field, matrix in pairs.items():
+            timed[field] = np.array(times(matrix, self.per_unit_at_speed_1), dtype=np.int64)
+        tables = [
+            {
+                field: (each.T * (self.slowness if field in _ON_COMPUTE else self.ratio)).T
+                for field, each in timed.items()
+            }
+        ]
+        if (self.slowness != self.ratio).any():
+            tables.append({field: each * self.ratio for field, each in timed.items()})
+        delays = self.delays(_ends(pipeline.counts))[1:] * self.ratio
+        stated = self._in_ticks(flat((pipeline.p2p, pipeline.backward_p2p or ()))) * self.ratio
+        numbers = chain(*(table.values() for table in tables), (delays, stated))
+        time = Fraction(divisors[Unit.TIME], _common(numbers, self.per_unit))
+        needed = self.memory_per_unit // _common(memory.values(), self.memory_per_unit)
+        needed = lcm(needed, exact.common_denominator(limits or ()))
+        memory_per_unit = lcm(divisors[Unit.MEMORY] * needed, exact.common_denominator(allocated))
+        amount = Fraction(memory_per_unit, self.memory_per_unit)
+        largest = self._refuse_large({Unit.TIME: time, Unit.MEMORY: amount})
+        memory = {field: _times(each, amount) for field, each in memory.items()}
+        tables = [{f: _times(each, time) for f, each in table.items()} | memory for table in tables]
+        for table in tables:
+            table.setdefault("overlap", table["forward"] + table["backward"])
+            table.setdefault("overlap_input", stated[:0])
+        costs = [
+            StageCosts[int](**{field: _tuples(each) for field, each in table.items()})
+            for table in tables
+        ]
+        down, up = _tuples(_times(delays, time).reshape(2, pipeline.routes, -1)[..., :-1])
+        ticks = Ticks(
+            **by_kind(costs[0], StageArrays(tables[0])),
+            per_unit=int(self.per_unit * time),
+            memory_per_unit=memory_per_unit,
+            down=down,
+            up=up,
+            static=tuple((self._hosting @ np.tile(memory["static"], pipeline.routes)).tolist()),
+            limits=None
+            if limits is None
+            else map_distinct(lambda limit: exact.whole(limit * memory_per_unit), limits),
+        )
+        if pairs or _ROWS * pieces * max((largest, *(ticks.limits or ()))) >= MAX_TICKS:
+            for scaled in costs:
+                check_range(ticks, scaled, pieces)
+        return ticks
+
+    # Many pipelines.
+
+    def delays(self, high: Ints) -> Ints:
+        """Delays of links, `[link, ...]`, if stages end after `high` layers, `[stage, ...]`.
+
+        In ticks at speed 1.
+        """
+        stage = np.arange(len(high)).reshape(-1, *(1,) * (high.ndim - 1))
+        links = self._delays[:, :, stage, high].reshape(-1, *high.shape[1:])
+        return np.concatenate([np.zeros_like(links[:1]), links])
+
+    @property
+    def lengthless(self) -> bool:
+        """Whether an operation of some partition may have zero duration."""
+        times = ("forward", "backward_input", "weight", "backward")
+        return any((self.layers.amounts[field] == 0).any() for field in times)
+
+    def refuse_inexact_sums(self, pieces: int) -> None:
+        """Raise NotApplicableError if sums of columns for so many microbatches may not be exact.
+
+        The slices of a microbatch count as microbatches.
+        """
+        delays = int(self._delays.max(axis=-1).sum()) * self.ratio
+        slowest = {Unit.TIME: int(self.slowness.max()), Unit.MEMORY: 1}
+        for unit, added in ((Unit.TIME, delays), (Unit.MEMORY, 0)):
+            sums = (self.layers.total(cost.field) for cost in _ADDED if cost.unit is unit)
+            if _SAFETY_FACTOR * pieces * (sum(sums) * slowest[unit] + added) >= MAX_TICKS:
+                raise NotApplicableError(
+                    f"{AMOUNTS[unit]}: too large or too finely divided to search partitions "
+                    "exactly; use fewer digits or fewer batches"
+                )
+
+    def table(self, counts: Ints, recomputed: Recomputed | None = None) -> CostTable:
+        """The costs of partitions, `counts[pipeline, stage]` layers each.
+
+        `recomputed`: the costs of recompute, if they are not those that the layers state.
+        """
+        high = np.cumsum(counts, axis=1).T
+        costs = self.layers.stages(high - counts.T, high)
+        costs["offload_memory"] = np.zeros_like(high)
+        if recomputed is not None:
+            costs["recompute_time"], costs["kept"] = recomputed.time.T, recomputed.retained.T
+            costs["recompute_memory"] = (recomputed.peak - recomputed.retained).T
+            costs["backward_workspace"] = costs["offload_memory"]
+        stages = StageArrays(costs)
+        durations = np.concatenate([time * self.slowness[:, None] for time in stages.durations])
+        allocated, freed = np.concatenate(stages.allocates), np.concatenate(stages.frees)
+        at_once = np.where(durations == 0, np.minimum(allocated, freed), 0)
+        static = np.tile(costs["static"], (len(self._delays[0]), 1))
+        columns = (
+            durations,
+            self.delays(high) * self.ratio,
+            allocated - at_once,
+            stages.retained,
+            costs["activation"] + costs["memory_b"],
+            self._hosting.astype(np.float64) @ static,
+        )
+        return CostTable(*(column.astype(np.float64) for column in columns))
+
+
+def _ends(counts: Sequence[int]) -> Ints:
+    """Number of layers before the end of every stage."""
+    return np.cumsum(np.array(counts, dtype=np.int64))
+
+
+def _common(values: Iterable[Ints], initial: int) -> int:
+    """Greatest common divisor of a number and all values."""
+    return int(np.gcd.reduce(np.concatenate([each.ravel() for each in values]), initial=initial))
+
+
+def _times(values: Ints, factor: Fraction) -> Ints:
+    """Values times a factor, which are whole."""
+    numerator, denominator = factor.as_integer_ratio()
+    return values if numerator == denominator else values // denominator * numerator
+
+
+def _tuples(values: Ints) -> tuple[Any, ...]:
+    """An array as tuples of its rows."""
+    return tuple(map(_tuples, values)) if values.ndim > 1 else tuple(values.tolist())
