@@ -40,6 +40,8 @@ from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
 
+MAX_TABLES = 64
+"""Maximum number of placements, with links and speeds, whose tables a model caches."""
 _FIELDS = tuple(field.name for field in dataclasses.fields(PipelineFields))
 _SHARED = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks")
 """What follows from fields and is the same for every partition."""
@@ -432,8 +434,17 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def partitions(self) -> PartitionTable:
-        """Costs of all partitions of the layers of the model into these stages."""
-        return PartitionTable(self)
+        """Costs of all partitions of the layers into these stages, cached with the model."""
+        tables: dict[Any, PartitionTable] = vars(self.model).setdefault("_tables", {})
+        ways = None if self.link is None else (self.link, self.link.backward)
+        delays = self.p2p, self.backward_p2p
+        stated = [each for way, each in enumerate(delays) if ways is None or ways[way] is None]
+        key = self.hosts, self.device_speed, self.num_slices, self.first_backward, ways, *stated
+        if key not in tables:
+            if len(tables) == MAX_TABLES:
+                tables.clear()
+            tables[key] = PartitionTable(self)
+        return tables[key]
 
     @cached_property
     def stage_row(self) -> StageRow:
