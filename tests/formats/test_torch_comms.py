@@ -15,6 +15,7 @@ from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_comms, torch_csv
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.schedule import communication
+from ppopt.verifier.posting import posting_faults
 from tests.cli.cli_run import done, run
 from tests.factories.streams import Built, built
 from tests.factories.tables import besides_of
@@ -49,6 +50,23 @@ def of_each_stage(schedule: Schedule) -> Schedule:
 
 def test_by_hand() -> None:
     assert torch_comms.communication_csv(evaluate(SMALL, "zb-h1")) == TEXT
+
+
+def test_faults_after_the_first_are_counted() -> None:
+    """Of a schedule whose first device ends early, or repeats one of its actions."""
+    schedule = evaluate(SMALL, "zb-h1")
+    first, second = communication.of_schedule(schedule)
+    counts = set()
+    changed = [first[:size] for size in range(len(first))] + [(*first, cell) for cell in first]
+    for rows in ((actions, second) for actions in changed):
+        faults = posting_faults(SMALL, rows)
+        counts.add(len(faults))
+        if faults:
+            more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+            with pytest.raises(InputError) as raised:
+                torch_comms.check(SMALL, rows)
+            assert str(raised.value) == f"{faults[0]}{more}"
+    assert 1 in counts and max(counts) > 1
 
 
 def test_one_device_posts_nothing() -> None:
