@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppopt import Objective, Pipeline, Status, recheck, solve
+from ppopt import Model, Objective, Pipeline, Status, recheck, solve
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import model_names, read_settings
 from ppopt.problem.backward_kind import BackwardKind
@@ -71,6 +71,19 @@ def test_by_hand() -> None:
     assert forced_idle(single, 0) == ForcedIdle(4, 0)
     free = Pipeline(stages=2, batches=2, p2p=1, backward_input=1, weight=1)
     assert forced_idle(free, 0) == ForcedIdle(3, 0)
+
+
+def test_after_the_last_forward_of_an_empty_stage_no_idle_time_is_forced() -> None:
+    """Device 0 has stages 0 and 2, which is empty: its F and its backward take no time.
+
+    To that backward the way is F, link, F, link, link, F, B, link: 8. Two F fit into memory.
+    """
+    model = Model([{"forward": 1, "backward_input": 1, "weight": 1, "activation": 1, "count": 3}])
+    pipeline = model.pipeline(
+        devices=2, batches=3, p2p=1, mem_limit=2, partition=(1, 1, 0, 1), placement="interleaved",
+        chunks=2,
+    )  # fmt: skip
+    assert forced_idle(pipeline, 0) == ForcedIdle(8 - 2, 0)
 
 
 def test_what_memory_holds_after_b_fills_the_last_wait() -> None:
