@@ -22,6 +22,27 @@ from tests.tiers import first
 ALONE = pytest.mark.usefixtures("search_alone")
 
 
+@pytest.mark.parametrize(
+    ("value", "bound", "status"),
+    [
+        (None, None, RowStatus.INFEASIBLE),
+        (7, 7, RowStatus.OPTIMAL),
+        (7, 6, RowStatus.PRUNED),
+        (7, 5, RowStatus.PRUNED),
+        (None, 5, RowStatus.PRUNED),
+        (7, 4, RowStatus.FEASIBLE),
+        (5, 4, RowStatus.FEASIBLE),
+        (None, 4, RowStatus.UNKNOWN),
+    ],
+)
+def test_status_of_a_row_beside_a_best_of_5(
+    value: int | None, bound: int | None, status: RowStatus
+) -> None:
+    """A configuration whose bound is 5 is no better, whether it has a schedule or none."""
+    numbers = (None if number is None else Fraction(number) for number in (value, bound, 5))
+    assert RowStatus.of(*numbers) is status
+
+
 @ALONE
 def test_rows_of_equal_time_per_microbatch_share_one_best() -> None:
     """One device without a bubble: 3 per microbatch, of one or of two; the bound is that of the
