@@ -21,6 +21,7 @@ from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles import megatron_timers, torch_trace
 from ppopt.profiles.estimate import Record, StepRecord, profile
 from ppopt.profiles.measured_runs import measured
+from ppopt.profiles.pipeline_file import notes
 from tests.cli.cli_run import done, json_of, run
 
 SCHEDULE = evaluate(
@@ -132,8 +133,11 @@ class TestTraces:
             StepRecord(AuxiliaryKind.UNSHARD, 0, 0, 50_000, 80_000),
             StepRecord(AuxiliaryKind.GRADIENT_SYNC, 0, 0, 305_000, 345_000),
         ]
-        costs = profile(trace.records, around=trace.around).costs(1000)
+        estimated = profile(trace.records, around=trace.around)
+        costs = estimated.costs(1000)
         assert (costs["unshard"], costs["gradient_sync"]) == ([30], [40])
+        assert "Around the microbatches: medians." in notes(estimated)
+        assert "Around the microbatches: medians." not in notes(profile(trace.records))
 
     @pytest.mark.parametrize("ranges", ["right", "short", "none"])
     def test_kernels_of_the_backwards_threads(self, ranges: str) -> None:
