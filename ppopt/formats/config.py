@@ -158,7 +158,8 @@ def model_of(settings: Mapping[str, Any]) -> Model:
     """Build the model in layers that settings describe; raises InputError if there is none."""
     if settings.get("model") is None:
         raise InputError(
-            "layers: missing; a model is a list of layers, see `ppopt init`; stages of given times "
+            "layers: missing; a model is a list of layers, see `ppopt init`; of measured stages, "
+            "`ppopt profile --layers` writes them; stages of given times "
             "are placed by `ppopt solve --placement search`"
         )
     units = {key: settings.get(key) for key in ("time_unit", "memory_unit")}

@@ -135,7 +135,7 @@ def study_page(
         f'<div class="scroll" id="rows" tabindex="0"></div>\n'
         f"{data_element('study-data', _data(rows, sections))}\n</section>"
     )
-    return page(list(schedules.values()), title=f"Study {name}", opening=opening, study=True)
+    return page(list(schedules.values()), what=f"study {name}", opening=opening, study=True)
 
 
 def _values(name: str, rows: Sequence[SweepRow]) -> list[str]:

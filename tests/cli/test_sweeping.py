@@ -70,7 +70,7 @@ def test_a_page_is_of_a_sweep_or_of_what_is_stored(folder: Path) -> None:
     done("studies show mine -o stored.html")
     pages = [(folder / f"{name}.html").read_text() for name in ("sweep", "stored")]
     for page in pages:
-        assert "Study mine" in page
+        assert "<title>4 schedules: study mine</title>" in page
         assert "4 rows done" in page
         assert page.count('<section class="schedule"') == 4
 

@@ -282,6 +282,11 @@ class TestWithoutABrowser:
         assert "<i>" not in page.replace("<i style", "").split('id="plotly"')[0]
         assert data(page)["settings"][0] == {"name": "<i>", "values": ["</script>"]}
 
+    def test_the_title_has_the_name_of_the_model(self) -> None:
+        schedule = ppopt.evaluate(replace(PIPELINE, name="llama"), "1f1b")
+        page = study_page("three", swept()[0].rows, lambda _: schedule)
+        assert page is not None and "<title>llama: study three</title>" in page
+
     def test_without_any_schedule_there_is_no_page(self) -> None:
         study, _ = swept()
         assert study_page(study.name, study.rows, lambda _: None) is None

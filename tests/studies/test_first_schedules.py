@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
 from ppopt.studies.first_schedules import FirstRows, with_few_layers
 from ppopt.studies.frontier_problem import frontier_problem_of
-from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import PlanArguments, _ParallelSearch, plan_parallelism
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_search import PlanSearch
@@ -159,6 +160,55 @@ def test_all_combinations_are_evaluated_before_any_is_searched(
     assert best is not None and best.plan is not None and best.plan.value == plan.value
     counted = statuses.count(RowStatus.EVALUATED)
     assert f"{counted} evaluated by strategies alone" in "\n".join(describe_parallel_plan(plan))
+
+
+class Evaluated(Exception):  # noqa: N818
+    """The shortest step of all combinations, by strategies alone."""
+
+
+def shortest_step(parallelism: dict[str, Any], arguments: PlanArguments) -> Fraction | None:
+    """Shortest step of the first schedules of a space of `ppopt plan --from`.
+
+    None if no schedule is within the limit, or if there are more stages than layers.
+    """
+    combinations_of = ParallelSpace(
+        architecture_of(SMALL), gpu_named("h100"), 8, 16, context=(1,), **parallelism
+    )
+    try:
+        plan_parallelism(combinations_of, arguments, workers=1, time_limit=1.0)
+    except Evaluated as evaluated:
+        step: Fraction | None = evaluated.args[0]
+        return step
+    except ppopt.InputError as error:
+        if "every stage needs one" not in str(error):
+            raise
+    return None
+
+
+@pytest.mark.parametrize("mem_limit", ["2GiB", "80GiB"])
+def test_strategies_of_a_wider_space_of_parallelism_are_no_slower(
+    mem_limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock hardly moves, and no combination is searched."""
+
+    def evaluate_only(search: _ParallelSearch, pressed: list[int]) -> None:
+        search._evaluate_first(pressed)
+        raise Evaluated(search.best)
+
+    monkeypatch.setattr(_ParallelSearch, "run", evaluate_only)
+    stepping_clock(monkeypatch, 1.0, 10**9)
+    wide = {"tensor": (1, 2), "data": (1, 2), "microbatch": (1, 2)}
+    best = shortest_step(wide, PlanArguments(mem_limit=mem_limit))
+    parts = [
+        shortest_step(dict(zip(wide, map(tuple, zip(sizes)), strict=True)), arguments)
+        for sizes in product(*wide.values())
+        for arguments in (
+            PlanArguments(mem_limit=mem_limit, placements=(placement,))
+            for placement in ("linear", "interleaved", "v")
+        )
+    ]
+    steps = [step for step in parts if step is not None]
+    assert steps and best == min(steps)
 
 
 def test_a_frontier_evaluates_strategies_at_several_limits(
