@@ -31,6 +31,8 @@ EXIT_VIOLATIONS = 5
 EXIT_CHANGED = 6
 EXIT_INCOMPLETE = 7
 """What was asked for is done, and printed, but a part is missing: an output, or rows of a sweep."""
+EXIT_REJECTED = 8
+"""`rate` found a partition outside its tolerance."""
 BARE = {"--mem-limit": LIMIT_1F1B, "--gpu": ""}
 """Options that may stand without a value, and the value that they then have."""
 LONGEST = 1000

@@ -50,6 +50,7 @@ def application() -> Typer:
         ordering,
         planning,
         profiling,
+        rating,
         running,
         schedule_files,
         serving,

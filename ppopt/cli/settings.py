@@ -16,6 +16,7 @@ import typer
 from ppopt.cli.options import Extended, Function, one_of, option, optional, with_parameters
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
+from ppopt.formats.partition_file import is_partition_file, read_partition
 from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Setting, SettingScope, Shape
 
@@ -67,7 +68,9 @@ class Settings:
     def _note_partition_order(self, pipeline: Pipeline) -> None:
         """Print a note if a list of layers per stage implies the number of chunks."""
         stated = self.get("chunks") or self.get("partition_order")
-        listed = isinstance(self.get("partition"), list | tuple)
+        listed = isinstance(pipeline.partition, tuple) and not isinstance(
+            self.get("partition"), str
+        )
         if listed and stated is None and pipeline.num_chunks > 1:
             note(
                 f"note: partition: {len(pipeline.partition)} counts for {pipeline.num_devices} "
@@ -223,4 +226,8 @@ def _value(setting: Setting, raw_value: Any) -> Any:
     """Turn what a flag holds into what a file would hold; None if it is not given."""
     if not raw_value and not isinstance(raw_value, str):
         return None
-    return typed_value(setting, raw_value) if isinstance(raw_value, str) else raw_value
+    if not isinstance(raw_value, str):
+        return raw_value
+    if setting.shape is Shape.PARTITION and is_partition_file(raw_value):
+        return read_partition(Path(raw_value))
+    return typed_value(setting, raw_value)

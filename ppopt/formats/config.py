@@ -255,6 +255,12 @@ def _name_or_numbers(value: object, setting: Setting) -> object:
     return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
 
 
+def _partition(value: object, setting: Setting) -> object:
+    """Check counts, names per stage, or the text of a rule, layout or pattern."""
+    is_of_names = isinstance(value, list) and any(isinstance(entry, list) for entry in value)
+    return (_one_or_more(_one_or_more(_line)) if is_of_names else _name_or_numbers)(value, setting)
+
+
 def _limit(value: object, setting: Setting) -> object:
     if value is True or (isinstance(value, str) and value.strip().lower() == LIMIT_1F1B):
         return LIMIT_1F1B
@@ -347,7 +353,7 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
     Shape.OFFLOAD: _mapping_or(lambda value, _: flag(value)),
     Shape.PHASES: _phases,
-    Shape.PARTITION: _name_or_numbers,
+    Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
     Shape.LINK: _link,
     Shape.DEVICES: _limit,
@@ -427,7 +433,7 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.STAGES: numbers,
         Shape.PAIRS: [*number, _list(*numbers)],
         Shape.PHASES: [_phases_schema(number)],
-        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0})],
+        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0}, _list(line))],
         Shape.LINKS: [*number, _list(*numbers)],
         Shape.LINK: [line, _link_schema(number)],
         Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size) | texts)],

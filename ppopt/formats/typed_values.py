@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.formats.documents import parse_json
 from ppopt.formats.fields import abbreviated
 from ppopt.problem import exact
 from ppopt.problem.settings import Setting, Shape
@@ -31,6 +32,8 @@ def typed_value(setting: Setting, text: str) -> Any:
             return whole(setting.name, text)
         case Shape.PLACEMENT if "," in text or text.strip().isdigit():
             return [_device(stage, part.strip()) for stage, part in enumerate(text.split(","))]
+        case Shape.PARTITION if text.lstrip().startswith("["):
+            return parse_json(text.replace("'", '"'), setting.name)
         case Shape.PARTITION if _COUNTS.fullmatch(text):
             return [whole(setting.name, part.strip()) for part in text.split(",")]
         case Shape.STAGES | Shape.PAIRS | Shape.DEVICES | Shape.PER_DEVICE if "," in text:

@@ -6,6 +6,9 @@ From docs/user-guide/features/pipeline_parallel_layout.md and `parse_str_to_list
 megatron/core/transformer/pipeline_parallel_layer_layout.py of NVIDIA/Megatron-LM (d98e8a6). A stage
 without layers passes its input on: `E||t|L`. Difference to Megatron-LM: brackets may be nested, or
 have no `*n`.
+
+Several `L` are the losses of the head and of every MTP module, the head's last, on any stages after
+the last `m`: `E|(t|)*10m|m|m|LL|LL` (pull request 5318 of NVIDIA/Megatron-LM).
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.problem.layer import MAX_LAYERS
+from ppopt.problem.cost_table import LAYER_COSTS, ZERO, Occurrence, OverLayers
+from ppopt.problem.layer import ENDS, MAX_LAYERS, Layer
 from ppopt.problem.layer_settings import LETTERS
 from ppopt.problem.layers import ONLY_BETWEEN, Layers
 
@@ -45,9 +51,56 @@ def roles(text: str) -> tuple[str, ...]:
     return tuple(_ROLES[letter] for letter in letters)
 
 
-def counts(text: str, model: Layers) -> tuple[int, ...]:
-    """Layers per stage; raises InputError if the layers are not those of the model."""
+def with_losses(model: Layers, text: str) -> Layers:
+    """The model with its head divided into the losses that a layout names; see `_loss`.
+
+    The model itself if the layout or the model has no loss, the layout has a single loss, or the
+    model has several heads already. Raises InputError unless the losses are those of the head and
+    of every MTP module.
+    """
     stage_letters = stages(text)
+    roles = [layer.role for layer in model.layers]
+    losses = sum(letters.count("L") for letters in stage_letters)
+    if losses < 2 or roles.count("head") != 1 or roles[-1] != "head":
+        return model
+    modules = roles.count("mtp")
+    if losses != modules + 1:
+        raise InputError(
+            f"partition: the layout names {losses} L; the model has {modules} MTP modules and a "
+            f"head, so name 1 L, or {modules + 1}"
+        )
+    firsts = [not index for letters in stage_letters for index in range(letters.count("L"))]
+    head, state = model.layers[-1], model.layers[-2].output / losses
+    divided = [
+        _loss(head, losses, state * (losses - 1 - index), is_first=is_first)
+        for index, is_first in enumerate(firsts)
+    ]
+    return replace(model, layers=(*model.layers[:-1], *divided))
+
+
+def _loss(head: Layer, losses: int, output: Any, *, is_first: bool) -> Layer:
+    """A loss: an equal share of the head's costs per microbatch, with all of its workspace.
+
+    The first loss of a stage has the output matrix, and with it the static memory and the costs
+    once in a step. A loss passes on the hidden states of the losses after it.
+    """
+    costs: dict[str, Any] = {"output": output}
+    for cost in LAYER_COSTS:
+        if cost.over_layers is OverLayers.SUM:
+            each = getattr(head, cost.field) / losses
+            once = getattr(head, cost.field) if is_first else ZERO
+            costs[cost.field] = each if cost.per is Occurrence.MICROBATCH else once
+    if head.phases is not None:
+        costs["phases"] = head.phases.each(lambda number, _: number / losses)
+    return replace(head, **costs)
+
+
+def counts(text: str, model: Layers) -> tuple[int, ...]:
+    """Layers per stage; raises InputError if the layers are not those of the model.
+
+    An embedding or a head that the model has no layer for is left out: trainers name them always.
+    """
+    stage_letters = _without_added_ends(stages(text), model)
     named = "".join(stage_letters)
     letters = "".join(LETTERS[layer.role] for layer in model.layers)
     if named != letters:
@@ -57,6 +110,15 @@ def counts(text: str, model: Layers) -> tuple[int, ...]:
             else f"partition: the layout's order is {_runs(named)}; the model's {_runs(letters)}"
         )
     return tuple(map(len, stage_letters))
+
+
+def _without_added_ends(stage_letters: tuple[str, ...], model: Layers) -> tuple[str, ...]:
+    """The letters of stages without an embedding or a head that the model has no layer for."""
+    roles = {layer.role for layer in model.layers}
+    first, *rest = stage_letters
+    embedding, head = (LETTERS[role] if role not in roles else "" for role in ENDS)
+    *before, last = (first.removeprefix(embedding), *rest)
+    return (*before, last.removesuffix(head))
 
 
 def write(model: Layers, partition: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError, InputError
-from ppopt.problem import exact, layout
+from ppopt.problem import exact, layer_names, layout
 from ppopt.problem.layer_settings import DECODER, LETTERS
 from ppopt.problem.layers import Layers
 
@@ -295,6 +295,8 @@ def normal(partition: Any) -> str | Counts:
             f"partition: {partition!r} is a rule of DeepSpeed's; give what it makes of your model "
             "as a list of layers per stage"
         )
+    if isinstance(partition, str) and (hybrid := layer_names.layout_of_hybrid(partition.strip())):
+        return hybrid
     if isinstance(partition, str) and not _WORD.fullmatch(partition.strip()):
         return partition.strip()
     if isinstance(partition, str) and partition.strip().lower() in RULES:
@@ -304,6 +306,8 @@ def normal(partition: Any) -> str | Counts:
             f"partition: {partition!r} is unknown; use {', '.join(RULES)}, a list of layers per "
             "stage, or a layout such as Et*3|(tt|)*2tL"
         )
+    if any(isinstance(entry, Sequence) for entry in partition):
+        return layer_names.layout_of_names(partition)
     return tuple(partition)
 
 

@@ -17,6 +17,7 @@ from ppopt.problem import (
     frozen,
     hosting,
     layer_choices,
+    layout,
     microbatches,
     partition,
     placement,
@@ -112,6 +113,8 @@ class Pipeline(PipelineFields):
         if order is placement.PartitionOrder.RANKS:
             cut = partition.in_stage_order(cut, self.hosted[0])
         cut = partition.of_all_layers(self.model, cut)
+        if isinstance(cut, str) and cut not in partition.RULES:
+            set_fields(self, model=layout.with_losses(self.model, cut))
         set_fields(self, partition=cut, partition_order=placement.PartitionOrder.STAGES)
 
     @cached_property

@@ -1,0 +1,85 @@
+"""Rates a partition: how much faster a strategy is with the best partition of the same layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from ppopt.errors import InputError
+from ppopt.problem.objective import Objective
+from ppopt.problem.partition import SEARCH
+from ppopt.problem.pipeline import Pipeline
+from ppopt.schedule.schedule import Schedule
+from ppopt.strategies import Options
+from ppopt.studies.best_choice import TIME_LIMIT, StrategyChoice, best_choice
+from ppopt.studies.evaluate import evaluate, objective_value
+
+
+@dataclass(frozen=True)
+class PartitionRating:
+    """A partition, and the best one for its strategy, within the memory limits."""
+
+    schedule: Schedule
+    """Of the rated partition."""
+    value: Fraction
+    """Objective of the schedule, in the user's unit."""
+    choice: StrategyChoice
+    """The best partition."""
+
+    @property
+    def gain(self) -> Fraction:
+        """Throughput of the best partition found over that of the rated one, minus 1.
+
+        0 if the rated partition is the best one. Negative if it is faster beyond the limits.
+        """
+        return self.value / self.choice.value - 1 if self.choice.value else Fraction(0)
+
+    @property
+    def max_gain(self) -> Fraction | None:
+        """Upper bound of the gain of every partition; None without a lower bound."""
+        bound = self.choice.lower_bound
+        return self.value / bound - 1 if bound else None
+
+
+def rate_partition(
+    pipeline: Pipeline,
+    strategy: str,
+    objective: Objective = Objective.MAKESPAN,
+    options: Options | None = None,
+    *,
+    time_limit: float = TIME_LIMIT,
+    progress: Callable[[str], None] = lambda _: None,
+    began: float | None = None,
+) -> PartitionRating:
+    """Evaluate a strategy with the pipeline's partition, and search the best partition.
+
+    Recompute and placement are those of the pipeline. Raises InputError if its partition is to be
+    searched, if it has no layers, or if several losses meet a memory limit: their layers have the
+    output matrix where the rated partition has it (`ppopt.problem.layout.with_losses`).
+    """
+    if pipeline.model is None or pipeline.partition == SEARCH:
+        raise InputError(
+            "partition: the partition of a model in layers is rated; give a layout, counts, or "
+            "names per stage"
+        )
+    heads = sum(layer.role == "head" for layer in pipeline.model.layers)
+    if heads > 1 and pipeline.limits is not None:
+        raise InputError(
+            "partition: a layout with several L is rated without a memory limit; leave "
+            "--mem-limit out"
+        )
+    schedule = evaluate(pipeline, strategy, objective, options)
+    choice = best_choice(
+        replace(pipeline, partition=SEARCH),
+        strategy,
+        objective,
+        options,
+        time_limit=time_limit,
+        progress=progress,
+        began=began,
+    )
+    value = objective_value(schedule, objective)
+    if value <= choice.value and schedule.fits_limits:
+        choice = replace(choice, schedule=schedule, value=value)
+    return PartitionRating(schedule, value, choice)
