@@ -14,7 +14,7 @@ from ppopt.cli.options import output as output_option
 from ppopt.cli.running import elapsed_notes
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.profiles.sources import Source, formats
+from ppopt.profiles.sources import TIMERS, Source, detected, formats
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -37,7 +37,9 @@ YAML = (".yaml", ".yml")
         "dump_pp_data folder of Primus. With --stages-from: a schedule file, whose stages are "
         "measured.",
     ),
-    source=option("", "Format of the measurements.", names=("--from",)),
+    source=option(
+        "", "Format of the measurements (default: that of their content).", names=("--from",)
+    ),
     steps=option("N", "With --stages-from: steps to measure.", min=1, max=1000),
     roles=option(
         "LAYOUT",
@@ -96,13 +98,12 @@ def profile(
         raise InputError("compile, device, roles: only with your own model; give --stages-from too")
     if not sources:
         raise InputError(
-            "nothing to read: give files and --from, or your own model with --stages-from"
+            f"nothing to read: give files, of {formats()}; or your own model with --stages-from"
         )
-    if source is None:
-        raise InputError(f"from: missing; give the format, one of {formats()}")
+    source = source or detected(sources[0])
     _check_counts(source, stages, batches)
     if stages is not None and batches is not None:
-        text = _of_timers(sources, stages, batches, description, suffix, layers)
+        text = _of_timers(sources, source, stages, batches, description, suffix, layers)
     else:
         text = _of_records(sources, source, description, suffix, layers)
     write(target, text)
@@ -110,10 +111,10 @@ def profile(
 
 
 def _check_counts(source: Source, stages: int | None, batches: int | None) -> None:
-    timers = source is Source.MEGATRON_TIMERS
+    timers = source in TIMERS
     if timers != (stages is not None) or timers != (batches is not None):
         raise InputError(
-            "stages, batches: Megatron's timers need both"
+            f"stages, batches: timers are sums over both; give --stages and --batches with {source}"
             if timers
             else f"stages, batches: {source} states them itself; leave them out"
         )
@@ -271,7 +272,7 @@ def _read(
     if len(files) != 1:
         what = {
             Source.PRIMUS: "Primus: give one folder, which its dump_pp_data wrote",
-            Source.STRAGGLER: "StragglerAnalysis: give one timeline, a .parquet or .csv",
+            Source.STRAGGLER: "StragglerAnalysis: give one timeline, a .parquet, .csv or .json.gz",
         }
         raise InputError(what[source])
     if source is Source.STRAGGLER:
@@ -338,6 +339,7 @@ def _named(step: Schedule, name: str) -> Schedule:
 
 def _of_timers(
     files: Sequence[Path],
+    source: Source,
     stages: int,
     batches: int,
     description: str,
@@ -345,13 +347,15 @@ def _of_timers(
     layers: str | None,
 ) -> str:
     """A pipeline file of the times of stages, or of layers derived from them."""
+    from ppopt.profiles.deepspeed_log import read_log
     from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.megatron_timers import read_timers
     from ppopt.profiles.pipeline_file import dumps_timers
 
     if len(files) != 1 or suffix not in YAML:
-        raise InputError("Megatron's timers: give one log, and a .yaml to write")
-    timers = read_timers(files[0], stages, batches)
+        raise InputError(f"{source}: give one log, and a .yaml to write")
+    read = read_timers if source is Source.MEGATRON_TIMERS else read_log
+    timers = read(files[0], stages, batches)
     if timers.unknown is not None:
         note(f"note: times of single stages are unmeasured: {timers.unknown}")
     stage_layers = None if layers is None else read_layers(layers)

@@ -32,11 +32,17 @@ from collections import defaultdict
 from fractions import Fraction
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, read_text
 from ppopt.profiles.sources import formats
+from ppopt.profiles.stage_times import (
+    StageTimes,
+    device_times,
+    num_outliers,
+    per_microbatch,
+    times_of,
+)
 
 LARGEST_FILE = 2**28
 _HEAD = re.compile(r"times across ranks \(ms\):")
@@ -50,19 +56,6 @@ _EXTREMES = re.compile(rf"\b{_ANY_TIMER} \.+: (?:\({_NUMBER}, {_NUMBER}\)|{_NUMB
 """Timer, minimum, maximum, and the maximum of the option `max`."""
 _SINGLE_LINE = re.compile(r"\btime \(ms\) \|.*")
 _ON_LINE = re.compile(rf"\b{_ANY_TIMER}: {_NUMBER}")
-
-
-class StageTimes(NamedTuple):
-    """Milliseconds per device for one microbatch."""
-
-    forward: tuple[Fraction, ...]
-    backward: tuple[Fraction, ...]
-    reports: int
-    """Number of log intervals."""
-    outliers: int
-    """Number of values above 1.2 times their median."""
-    unknown: str | None = None
-    """Text that says what the log has instead of times per stage; None if it has these."""
 
 
 def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
@@ -80,29 +73,24 @@ def parse_log(content: str, where: str, devices: int, batches: int) -> StageTime
     """
     times_by_rank, reports = _times_of_ranks(content)
     unknown = None
-    if reports:
-        columns = {
-            field: _column(times_by_rank, name, devices, where) for field, name in TIMERS.items()
-        }
-    else:
+    if not reports:
         times_by_rank, unknown = _times_of_log(content, where)
         reports = max(map(len, times_by_rank.values()))
-        columns = {
-            field: [median(_values(times_by_rank, name, where)[0])] * devices
-            for field, name in TIMERS.items()
-        }
-    outliers = sum(
-        value > Fraction(6, 5) * median(values)
-        for (name, _), values in times_by_rank.items()
-        if name in TIMERS.values()
-        for value in values
+    columns = {}
+    for field, name in TIMERS.items():
+        if unknown is None:
+            times = device_times(times_by_rank, name, devices, where)
+        else:
+            times = [median(times_of(times_by_rank, name, where)[0])] * devices
+        columns[field] = per_microbatch(times, batches, name, where)
+    return StageTimes(
+        forward=columns["forward"],
+        backward=columns["backward"],
+        reports=reports,
+        outliers=num_outliers(times_by_rank, list(TIMERS.values())),
+        source="Megatron-LM timers",
+        unknown=unknown,
     )
-    scaled = {field: tuple(time / batches for time in times) for field, times in columns.items()}
-    for field, times in scaled.items():
-        if 0 in times:
-            device = times.index(Fraction())
-            raise InputError(f"{where}: timer {TIMERS[field]} of device {device} is 0")
-    return StageTimes(**scaled, reports=reports, outliers=outliers, unknown=unknown)
 
 
 _Times = dict[tuple[str, int], list[Fraction]]
@@ -152,22 +140,3 @@ def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
             f"have; formats that are read: {formats()}"
         )
     return times, "the log has the times of the last rank, and every stage has them."
-
-
-def _values(times: _Times, timer: str, where: str) -> dict[int, list[Fraction]]:
-    """The times of a timer by rank."""
-    values = {rank: reports for (name, rank), reports in times.items() if name == timer}
-    if not values:
-        raise InputError(f"{where}: timer {timer} is missing; run with --timing-log-level 2")
-    return values
-
-
-def _column(times_by_rank: _Times, timer: str, devices: int, where: str) -> list[Fraction]:
-    times = {rank: median(values) for rank, values in _values(times_by_rank, timer, where).items()}
-    each, rest = divmod(len(times), devices)
-    if rest or sorted(times) != list(range(len(times))):
-        raise InputError(
-            f"{where}: timer {timer} has {len(times)} ranks, which {devices} devices cannot share "
-            "equally; give --stages, the size of the pipeline"
-        )
-    return [max(times[d * each + k] for k in range(each)) for d in range(devices)]

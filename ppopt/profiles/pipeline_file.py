@@ -17,7 +17,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.profiles.estimate import P2PTime, Profile, StageMemory
 from ppopt.profiles.layers_of_stages import LayersOfStage, on_devices, parts
-from ppopt.profiles.megatron_timers import StageTimes
+from ppopt.profiles.stage_times import StageTimes
 
 MILLISECOND = 10**6
 MEBIBYTE = 2**20
@@ -290,16 +290,16 @@ def dumps_timers(
     description: str,
     day: date | None = None,
 ) -> str:
-    """Write the times of Megatron's timers: F and BW per device, or per layer.
+    """Write the times of timers: F and BW per device, or per layer.
 
     `layers` are those of every stage that ran; stage s is on device s modulo the devices.
     """
     comments = [f"Medians of {stages.reports} reports; the split of the backward is unmeasured."]
     if stages.unknown is not None:
-        comments += [
-            f"Times of single stages, and so their imbalance, are unmeasured: {stages.unknown}",
-            "Megatron-LM prints those of every rank with --timing-log-option all.",
-        ]
+        comments.append(
+            f"Times of single stages, and so their imbalance, are unmeasured: {stages.unknown}"
+        )
+    comments += stages.comments
     if stages.outliers:
         comments.append(f"{stages.outliers} values lay 20 % or more above their median.")
     devices = len(stages.forward)
@@ -317,7 +317,7 @@ def dumps_timers(
         facts.append(_partition(layers))
         comments += _DERIVED_NOTES
         lines = [p2p_note, *_layers_of(on_devices(layers, devices), costs)]
-    return _document(_head(description, "Megatron-LM timers", day), facts, comments, lines)
+    return _document(_head(description, stages.source, day), facts, comments, lines)
 
 
 def _document(

@@ -2,6 +2,8 @@
 
 github.com/ByteDance-Seed/StragglerAnalysis (readme.md, analyzer/metatypes.py): a row per operation
 of a data-parallel rank and a pipeline rank (`stage`), in seconds on one clock, as .parquet or .csv.
+Its timelines for Perfetto, .json or .json.gz, have the same operations (analyzer/to_timeline.py): a
+process per data-parallel rank, and threads with names such as `PP rank 3, TP rank 0, compute`.
 `forward-compute` and `backward-compute` name their microbatch and chunk; sends and receives are
 rows of their own, so that compute includes no wait for a transfer.
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +24,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats.documents import label, read_text
+from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import Measurements, Record, StepRecord
@@ -29,6 +32,8 @@ from ppopt.profiles.estimate import Measurements, Record, StepRecord
 LARGEST_FILE = 2**28
 MAX_COUNT = 2**20
 SECOND = 10**9
+_THREAD = re.compile(r"PP rank ([0-9]{1,6}), TP rank 0,")
+"""Name of a thread of the first tensor-parallel rank."""
 _COMPUTE = {"forward-compute": OpKind.F, "backward-compute": OpKind.BW}
 _AROUND = {
     "params-all-gather": AuxiliaryKind.UNSHARD,
@@ -74,9 +79,13 @@ class StragglerRun(NamedTuple):
 
 
 def read_timeline(path: Path) -> StragglerRun:
-    """Read a timeline (.parquet, .csv); raises InputError, naming the file, if it is not one."""
-    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    return within(label(path), parse_rows, rows)
+    """Read a timeline (.parquet, .csv, .json, .json.gz).
+
+    Raises InputError, naming the file, if it is not one.
+    """
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    read = _parquet if ".parquet" in suffixes else _perfetto if ".json" in suffixes else _csv
+    return within(label(path), parse_rows, read(path))
 
 
 def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
@@ -91,7 +100,9 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
         if op.optype in _COMPUTE:
             ends[op.dp_rank][op.step] = max(op.end, ends[op.dp_rank].get(op.step, 0))
     if not ends:
-        raise InputError(f"holds no {' and no '.join(_COMPUTE)}; give a trace-*.parquet")
+        raise InputError(
+            f"holds no {' and no '.join(_COMPUTE)}; give a trace-*.parquet or timeline-*.json.gz"
+        )
     slowest, fastest = (
         choose(ends, key=lambda rank: median(ends[rank].values())) for choose in (max, min)
     )
@@ -209,6 +220,33 @@ def _parquet(path: Path) -> Iterator[Sequence[Any]]:
     _check_columns(path, list(table.columns))
     columns = [table[name].tolist() for name in TimelineRow._fields]
     return zip(*columns, strict=True)
+
+
+def _perfetto(path: Path) -> Iterator[Sequence[Any]]:
+    """The operations of a timeline for Perfetto; of several tensor-parallel ranks the first.
+
+    Times count from the start of the step, as in the table.
+    """
+    events = parse_json(read_text(path, LARGEST_FILE), label(path), float)
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise InputError(f"{label(path)}: not a list of events; give a timeline-*.json.gz")
+    stages = {
+        (event.get("pid"), event.get("tid")): int(match[1])
+        for event in events
+        if event.get("name") == "thread_name"
+        and (match := _THREAD.match(str((event.get("args") or {}).get("name"))))
+    }
+    begins: dict[Any, float] = {}
+    rows = []
+    for event in events:
+        args, thread = event.get("args") or {}, (event.get("pid"), event.get("tid"))
+        if event.get("ph") == "X" and thread in stages:
+            begin, length = (finite(event.get(key)) / 10**6 for key in ("ts", "dur"))
+            numbers = (args.get(key) for key in ("seq_id", "model_chunk", "mb_id"))
+            where = (event.get("pid"), stages[thread], args.get("step"), event.get("name"))
+            rows.append((*where, begin, length, *numbers))
+            begins[where[2]] = min(begin, begins.get(where[2], begin))
+    return ((*row[:4], row[4] - begins[row[2]], *row[5:]) for row in rows)
 
 
 def _csv(path: Path) -> Iterator[Sequence[Any]]:

@@ -385,7 +385,7 @@ class TestTimers:
             (LOG.replace("102.40", "0.00"), 2, "timer forward-compute of device 0 is 0"),
             ("times across ranks (ms):\n  forward-compute:\n     rank  0: nan\n", 1, "missing"),
             (MAX.replace("forward-compute", "forward"), 2, "timer forward-compute is missing"),
-            (ONE_LINE.replace("backward-c", "c"), 2, "timer backward-compute is missing; run with"),
+            (ONE_LINE.replace("backward-c", "c"), 2, "timer backward-compute is missing; log it"),
             (MAX.replace("672", "0"), 2, "timer forward-compute of device 0 is 0"),
         ],
     )
@@ -493,7 +493,7 @@ class TestCommand:
 
     def test_a_missing_format_is_listed(self, tmp_path: Path) -> None:
         log = tmp_path / "log.txt"
-        log.write_text("time (ms) | forward_microstep: 2785.85 | backward_microstep: 5153.22\n")
+        log.write_text("iteration 1: 2785.85 ms\n")
         for line in ("profile", "profile --from megatron-timers --stages 2 --batches 8"):
             ran = run(f"{line} {log} -o {tmp_path / 'p.yaml'}")
             assert ran.code == 2
@@ -512,7 +512,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ("profile {log} --from megatron-timers -o {out}.yaml", "Megatron's timers need both"),
+            (
+                "profile {log} --from megatron-timers -o {out}.yaml",
+                "give --stages and --batches with",
+            ),
             ("profile {log} --from torch-profiler --stages 2 --batches 2 -o {out}.yaml", "leave"),
             ("profile {log} --from torch-profiler -o {out}.csv", "end it in .yaml"),
             ("profile {log} --from torch-profiler -o {out}.yaml", "log.txt: line 2: not JSON"),

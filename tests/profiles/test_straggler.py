@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,44 @@ def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
         "data-parallel rank 0, of 2 the one whose last backward ends last" in timeline.comments[2]
     )
     assert "A step of all ranks takes 76000.0 ms, median of 1." in timeline.comments
+
+
+def perfetto(table: Sequence[Sequence[Any]], late: float = 0) -> list[dict[str, Any]]:
+    """A table as analyzer/to_timeline.py writes it; all steps begin `late` seconds later."""
+    events: list[dict[str, Any]] = []
+    for row in table:
+        values = dict(zip(FIELDS, row, strict=True))
+        chunk, microbatch = values["mc"], values["mb_id"]
+        args = {"step": values["step"], "model_chunk": chunk, "mb_id": microbatch}
+        thread = {"pid": values["dp_rank"], "tid": 5 * values["stage"]}
+        times = {"ts": (values["start_ts"] + late) * 1e6, "dur": values["duration"] * 1e6}
+        named = {"name": values["optype"], "cat": values["optype"], "ph": "X"}
+        events.append({**named, **thread, **times, "args": {**args, "seq_id": values["seq_id"]}})
+        for rank in (0, 1):
+            name = f"PP rank {values['stage']}, TP rank {rank}, compute"
+            at = thread if rank == 0 else {**thread, "tid": thread["tid"] + 1000}
+            events.append({"name": "thread_name", "ph": "M", **at, "args": {"name": name}})
+        events.append({**events[-3], "tid": thread["tid"] + 1000})
+    return events
+
+
+@pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
+def test_a_timeline_for_perfetto_is_the_table(name: str, tmp_path: Path) -> None:
+    """Of two tensor-parallel ranks the first; times count from the start of the step."""
+    path = tmp_path / name
+    text = json.dumps(perfetto(rows(), late=40)).encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    table = straggler.read_timeline(written(tmp_path, rows()))
+    timeline = straggler.read_timeline(path)
+    assert timeline.comments == table.comments
+    assert timeline.measurements == table.measurements
+
+
+def test_a_timeline_that_is_no_list_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    path.write_text('{"traceEvents": []}')
+    with pytest.raises(InputError, match="not a list of events; give a timeline-"):
+        straggler.read_timeline(path)
 
 
 def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
