@@ -42,12 +42,12 @@ MultiTokenPredictionBlock RowParallelLinear _add_training_args _checkpointed_for
 forward_backward_pipelining_with_interleaving fp8_param_gather model_provider parse_str_to_list
 process_mtp_loss unfused validate_args validate_layer_layout virtual
 Transformer Engine: Float8Tensor set_save_original_input update_usage
-DeepSpeed: REGEX _is_checkpointable partition_method
+DeepSpeed: REGEX _is_checkpointable partition_method steps_per_print wall_clock_breakdown
 Primus: _async_send_recv_op _patch dump_pp_data pp_rank_R.json time_step
 Dask: Client allowed-failures
 Tools: INFO PYTHONUNBUFFERED Up apt-get basicConfig docker logging nohup timeout ulimit yes
 Examples: best.order.json config.json configuration_ forward_ms modeling_ my no_x rrggbb x2
-references/my-schedule.json NAME RANDOM BW0 F0 F1 Et Ett Ettt tL tt ppop
+references/my-schedule.json NAME RANDOM BW0 F0 F1 Et Ett Ettt LL MM tL tt ppop
 Built from parts: listed_microbatch_memory listed_microbatch_times
 """
 """Names of other projects and tools, of examples, and of keys that are built from parts."""

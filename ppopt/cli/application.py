@@ -40,7 +40,7 @@ LONGEST = 1000
 
 COMMANDS = {
     "Describe a pipeline": ("init", "profile", "models", "strategies", "schema"),
-    "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "order", "app"),
+    "Find a schedule": ("solve", "eval", "compare", "frontier", "plan", "rate", "order", "app"),
     "Sweeps": ("sweep", "studies"),
     "Schedule files": ("view", "verify", "check", "export", "import", "run"),
 }

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.cli.application import command
-from ppopt.cli.options import argument, option
+from ppopt.cli.options import argument, flag, option
 from ppopt.cli.options import output as output_option
 from ppopt.cli.running import elapsed_notes
+from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.profiles.sources import TIMERS, Source, detected, formats
+from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -56,6 +60,13 @@ YAML = (".yaml", ".yml")
     ),
     stages=option("P", "Devices; for timers and with --stages-from.", min=1),
     batches=option("M", "Microbatches; for timers and with --stages-from.", min=1),
+    plan=flag(
+        "Compare the order that ran with the best for its runtime and the best found, and write a "
+        "page; with --layers the partition is searched, too.",
+    ),
+    time_limit=option(
+        "SECONDS", "Time limit of --plan in seconds (default: 60).", show_default=False
+    ),
 )
 def profile(
     output: str,
@@ -70,6 +81,9 @@ def profile(
     layers: str | None = None,
     stages: int | None = None,
     batches: int | None = None,
+    time_limit: float = 60.0,
+    *,
+    plan: bool = False,
 ) -> int:
     """Make a pipeline file from measurements, or measure your model.
 
@@ -102,12 +116,11 @@ def profile(
         )
     source = source or detected(sources[0])
     _check_counts(source, stages, batches)
-    if stages is not None and batches is not None:
-        text = _of_timers(sources, source, stages, batches, description, suffix, layers)
-    else:
-        text = _of_records(sources, source, description, suffix, layers)
-    write(target, text)
-    return 0
+    limit = time_limit if plan else None
+    if source in TIMERS:
+        sizes = (stages or 1, batches or 1)
+        return _of_log(sources, source, sizes, description, layers, target, limit)
+    return _of_trace(_recorded(sources, source, description, layers), source, target, limit)
 
 
 def _check_counts(source: Source, stages: int | None, batches: int | None) -> None:
@@ -216,17 +229,26 @@ def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
     return measurements, schedule.pipeline
 
 
-def _of_records(
-    files: Sequence[Path], source: Source, description: str, suffix: str, layers: str | None
-) -> str:
-    """A pipeline file, a measured step, or a page, of records of operations."""
-    from ppopt.formats import schedule_json
+class _Recorded(NamedTuple):
+    """Records of operations, and the pipeline file that they make."""
+
+    text: str
+    """The file: of layers if these are known, else of stages."""
+    is_layered: bool
+    steps: Callable[[], list[Schedule]]
+    """The steps that ran, as schedules."""
+    comments: Sequence[str]
+
+
+def _recorded(
+    files: Sequence[Path], source: Source, description: str, layers: str | None
+) -> _Recorded:
+    """Read records of operations; prints what is remarkable of them."""
     from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.layers_of_stages import read_layers
-    from ppopt.profiles.measured_runs import measured_steps, median_step
-    from ppopt.report.html import page as page_of
+    from ppopt.profiles.measured_runs import measured_steps
 
     ran, memory, comments = _read(files, source)
     estimates = estimate(ran.records, around=ran.around)
@@ -237,23 +259,95 @@ def _of_records(
         "source": source.value,
         "comments": comments,
     }
-    layered = None
-    if layers is not None:
-        layered = pipeline_file.dumps_layers_of_stages(estimates, read_layers(layers), **about)
-    if suffix in YAML:
-        return layered or pipeline_file.dumps(estimates, memory=memory, **about)
-    for comment in comments:
-        note(f"note: {comment}")
+    if layers is None:
+        text = pipeline_file.dumps(estimates, memory=memory, **about)
+    else:
+        text = pipeline_file.dumps_layers_of_stages(estimates, read_layers(layers), **about)
     where = Pipeline(
         stages=len(estimates.hosts),
         batches=estimates.batches,
         placement=estimates.hosts,
         name=description,
     )
-    steps = measured_steps(ran.records, where, pipeline_file.MILLISECOND, ran.around)
+    steps = partial(measured_steps, ran.records, where, pipeline_file.MILLISECOND, ran.around)
+    return _Recorded(text, layers is not None, steps, comments)
+
+
+def _of_trace(recorded: _Recorded, source: Source, target: Path, limit: float | None) -> int:
+    """Write a pipeline file, a measured step, or a page; with a time limit, compare."""
+    from ppopt.formats import schedule_json
+    from ppopt.formats.files import write
+    from ppopt.profiles.measured_runs import median_step
+    from ppopt.report.html import page as page_of
+
+    suffix = target.suffix.lower()
+    if limit is not None:
+        return _compare(recorded.text, source, recorded.steps(), target, limit)
+    if suffix in YAML:
+        write(target, recorded.text)
+        return 0
+    for comment in recorded.comments:
+        note(f"note: {comment}")
+    steps = recorded.steps()
     if suffix == ".html":
-        return page_of([*_beside_prediction(steps), *_rebalanced(median_step(steps), layered)])
-    return schedule_json.dumps(median_step(steps))
+        layered = recorded.text if recorded.is_layered else None
+        text = page_of([*_beside_prediction(steps), *_rebalanced(median_step(steps), layered)])
+    else:
+        text = schedule_json.dumps(median_step(steps))
+    write(target, text)
+    return 0
+
+
+_RUNTIMES = {
+    Source.MEGATRON_TIMERS: "megatron",
+    Source.STRAGGLER: "megatron",
+    Source.PRIMUS: "primus",
+}
+"""Runtime that wrote the files of a source; of the other ones PyTorch's is compared."""
+
+
+def _compare(
+    text: str, source: Source, steps: list[Schedule], target: Path, time_limit: float
+) -> int:
+    """Compare the order that ran with the best for its runtime and the best found.
+
+    Writes the pipeline file `text` if the target is of that kind, and a page of the same name.
+    Raises InputError if the target is of another kind.
+    """
+    from ppopt.cli import output, progress
+    from ppopt.cli.commands import exit_code
+    from ppopt.cli.files import writable
+    from ppopt.formats.config import parse_config, pipeline_of
+    from ppopt.formats.files import write
+    from ppopt.profiles.measured_runs import median_step, predicted
+    from ppopt.report.comparison_report import report_comparison
+    from ppopt.studies.compare import compare
+    from ppopt.studies.evaluate import evaluate
+
+    if target.suffix.lower() == ".json":
+        raise InputError("output: with --plan, end it in .yaml (pipeline and page) or .html (page)")
+    values, began = parse_config(text, ".yaml", "profile"), monotonic()
+    pages = writable([str(target.with_suffix(".html"))])
+    if target.suffix.lower() in YAML:
+        write(target, text)
+    settings = Settings(values, pages, json=False, quiet=False, began=began)
+    ran = pipeline_of(values)
+    strategy = "1f1b" if ran.num_chunks == 1 else "interleaved"
+    current = predicted(median_step(steps), ran) if steps else evaluate(ran, strategy)
+    pipeline = ran if ran.model is None else replace(ran, partition="search")
+    interrupts.only_record()
+    with progress.live_line(quiet=False, limit=time_limit) as line:
+        comparison = compare(
+            pipeline,
+            current=current,
+            runtime=_RUNTIMES.get(source, "torch"),
+            time_limit=time_limit,
+            progress=line.update,
+            began=began,
+        )
+    report = report_comparison(comparison)
+    code = output.show_comparison(settings, report, comparison, details=False, last="")
+    return code or exit_code(comparison.status)
 
 
 def _read(
@@ -337,26 +431,34 @@ def _named(step: Schedule, name: str) -> Schedule:
     return replace(step, pipeline=pipeline)
 
 
-def _of_timers(
+def _of_log(
     files: Sequence[Path],
     source: Source,
-    stages: int,
-    batches: int,
+    sizes: tuple[int, int],
     description: str,
-    suffix: str,
     layers: str | None,
-) -> str:
-    """A pipeline file of the times of stages, or of layers derived from them."""
+    target: Path,
+    limit: float | None,
+) -> int:
+    """Write a pipeline file of times of stages, or of layers; with a time limit, compare.
+
+    `sizes`: devices and microbatches.
+    """
+    from ppopt.formats.files import write
     from ppopt.profiles.deepspeed_log import read_log
     from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.megatron_timers import read_timers
     from ppopt.profiles.pipeline_file import dumps_timers
 
-    if len(files) != 1 or suffix not in YAML:
+    if len(files) != 1 or (limit is None and target.suffix.lower() not in YAML):
         raise InputError(f"{source}: give one log, and a .yaml to write")
     read = read_timers if source is Source.MEGATRON_TIMERS else read_log
-    timers = read(files[0], stages, batches)
+    timers = read(files[0], *sizes)
     if timers.unknown is not None:
         note(f"note: times of single stages are unmeasured: {timers.unknown}")
     stage_layers = None if layers is None else read_layers(layers)
-    return dumps_timers(timers, batches, stage_layers, description=description)
+    text = dumps_timers(timers, sizes[1], stage_layers, description=description)
+    if limit is not None:
+        return _compare(text, source, [], target, limit)
+    write(target, text)
+    return 0

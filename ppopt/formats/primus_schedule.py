@@ -96,6 +96,14 @@ def primus_table(schedule: Schedule) -> str:
     return "{\n" + ",\n".join([*heads, f'"ranks": [\n{rows}\n]']) + "\n}\n"
 
 
+def check_runs(schedule: Schedule) -> None:
+    """Raise NotApplicableError if Primus cannot run the order of a schedule, or its partition."""
+    _algorithm(schedule)
+    _check_pairs(schedule)
+    _numbers(schedule)
+    _partition(schedule.pipeline)
+
+
 def left_out(schedule: Schedule) -> Iterator[str]:
     """What a table of nodes does not say of a schedule, and what it needs."""
     pipeline = schedule.pipeline
@@ -155,9 +163,8 @@ def _refuse_offload(pipeline: Pipeline) -> None:
 
 def _nodes(schedule: Schedule) -> list[list[Node]]:
     """The nodes of every rank."""
-    pipeline = schedule.pipeline
+    pipeline, numbers = schedule.pipeline, _numbers(schedule)
     _check_pairs(schedule)
-    numbers = _numbers(schedule)
     rows = _rows(schedule)
     _add_posts(schedule, rows)
     torch_comms.check(pipeline, [tuple(row.communication(rank)) for rank, row in enumerate(rows)])

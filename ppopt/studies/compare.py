@@ -34,7 +34,7 @@ from ppopt.studies.baselines import evaluate_all
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.current_schedule import can_start_from, current_schedule
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.headline import BestSchedule, Headline, headline
+from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
 from ppopt.studies.robustness import Jitter
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Comparison(NotebookView):
     """Strategies that do not apply, each with the reason."""
     current: Schedule | None = None
     """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
+    runtime: str = DEFAULT_RUNTIME
+    """Runtime of the second row of the headline."""
 
     @property
     def optimum(self) -> Result:
@@ -125,10 +127,10 @@ class Comparison(NotebookView):
 
     @cached_property
     def headline(self) -> Headline:
-        """The current schedule, the best row that PyTorch runs, and the best row of all."""
+        """The current schedule, the best row that the runtime runs, and the best row of all."""
         schedules = [row.schedule for row in self.rows if row.fits_limit]
         best = BestSchedule(schedules[0], self._bound_of(schedules[0])) if schedules else None
-        return headline(self.current, schedules, best, self.optimum.objective)
+        return headline(self.current, schedules, best, self.optimum.objective, self.runtime)
 
     def _bound_of(self, best: Schedule) -> Fraction | None:
         """Lower bound of all placements searched; None if that of the best row is not one.
@@ -209,6 +211,7 @@ def compare(
     also: Sequence[Pipeline] = (),
     strategies: Collection[str] | None = None,
     current: Schedule | str | None = None,
+    runtime: str = DEFAULT_RUNTIME,
     mem_limit: Any = None,
     placement: str | Sequence[str] | None = None,
     objective: Objective | str = Objective.MAKESPAN,
@@ -236,6 +239,7 @@ def compare(
     `current` is what the user runs today (`Comparison.headline`): a schedule of the same model,
     devices and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
     `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the pipeline.
+    `runtime` is the trainer of the headline's second row: `torch`, `megatron` or `primus`.
 
     If the pipeline leaves its partition or recompute open, every strategy has the best found for it
     (`ppopt.best_choice`), and so has the optimum. `time_limit` seconds, from `began` (of
@@ -288,7 +292,7 @@ def compare(
     rows = _rows([*optimal, *evaluated], objective, optima)
     if jitter is not None:
         rows = _all_under(rows, jitter, objective, seed, tell)
-    return Comparison(rows, tuple(optima.values()), skipped, own_schedule)
+    return Comparison(rows, tuple(optima.values()), skipped, own_schedule, runtime)
 
 
 def _with_limits(schedule: Schedule) -> Schedule:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.errors import NotApplicableError
-from ppopt.formats import megatron_schedule, torch_csv, trainer_partition
+from ppopt.formats import megatron_schedule, primus_schedule, torch_csv, trainer_partition
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE
@@ -23,7 +23,7 @@ from ppopt.studies.evaluate import objective_value
 
 CURRENT, OPTIMUM, BEST = "current", "optimum", "best found"
 """Labels of the first row and of the last, which is `OPTIMUM` only if that is proved."""
-RUNTIME_NAMES = {"torch": "PyTorch", "megatron": "Megatron-LM"}
+RUNTIME_NAMES = {"torch": "PyTorch", "megatron": "Megatron-LM", "primus": "Primus"}
 """Runtimes and their names."""
 RUNNABLE = {runtime: f"on {name}" for runtime, name in RUNTIME_NAMES.items()}
 """Labels of the row that a runtime runs."""
@@ -142,7 +142,8 @@ def runs_on(runtime: str, schedule: Schedule) -> bool:
     """Whether a runtime runs a schedule in its order and with its times.
 
     PyTorch runs the operations of an overlapped pair one after the other, so it runs no pair whose
-    duration is stated. Megatron-LM runs orders of its own only.
+    duration is stated. Megatron-LM runs orders of its own only. Primus runs any order of the
+    placements that it has.
     """
     pipeline = schedule.pipeline
     with suppress(NotApplicableError):
@@ -151,6 +152,9 @@ def runs_on(runtime: str, schedule: Schedule) -> bool:
                 group_size = megatron_schedule.stated_group_size(schedule)
                 trainer_partition.megatron_arguments(pipeline, group_size)
             return megatron_schedule.runs_order(schedule)
+        if runtime == "primus":
+            primus_schedule.check_runs(schedule)
+            return True
         torch_csv.check_pipeline(pipeline)
         return pipeline.overlap is None or not (schedule.pair != ALONE).any()
     return False
