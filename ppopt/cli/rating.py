@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "counts, names per stage, a pattern of a hybrid model, or a trainer's file with one of these",
 )
 def rate(settings: Settings, *, strategy: str, tolerance: str | None = None) -> int:
-    """Rate a partition: how much throughput the best partition of the same layers gains.
+    """Rate a partition against the best one of the same layers.
 
     Placement, recompute and strategy do not change. Example: `ppopt rate 1f1b --config model.yaml
     --partition 'Et*6|(t*6|)*2t*6L' --tolerance 5%`.
