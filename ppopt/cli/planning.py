@@ -43,8 +43,8 @@ from ppopt.solver import interrupts
     details=flag("Also print exact figures and the proof.", Heading.OUTPUT),
     runtime=option(
         "NAME",
-        "Only schedules that this runtime runs: any, torch, or megatron (1F1B and interleaved "
-        "1F1B).",
+        "Only schedules that this runtime runs: any, torch, primus, or megatron (1F1B and "
+        "interleaved 1F1B).",
         Heading.STRATEGIES,
     ),
 )

@@ -122,12 +122,8 @@ def left_out(schedule: Schedule) -> Iterator[str]:
         )
 
 
-def _algorithm(schedule: Schedule) -> str:
-    """The algorithm of Primus with the placement of a schedule, whose table replaces its own.
-
-    Raises NotApplicableError if Primus cannot run the schedule.
-    """
-    pipeline = schedule.pipeline
+def check_pipeline(pipeline: Pipeline) -> None:
+    """Raise NotApplicableError if Primus has no such pipeline, placement or offload."""
     refuse_unhandled(
         "primus: it",
         pipeline.traits,
@@ -140,14 +136,23 @@ def _algorithm(schedule: Schedule) -> str:
         raise NotApplicableError("primus: a pipeline has at least 2 ranks, and this one has 1")
     if pipeline.hosts[0] == looped:
         _refuse_offload(pipeline)
-        split = bool((schedule.kind == OpKind.B).any())
-        return "1f1b-interleaved" if chunks > 1 else "zero-bubble" if split else "1f1b"
-    if pipeline.hosts[0] == v and chunks == 2:
-        return V
-    raise NotApplicableError(
-        "primus: stage s sits on rank s mod ranks, or in a V of two per rank; solve with placement "
-        "linear, interleaved or v"
-    )
+    elif pipeline.hosts[0] != v or chunks != 2:
+        raise NotApplicableError(
+            "primus: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
+            "placement linear, interleaved or v"
+        )
+
+
+def _algorithm(schedule: Schedule) -> str:
+    """The algorithm of Primus with the placement of a schedule, whose table replaces its own.
+
+    Raises NotApplicableError if Primus cannot run the schedule.
+    """
+    pipeline = schedule.pipeline
+    check_pipeline(pipeline)
+    if pipeline.num_stages > pipeline.num_devices:
+        return V if pipeline.hosts[0][-1] == 0 else "1f1b-interleaved"
+    return "zero-bubble" if (schedule.kind == OpKind.B).any() else "1f1b"
 
 
 def _refuse_offload(pipeline: Pipeline) -> None:

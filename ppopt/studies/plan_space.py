@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
-from ppopt.formats import megatron_schedule, trainer_partition
+from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.layer_choices import refuse_search
 from ppopt.problem.microbatches import GIVEN_ORDER
@@ -189,6 +189,8 @@ class PlanSpace:
             )
         if self.runtime == "megatron":
             check_megatron(pipeline, self.options_of(configuration).group_size)
+        if self.runtime == "primus":
+            primus_schedule.check_pipeline(pipeline)
         if configuration.strategy == SEARCHED:
             return pipeline
         rule, options = resolve(configuration.strategy), self.options_of(configuration)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import ppopt
 from ppopt import Pipeline, evaluate
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.studies.headline import RUNTIME_NAMES, runs_on
@@ -78,3 +79,20 @@ def test_which_trainer_runs_a_schedule(
 ) -> None:
     schedule = evaluate(Pipeline(stages=2, batches=4, **fields), strategy)
     assert {runtime for runtime in RUNTIME_NAMES if runs_on(runtime, schedule)} == runtimes
+
+
+def test_a_plan_for_primus_leaves_its_placements_out() -> None:
+    model = ppopt.Model([ppopt.Layer(forward=1) for _ in range(8)])
+    plan = ppopt.plan(
+        model,
+        devices=2,
+        batches=2,
+        placement="linear,v",
+        chunks=(1, 4),
+        runtime="primus",
+        time_limit=1,
+        workers=1,
+    )
+    placements = {(row.configuration.placement, row.configuration.chunks) for row in plan.rows}
+    assert placements == {("linear", 1)}
+    assert plan.headline.runtime == "Primus"
