@@ -274,10 +274,9 @@ SETTINGS = (
         "partition",
         Shape.PARTITION,
         "layers of each stage: balanced (the slowest stage is as fast as possible), even, search "
-        "(chosen with the schedule), a list of counts, a layout of Megatron-LM such as "
-        "Et*3|(tt|)*2tL, a pattern of a hybrid model such as M-M-|M-M*-, a list of names per "
-        "stage, or a trainer's file with one of these. Counts are of all layers, or of decoder "
-        "layers only",
+        "(chosen with the schedule), a list of counts, or a layout of Megatron-LM such as "
+        "Et*3|(tt|)*2tL. Counts are of all layers, or of decoder layers only. Names per stage, a "
+        "pattern of a hybrid model such as M-M-|M-M*-, and a trainer's file are read, too",
         "balanced",
         set_by_plan=True,
         replaceable=True,
