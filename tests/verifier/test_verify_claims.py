@@ -157,7 +157,7 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in ("layout", "layers", "link", "link_mode", "memory", "objective", "operation")
     ),
-    *(f"ppopt.problem.{name}" for name in ("kinds", "resources")),
+    *(f"ppopt.problem.{name}" for name in ("kinds", "layer_names", "resources")),
     *(
         f"ppopt.problem.{name}"
         for name in ("cost_table", "layer", "layer_choices", "pipeline_reading", "setting_fields")
