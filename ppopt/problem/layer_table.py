@@ -71,31 +71,21 @@ class LayerTable:
         return {**self.stated, **changed}
 
     @cached_property
-    def _matrix(self) -> Ints:
-        """Sums of the first 0, 1, ... layers: `[field, number of layers]`."""
-        rows = np.stack([self.amounts[field] for field in _SUMS])
-        return np.concatenate([np.zeros((len(rows), 1), np.int64), rows.cumsum(axis=1)], axis=1)
-
-    @cached_property
     def sums(self) -> Mapping[str, Ints]:
         """Sum of each cost that adds up over the first 0, 1, ... layers, by field."""
-        return dict(zip(_SUMS, self._matrix, strict=True))
+        none = np.zeros(1, dtype=np.int64)
+        return {field: np.concatenate([none, self.amounts[field].cumsum()]) for field in _SUMS}
 
     @cached_property
-    def _workspaces(self) -> tuple[tuple[OpKind, ...], RangeMaximum]:
-        """Kinds of operations that need workspace, and its maxima over runs."""
-        rows = {kind: self.stated[field] for kind, field in WORKSPACES.items()}
-        kinds = tuple(kind for kind, row in rows.items() if kind is OpKind.BW or row.any())
-        return kinds, RangeMaximum(np.stack([rows[kind] for kind in kinds]))
+    def _present(self) -> tuple[tuple[str, ...], Ints]:
+        """Fields of the costs that some layer has, and their sums: `[field, number of layers]`."""
+        fields = tuple(field for field, row in self.sums.items() if row.any())
+        return fields, np.stack([self.sums[field] for field in fields])
 
-    def workspaces(self, low: Ints, high: Ints) -> dict[OpKind, Ints]:
-        """Workspace of the operations of runs, by kind; without kinds that need none."""
-        kinds, maxima = self._workspaces
-        rows = dict(zip(kinds, maxima.over(low, high), strict=True))
-        passing = self.sums[PASSING]
-        if passing[-1]:
-            rows[OpKind.F] = rows.get(OpKind.F, 0) + passing[high] - passing[low]
-        return rows
+    @cached_property
+    def _workspaces(self) -> RangeMaximum:
+        """Maxima over runs: `[kind]`."""
+        return RangeMaximum(np.stack([self.stated[WORKSPACES[kind]] for kind in OpKind]))
 
     def allocated(self, low: Ints, high: Ints, factor: Fraction = Fraction(1)) -> Ints:
         """Memory that BW of runs allocates at its start, in ticks / the denominator of the factor.
@@ -103,12 +93,11 @@ class LayerTable:
         It is that of `ppopt.problem.backward_memory`, workspace included, for a microbatch with
         this factor on its memory.
         """
-        retained, activation = self.sums["kept"] * factor.numerator, self.sums["activation"]
+        retained = self.sums["kept"] * factor.numerator
         if self.recompute_unit is RecomputeUnit.STAGE:
-            activation = activation * factor.numerator
-            missing = activation[high] - activation[low] - (retained[high] - retained[low])
-            largest = self.workspaces(low, high)[OpKind.BW]
-            return np.asarray(missing + largest * factor.denominator)
+            missing = self.sums["activation"] * factor.numerator - retained
+            largest = self._workspaces.over(low, high)[OpKind.BW] * factor.denominator
+            return np.asarray(missing[high] - missing[low] + largest)
         during = self._during if factor == 1 else self._during_with(factor)
         return np.asarray(np.maximum(during.over(low, high), retained[high]) - retained[high])
 
@@ -128,10 +117,12 @@ class LayerTable:
         Memory that BW allocates counts as workspace up to the largest workspace of the layers; the
         rest counts as recomputed.
         """
-        rows = dict(zip(_SUMS, self._matrix[:, high] - self._matrix[:, low], strict=True))
-        none = np.zeros_like(rows.pop(PASSING))
-        workspaces = self.workspaces(low, high)
-        rows |= {field: workspaces.get(kind, none) for kind, field in WORKSPACES.items()}
+        fields, sums = self._present
+        none = np.zeros_like(high)
+        rows = dict.fromkeys(_SUMS, none)
+        rows |= zip(fields, sums.take(high, axis=1) - sums.take(low, axis=1), strict=True)
+        rows |= zip(WORKSPACES.values(), self._workspaces.over(low, high), strict=True)
+        rows["forward_workspace"] = rows["forward_workspace"] + rows.pop(PASSING)
         allocated, field = self.allocated(low, high), WORKSPACES[OpKind.BW]
         rows[field] = np.minimum(rows[field], allocated)
         rows["recompute_memory"], rows["workspace"] = allocated - rows[field], none
@@ -148,17 +139,19 @@ class RangeMaximum:
 
     def __init__(self, values: Ints) -> None:
         """`values`, 0 or more: `[..., position]`."""
-        rows = [values]
-        for power in range(1, values.shape[-1].bit_length()):
+        rows, self._size = [values], values.shape[-1]
+        for power in range(1, self._size.bit_length()):
             half, before = 1 << (power - 1), rows[-1]
             later = np.concatenate([before[..., half:], before[..., -1:].repeat(half, -1)], axis=-1)
             rows.append(np.maximum(before, later))
-        self._rows = np.stack(rows)
+        self._rows = np.concatenate(rows, axis=-1)
+        self._power = np.array([max(0, size.bit_length() - 1) for size in range(self._size + 1)])
+        """Power of 2 of the longest run of the table that fits into so many numbers."""
 
     def over(self, low: Ints, high: Ints) -> Ints:
         """Maximum of the numbers `low` to `high` - 1, 0 if there is none: `[..., run]`."""
         length = high - low
-        power = np.log2(np.maximum(length, 1)).astype(np.int64)
-        rows = np.moveaxis(self._rows, 0, -2)
-        maxima = np.maximum(rows[..., power, low], rows[..., power, high - (1 << power)])
-        return np.asarray(np.where(length > 0, maxima, 0))
+        power = self._power[length]
+        first, last = power * self._size + low, power * self._size + high - (1 << power)
+        maxima = np.maximum(self._rows.take(first, axis=-1), self._rows.take(last, axis=-1))
+        return maxima if length.all() else np.where(length > 0, maxima, 0)

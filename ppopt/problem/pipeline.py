@@ -43,9 +43,11 @@ from ppopt.problem.units import Unit
 
 MAX_TABLES = 64
 """Maximum number of placements, with links and speeds, whose tables a model caches."""
-_FIELDS = tuple(field.name for field in dataclasses.fields(PipelineFields))
-_SHARED = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks")
-"""What follows from fields and is the same for every partition."""
+_SHARED = (
+    *(field.name for field in dataclasses.fields(PipelineFields)),
+    *("hosts", "hosted", "num_stages", "num_devices", "num_chunks"),
+)
+"""Fields, and what follows from them and is the same for every partition."""
 
 
 @accepts_every_name
@@ -391,7 +393,6 @@ class Pipeline(PipelineFields):
             table = table.having(chosen.flags)
         known = vars(self)
         row: Pipeline = object.__new__(type(self))
-        vars(row).update({field: known[field] for field in _FIELDS})
         vars(row).update({field: known[field] for field in _SHARED if field in known})
         set_fields(row, model=chosen, partition=tuple(counts), counts=tuple(counts))
         set_fields(row, partitions=table, **table.delays_of(counts))
