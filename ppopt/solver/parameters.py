@@ -354,6 +354,8 @@ class Share(NamedTuple):
     """Seconds after a turn without improvement; None: same as `later`."""
     max_share: float = 1.0
     """Largest number of seconds of a turn, as a share of the whole search."""
+    repeats: int = 0
+    """Maximum number of further turns in a round, each after a fruitful one."""
 
 
 class RoundParams(NamedTuple):
@@ -381,7 +383,7 @@ class RoundParams(NamedTuple):
     annealing: Share = Share(1 / 3)
     dynamic_program: Share = Share(2)
     cyclic: Share = Share(2, 0, max_share=0.1)
-    windows: Share = Share(3)
+    windows: Share = Share(3, repeats=8)
     full_model: Share = Share(12)
     feasibility: Share = Share(4)
     swaps: Share = Share(2 / 3)

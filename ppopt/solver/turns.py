@@ -39,6 +39,11 @@ class TurnTaker:
         """Whether another turn of the method would do nothing."""
         return self._last is not None and self._last.exhausted
 
+    @property
+    def max_repeats(self) -> int:
+        """Maximum number of further turns in a round, each after a fruitful one."""
+        return self._share.repeats
+
     def note(self, outcome: Outcome) -> None:
         """Record the outcome of the last turn."""
         self._last = outcome
@@ -80,8 +85,11 @@ def rounds(
             return
         for entry in active:
             seconds = entry.seconds(round_seconds(problem, index, params), whole)
-            outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome(fruitful=True)
-            entry.note(outcome)
+            for _ in range(entry.max_repeats + 1):
+                outcome = (yield Turn(entry.method, seconds)) if seconds else Outcome(fruitful=True)
+                entry.note(outcome)
+                if not seconds or outcome.exhausted or not outcome.fruitful:
+                    break
 
 
 def round_seconds(problem: Problem, index: int, params: RoundParams) -> float:

@@ -69,3 +69,23 @@ def test_a_better_schedule_makes_a_turn_fruitful() -> None:
     methods = Idle(), OneAtATime(), OneAtATime()
     outcomes = [search._turn(Turn(method, 1.0), whole) for method in methods]
     assert [outcome.fruitful for outcome in outcomes] == [False, True, False]
+
+
+def test_a_fruitful_turn_is_repeated_at_most_so_often() -> None:
+    """Within a round, and before the turn of the next method."""
+    repeated, following = Idle(), OneAtATime()
+    entries = [TurnTaker(repeated, Share(3, repeats=2)), TurnTaker(following, Share(1))]
+    turns = rounds(entries, PROBLEM, 1e9, PARAMS)
+    methods = [next(turns).method]
+    for fruitful in (True, True, True, False, True, False, False):
+        methods.append(turns.send(Outcome(fruitful=fruitful)).method)
+    assert methods == [
+        repeated,
+        repeated,
+        repeated,
+        following,
+        repeated,
+        repeated,
+        following,
+        repeated,
+    ]
