@@ -446,9 +446,9 @@ class Costing:
         return LayerTimes(computing, communication, waiting, streaming, repeated)
 
     def launching(self, parts: Iterable[LayerPart]) -> Times:
-        """Time in which the CPU launches kernels and collectives: the GPU waits if it needs less.
+        """Time in which the CPU launches kernels: the GPU waits if it needs less.
 
-        CUDA graphs launch all at once.
+        CUDA graphs launch all at once. Collectives count as part of the kernels beside them.
         """
         if self.training.cuda_graphs:
             return Times()
@@ -456,11 +456,10 @@ class Costing:
         return Times(*(each * number for number in sum(map(self._launches, parts), Times())))
 
     def _launches(self, part: LayerPart) -> Times:
-        """Kernels and collectives of F, B, W and BW."""
+        """Kernels of F, B, W and BW."""
         small = part.small_kernels
-        exchanges = (sum(each.repeats for each in kind) for kind in part.collectives)
         kernels = (sum(kernel.launches for kernel in kind) for kind in self._kinds(part))
-        return Times(*exchanges) + Times(*kernels) + Times(small, small, 0, small)
+        return Times(*kernels) + Times(small, small, 0, small)
 
     def _kinds(self, part: LayerPart) -> tuple[tuple[Kernel, ...], ...]:
         """Kernels of F, B, W and BW."""
