@@ -44,7 +44,7 @@ class Framework(NamedTuple):
     """How a framework runs the layers of a transformer."""
 
     launch: float
-    """Seconds in which the CPU of a node of H100 launches a kernel, with the Python code around it."""
+    """Seconds in which the CPU of a node of H100 launches a kernel, with Python code around it."""
     split: float
     """Time of the kernels of B and of W as separate operations, relative to those of BW."""
     norm: PassTraffic
