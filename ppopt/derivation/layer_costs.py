@@ -448,7 +448,7 @@ class Costing:
     def launching(self, parts: Iterable[LayerPart]) -> Times:
         """Time in which the CPU launches kernels: the GPU waits if it needs less.
 
-        CUDA graphs launch all at once. Collectives count as part of the kernels beside them.
+        CUDA graphs launch all at once. Launches of collectives are not counted.
         """
         if self.training.cuda_graphs:
             return Times()
