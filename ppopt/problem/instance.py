@@ -20,7 +20,7 @@ state the rules a second time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from operator import attrgetter
@@ -33,6 +33,7 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import ROW_OF, ROWS
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import (
     Allocation,
@@ -69,6 +70,8 @@ class Instance:
     all_resources: bool = False
     """Whether it has all resources. Otherwise it has only compute: transfers are delays, and work
     before and after the microbatches is left out, which is a relaxation."""
+    relaxed: InstanceCosts | None = None
+    """Costs of a relaxation (`ppopt.problem.relaxations`); None: those of the pipeline."""
 
     @classmethod
     def of(
@@ -126,12 +129,23 @@ class Instance:
     def traits(self) -> Traits:
         """Traits of its problems, whatever the objective; also of operations that are left out."""
         own = (trait for trait, holds in OF_INSTANCE.items() if holds(self))
-        return self.pipeline.traits.union(own)
+        return self.costs.traits.union(own)
+
+    @cached_property
+    def costs(self) -> InstanceCosts:
+        """The costs of its operations, in whole ticks."""
+        return self.relaxed or InstanceCosts.of(self.pipeline)
+
+    def with_costs(
+        self, costs: InstanceCosts, backward_kind: BackwardKind | None = None
+    ) -> Instance:
+        """The instance of the same layout with other costs."""
+        return replace(self, relaxed=costs, backward_kind=backward_kind or self.backward_kind)
 
     @cached_property
     def short_pairs(self) -> ShortPairs:
         """The pairs that take less time than one of their operations alone."""
-        return ShortPairs(self.pipeline, self.backward_kind)
+        return ShortPairs(self.costs, self.backward_kind)
 
     @property
     def mixed(self) -> bool:
@@ -155,8 +169,8 @@ class Instance:
 
     @cached_property
     def _draft(self) -> InstanceDraft:
-        pipeline, all_resources = self.pipeline, self.all_resources
-        return features.draft_of(pipeline, self.backward_kind, all_resources=all_resources)
+        all_resources = self.all_resources
+        return features.draft_of(self.costs, self.backward_kind, all_resources=all_resources)
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
@@ -447,11 +461,11 @@ class Instance:
         If microbatches or slices differ, as much overlaps as if both had the smaller factor.
         """
         first, second = self.pipeline.op(forward), self.pipeline.op(backward)
-        ticks, pair = self.pipeline.ticks, (first.stage, second.kind, second.stage)
+        ticks, pair = self.costs.ticks, (first.stage, second.kind, second.stage)
         if not self.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
             return ticks.pair_time(*pair)
         smaller = min(
-            self.pipeline.factors[op.microbatch][0] * self.pipeline.slice_factor(op.slice)
+            self.costs.factors[op.microbatch][0] * self.pipeline.slice_factor(op.slice)
             for op in (first, second)
         )
         alone = self.durations[[forward, backward]].sum()
@@ -491,7 +505,7 @@ class Instance:
 
     def headroom(self, device: int) -> int | None:
         """Memory limit of a device minus its static memory; None: unlimited."""
-        return self.pipeline.ticks.headroom(device)
+        return self.costs.ticks.headroom(device)
 
 
 OF_INSTANCE: Mapping[Trait, Callable[[Instance], bool]] = {

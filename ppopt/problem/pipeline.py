@@ -557,25 +557,6 @@ class Pipeline(PipelineFields):
         allocated = self._allocated_by_backward(memory, 1)
         return microbatches.costs_of(self.costs, times, memory, *allocated)
 
-    @cached_property
-    def with_smallest_microbatches(self) -> Pipeline:
-        """The relaxation in which every microbatch has the smallest factors, in the same ticks.
-
-        Keep all starts of any schedule: every operation ends no later, and every microbatch needs
-        no more memory at any time.
-        """
-        return self._with_equal_microbatches(*map(min, zip(*self.factors, strict=True)))
-
-    def with_largest_microbatches(self, route: int) -> Pipeline:
-        """The restriction in which all have the largest factors of a route, in the same ticks."""
-        size = self.batches // self.routes
-        own = self.factors[route * size : (route + 1) * size]
-        return self._with_equal_microbatches(*map(max, zip(*own, strict=True)))
-
-    def _with_equal_microbatches(self, times: Fraction, memory: Fraction) -> Pipeline:
-        equal = dict.fromkeys((microbatches.TIMES, microbatches.MEMORY))
-        return self.with_stage_costs({**self.costs_at(times, memory), **self._unstated}, **equal)
-
     def _allocated_by_backward(
         self, memory: Fraction, per_unit: int
     ) -> tuple[tuple[Fraction, ...] | None, bool]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 from ppopt.problem.backward_choice import BackwardChoice
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.relaxations import (
+    Relaxation,
+    fastest_pairs,
+    smallest_microbatches,
+    without_limits,
+)
 from ppopt.problem.short_pairs import ShortPairs
 from ppopt.problem.traits import Trait, Traits
 
@@ -21,17 +27,28 @@ class Problem:
     pipeline: Pipeline
     objective: Objective
     backward_kind: BackwardKind
+    """That of the pipeline itself, if the problem is a relaxation of it."""
+    relaxations: tuple[Relaxation, ...] = ()
+    """Relaxations that make the instance from that of the pipeline, in their order."""
 
     @cached_property
     def instance(self) -> Instance:
         """The operations of the problem: if backwards are mixed, those of both kinds."""
-        return Instance.of(self.pipeline, self.backward_kind)
+        return self._relax(Instance.of(self.pipeline, self.backward_kind))
 
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; `instance` if there are none."""
         instance = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
+        instance = self._relax(instance)
         return instance if len(instance.classes) > len(self.instance.classes) else self.instance
+
+    def _relax(self, instance: Instance) -> Instance:
+        return reduce(lambda relaxed, relaxation: relaxation(relaxed), self.relaxations, instance)
+
+    def relaxed_by(self, relaxation: Relaxation) -> Problem:
+        """A relaxation of the problem."""
+        return replace(self, relaxations=(*self.relaxations, relaxation))
 
     @cached_property
     def traits(self) -> Traits:
@@ -42,12 +59,12 @@ class Problem:
     @property
     def mixed(self) -> bool:
         """Whether a backward may be split or whole."""
-        return self.backward_kind is BackwardKind.MIXED
+        return self.instance.mixed
 
     @property
     def fused(self) -> bool:
         """Whether every backward is whole."""
-        return self.backward_kind is BackwardKind.WHOLE
+        return self.instance.fused
 
     @property
     def num_operations(self) -> int:
@@ -82,7 +99,7 @@ class Problem:
         such a problem.
         """
         if Trait.MICROBATCHES in self.traits:
-            return replace(self, pipeline=self.pipeline.with_smallest_microbatches).relaxed
+            return self.relaxed_by(smallest_microbatches).relaxed
         return self._with_one_kind
 
     @cached_property
@@ -91,17 +108,14 @@ class Problem:
 
         Its microbatches differ in their times as those of this problem do.
         """
-        stages = self.pipeline.without_model()
-        unlimited = replace(stages, mem_limit=None, microbatch_memory=None)
-        return replace(self, pipeline=unlimited.in_ticks_of(self.pipeline))._with_one_kind
+        return self.relaxed_by(without_limits)._with_one_kind
 
     @cached_property
     def _with_one_kind(self) -> Problem:
         """The relaxation, if backwards are mixed or a pair is shorter than an operation of it."""
         if not (self.mixed or self.short_pairs.exist):
             return self
-        kind = BackwardKind.uniform(fused=self.fused)
-        return replace(self, pipeline=self.short_pairs.relaxed, backward_kind=kind)
+        return self.relaxed_by(fastest_pairs)
 
     @cached_property
     def restrictions(self) -> tuple[Problem, ...]:

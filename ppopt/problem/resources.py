@@ -9,7 +9,7 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import RESOURCES
+from ppopt.problem.traits import RESOURCES, Traits
 
 
 class Resource(NamedTuple):
@@ -22,10 +22,10 @@ class Resource(NamedTuple):
     """Of a link: whether it carries data only from the first to the second; otherwise both ways."""
 
 
-def resources_of(pipeline: Pipeline) -> tuple[Resource, ...]:
-    """The resources of a pipeline, by number; devices come first."""
+def resources_of(pipeline: Pipeline, traits: Traits) -> tuple[Resource, ...]:
+    """The resources of a pipeline for some of its traits, by number; devices come first."""
     devices = range(pipeline.num_devices)
-    kinds = {RESOURCES[trait] for trait in pipeline.traits if trait in RESOURCES}
+    kinds = {RESOURCES[trait] for trait in traits if trait in RESOURCES}
     resources = [Resource(ResourceKind.COMPUTE, (device,)) for device in devices]
     if ResourceKind.LINK in kinds:
         one_way = pipeline.link_mode is LinkMode.EXCLUSIVE

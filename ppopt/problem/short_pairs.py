@@ -27,18 +27,16 @@ B' and W' allocate no more than B, W and BW (`memory_of_either`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.cost_table import AUXILIARY_TIMES
 from ppopt.problem.costs import StageCosts
-from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait
 
 KINDS = {
     BackwardKind.SPLIT: (OpKind.B,),
@@ -49,30 +47,29 @@ KINDS = {
 Row = list[int]
 
 
-def memory_of_either(costs: StageCosts[Fraction]) -> dict[str, tuple[Fraction, ...]]:
+def memory_of_either(costs: StageCosts[int]) -> dict[str, tuple[int, ...]]:
     """Memory of split backwards B' and W' that can replace B and W, and BW, by field.
 
     While B' or W' runs, and between them, a microbatch needs no more memory than in B, in W and
     between them, and no more than in BW.
     """
-    zero, rows = Fraction(0), []
+    rows = []
     for stage, retained in enumerate(costs.kept):
         whole = costs.recompute_memory[stage] + costs.backward_workspace[stage]
         missing = min(costs.activation[stage] - retained, whole)
         workspaces = (costs.input_workspace[stage], costs.weight_workspace[stage])
-        change = max(min(costs.memory_b[stage], zero), -(retained + missing))
-        rows.append(
-            (retained + missing, change, *(min(own, whole - missing) for own in workspaces))
-        )
-    fields = ("activation", "memory_b", "input_workspace", "weight_workspace")
-    return dict(zip(fields, zip(*rows, strict=True), strict=True)) | {"recompute_memory": ()}
+        change = max(min(costs.memory_b[stage], 0), -(retained + missing))
+        beside = (min(own, whole - missing) for own in workspaces)
+        rows.append((retained + missing, missing, change, *beside))
+    fields = ("activation", "recompute_memory", "memory_b", "input_workspace", "weight_workspace")
+    return dict(zip(fields, zip(*rows, strict=True), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class ShortPairs:
-    """The pairs of a pipeline with backwards of some kind."""
+    """The pairs of an instance with backwards of some kind."""
 
-    pipeline: Pipeline
+    costs: InstanceCosts
     backward_kind: BackwardKind
 
     @cached_property
@@ -88,7 +85,7 @@ class ShortPairs:
     @cached_property
     def _times(self) -> list[tuple[int, int, int]]:
         """Time of every pair, and of its F and its backward alone."""
-        times = self.pipeline.ticks.durations
+        times = self.costs.ticks.durations
         return [
             (self._time(forward, kind, backward), times[OpKind.F][forward], times[kind][backward])
             for forward, backward in self.stage_pairs
@@ -98,7 +95,7 @@ class ShortPairs:
     @cached_property
     def stage_pairs(self) -> list[tuple[int, int]]:
         """Stages of an F and a backward that may run as one: on any route on one device."""
-        pipeline = self.pipeline
+        pipeline = self.costs.pipeline
         if pipeline.overlap is None:
             return []
         pairs: set[tuple[int, int]] = set()
@@ -108,40 +105,39 @@ class ShortPairs:
         return sorted(pairs)
 
     def _time(self, forward: int, kind: OpKind, backward: int) -> int:
-        return self.pipeline.ticks.pair_time(forward, kind, backward)
+        return self.costs.ticks.pair_time(forward, kind, backward)
 
     @cached_property
-    def relaxed(self) -> Pipeline:
-        """The relaxation, in the same ticks; with whole backwards if these are whole."""
-        pipeline, ticks = self.pipeline, self.pipeline.ticks
+    def relaxed(self) -> InstanceCosts:
+        """The costs of the relaxation; with whole backwards if these are whole."""
+        costs, stages = self.costs.ticks.costs, self.costs.pipeline.num_stages
         forward = self._min_times(OpKind.F)
         if self.backward_kind is BackwardKind.WHOLE:
-            backward, weight = self._min_times(OpKind.BW), [0] * pipeline.num_stages
+            backward, weight = self._min_times(OpKind.BW), [0] * stages
         else:
             rows = [self._min_times(kind) for kind in KINDS[self.backward_kind]]
             backward = [min(times) for times in zip(*rows, strict=True)]
             weight = self._weight(backward)
-        times: dict[str, Any] = {
-            **{cost.field: ticks.costs[cost.field] for cost in AUXILIARY_TIMES},
-            "forward": forward,
-            "backward": backward,
-            "backward_input": backward,
-            "weight": weight,
-            "recompute_time": [0] * pipeline.num_stages,
-        }
-        if self.stage_pairs:
-            matrix = [[f + b for b in backward] for f in forward]
-            for f_stage, b_stage in self.stage_pairs:
-                matrix[f_stage][b_stage] = self._pair_time(f_stage, b_stage)
-            times |= {"overlap": matrix, "overlap_input": ()}
-        costs = {field: _in_units(pipeline, row) for field, row in times.items()}
-        if self.backward_kind is BackwardKind.MIXED:
-            costs |= memory_of_either(pipeline.costs)
-        return pipeline.with_stage_costs(costs, device_speed=1, link_mode=LinkMode.DELAY)
+        matrix = [[f + b for b in backward] for f in forward]
+        for f_stage, b_stage in self.stage_pairs:
+            matrix[f_stage][b_stage] = self._pair_time(f_stage, b_stage)
+        times: Any = tuple(tuple(row) for row in matrix)
+        relaxed = replace(
+            costs,
+            forward=tuple(forward),
+            backward=tuple(backward),
+            backward_input=tuple(backward),
+            weight=tuple(weight),
+            recompute_time=(0,) * stages,
+            overlap=times,
+            overlap_input=(),
+            **(memory_of_either(costs) if self.backward_kind is BackwardKind.MIXED else {}),
+        )
+        return self.costs.without(Trait.LINKS, ticks=self.costs.ticks.with_costs(relaxed))
 
     def _min_times(self, kind: OpKind) -> Row:
         """Minimum time of F, B or BW per stage: alone, or in any pair."""
-        times = list(self.pipeline.ticks.durations[kind])
+        times = list(self.costs.ticks.durations[kind])
         for f_stage, b_stage in self.stage_pairs:
             if kind is not OpKind.F:
                 times[b_stage] = min(times[b_stage], self._time(f_stage, kind, b_stage))
@@ -156,7 +152,7 @@ class ShortPairs:
 
     def _weight(self, partial: Row) -> Row:
         """Time of W' per stage, if B' takes `partial`."""
-        _, b, w, bw = self.pipeline.ticks.durations
+        _, b, w, bw = self.costs.ticks.durations
         times = list(w)
         if self.backward_kind is BackwardKind.MIXED:
             times = [
@@ -169,10 +165,3 @@ class ShortPairs:
                 )
                 times[backward] = min(times[backward], remaining)
         return times
-
-
-def _in_units(pipeline: Pipeline, values: Any) -> Any:
-    """Ticks, in lists of any depth, in the user's unit of time."""
-    if isinstance(values, int):
-        return pipeline.ticks.time(values)
-    return [_in_units(pipeline, value) for value in values]

@@ -59,7 +59,7 @@ class Cause(IntEnum):
     @classmethod
     def of(cls, pipeline: Pipeline) -> list[Cause]:
         """The causes that a pipeline can have."""
-        kinds = {resource.kind for resource in resources_of(pipeline)}
+        kinds = {resource.kind for resource in resources_of(pipeline, pipeline.traits)}
         none = {cause for kind, cause in BESIDES.items() if kind not in kinds}
         return [cause for cause in cls if cause not in none]
 

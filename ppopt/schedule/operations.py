@@ -143,7 +143,7 @@ class Operations:
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
         """The resources of the pipeline, by number; devices come first."""
-        return resources_of(self.pipeline)
+        return resources_of(self.pipeline, self.pipeline.traits)
 
     @cached_property
     def resource(self) -> Ints:

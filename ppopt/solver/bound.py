@@ -20,8 +20,8 @@ from __future__ import annotations
 from math import gcd, lcm
 from typing import NamedTuple
 
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import COMMON_DIVISOR
@@ -38,16 +38,16 @@ class Bound(NamedTuple):
 TRIVIAL = Bound(0, "trivial bound 0", Certificate(Argument.WORK))
 
 
-def common_divisor(pipeline: Pipeline) -> int:
-    """Largest number of ticks of which all times are multiples."""
-    return gcd(*pipeline.ticks.times)
+def common_divisor(instance: Instance) -> int:
+    """Largest number of ticks of which all times of equal microbatches are multiples."""
+    return gcd(*instance.costs.ticks.times)
 
 
 def min_possible_value(problem: Problem, bound: int) -> int:
     """Minimum value of at least `bound` that an optimum can have, in ticks."""
     if not COMMON_DIVISOR.applies(problem.traits):
         return bound
-    times = common_divisor(problem.pipeline)
+    times = common_divisor(problem.instance)
     span = problem.objective is Objective.DEVICE_SPAN
     divisor = lcm(*range(1, problem.pipeline.num_devices + 1)) if span and times > 1 else 1
     if times <= divisor:
@@ -67,5 +67,5 @@ def start_scope(problem: Problem, bound: int = 0, devices: tuple[int, ...] = ())
     for all starts, unless it was rounded up to a tick.
     """
     span = problem.objective is Objective.DEVICE_SPAN and problem.pipeline.num_devices > 1
-    exact = len(devices) == 1 and bound % (common_divisor(problem.pipeline) or 1) == 0
+    exact = len(devices) == 1 and bound % (common_divisor(problem.instance) or 1) == 0
     return WHOLE_TICKS if span and not exact else ""

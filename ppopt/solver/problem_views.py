@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ppopt.problem.features import compute_alone
-from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.problem import Problem
+from ppopt.problem.relaxations import links_as_delays
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits, unhandled
 from ppopt.schedule import timing
+from ppopt.schedule.orders import Orders
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound, known_bound
@@ -86,6 +87,11 @@ class View(Incumbent):
         super().submit(schedule)
         if self._target.may_improve(schedule.metrics.value_ticks(self.problem.objective)):
             self._target.submit(self._lift_schedule(schedule))
+
+    def submit_orders(self, orders: Orders | None) -> None:
+        """Submit an order, if a schedule of the view is one of the target."""
+        if self._lift_schedule is not None:
+            super().submit_orders(orders)
 
     def raise_bound(self, bound: Bound) -> None:
         """Keep a bound, and pass it on if it holds for the target."""
@@ -161,9 +167,7 @@ def compute_view(target: Incumbent) -> View:
 
 def delays_view(target: Incumbent) -> View:
     """View of the bounds of all operations where links are delays."""
-    problem, pipeline = target.problem, target.problem.pipeline
-    relaxed = replace(pipeline, link_mode=LinkMode.DELAY, mem_limit=pipeline.limits)
-    delays = replace(problem, pipeline=relaxed)
+    delays = target.problem.relaxed_by(links_as_delays)
 
     def lifted(bound: Bound) -> Bound:
         return bound._replace(proof=f"{bound.proof}, where links are delays")

@@ -13,6 +13,8 @@ from ppopt import InputError, Layer, Model, Pipeline, evaluate
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.relaxations import largest_microbatches, smallest_microbatches
+from ppopt.problem.traits import Trait
 from tests.oracles.whole_backward import bw_allocates_of_layers
 
 THREE: dict[str, Any] = {"stages": 2, "batches": 3}
@@ -89,9 +91,10 @@ def test_the_limit_of_1f1b_counts_the_last_backwards() -> None:
 
 def test_relaxations_have_equal_microbatches() -> None:
     pipeline = Pipeline(**THREE, microbatch_times=[2, 3, 4], microbatch_memory=[3, 1, 2])
-    smallest = pipeline.with_smallest_microbatches
-    assert smallest.microbatch_times is None
-    assert smallest.costs.forward == (2, 2)
-    assert smallest.costs.activation == (1, 1)
-    assert pipeline.with_largest_microbatches(0).costs.activation == (3, 3)
+    instance = Instance.of(pipeline, BackwardKind.SPLIT)
+    smallest, largest = smallest_microbatches(instance), largest_microbatches(instance, 0)
+    assert smallest.has_uniform_classes
+    assert Trait.MICROBATCHES not in smallest.traits
+    assert (smallest.times(0), smallest.allocated(0)) == ((2, 2, 2), (1, 1, 1))
+    assert (largest.times(0), largest.allocated(0)) == ((4, 4, 4), (3, 3, 3))
     assert ppopt.Pipeline(**THREE).factors == ((1, 1),) * 3

@@ -41,7 +41,7 @@ def problem(scale: int, objective: Objective, stages: int = 3) -> Problem:
     ],
 )
 def test_next_value(objective: Objective, scale: int, bound: int, minimum: int) -> None:
-    assert common_divisor(problem(scale, objective).pipeline) == scale
+    assert common_divisor(problem(scale, objective).instance) == scale
     assert min_possible_value(problem(scale, objective), bound) == minimum
 
 

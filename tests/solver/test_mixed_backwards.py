@@ -31,6 +31,7 @@ from ppopt.rechecker import Verdict
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import mixed_cases
+from tests.factories.relaxations import pipeline_of
 from tests.oracles import exhaustive
 from tests.oracles.rechecked import assert_solved
 from tests.tiers import first
@@ -87,7 +88,7 @@ def test_bounds_of_the_relaxation_are_bounds_of_every_choice(objective: Any) -> 
         if case.batches * case.num_stages > 6:
             continue
         best = exhaustive.best_mixed(case, objective=objective)
-        relaxed = mixed(case).relaxed.pipeline
+        relaxed = pipeline_of(mixed(case).relaxed.instance)
         assert relaxed.ticks.per_unit == case.ticks.per_unit
         optimum = exhaustive.best(relaxed, fused=False, objective=objective)
         if best is None:

@@ -30,7 +30,7 @@ from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.solver.relaxation.symmetry import canonical
 from tests.factories.instances import tiny_cases
-from tests.factories.schedules import durations, schedules
+from tests.factories.schedules import schedules
 from tests.oracles import exhaustive
 from tests.tiers import slow
 
@@ -38,9 +38,7 @@ from tests.tiers import slow
 def assert_all_hold(schedule: Schedule, subset: DeviceSubset) -> None:
     """Every constraint, release and floor of a subset holds in a schedule put in order."""
     start = dict(zip(canonical(schedule).tolist(), schedule.start.tolist(), strict=True))
-    pipeline = subset.instance.pipeline
-    assert pipeline.ticks.per_unit == schedule.pipeline.ticks.per_unit
-    duration = durations(pipeline)
+    pipeline, duration = subset.instance.pipeline, subset.instance.durations
     for before, after, lag in zip(
         *(column.tolist() for column in device_relaxation.implied_precedence(subset)), strict=True
     ):

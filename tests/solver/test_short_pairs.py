@@ -11,6 +11,7 @@ import pytest
 
 from ppopt import Pipeline, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
@@ -91,7 +92,7 @@ def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) ->
             pipeline, device_speed=[rng.choice((1, 2)) for _ in range(max(hosts) + 1)]
         )
     for kind in BackwardKind:
-        pairs = ShortPairs(pipeline, kind)
+        pairs = ShortPairs(InstanceCosts.of(pipeline), kind)
         ours, theirs = pipeline.ticks, pairs.relaxed.ticks
         assert ours.per_unit == theirs.per_unit
         backward = BW if kind is WHOLE else B

@@ -15,13 +15,14 @@ from ppopt.problem.features.gradient_work import add_gradient_work, without_grad
 from ppopt.problem.features.microbatches import add_microbatches
 from ppopt.problem.features.offload import add_offload, without_offload
 from ppopt.problem.features.transfers import add_delays, add_transfers
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
 
 
-def draft_of(pipeline: Pipeline, backward: BackwardKind, *, all_resources: bool) -> InstanceDraft:
+def draft_of(costs: InstanceCosts, backward: BackwardKind, *, all_resources: bool) -> InstanceDraft:
     """The draft of all operations of a pipeline, or of compute alone with all else as delays."""
-    draft = InstanceDraft(pipeline, backward, all_resources)
+    draft = InstanceDraft(costs, backward, all_resources)
     add_compute(draft)
     if all_resources:
         add_transfers(draft)

@@ -74,7 +74,7 @@ def add_compute(draft: InstanceDraft) -> None:
 def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
     if kind is None or not draft.pipeline.has_operations[kind][stage]:
         return None
-    return compute_mode(draft.pipeline.ticks, kind, stage, with_host=draft.all_resources)
+    return compute_mode(draft.costs.ticks, kind, stage, with_host=draft.all_resources)
 
 
 def compute_mode(ticks: Ticks, kind: OpKind, stage: int, *, with_host: bool) -> Mode:
@@ -108,7 +108,7 @@ def _handovers(
 ) -> Iterator[Handover]:
     """Data that an operation gets from the previous stage, or a backward from the next one."""
     route, slice_index, stage = position
-    ticks = draft.pipeline.ticks
+    ticks = draft.costs.ticks
     source = stage - 1 if row == FORWARD else stage + 1
     if row == WEIGHT or not 0 <= source < draft.pipeline.num_stages:
         return

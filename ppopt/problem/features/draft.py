@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation_classes import (
     DispatchRule,
@@ -21,7 +22,7 @@ from ppopt.problem.resources import Resource, resources_of
 class InstanceDraft:
     """Classes and precedence so far; ids are indices into these lists."""
 
-    pipeline: Pipeline
+    costs: InstanceCosts
     backward: BackwardKind
     all_resources: bool
     """Whether the draft has all resources; otherwise only compute."""
@@ -33,10 +34,15 @@ class InstanceDraft:
     """Rules by which links serve a strategy that gives no order of transfers: the best result
     counts."""
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline whose layout the instance has."""
+        return self.costs.pipeline
+
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
         """The resources, by number; devices come first."""
-        resources = resources_of(self.pipeline)
+        resources = resources_of(self.pipeline, self.costs.traits)
         return resources if self.all_resources else resources[: self.pipeline.num_devices]
 
     def resource_ids(self, kind: ResourceKind) -> dict[tuple[int, ...], int]:

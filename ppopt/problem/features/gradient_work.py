@@ -30,6 +30,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
@@ -46,7 +47,7 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     pipeline = draft.pipeline
     if not pipeline.has_gradient_work:
         return
-    costs, queues = pipeline.ticks.costs, draft.resource_ids(ResourceKind.COLLECTIVE)
+    costs, queues = draft.costs.ticks.costs, draft.resource_ids(ResourceKind.COLLECTIVE)
     host = {
         (route, stage): device
         for route, hosts in enumerate(pipeline.hosts)
@@ -87,8 +88,8 @@ def add_gradient_work(draft: InstanceDraft) -> None:
     ]
 
 
-def gathered_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
-    """Gathered weights that are live during all compute of each device, in the user's unit.
+def gathered_throughout(costs: InstanceCosts) -> tuple[int, ...]:
+    """Gathered weights that are live during all compute of each device, in ticks of memory.
 
     - If a stage of the device runs no backward: 0, because its weights are freed after its last F.
     - If the device has one stage, or one route on which only F allocates memory and retains all of
@@ -100,22 +101,23 @@ def gathered_throughout(pipeline: Pipeline) -> tuple[Fraction, ...]:
       the device run between the stage's first F and last W or BW. A later W of another stage can
       only free memory; if such a W has workspace, the result is 0.
     """
-    if not any(pipeline.costs.unshard_memory):
-        return (Fraction(0),) * pipeline.num_devices
-    return tuple(_gathered_by(pipeline, device) for device in range(pipeline.num_devices))
+    devices = range(costs.pipeline.num_devices)
+    if not any(costs.ticks.costs.unshard_memory):
+        return (0,) * len(devices)
+    return tuple(_gathered_by(costs, device) for device in devices)
 
 
-def is_gathered_exact(pipeline: Pipeline) -> bool:
+def is_gathered_exact(costs: InstanceCosts) -> bool:
     """Whether `gathered_throughout` counts all gathered weights of every device."""
-    none = not any(pipeline.costs.unshard_memory)
+    pipeline, none = costs.pipeline, not any(costs.ticks.costs.unshard_memory)
     if not all(pipeline.has_operations[OpKind.B]):
         return none
-    return none or all(_holds_all(pipeline, device) for device in range(pipeline.num_devices))
+    return none or all(_holds_all(costs, device) for device in range(pipeline.num_devices))
 
 
-def _holds_all(pipeline: Pipeline, device: int) -> bool:
+def _holds_all(of: InstanceCosts, device: int) -> bool:
+    pipeline, ticks, costs = of.pipeline, of.ticks, of.ticks.costs
     stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
-    costs, ticks = pipeline.costs, pipeline.ticks
     f_alone = all(
         costs.kept[stage] == costs.activation[stage]
         and costs.memory_b[stage] <= 0
@@ -125,17 +127,17 @@ def _holds_all(pipeline: Pipeline, device: int) -> bool:
     return len(stages) == 1 or (pipeline.routes == 1 and f_alone)
 
 
-def _gathered_by(pipeline: Pipeline, device: int) -> Fraction:
-    amounts = pipeline.costs.unshard_memory
+def _gathered_by(costs: InstanceCosts, device: int) -> int:
+    pipeline, amounts = costs.pipeline, costs.ticks.costs.unshard_memory
     per_route = [hosted[device] for hosted in pipeline.hosted]
     if any(stages and not pipeline.has_operations[OpKind.B][stages[0]] for stages in per_route):
-        return Fraction(0)
-    if _holds_all(pipeline, device):
-        return sum((amounts[stage] for hosted in per_route for stage in hosted), Fraction(0))
-    workspace = pipeline.costs.weight_workspace
+        return 0
+    if _holds_all(costs, device):
+        return sum(amounts[stage] for hosted in per_route for stage in hosted)
+    workspace = costs.ticks.costs.weight_workspace
     if any(workspace[stage] for hosted in per_route for stage in hosted[1:]):
-        return Fraction(0)
-    return min(amounts[hosted[0]] if hosted else Fraction(0) for hosted in per_route)
+        return 0
+    return min(amounts[hosted[0]] if hosted else 0 for hosted in per_route)
 
 
 def without_gradient_work(pipeline: Pipeline) -> Pipeline:
@@ -145,7 +147,8 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     """
     if not pipeline.has_gradient_work:
         return pipeline
-    gathered, limits = gathered_throughout(pipeline), pipeline.limits
+    gathered = map(pipeline.ticks.memory, gathered_throughout(InstanceCosts.of(pipeline)))
+    limits = pipeline.limits
     remaining = None
     if limits is not None:
         remaining = [
@@ -171,7 +174,7 @@ def _before_compute(
     for key, class_id in unshard.items():
         for slice_index in range(draft.pipeline.num_slices):
             yield Precedence(class_id, _class_id(draft, 0, key, slice_index), 0)
-    limits, memory = draft.pipeline.limits, draft.pipeline.costs.unshard_memory
+    limits, memory = draft.costs.ticks.limits, draft.costs.ticks.costs.unshard_memory
     free = limits is None or not any(memory)
     for route in range(draft.pipeline.routes):
         for device in range(draft.pipeline.num_devices):

@@ -24,21 +24,21 @@ MakeMode = Callable[[Ticks], Mode]
 
 def add_microbatches(draft: InstanceDraft) -> None:
     """Set the modes of every class of one operation per microbatch: of its slice, or of each."""
-    pipeline = draft.pipeline
-    if not pipeline.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
+    pipeline, costs = draft.pipeline, draft.costs
+    if not costs.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
         return
-    differ, size = Trait.MICROBATCHES in pipeline.traits, draft.batches
-    smallest = tuple(map(min, zip(*pipeline.factors, strict=True)))
+    differ, size = Trait.MICROBATCHES in costs.traits, draft.batches
+    smallest = tuple(map(min, zip(*costs.factors, strict=True)))
     for class_id, op_class in enumerate(draft.classes):
         makers = [_maker(draft, op_class, mode) for mode in op_class.modes]
         if not any(makers):
             continue
         slice_factor = pipeline.slice_factor(op_class.slice)
         smallest_ticks, *own = (
-            pipeline.ticks_at(times * slice_factor, memory)
+            costs.ticks_at(times * slice_factor, memory)
             for times, memory in (
                 smallest,
-                *pipeline.factors[op_class.route * size : (op_class.route + 1) * size],
+                *costs.factors[op_class.route * size : (op_class.route + 1) * size],
             )
         )
         each = tuple(tuple(map(make, own)) if make else () for make in makers)

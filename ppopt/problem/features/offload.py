@@ -32,10 +32,10 @@ def add_offload(draft: InstanceDraft) -> None:
     num_positions = pipeline.routes * pipeline.num_slices * pipeline.num_stages
     for class_id in range(num_positions):
         forward = draft.classes[class_id]
-        if not pipeline.ticks.costs.offload_memory[forward.stage]:
+        if not draft.costs.ticks.costs.offload_memory[forward.stage]:
             continue
         kinds = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
-        modes = [move_mode(pipeline.ticks, kind, forward.stage) for kind in kinds]
+        modes = [move_mode(draft.costs.ticks, kind, forward.stage) for kind in kinds]
         before = class_id
         for way, mode in enumerate(modes):
             resource = hosts[forward.resource,] + (0 if shared else way)

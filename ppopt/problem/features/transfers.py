@@ -18,6 +18,7 @@ from ppopt.problem.operation_classes import (
     OperationClass,
     Precedence,
 )
+from ppopt.problem.traits import Trait
 
 DISPATCH_RULES: dict[LinkMode, tuple[DispatchRule, ...]] = {
     LinkMode.STREAMS: ((Criterion.ARRIVAL,), (Criterion.NEED,)),
@@ -35,7 +36,7 @@ def add_delays(draft: InstanceDraft) -> None:
 
 def add_transfers(draft: InstanceDraft) -> None:
     """Add the transfers of a pipeline; if links are delays, there are none."""
-    if not draft.pipeline.has_links:
+    if Trait.LINKS not in draft.costs.traits:
         add_delays(draft)
         return
     links = draft.resource_ids(ResourceKind.LINK)

@@ -6,7 +6,6 @@ They need no search.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.gradient_work import gathered_throughout, is_gathered_exact
@@ -14,8 +13,8 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Mode
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.relaxations import largest_microbatches
 from ppopt.problem.traits import Trait
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
@@ -55,30 +54,27 @@ def minimum_memory(instance: Instance) -> list[int]:
 
 def _of_largest(instance: Instance, route: int) -> list[int]:
     """Memory that every device needs for the largest microbatch of a route alone."""
-    pipeline = instance.pipeline
-    largest = pipeline.with_largest_microbatches(route)
-    finer = pipeline.ticks.memory_per_unit // largest.ticks.memory_per_unit
-    times = [RouteTimes(replace(instance, pipeline=largest), route)]
-    devices = range(pipeline.num_devices)
-    return [finer * _minimum_device_memory(times, device) for device in devices]
+    times = [RouteTimes(largest_microbatches(instance, route), route)]
+    devices = range(instance.pipeline.num_devices)
+    return [_minimum_device_memory(times, device) for device in devices]
 
 
 def _minimum_device_memory(routes: list[RouteTimes], device: int) -> int:
     """Minimum memory of one device (see `minimum_memory`); static memory if that does not apply."""
-    pipeline = routes[0].instance.pipeline
-    if not MINIMUM_MEMORY.applies(routes[0].instance.traits):
-        return pipeline.ticks.static[device]
-    throughout = int(gathered_throughout(pipeline)[device] * pipeline.ticks.memory_per_unit)
-    need = 0
+    instance, need = routes[0].instance, 0
+    static = instance.costs.ticks.static[device]
+    if not MINIMUM_MEMORY.applies(instance.traits):
+        return static
+    throughout = gathered_throughout(instance.costs)[device]
     for route in routes:
         live = 0
         for stage in route.hosted[device]:
             forward, *backwards = route.operations[stage]
-            live += forward.change * pipeline.num_slices
+            live += forward.change * instance.pipeline.num_slices
             need = max(need, live, live + (forward.frees if forward.duration else 0))
             ways = zip(*(op_class.modes_by_option for op_class in backwards), strict=True)
             need = max(need, min(_live_during_backward(live, forward.change, way) for way in ways))
-    return pipeline.ticks.static[device] + throughout + need
+    return static + throughout + need
 
 
 def _live_during_backward(live: int, own: int, modes: Iterable[Mode | None]) -> int:
@@ -94,8 +90,7 @@ def _live_during_backward(live: int, own: int, modes: Iterable[Mode | None]) -> 
 
 def infeasibility(instance: Instance) -> str | None:
     """Why no schedule meets the memory limits, with the minimum limit; None if one may exist."""
-    ticks = instance.pipeline.ticks
-    limits = ticks.limits
+    limits = instance.costs.ticks.limits
     if limits is None:
         return None
     minima = minimum_memory(instance)
@@ -123,7 +118,7 @@ def _minimum_limit_text(instance: Instance) -> str:
         and mode.kind is not OpKind.F
         and len(hosted[operation_class.route][operation_class.resource]) > 1
     )
-    if any(at_once) or not is_gathered_exact(instance.pipeline):
+    if any(at_once) or not is_gathered_exact(instance.costs):
         return "a limit for all devices must be at least"
     return "the minimum feasible limit for all devices is"
 
@@ -163,7 +158,7 @@ def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
 
 def device_infeasible(routes: list[RouteTimes], device: int) -> bool:
     """Whether the memory limit of a device is too small even for one microbatch at a time."""
-    limits = routes[0].instance.pipeline.ticks.limits
+    limits = routes[0].instance.costs.ticks.limits
     return limits is not None and _minimum_device_memory(routes, device) > limits[device]
 
 
@@ -228,7 +223,7 @@ def one_device_bound(
     if head:
         parts.append(f"{pipeline.time_text(head)} until its first input arrives")
     if any(idle):
-        parts.append(_describe_idle(pipeline, idle))
+        parts.append(_describe_idle(instance, idle))
     if tail and not gradient_comes_up:
         parts.append(f"{pipeline.time_text(tail)} for what follows its last operation")
     elif tail:
@@ -239,9 +234,10 @@ def one_device_bound(
     return Bound(value, proof, Certificate(argument, (device,)))
 
 
-def _describe_idle(pipeline: Pipeline, idle: idle_bounds.ForcedIdle) -> str:
+def _describe_idle(instance: Instance, idle: idle_bounds.ForcedIdle) -> str:
     """Text on where a device must idle, and why."""
+    pipeline, limits = instance.pipeline, instance.costs.ticks.limits
     places = {"before its first backward": idle.first, "after its last forward": idle.last}
     times = [f"{pipeline.time_text(time)} {place}" for place, time in places.items() if time]
-    cause = "the memory limit forces it" if pipeline.limits else "microbatches are too few"
+    cause = "the memory limit forces it" if limits else "microbatches are too few"
     return f"idle time of {' and '.join(times)} ({cause})"

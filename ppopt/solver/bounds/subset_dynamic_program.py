@@ -80,7 +80,7 @@ class SubsetDP:
         self._params = params
         self._times = RouteTimes(problem.instance)
         alone = single_devices(problem.pipeline) if is_supported(problem) else []
-        if problem.pipeline.limits is None:
+        if problem.instance.costs.ticks.limits is None:
             alone = [devices for devices in alone if self._times.host.count(devices[0]) > 1]
         self._needs = dict.fromkeys(alone, 0)
         """Bound of every such device alone, in ticks; 0: not solved yet."""

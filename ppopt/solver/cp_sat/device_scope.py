@@ -93,7 +93,7 @@ class DeviceScope:
         if all(self.pipeline.has_operations[OpKind.B]):
             return 2 * self.horizon
         pieces = self.pipeline.batches * self.pipeline.num_slices
-        delays = pieces * sum(map(sum, self.pipeline.ticks.down))
+        delays = pieces * sum(map(sum, self.instance.costs.ticks.down))
         return self.pipeline.num_devices * self.horizon + delays
 
     @property

@@ -20,15 +20,14 @@ def is_supported(problem: Problem) -> bool:
     All traits must be handled, and no operation of duration 0 may allocate memory: such an
     operation may start when another one frees memory.
     """
-    pipeline, fused = problem.pipeline, problem.fused
+    ticks, fused = problem.instance.costs.ticks, problem.fused
     if unhandled(problem.traits, HANDLES):
         return False
-    ticks = pipeline.ticks
     kinds = (OpKind.F, OpKind.BW) if fused else (OpKind.F, OpKind.B, OpKind.W)
     return not any(
         ticks.allocates_at_an_instant(kind, stage)
         for kind in kinds
-        for stage in range(pipeline.num_stages)
+        for stage in range(problem.pipeline.num_stages)
     )
 
 

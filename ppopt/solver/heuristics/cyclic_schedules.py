@@ -97,7 +97,7 @@ class CyclicSchedules:
     def supports(self, problem: Problem) -> bool:
         """Whether memory is limited, the run is long enough, and window LNS applies."""
         min_batches = self._params.min_cycles * max(self._params.sizes)
-        limited = problem.pipeline.limits is not None
+        limited = problem.instance.costs.ticks.limits is not None
         return limited and problem.pipeline.batches >= min_batches and windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:

@@ -1,0 +1,50 @@
+"""The costs of an instance in whole ticks, which relaxations change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from ppopt.problem import microbatches
+from ppopt.problem.costs import Ticks
+from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait, Traits
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceCosts:
+    """Costs and limits of the stages of a pipeline, or of a relaxation of it, in its ticks."""
+
+    pipeline: Pipeline
+    ticks: Ticks
+    """Those of a microbatch with factors of 1."""
+    factors: tuple[tuple[Fraction, Fraction], ...]
+    """Factors on the times and on the memory of every microbatch."""
+    removed: Traits = frozenset()
+    """Traits of the pipeline that the relaxation lacks."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> InstanceCosts:
+        """The costs of a pipeline itself."""
+        return cls(pipeline, pipeline.ticks, pipeline.factors)
+
+    @property
+    def traits(self) -> Traits:
+        """Traits of the pipeline that it has."""
+        return self.pipeline.traits - self.removed
+
+    def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
+        """Costs of a microbatch with these factors."""
+        if self.ticks is self.pipeline.ticks:
+            return self.pipeline.ticks_at(times, memory)
+        costs = microbatches.costs_of(self.ticks.costs, times, memory, None, in_weight=False)
+        return self.ticks.with_costs(costs)
+
+    def without(self, *removed: Trait, **changed: object) -> InstanceCosts:
+        """The same without some traits, with other values of some fields."""
+        return replace(self, removed=self.removed.union(removed), **changed)  # type: ignore[arg-type]
+
+    def with_equal_microbatches(self, times: Fraction, memory: Fraction) -> InstanceCosts:
+        """The same with these factors for every microbatch."""
+        equal = ((Fraction(1), Fraction(1)),) * len(self.factors)
+        return self.without(Trait.MICROBATCHES, ticks=self.ticks_at(times, memory), factors=equal)
