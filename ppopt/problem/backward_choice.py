@@ -15,6 +15,7 @@ from functools import cached_property
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import Ticks
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 
@@ -23,17 +24,21 @@ from ppopt.problem.pipeline import Pipeline
 class BackwardChoice:
     """The choice between split and whole backwards at every stage of a pipeline."""
 
-    pipeline: Pipeline
+    costs: InstanceCosts
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return self.costs.pipeline
 
     @cached_property
     def kinds(self) -> tuple[BackwardKind, ...]:
         """Per stage: split or whole, if that is never worse than the other; else mixed."""
-        return tuple(map(self._kind, range(self.pipeline.num_stages)))
+        return tuple(map(self._kind, range(self._pipeline.num_stages)))
 
     @cached_property
     def uniform(self) -> BackwardKind | None:
         """The kind that is never worse, at all stages; None: there is no such kind."""
-        stages = range(self.pipeline.num_stages)
+        stages = range(self._pipeline.num_stages)
         if all(map(self._splitting_loses_nothing, stages)):
             return BackwardKind.SPLIT
         if all(map(self._splitting_gains_nothing, stages)):
@@ -48,7 +53,7 @@ class BackwardChoice:
     @cached_property
     def _tables(self) -> list[Ticks]:
         """Costs of the different microbatches. A pair saves no more time with the larger factor."""
-        return [self.pipeline.ticks_at(*factors) for factors in set(self.pipeline.factors)]
+        return [self.costs.ticks_at(*factors) for factors in set(self.costs.factors)]
 
     def _splitting_loses_nothing(self, stage: int) -> bool:
         """Whether BW is at least as long as B and W together, and needs at least as much memory.
@@ -90,12 +95,12 @@ class BackwardChoice:
 
     def _beside(self, stage: int) -> set[int]:
         """Stages whose F may run as one with a backward of a stage; none without overlap."""
-        if self.pipeline.overlap is None:
+        if self._pipeline.overlap is None:
             return set()
-        devices = {hosts[stage] for hosts in self.pipeline.hosts}
+        devices = {hosts[stage] for hosts in self._pipeline.hosts}
         return {
             forward
-            for hosts in self.pipeline.hosted
+            for hosts in self._pipeline.hosted
             for device in devices
             for forward in hosts[device]
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from ppopt.problem import microbatches
 from ppopt.problem.costs import Ticks
@@ -25,8 +26,12 @@ class InstanceCosts:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> InstanceCosts:
-        """The costs of a pipeline itself."""
-        return cls(pipeline, pipeline.ticks, pipeline.factors)
+        """The costs of a pipeline itself, cached with it."""
+        known: dict[str, Any] = vars(pipeline)
+        if "_instance_costs" not in known:
+            known["_instance_costs"] = cls(pipeline, pipeline.ticks, pipeline.factors)
+        costs: InstanceCosts = known["_instance_costs"]
+        return costs
 
     @property
     def traits(self) -> Traits:
@@ -35,10 +40,19 @@ class InstanceCosts:
 
     def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
         """Costs of a microbatch with these factors."""
-        if self.ticks is self.pipeline.ticks:
-            return self.pipeline.ticks_at(times, memory)
-        costs = microbatches.costs_of(self.ticks.costs, times, memory, None, in_weight=False)
-        return self.ticks.with_costs(costs)
+        if times == memory == 1:
+            return self.ticks
+        known: dict[tuple[Fraction, Fraction], Ticks] = vars(self).setdefault("_ticks_at", {})
+        if (times, memory) not in known:
+            costs = microbatches.costs_of(self.ticks.costs, times, memory, *self._allocated(memory))
+            known[times, memory] = self.ticks.with_costs(costs)
+        return known[times, memory]
+
+    def _allocated(self, memory: Fraction) -> tuple[tuple[Fraction, ...] | None, bool]:
+        """What the backwards of layers allocate (`Pipeline.allocated_by_backward`)."""
+        if self.ticks is not self.pipeline.ticks:
+            return None, False
+        return self.pipeline.allocated_by_backward(memory, self.ticks.memory_per_unit)
 
     def without(self, *removed: Trait, **changed: object) -> InstanceCosts:
         """The same without some traits, with other values of some fields."""

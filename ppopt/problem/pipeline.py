@@ -305,7 +305,7 @@ class Pipeline(PipelineFields):
         if self.microbatch_memory is not None:
             smallest = min(self.microbatch_memory)
             rows, (in_weight, *_) = zip(
-                *(self._allocated_by_backward(factor, 1) for factor in set(self.microbatch_memory)),
+                *(self.allocated_by_backward(factor, 1) for factor in set(self.microbatch_memory)),
                 strict=True,
             )
             allocated = None if None in rows else tuple(map(min, zip(*rows, strict=True)))
@@ -502,7 +502,7 @@ class Pipeline(PipelineFields):
         of_times *= microbatches.denominator(self.slice_times)
         of_times *= of_memory if of_memory > 1 and self.has_offload else 1
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
-        backwards = (self._allocated_by_backward(each, 1) for each in set(factors[1]))
+        backwards = (self.allocated_by_backward(each, 1) for each in set(factors[1]))
         allocated = tuple(chain.from_iterable(amounts or () for amounts, _ in backwards))
         if self.model is not None:
             return self.partitions.ticks(self, allocated, pieces, divisors)
@@ -538,26 +538,14 @@ class Pipeline(PipelineFields):
         }
         return replace(self, **factors, order=tuple(before[index] for index in order))
 
-    def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
-        """Costs of a microbatch with these factors (see `factors`), as integer ticks."""
-        if times == memory == 1:
-            return self.ticks
-        known: dict[tuple[Fraction, Fraction], Ticks] = vars(self).setdefault("_ticks_at", {})
-        ticks = self.ticks
-        if (times, memory) not in known:
-            allocated = self._allocated_by_backward(memory, ticks.memory_per_unit)
-            costs = microbatches.costs_of(ticks.costs, times, memory, *allocated)
-            known[times, memory] = ticks.with_costs(costs)
-        return known[times, memory]
-
     def costs_at(self, times: Fraction, memory: Fraction) -> StageCosts[Fraction]:
         """`costs` of a microbatch with these factors."""
         if times == memory == 1:
             return self.costs
-        allocated = self._allocated_by_backward(memory, 1)
+        allocated = self.allocated_by_backward(memory, 1)
         return microbatches.costs_of(self.costs, times, memory, *allocated)
 
-    def _allocated_by_backward(
+    def allocated_by_backward(
         self, memory: Fraction, per_unit: int
     ) -> tuple[tuple[Fraction, ...] | None, bool]:
         """Memory that BW of every stage allocates for a slice of such a microbatch.

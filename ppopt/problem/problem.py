@@ -50,6 +50,10 @@ class Problem:
         """A relaxation of the problem."""
         return replace(self, relaxations=(*self.relaxations, relaxation))
 
+    def of_batches(self, batches: int) -> Problem:
+        """The problem with another number of microbatches, which are equal."""
+        return replace(self, pipeline=replace(self.pipeline, batches=batches))
+
     @cached_property
     def traits(self) -> Traits:
         """The traits that a method or an argument must handle to apply to this problem."""
@@ -74,7 +78,7 @@ class Problem:
     @cached_property
     def choice(self) -> BackwardChoice:
         """Gain and loss of splitting a backward, per stage."""
-        return BackwardChoice(self.pipeline)
+        return BackwardChoice(self.instance.costs)
 
     @property
     def short_pairs(self) -> ShortPairs:

@@ -12,7 +12,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
+from ppopt.problem.traits import BESIDE_COMPUTE
 from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.solver import interrupts
@@ -219,9 +219,8 @@ class Search:
             return
         with interrupts.deferred():
             from ppopt.solver import portfolio  # noqa: PLC0415
-        paired = Trait.PAIRS in self.problem.traits
-        too_many = pairs.pair_count_bound(self.problem.pipeline) > self.params.cp_sat.max_pairs
-        if paired and too_many and self.incumbent.value is not None:
+        too_many = pairs.pair_count_bound(self.problem.instance) > self.params.cp_sat.max_pairs
+        if too_many and self.incumbent.value is not None:
             return
         yield from portfolio.improvement_turns(
             self.incumbent, self.view, self.parts, self.options, self.budget

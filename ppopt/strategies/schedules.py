@@ -77,3 +77,15 @@ _cached = lru_cache(maxsize=MAX_CACHED)(_timed)
 def clear_cache() -> None:
     """Forget all cached schedules."""
     _cached.cache_clear()
+
+
+def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
+    """Pipeline with explicit chunks and placement, and without limits.
+
+    Strategies that do not apply reject it at once. The others use it unchanged, which saves the
+    checks of another pipeline.
+    """
+    if not pipeline.named_placement or pipeline.num_devices == 1:
+        return replace(pipeline, mem_limit=None)
+    name = "linear" if pipeline.num_chunks == 1 else pipeline.resolved_placement
+    return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)

@@ -29,10 +29,10 @@ from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.heuristics.construction import with_explicit_placement
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
+from ppopt.strategies.schedules import with_explicit_placement
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch

@@ -25,7 +25,7 @@ from ppopt.solver import deadline
 from ppopt.solver.heuristics import construction
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.solve import solve_problem
-from ppopt.strategies import base, names
+from ppopt.strategies import base, names, schedules
 from ppopt.studies import compare
 from tests.cli.cli_run import done
 from tests.clock import late, work_clock
@@ -85,7 +85,7 @@ def test_a_search_builds_no_order_of_an_evaluation_again(name: str) -> None:
     built = base._built.cache_info().misses
     rule = base.resolve(name)
     problem = Problem(schedule.pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    unlimited = construction.with_explicit_placement(schedule.pipeline)
+    unlimited = schedules.with_explicit_placement(schedule.pipeline)
     baseline = construction._baseline_schedule(problem, rule, unlimited)
     assert baseline is not None
     assert base._built.cache_info().misses == built

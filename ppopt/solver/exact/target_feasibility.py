@@ -108,7 +108,7 @@ def shorter(problem: Problem, per_device: int) -> Problem | None:
     short = per_device * pipeline.num_devices
     if pipeline.batches <= short or unhandled(problem.traits, UNROLLED):
         return None
-    return replace(problem, pipeline=replace(pipeline, batches=short))
+    return problem.of_batches(short)
 
 
 def min_period(problem: Problem) -> int:

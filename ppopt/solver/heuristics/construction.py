@@ -31,7 +31,7 @@ from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
-from ppopt.strategies.schedules import own_schedule
+from ppopt.strategies.schedules import own_schedule, with_explicit_placement
 
 
 class ListScheduling(Method):
@@ -184,15 +184,3 @@ def _baseline_schedule(
 
 def _timed(problem: Problem, orders: Orders) -> OrderedSchedule:
     return OrderedSchedule(orders, timing.schedule(problem.pipeline, orders, problem.objective))
-
-
-def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
-    """Pipeline with explicit chunks and placement, and without limits.
-
-    Strategies that do not apply reject it at once. The others use it unchanged, which saves the
-    checks of another pipeline.
-    """
-    if not pipeline.named_placement or pipeline.num_devices == 1:
-        return replace(pipeline, mem_limit=None)
-    name = "linear" if pipeline.num_chunks == 1 else pipeline.resolved_placement
-    return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)

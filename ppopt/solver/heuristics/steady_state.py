@@ -12,7 +12,7 @@ parallel processors", 1995) and of the repeating building blocks of arXiv 2405.1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import floor
 from typing import NamedTuple
@@ -83,7 +83,7 @@ def short_problem(
     short = min(max(params.operations // each, min_batches), max_batches)
     if params.longer * short > pipeline.batches:
         return None
-    return replace(problem, pipeline=replace(pipeline, batches=short))
+    return problem.of_batches(short)
 
 
 class ShortRunUnrolling:
@@ -180,7 +180,7 @@ class SteadyStatePattern:
             if stop():
                 break
             extra = max(3, self.params.trial // section.size) * section.size
-            trial = self.unroll(replace(self.short.pipeline, batches=batches + extra), section)
+            trial = self.unroll(self.problem.of_batches(batches + extra).pipeline, section)
             rate = (trial.metrics.value_ticks(self.problem.objective) - value) / extra
             rated.append(RatedSection(not trial.fits_limits, rate, section))
         return sorted(rated)

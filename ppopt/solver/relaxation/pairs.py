@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.traits import Trait
 
 
 class Pair(NamedTuple):
@@ -24,10 +25,11 @@ class Pair(NamedTuple):
     """Duration of the pair in ticks."""
 
 
-def pair_count_bound(pipeline: Pipeline) -> int:
+def pair_count_bound(instance: Instance) -> int:
     """Upper bound on the number of pairs that `candidate_pairs` yields for all devices."""
-    if pipeline.overlap is None:
+    if Trait.PAIRS not in instance.traits:
         return 0
+    pipeline = instance.pipeline
     pieces = pipeline.batches // pipeline.routes * pipeline.num_slices
     return sum(
         (pieces * sum(len(hosted[device]) for hosted in pipeline.hosted)) ** 2
@@ -37,9 +39,9 @@ def pair_count_bound(pipeline: Pipeline) -> int:
 
 def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
     """Ticks (above 0) that a pair saves, by the stages of its F and its backward."""
-    pipeline, kinds = instance.pipeline, (OpKind.F, instance.backward)
-    if pipeline.overlap is None:
+    if Trait.PAIRS not in instance.traits:
         return {}
+    pipeline, kinds = instance.pipeline, (OpKind.F, instance.backward)
     stages = _stages(pipeline, device)
     gains = {
         both: _gain(instance, *(pipeline.code(*of, 0) for of in zip(kinds, both, strict=True)))
@@ -84,7 +86,7 @@ def candidate_pairs(instance: Instance, devices: frozenset[int]) -> Iterator[Pai
     because F of k precedes that backward and comes after F of j.
     """
     pipeline, slices = instance.pipeline, range(instance.pipeline.num_slices)
-    codes = [] if pipeline.overlap is None else [row.tolist() for row in instance.codes]
+    codes = [row.tolist() for row in instance.codes] if Trait.PAIRS in instance.traits else []
     for device in sorted(devices):
         gains = _gains(instance, device)
         stages = [(route, s) for route, row in enumerate(pipeline.hosted) for s in row[device]]
