@@ -15,30 +15,25 @@ from functools import cached_property
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import Ticks
-from ppopt.problem.instance_costs import InstanceCosts
+from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
 
 
 @dataclass(frozen=True, eq=False)
 class BackwardChoice:
-    """The choice between split and whole backwards at every stage of a pipeline."""
+    """The choice between split and whole backwards at every stage of an instance."""
 
-    costs: InstanceCosts
-
-    @property
-    def _pipeline(self) -> Pipeline:
-        return self.costs.pipeline
+    instance: Instance
 
     @cached_property
     def kinds(self) -> tuple[BackwardKind, ...]:
         """Per stage: split or whole, if that is never worse than the other; else mixed."""
-        return tuple(map(self._kind, range(self._pipeline.num_stages)))
+        return tuple(map(self._kind, range(self.instance.pipeline.num_stages)))
 
     @cached_property
     def uniform(self) -> BackwardKind | None:
         """The kind that is never worse, at all stages; None: there is no such kind."""
-        stages = range(self._pipeline.num_stages)
+        stages = range(self.instance.pipeline.num_stages)
         if all(map(self._splitting_loses_nothing, stages)):
             return BackwardKind.SPLIT
         if all(map(self._splitting_gains_nothing, stages)):
@@ -53,7 +48,8 @@ class BackwardChoice:
     @cached_property
     def _tables(self) -> list[Ticks]:
         """Costs of the different microbatches. A pair saves no more time with the larger factor."""
-        return [self.costs.ticks_at(*factors) for factors in set(self.costs.factors)]
+        costs = self.instance.costs
+        return [costs.ticks_at(*factors) for factors in set(costs.factors)]
 
     def _splitting_loses_nothing(self, stage: int) -> bool:
         """Whether BW is at least as long as B and W together, and needs at least as much memory.
@@ -93,14 +89,7 @@ class BackwardChoice:
             )
         )
 
-    def _beside(self, stage: int) -> set[int]:
+    def _beside(self, stage: int) -> list[int]:
         """Stages whose F may run as one with a backward of a stage; none without overlap."""
-        if self._pipeline.overlap is None:
-            return set()
-        devices = {hosts[stage] for hosts in self._pipeline.hosts}
-        return {
-            forward
-            for hosts in self._pipeline.hosted
-            for device in devices
-            for forward in hosts[device]
-        }
+        pairs = self.instance.short_pairs.stage_pairs
+        return [forward for forward, backward in pairs if backward == stage]

@@ -136,11 +136,9 @@ class Instance:
         """The costs of its operations, in whole ticks."""
         return self.relaxed or InstanceCosts.of(self.pipeline)
 
-    def with_costs(
-        self, costs: InstanceCosts, backward_kind: BackwardKind | None = None
-    ) -> Instance:
+    def with_costs(self, costs: InstanceCosts) -> Instance:
         """The instance of the same layout with other costs."""
-        return replace(self, relaxed=costs, backward_kind=backward_kind or self.backward_kind)
+        return replace(self, relaxed=costs)
 
     @cached_property
     def short_pairs(self) -> ShortPairs:

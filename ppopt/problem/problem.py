@@ -16,7 +16,6 @@ from ppopt.problem.relaxations import (
     smallest_microbatches,
     without_limits,
 )
-from ppopt.problem.short_pairs import ShortPairs
 from ppopt.problem.traits import Trait, Traits
 
 
@@ -78,12 +77,7 @@ class Problem:
     @cached_property
     def choice(self) -> BackwardChoice:
         """Gain and loss of splitting a backward, per stage."""
-        return BackwardChoice(self.instance.costs)
-
-    @property
-    def short_pairs(self) -> ShortPairs:
-        """The pairs that take less time than one of their operations alone."""
-        return self.instance.short_pairs
+        return BackwardChoice(self.instance)
 
     @cached_property
     def reduced(self) -> Problem:
@@ -117,7 +111,7 @@ class Problem:
     @cached_property
     def _with_one_kind(self) -> Problem:
         """The relaxation, if backwards are mixed or a pair is shorter than an operation of it."""
-        if not (self.mixed or self.short_pairs.exist):
+        if not (self.mixed or self.instance.short_pairs.exist):
             return self
         return self.relaxed_by(fastest_pairs)
 

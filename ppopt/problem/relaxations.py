@@ -6,7 +6,7 @@ the operations of a class are those of the same stage, route and slice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,17 +23,19 @@ def smallest_microbatches(instance: Instance) -> Instance:
     Keep all starts of any schedule: every operation ends no later, and every microbatch needs no
     more memory at any time.
     """
-    costs = instance.costs
-    smallest = map(min, zip(*costs.factors, strict=True))
-    return instance.with_costs(costs.with_equal_microbatches(*smallest))
+    return _with_equal_microbatches(instance, map(min, zip(*instance.costs.factors, strict=True)))
 
 
 def largest_microbatches(instance: Instance, route: int) -> Instance:
     """The restriction in which every microbatch has the largest factors of a route."""
-    costs, size = instance.costs, instance.batches
-    own = costs.factors[route * size : (route + 1) * size]
-    largest = map(max, zip(*own, strict=True))
-    return instance.with_costs(costs.with_equal_microbatches(*largest))
+    own = instance.costs.factors[route * instance.batches :][: instance.batches]
+    return _with_equal_microbatches(instance, map(max, zip(*own, strict=True)))
+
+
+def _with_equal_microbatches(instance: Instance, factors: Iterable[Fraction]) -> Instance:
+    costs, same = instance.costs, ((Fraction(1), Fraction(1)),) * len(instance.costs.factors)
+    ticks = costs.ticks_at(*factors)
+    return instance.with_costs(costs.without(Trait.MICROBATCHES, ticks=ticks, factors=same))
 
 
 def fastest_pairs(instance: Instance) -> Instance:
@@ -42,7 +44,7 @@ def fastest_pairs(instance: Instance) -> Instance:
     `ppopt.problem.short_pairs` says why; links are delays.
     """
     kind = BackwardKind.uniform(fused=instance.fused)
-    return instance.with_costs(instance.short_pairs.relaxed, kind)
+    return replace(instance, relaxed=instance.short_pairs.relaxed, backward_kind=kind)
 
 
 def without_limits(instance: Instance) -> Instance:

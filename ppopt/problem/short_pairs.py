@@ -27,11 +27,15 @@ B' and W' allocate no more than B, W and BW (`memory_of_either`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
+import numpy as np
+
+from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.instance_costs import InstanceCosts
@@ -44,25 +48,25 @@ KINDS = {
     BackwardKind.MIXED: (OpKind.B, OpKind.BW),
 }
 """Kinds of backwards that pairs may have."""
-Row = list[int]
+NEVER = 2**62
+"""Time of two operations that never run as one."""
 
 
-def memory_of_either(costs: StageCosts[int]) -> dict[str, tuple[int, ...]]:
+def memory_of_either(costs: StageCosts[int]) -> dict[str, Ints]:
     """Memory of split backwards B' and W' that can replace B and W, and BW, by field.
 
     While B' or W' runs, and between them, a microbatch needs no more memory than in B, in W and
     between them, and no more than in BW.
     """
-    rows = []
-    for stage, retained in enumerate(costs.kept):
-        whole = costs.recompute_memory[stage] + costs.backward_workspace[stage]
-        missing = min(costs.activation[stage] - retained, whole)
-        workspaces = (costs.input_workspace[stage], costs.weight_workspace[stage])
-        change = max(min(costs.memory_b[stage], 0), -(retained + missing))
-        beside = (min(own, whole - missing) for own in workspaces)
-        rows.append((retained + missing, missing, change, *beside))
-    fields = ("activation", "recompute_memory", "memory_b", "input_workspace", "weight_workspace")
-    return dict(zip(fields, zip(*rows, strict=True), strict=True))
+    kept, whole = np.array(costs.kept), np.add(costs.recompute_memory, costs.backward_workspace)
+    missing = np.minimum(costs.activation - kept, whole)
+    return {
+        "activation": kept + missing,
+        "recompute_memory": missing,
+        "memory_b": np.maximum(np.minimum(costs.memory_b, 0), -(kept + missing)),
+        "input_workspace": np.minimum(costs.input_workspace, whole - missing),
+        "weight_workspace": np.minimum(costs.weight_workspace, whole - missing),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +79,15 @@ class ShortPairs:
     @cached_property
     def save_time(self) -> bool:
         """Whether some pair takes less time than its operations one after the other."""
-        return any(together < f + backward for together, f, backward in self._times)
+        return self._any_below(np.add)
 
     @cached_property
     def exist(self) -> bool:
         """Whether some pair takes less time than one of its operations alone."""
-        return any(together < max(f, backward) for together, f, backward in self._times)
+        return self._any_below(np.maximum)
 
-    @cached_property
-    def _times(self) -> list[tuple[int, int, int]]:
-        """Time of every pair, and of its F and its backward alone."""
-        times = self.costs.ticks.durations
-        return [
-            (self._time(forward, kind, backward), times[OpKind.F][forward], times[kind][backward])
-            for forward, backward in self.stage_pairs
-            for kind in KINDS[self.backward_kind]
-        ]
+    def _any_below(self, time: Callable[[Ints, Ints], Ints]) -> bool:
+        return bool(self.stage_pairs) and bool((self._pairs < time(*self._alone)).any())
 
     @cached_property
     def stage_pairs(self) -> list[tuple[int, int]]:
@@ -98,70 +95,58 @@ class ShortPairs:
         pipeline = self.costs.pipeline
         if pipeline.overlap is None:
             return []
-        pairs: set[tuple[int, int]] = set()
-        for device in range(pipeline.num_devices):
-            stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
-            pairs.update(product(stages, stages))
-        return sorted(pairs)
+        hosted = (sum(rows, ()) for rows in zip(*pipeline.hosted, strict=True))
+        return sorted({pair for stages in hosted for pair in product(stages, stages)})
 
-    def _time(self, forward: int, kind: OpKind, backward: int) -> int:
-        return self.costs.ticks.pair_time(forward, kind, backward)
+    @property
+    def _alone(self) -> tuple[Ints, Ints]:
+        """Times of every F, and of every backward by kind, in the axes of `_pairs`."""
+        times = np.array(self.costs.ticks.durations)
+        return times[OpKind.F][:, None], times[[*KINDS[self.backward_kind]]][:, None]
+
+    @cached_property
+    def _pairs(self) -> Ints:
+        """Time of every pair, [kind of backward, stage of F, stage of backward]; else `NEVER`."""
+        stages = self.costs.pipeline.num_stages
+        kinds = KINDS[self.backward_kind]
+        times = np.full((len(kinds), stages, stages), NEVER)
+        for row, kind in enumerate(kinds):
+            for forward, backward in self.stage_pairs:
+                times[row, forward, backward] = self.costs.ticks.pair_time(forward, kind, backward)
+        return times
 
     @cached_property
     def relaxed(self) -> InstanceCosts:
         """The costs of the relaxation; with whole backwards if these are whole."""
-        costs, stages = self.costs.ticks.costs, self.costs.pipeline.num_stages
-        forward = self._min_times(OpKind.F)
-        if self.backward_kind is BackwardKind.WHOLE:
-            backward, weight = self._min_times(OpKind.BW), [0] * stages
-        else:
-            rows = [self._min_times(kind) for kind in KINDS[self.backward_kind]]
-            backward = [min(times) for times in zip(*rows, strict=True)]
-            weight = self._weight(backward)
-        matrix = [[f + b for b in backward] for f in forward]
-        for f_stage, b_stage in self.stage_pairs:
-            matrix[f_stage][b_stage] = self._pair_time(f_stage, b_stage)
-        times: Any = tuple(tuple(row) for row in matrix)
-        relaxed = replace(
-            costs,
-            forward=tuple(forward),
-            backward=tuple(backward),
-            backward_input=tuple(backward),
-            weight=tuple(weight),
-            recompute_time=(0,) * stages,
-            overlap=times,
-            overlap_input=(),
+        costs, pairs = self.costs.ticks.costs, self._pairs.min(axis=0)
+        forward_alone, backward_alone = self._alone
+        forward = np.minimum(forward_alone[:, 0], pairs.min(axis=1))
+        backward = np.minimum(backward_alone.min(axis=(0, 1)), pairs.min(axis=0))
+        rows = {
+            "forward": forward,
+            "backward": backward,
+            "backward_input": backward,
+            "weight": self._weight(backward, pairs),
+            "recompute_time": np.zeros_like(forward),
+            "overlap": np.where(pairs == NEVER, np.add.outer(forward, backward), pairs),
             **(memory_of_either(costs) if self.backward_kind is BackwardKind.MIXED else {}),
-        )
+        }
+        numbers = {field: _as_row(row.tolist()) for field, row in rows.items()}
+        relaxed = replace(costs, overlap_input=(), **numbers)
         return self.costs.without(Trait.LINKS, ticks=self.costs.ticks.with_costs(relaxed))
 
-    def _min_times(self, kind: OpKind) -> Row:
-        """Minimum time of F, B or BW per stage: alone, or in any pair."""
-        times = list(self.costs.ticks.durations[kind])
-        for f_stage, b_stage in self.stage_pairs:
-            if kind is not OpKind.F:
-                times[b_stage] = min(times[b_stage], self._time(f_stage, kind, b_stage))
-                continue
-            for backward in KINDS[self.backward_kind]:
-                times[f_stage] = min(times[f_stage], self._time(f_stage, backward, b_stage))
+    def _weight(self, partial: Ints, pairs: Ints) -> Ints:
+        """Time of W' per stage, if B' takes `partial`, and F with B' what `pairs` has."""
+        b, w, bw = map(np.array, self.costs.ticks.durations[1:])
+        if self.backward_kind is BackwardKind.WHOLE:
+            return np.zeros_like(w)
+        if self.backward_kind is BackwardKind.SPLIT:
+            return w
+        remaining = np.where(pairs == NEVER, NEVER, self._pairs[-1] - pairs).min(axis=0)
+        times: Ints = np.minimum.reduce([w, np.minimum(bw, b + w) - partial, remaining])
         return times
 
-    def _pair_time(self, forward: int, backward: int) -> int:
-        """Time of F with B', or BW'."""
-        return min(self._time(forward, kind, backward) for kind in KINDS[self.backward_kind])
 
-    def _weight(self, partial: Row) -> Row:
-        """Time of W' per stage, if B' takes `partial`."""
-        _, b, w, bw = self.costs.ticks.durations
-        times = list(w)
-        if self.backward_kind is BackwardKind.MIXED:
-            times = [
-                min(w[stage], min(bw[stage], b[stage] + w[stage]) - partial[stage])
-                for stage in range(len(times))
-            ]
-            for forward, backward in self.stage_pairs:
-                remaining = self._time(forward, OpKind.BW, backward) - self._pair_time(
-                    forward, backward
-                )
-                times[backward] = min(times[backward], remaining)
-        return times
+def _as_row(values: Any) -> Any:
+    """Numbers, in lists of any depth, as tuples."""
+    return tuple(map(_as_row, values)) if isinstance(values, list) else values

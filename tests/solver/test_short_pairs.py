@@ -76,7 +76,7 @@ def test_search_and_recheck_find_what_trying_everything_finds(
     rng, short = Random(f"{hosts}{kind}{matrix}"), 0
     for _ in range(count):
         pipeline = tiny(rng, hosts, matrix=matrix)
-        short += Problem(pipeline, Objective.MAKESPAN, kind).short_pairs.exist
+        short += Problem(pipeline, Objective.MAKESPAN, kind).instance.short_pairs.exist
         assert_like_every_order(pipeline, whole=FUSED[kind], spans=spans)
     assert short
 

@@ -9,6 +9,7 @@ class.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.compute import compute_mode
@@ -28,6 +29,7 @@ def add_microbatches(draft: InstanceDraft) -> None:
     if not costs.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
         return
     differ, size = Trait.MICROBATCHES in costs.traits, draft.batches
+    ticks_at = cache(costs.ticks_at)
     smallest = tuple(map(min, zip(*costs.factors, strict=True)))
     for class_id, op_class in enumerate(draft.classes):
         makers = [_maker(draft, op_class, mode) for mode in op_class.modes]
@@ -35,7 +37,7 @@ def add_microbatches(draft: InstanceDraft) -> None:
             continue
         slice_factor = pipeline.slice_factor(op_class.slice)
         smallest_ticks, *own = (
-            costs.ticks_at(times * slice_factor, memory)
+            ticks_at(times * slice_factor, memory)
             for times, memory in (
                 smallest,
                 *costs.factors[op_class.route * size : (op_class.route + 1) * size],

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
 
 
@@ -39,13 +38,12 @@ def pair_count_bound(instance: Instance) -> int:
 
 def _gains(instance: Instance, device: int) -> dict[tuple[int, int], int]:
     """Ticks (above 0) that a pair saves, by the stages of its F and its backward."""
-    if Trait.PAIRS not in instance.traits:
-        return {}
     pipeline, kinds = instance.pipeline, (OpKind.F, instance.backward)
-    stages = _stages(pipeline, device)
+    stages = {stage for hosted in pipeline.hosted for stage in hosted[device]}
     gains = {
         both: _gain(instance, *(pipeline.code(*of, 0) for of in zip(kinds, both, strict=True)))
-        for both in product(stages, stages)
+        for both in instance.short_pairs.stage_pairs
+        if stages.issuperset(both)
     }
     return {stages: gain for stages, gain in gains.items() if gain > 0}
 
@@ -54,11 +52,6 @@ def _gain(instance: Instance, forward: int, backward: int) -> int:
     """Ticks that two operation numbers save if they run as one."""
     apart = instance.durations[[forward, backward]].sum()
     return int(apart) - instance.pair_time(forward, backward)
-
-
-def _stages(pipeline: Pipeline, device: int) -> list[int]:
-    """Stages of a device, of all routes."""
-    return sorted({stage for hosted in pipeline.hosted for stage in hosted[device]})
 
 
 def max_saved(instance: Instance, device: int) -> int:
