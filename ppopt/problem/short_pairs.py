@@ -58,12 +58,12 @@ def memory_of_either(costs: StageCosts[int]) -> dict[str, Ints]:
     While B' or W' runs, and between them, a microbatch needs no more memory than in B, in W and
     between them, and no more than in BW.
     """
-    kept, whole = np.array(costs.kept), np.add(costs.recompute_memory, costs.backward_workspace)
-    missing = np.minimum(costs.activation - kept, whole)
+    retained, whole = np.array(costs.kept), np.add(costs.recompute_memory, costs.backward_workspace)
+    missing = np.minimum(costs.activation - retained, whole)
     return {
-        "activation": kept + missing,
+        "activation": retained + missing,
         "recompute_memory": missing,
-        "memory_b": np.maximum(np.minimum(costs.memory_b, 0), -(kept + missing)),
+        "memory_b": np.maximum(np.minimum(costs.memory_b, 0), -(retained + missing)),
         "input_workspace": np.minimum(costs.input_workspace, whole - missing),
         "weight_workspace": np.minimum(costs.weight_workspace, whole - missing),
     }
