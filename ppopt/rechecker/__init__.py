@@ -2,7 +2,7 @@
 
 It shares no code with the search. From the pipeline alone it derives lower bounds on the waiting
 time, work and live memory of each device. If there are few partial schedules, it enumerates them.
-Then it asks CP-SAT, on a model of its own, for a schedule below the bound.
+Then it asks CP-SAT for a schedule below the bound, on a model of the verifier's rows.
 """
 
 from __future__ import annotations
@@ -144,6 +144,18 @@ def check(
         reason = searched(stated, refuted_by, refuted=True)
         reason += ", by dynamic programming over partial schedules"
         return Recheck(Verdict.CONFIRMED, reason, refuted_by, monotonic() - began)
+    return _search(stated, began, time_limit, workers, seed, progress)
+
+
+def _search(
+    stated: Claim,
+    began: float,
+    time_limit: float,
+    workers: int,
+    seed: int,
+    progress: Callable[[int], None],
+) -> Recheck:
+    """Check a claim by CP-SAT."""
     if not stated.has_only(MODELLED):
         return _not_modelled(stated, monotonic() - began)
     from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
@@ -208,12 +220,7 @@ def _check_mixed(
     elif (known := proof_without_search(stated)) is not None:
         reason = f"{known[1]}; {mixed.RELAXED}"
         return Recheck(Verdict.CONFIRMED, reason, (known[0],), monotonic() - began)
-    if not stated.has_only(MODELLED):
-        return _not_modelled(stated, monotonic() - began)
-    from ppopt.rechecker.mixed_model import refute_mixed  # noqa: PLC0415  ortools takes long to load
-
-    remaining = began + time_limit - monotonic()
-    return outcome_of(stated, refute_mixed(stated, remaining, workers, seed), monotonic() - began)
+    return _search(stated, began, time_limit, workers, seed, progress)
 
 
 def _not_modelled(stated: Claim, seconds: float) -> Recheck:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker import step_operations
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
+from ppopt.rechecker.pair_times import pairs_save
+from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.quantities import (
     live_after_forward,
     memory_of,
@@ -18,7 +20,6 @@ from ppopt.rechecker.quantities import (
     pieces,
     shortest_durations,
 )
-from ppopt.rechecker.route_delays import RouteDelays
 
 _ONE_KIND = FORMS - {Trait.MIXED}
 OF_WORK = rechecked(ArgumentClass.EVERY_OPERATION, _ONE_KIND)
@@ -37,42 +38,23 @@ class DeviceTimes(NamedTuple):
     """Time after its last operation."""
 
 
-def min_times(claim: Claim, device: int) -> DeviceTimes:
+def min_times(claim: Claim, device: int, each: Precedence) -> DeviceTimes:
     """Lower bounds on the time before, during and after the operations of a device.
 
     A device runs one operation, or one pair, at a time. Its first operation is a forward of its
     lowest stage: some microbatch must first pass all stages before that one. If backwards are
     whole, its last operation is a backward of its lowest stage on some route, and that microbatch
     must then pass the stages before it. Device span counts neither. The operations that run once
-    per step come before and after.
+    per step come before and after. `each` is of the smallest microbatch.
     """
     pipeline = claim.pipeline
-    durations, times = shortest_durations(claim), dict.fromkeys(claim.kinds, 0)
+    durations, times = shortest_durations(claim), Counter[int]()
     for route, hosted in enumerate(pipeline.hosted):
         for kind in claim.kinds:
-            each = sum(durations[kind][stage] for stage in hosted[device])
-            times[kind] += int(pieces(claim, route) * each)
-    work = min_work(claim, times)
-    smallest = of_smallest(claim)
-    tail = step_operations.tail(smallest, device) if pipeline.has_auxiliary_operations else 0
-    if not claim.span and claim.fused:
-        tail = max(tail, _min_way(smallest, device, OpKind.BW))
-    return DeviceTimes(head(smallest, device), work, tail)
-
-
-def head(claim: Claim, device: int) -> int:
-    """Earliest start of compute on a device, in ticks from 0, or from its own first operation."""
-    if claim.pipeline.has_auxiliary_operations:
-        return step_operations.head(claim, device)
-    return 0 if claim.span else _min_way(claim, device, OpKind.F)
-
-
-def _min_way(claim: Claim, device: int, kind: OpKind) -> int:
-    return min(
-        RouteDelays(claim, hosts).way(kind, hosts.index(device))
-        for hosts in claim.pipeline.hosts
-        if device in hosts
-    )
+            of_each = sum(durations[kind][stage] for stage in hosted[device])
+            times[kind] += int(pieces(claim, route) * of_each)
+    work = min_work(times, pairs=pairs_save(pipeline))
+    return DeviceTimes(each.head.on[device], work, each.tail.on[device])
 
 
 def min_memory(claim: Claim, device: int, route: int | None = None) -> int:
@@ -124,8 +106,9 @@ def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | 
             return None
         need = stated.pipeline.memory_text(min_memory(stated, device, route))
         return device, f"device {device} needs {need} in every order, above its limit"
-    idle = [min_idle(stated, device) for device in devices]
-    parts = [min_times(stated, device) for device in devices]
+    each = Precedence.of_microbatch(of_smallest(stated))
+    idle = [min_idle(stated, device, each) for device in devices]
+    parts = [min_times(stated, device, each) for device in devices]
     times = [sum(parts[device]) + idle[device] for device in devices]
     device = max(devices, key=lambda device: (times[device], -idle[device]))
     longest = times[device]

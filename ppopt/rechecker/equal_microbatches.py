@@ -18,11 +18,13 @@ from itertools import permutations
 from operator import sub
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import factors_of, microbatches_of_routes, slice_factors
-from ppopt.rechecker.route_delays import RouteDelays
+from ppopt.verifier.expected import Expected
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
 MAX_ENUMERATED = 6
@@ -137,9 +139,11 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
     if claim.bound is None or claim.mixed or not claim.has_only(HANDLES):
         return None
     factors = [times for times, _ in factors_of(claim)]
+    delays = Expected(claim.pipeline, np.array([0]), unlisted=0).delays
+    down, up = (ticks[:, 0].tolist() for ticks in delays)
     for stage, device in enumerate(claim.pipeline.hosts[0]):
         if claim.has(claim.kinds[1], stage):
-            trip = _round_trip(claim, stage)
+            trip = _round_trip(claim, stage, down, up)
             min_time = trip.in_any_order(factors) if any_order else trip.in_order(factors)
             if min_time >= claim.bound:
                 text = claim.pipeline.time_text(int(min_time))
@@ -148,10 +152,10 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
     return None
 
 
-def _round_trip(claim: Claim, stage: int) -> _RoundTrip:
-    """The round trip from a stage."""
+def _round_trip(claim: Claim, stage: int, down: list[int], up: list[int]) -> _RoundTrip:
+    """The round trip from a stage, with the delays after every stage and back to it."""
     hosts, durations = claim.pipeline.hosts[0], claim.pipeline.ticks.durations
-    (forward, backward, *rest), times = claim.kinds, RouteDelays(claim, hosts)
+    forward, backward, *rest = claim.kinds
     own = [index for index in range(stage + 1) if hosts[index] == hosts[stage]]
     above, below = range(stage + 1, len(hosts)), range(own[0])
     slices = slice_factors(claim)
@@ -163,11 +167,11 @@ def _round_trip(claim: Claim, stage: int) -> _RoundTrip:
 
     head, tail, at_ends = Fraction(0), Fraction(0), 0
     if not claim.span:
-        head, at_ends = slices[0] * total([forward], below), sum(times.down[: own[0]])
+        head, at_ends = slices[0] * total([forward], below), sum(down[: own[0]])
     if not claim.span and claim.fused:
         tail = slices[0] * total([backward], below)
-        at_ends += sum(times.up[index] for index in below if claim.has(backward, index))
-    of_way = sum(times.down[stage:]) + sum(times.up[stage:])
+        at_ends += sum(up[index] for index in below if claim.has(backward, index))
+    of_way = sum(down[stage:]) + sum(up[stage:])
     return _RoundTrip(
         before=whole * total([forward], own),
         behind=whole * total([backward, *rest], own),

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.quantities import live_after_forward, live_before_weight
-from ppopt.rechecker.route_delays import RouteDelays
 
 HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,))
 """Traits that the argument handles."""
@@ -30,31 +30,34 @@ class Filler(NamedTuple):
     """How many there are."""
 
 
-def min_idle(claim: Claim, device: int) -> int:
-    """Time that a device must idle, in ticks; 0 if the argument does not apply."""
+def min_idle(claim: Claim, device: int, each: Precedence) -> int:
+    """Time that a device must idle, in ticks; 0 if the argument does not apply.
+
+    `each` is of one microbatch.
+    """
     pipeline = claim.pipeline
     stages = pipeline.hosted[0][device]
     if not claim.has_only(HANDLES) or not stages:
         return 0
-    before, after = _before_backward(claim, stages), _after_forward(claim, stages)
+    before, after = _before_backward(claim, stages, each), _after_forward(claim, stages, each)
     headroom = pipeline.ticks.headroom(device)
     whole = pipeline.batches * sum(live_after_forward(claim, stage) for stage in stages)
     return before + after if headroom is not None and whole > headroom else max(before, after)
 
 
-def _before_backward(claim: Claim, stages: tuple[int, ...]) -> int:
-    pipeline, ticks, hosts = claim.pipeline, claim.pipeline.ticks, claim.pipeline.hosts[0]
-    times, low, high = RouteDelays(claim, hosts), stages[0], stages[-1]
-    wait = times.way(OpKind.F, high) - times.way(OpKind.F, low)
-    wait += ticks.durations[OpKind.F][high] + times.round_trip(high)
+def _before_backward(claim: Claim, stages: tuple[int, ...], each: Precedence) -> int:
+    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
+    forward, backward = claim.kinds[:2]
+    low, high = (forward, stages[0], 0, 0), (backward, stages[-1], 0, 0)
+    wait = ticks.durations[OpKind.F][stages[0]] + each.time_between(low, high)
     fillers = [
         Filler(ticks.durations[OpKind.F][stage], live_after_forward(claim, stage), pipeline.batches)
         for stage in stages
     ]
-    return max(0, wait - filled(fillers, ticks.headroom(hosts[low])))
+    return max(0, wait - filled(fillers, ticks.headroom(pipeline.hosts[0][stages[0]])))
 
 
-def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
+def _after_forward(claim: Claim, stages: tuple[int, ...], each: Precedence) -> int:
     """Idle time in the round trip of the last F, of the highest stage, while its activations live.
 
     0 if that F takes no time: another operation of duration 0 may share its instant.
@@ -62,7 +65,7 @@ def _after_forward(claim: Claim, stages: tuple[int, ...]) -> int:
     pipeline, ticks, high = claim.pipeline, claim.pipeline.ticks, stages[-1]
     if ticks.durations[OpKind.F][high] == 0:
         return 0
-    wait = RouteDelays(claim, pipeline.hosts[0]).round_trip(high)
+    wait = each.time_between(*((kind, high, 0, 0) for kind in claim.kinds[:2]))
     fillers = []
     for stage in stages:
         own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]

@@ -12,7 +12,7 @@ operation itself is not postponed, since it starts no later than it ends; this m
 duration is 0.
 
 Microbatches pass every stage in order, which loses nothing (see
-`ppopt.rechecker.feasibility_model`). Of the devices that are not modelled, only the time through
+`ppopt.rechecker.required`). Of the devices that are not modelled, only the time through
 their stages counts.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import le
 from time import monotonic
 from typing import NamedTuple
@@ -28,8 +28,8 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.quantities import memory_of
-from ppopt.rechecker.route_delays import RouteDelays
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when each pending input arrives."""
@@ -125,13 +125,14 @@ class PartialSchedules:
         pipeline = claim.pipeline
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
-        self._times = RouteDelays(claim, self._hosts)
+        microbatch = Precedence.of_microbatch(claim)
+        self._ways = microbatch.ways(devices)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._operation_classes())
-        self._class_ids = {
+        self._class_ids: dict[tuple[int, int], int] = {
             (each.kind, each.stage): class_id for class_id, each in enumerate(self._classes)
         }
-        self._delays = list(self._ways())
+        self._delays = list(self._between())
         self._inner = [
             [
                 self._class_ids[kind, each.stage]
@@ -153,7 +154,7 @@ class PartialSchedules:
         free = [0] * len(devices)
         if self._stages:
             first = self._stages[0]
-            free[devices.index(self._hosts[first])] = self._times.way(OpKind.F, first)
+            free[devices.index(self._hosts[first])] = microbatch.head.at[OpKind.F, first, 0, 0]
         self._level = {(0,) * len(self._classes): [tuple(free)]}
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
@@ -183,17 +184,13 @@ class PartialSchedules:
                     alone,
                 )
 
-    def _ways(self) -> Iterator[Delay]:
+    def _between(self) -> Iterator[Delay]:
         """Delays between consecutive modelled stages, down and up, and the last round trip."""
-        class_ids, back, last = self._class_ids, self._claim.kinds[1], self._stages[-1]
-        for low, high in pairwise(self._stages):
-            down, up = (self._times.between(kind, low, high) for kind in (OpKind.F, back))
-            yield Delay(class_ids[OpKind.F, low], class_ids[OpKind.F, high], down)
-            if self._claim.has(back, low):
-                yield Delay(class_ids[back, high], class_ids[back, low], up)
-        trip = self._times.round_trip(last)
-        if trip:
-            yield Delay(class_ids[OpKind.F, last], class_ids[back, last], trip)
+        for first, ways in self._ways.items():
+            for then, lag in ways.to.items():
+                turns = lag and first[1] == self._stages[-1]
+                if first[0] == then[0] or turns:
+                    yield Delay(self._class_ids[first[:2]], self._class_ids[then[:2]], lag)
 
     def _last_first(self) -> list[int]:
         """All classes, each after those that wait for it."""
@@ -218,7 +215,7 @@ class PartialSchedules:
         for later, inner in enumerate(self._inner):
             for class_id in inner:
                 waits[class_id].append((later, 0))
-        elsewhere = [self._elsewhere(each) for each in self._classes]
+        elsewhere = [self._ways[each.kind, each.stage, 0, 0].elsewhere for each in self._classes]
         holders = dict(self._memory_holders())
         order = self._last_first()
         remaining = [[0] for _ in self._classes]
@@ -250,28 +247,6 @@ class PartialSchedules:
             min_live = min(live, default=0)
             if headroom is not None and 0 < min_live <= headroom:
                 yield class_ids[-1], (class_ids[0], headroom // min_live)
-
-    def _elsewhere(self, own: StageOperations) -> int:
-        """Time from its end to the last W (or BW) of its microbatch on devices not modelled.
-
-        From a backward up to the next modelled stage, or to the first; from the last modelled F,
-        down and back.
-        """
-        durations, stages = self._claim.pipeline.ticks.durations, range(len(self._hosts))
-        forward, back, *weight = (durations[kind] for kind in self._claim.kinds)
-        closing = [sum(times[stage] for times in (back, *weight)) for stage in stages]
-        tail = 0
-        if own.kind is self._claim.kinds[1]:
-            for stage in range(own.stage - 1, -1, -1):
-                if self._hosts[stage] in self._devices:
-                    break
-                up = self._times.between(own.kind, stage, own.stage)
-                tail = max(tail, up + closing[stage])
-        elif own.kind is OpKind.F and own.stage == self._stages[-1]:
-            for stage in stages[own.stage + 1 :]:
-                down = self._times.between(OpKind.F, own.stage, stage) + forward[stage]
-                tail = max(tail, down + self._times.round_trip(stage) + closing[stage])
-        return tail
 
     @property
     def width(self) -> int:

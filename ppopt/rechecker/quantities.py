@@ -9,7 +9,7 @@ from math import ceil
 from ppopt.problem.cost_table import AUXILIARY_TIMES
 from ppopt.problem.operation import Op, OpKind
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.pair_times import Row, min_times, pair_time, pairs_save
+from ppopt.rechecker.pair_times import Row, min_times, pair_time
 from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
 UNIT_FACTOR = Fraction(1)
@@ -172,13 +172,11 @@ def live_intervals(
                 yield forward._replace(kind=first), forward._replace(kind=kind), freed
 
 
-def min_work(claim: Claim, times: Mapping[OpKind, int]) -> int:
+def min_work(times: Mapping[int, int], *, pairs: bool) -> int:
     """Minimum time of one device for operations of these total times per kind.
 
     They run one after the other. If F and backwards may run in pairs, the larger of the two
     totals counts.
     """
-    forward, backward = (times.get(kind, 0) for kind in claim.kinds[:2])
-    rest = sum(times.get(kind, 0) for kind in claim.kinds[2:])
-    pairs = pairs_save(claim.pipeline)
-    return rest + (max(forward, backward) if pairs else forward + backward)
+    forward, backward = times.get(OpKind.F, 0), times.get(OpKind.B, 0) + times.get(OpKind.BW, 0)
+    return sum(times.values()) - (min(forward, backward) if pairs else 0)

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection
 from time import monotonic
-from types import MappingProxyType
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt.problem.operation import Op, OpKind
+from ppopt.errors import VerificationError
+from ppopt.problem.objective import Objective
+from ppopt.problem.operation import OpKind
 from ppopt.rechecker import cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
-from ppopt.rechecker.feasibility_model import FeasibilityModel, Pair, build
+from ppopt.rechecker.model import Model
 from ppopt.rechecker.pair_times import shortens
-from ppopt.rechecker.precedence import MAX_OPERATIONS, Rules
-from ppopt.rechecker.quantities import (
-    device_of,
-    horizon,
-    memory_factor,
-    memory_of,
-    num_operations,
-    time_of,
-)
-from ppopt.rechecker.step_operations import has_instants
+from ppopt.rechecker.precedence import Precedence
+from ppopt.rechecker.quantities import horizon, num_operations
+from ppopt.rechecker.required import Required
+from ppopt.schedule.operations import Operations
+from ppopt.schedule.origin import Origin
+from ppopt.schedule.timetable import Timetable
+from ppopt.verifier import Rule, verify
 
+MAX_OPERATIONS = 30_000
+"""Maximum number of operations in the model; sets of them need its square in bits."""
+OF_RESOURCES = (Rule.OVERLAP, Rule.LINK, Rule.COLLECTIVE, Rule.HOST, Rule.MEMORY)
+"""Rules that a model has for some devices only."""
 SHARE = 0.4
 """Largest share of the remaining time for a search with the rules of few devices."""
-
-
-class SolutionTimes(NamedTuple):
-    """When every operation runs, in ticks, and which run as one."""
-
-    start: dict[Op, int]
-    end: dict[Op, int]
-    joined: list[Pair]
-    sent: Mapping[Op, int] = MappingProxyType({})
-    """Start of the transfer of an operation's result, if the rules of links are in force."""
-    step_operations: Sequence[tuple[int, ...]] = ()
-    """Operations besides compute, as rows of the fields of `Operation`."""
 
 
 class RefutationOutcome(NamedTuple):
@@ -49,8 +40,8 @@ class RefutationOutcome(NamedTuple):
     """The devices whose rules were all in force at the end."""
     refuted: bool
     """There is no schedule below the bound."""
-    times: SolutionTimes | None
-    """A schedule below the bound that breaks no rule; None if none was found."""
+    schedule: Timetable | None
+    """A valid schedule below the bound; None if none was found."""
 
 
 def refute(
@@ -62,41 +53,36 @@ def refute(
     If a solution breaks rules of other devices, those that break most are added, up to as many as
     there were. A solution that breaks none is a schedule below the bound. Without an answer within
     a share of the time, all devices are added. All are in from the start if an operation may take
-    less time in a pair than alone, or if microbatches differ: only the rules of its device then say
-    when it ends and how much memory it needs. `report` is called with the number of devices. If the
-    pipeline is too large for a full model, only the rules of the certificate's devices are in
-    force.
+    less time in a pair than alone: only the rules of its device then say when it ends. `report` is
+    called with the number of devices. If the pipeline is too large for a full model, only the
+    operations of the certificate's devices are in the model.
     """
     until = monotonic() + seconds
-    pipeline = claim.pipeline
-    every = range(pipeline.num_devices)
+    every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
-    smallest = of_smallest(claim)
-    own = pipeline.has_auxiliary_operations or shortens(pipeline) or smallest is not claim
-    if own and num_operations(claim) <= MAX_OPERATIONS:
+    whole = num_operations(claim) <= MAX_OPERATIONS
+    if whole and (claim.mixed or shortens(claim.pipeline)):
         devices.update(every)
-    rules, last = Rules(smallest, frozenset(devices)), latest(claim)
-    while len(rules.operations) <= MAX_OPERATIONS:
+    each = Precedence.of_microbatch(of_smallest(claim))
+    required = Required.of_claim(claim) if whole else each.on_devices(claim, devices)
+    known = Precedence(required, each)
+    while len(required.rows) <= MAX_OPERATIONS or whole:
         report(len(devices))
-        model = build(claim, rules, last, frozenset(devices))
-        share = SHARE if rules.all and len(devices) < len(every) else 1.0
-        status, times = _solve(model, share * (until - monotonic()), workers, seed)
+        model = Model(required, known, latest(claim), frozenset(devices))
+        share = SHARE if whole and len(devices) < len(every) else 1.0
+        status, schedule = _solve(model, share * (until - monotonic()), workers, seed)
         if status == cp_model.INFEASIBLE:
-            return RefutationOutcome(tuple(sorted(devices)), refuted=True, times=None)
-        if not rules.all or (len(devices) == len(every) and times is None) or until <= monotonic():
+            return RefutationOutcome(tuple(sorted(devices)), refuted=True, schedule=None)
+        if not whole or (len(devices) == len(every) and schedule is None) or until <= monotonic():
             break
-        if times is None:
+        if schedule is None:
             devices.update(every)
             continue
-        breaches = {d: _breaches(claim, times, d) for d in every if d not in devices}
-        worst = sorted((d for d in breaches if breaches[d]), key=lambda d: (-breaches[d], d))
-        if not worst and claim.pipeline.has_links and len(devices) < len(every):
-            devices.update(every)
-            continue
-        if not worst:
-            return RefutationOutcome(tuple(sorted(devices)), refuted=False, times=times)
-        devices.update(worst[: len(devices)])
-    return RefutationOutcome(tuple(sorted(devices)), refuted=False, times=None)
+        breaches = _breaches(schedule, devices)
+        if not breaches:
+            return RefutationOutcome(tuple(sorted(devices)), refuted=False, schedule=schedule)
+        devices.update(breaches[: len(devices)])
+    return RefutationOutcome(tuple(sorted(devices)), refuted=False, schedule=None)
 
 
 def latest(claim: Claim) -> int:
@@ -115,46 +101,30 @@ def latest(claim: Claim) -> int:
 
 
 def _solve(
-    model: FeasibilityModel, seconds: float, workers: int, seed: int
-) -> tuple[cp_model.CpSolverStatus, SolutionTimes | None]:
+    model: Model, seconds: float, workers: int, seed: int
+) -> tuple[cp_model.CpSolverStatus, Timetable | None]:
     if seconds <= 0:
         return cp_model.UNKNOWN, None
-    lengths = (time_of(model.claim, op) for op in model.start)
-    instants = not all(lengths) or has_instants(model.claim)
-    status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=instants)
+    claim, rows = model.required.claim, model.required.rows
+    status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=not all(rows.end))
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status, None
-    start = {op: solver.value(variable) for op, variable in model.start.items()}
-    end = {op: solver.value(expression) for op, expression in model.end.items()}
-    joined = [pair for pair, literal in model.joined.items() if solver.value(literal)]
-    carried = {op: solver.value(variable) for op, variable in model.sent.items()}
-    step_operations = [] if model.step_operations is None else model.step_operations.rows(solver)
-    return status, SolutionTimes(start, end, joined, carried, step_operations)
+    origin = Origin(objective=Objective.DEVICE_SPAN if claim.span else Objective.MAKESPAN)
+    return status, Timetable(
+        claim.pipeline, Operations(claim.pipeline, *model.columns(solver)), origin
+    )
 
 
-def _breaches(claim: Claim, times: SolutionTimes, device: int) -> int:
-    """How often a device runs two operations at once or exceeds its memory limit."""
-    own_operations = [op for op in times.start if device_of(claim, op) == device]
-    overlaps, latest = 0, 0
-    for begin, end in sorted((times.start[op], times.end[op]) for op in own_operations):
-        overlaps += begin < latest
-        latest = max(latest, end)
-    return overlaps + _excesses(claim, times, own_operations, device)
+def _breaches(schedule: Timetable, devices: Collection[int]) -> list[int]:
+    """Devices whose rules a schedule breaks, those with most breaches first.
 
-
-def _excesses(claim: Claim, times: SolutionTimes, own_operations: list[Op], device: int) -> int:
-    """Changes of memory that leave a device above its limit: ends first, then starts."""
-    ticks = claim.pipeline.ticks
-    if ticks.limits is None:
-        return 0
-    memory = {
-        op: memory_of(claim, op.kind, op.stage, memory_factor(claim, op.microbatch))
-        for op in own_operations
-    }
-    allocations = [(times.start[op], 1, allocated) for op, (allocated, _) in memory.items()]
-    releases = [(times.end[op], 0, -freed) for op, (_, freed) in memory.items()]
-    live, excesses = ticks.static[device], 0
-    for _, _, change in sorted(event for event in allocations + releases if event[2]):
-        live += change
-        excesses += live > ticks.limits[device]
-    return excesses
+    Raises VerificationError if the rules in force are broken: the re-checker itself may be wrong.
+    """
+    violations = verify(schedule)
+    breaches = Counter[int]()
+    for violation in violations:
+        if violation.rule not in OF_RESOURCES or violation.device in devices:
+            raise VerificationError(f"the re-checker's own schedule breaks a rule: {violation}")
+        assert violation.device is not None
+        breaches[violation.device] += violation.count
+    return sorted(breaches, key=lambda device: (-breaches[device], device))

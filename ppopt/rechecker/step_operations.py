@@ -1,18 +1,10 @@
-"""Operations besides F, B, W and BW: unshard, gradient sync, optimizer, and moves to the host.
+"""Claims of compute alone, without unshard, gradient sync, optimizer, and moves to the host.
 
-UNSHARD of a stage ends before its first F starts. GRADIENT_SYNC starts after its last operation has
-ended. Both run on the collective queue of the device, one at a time. OPTIMIZER of a device runs on
-compute after the syncs of its stages, or of all stages with a barrier; without syncs, after their
-last W or BW. No optimizer waits for a frozen stage. Gathered weights are live from the start of
-UNSHARD to the end of GRADIENT_SYNC.
-
-OFFLOAD moves a part of an activation to the host after F, RELOAD moves it back before B or BW. A
-claim counts that part as live while F runs and from the start of the backward on; every schedule
-needs at least that (`Ticks.retained`).
-
-Margins. When F(k) of a stage starts, all lower stages on its device and route have begun that
-microbatch, so their UNSHARDs and its own have ended: their sum is a release time of F(k). After the
-last operation of a device, of stage k say, GRADIENT_SYNC of k and the optimizer still have to run.
+All compute of a device lies between the time before its first operation and the time after its
+last one (`ppopt.rechecker.precedence`). Gathered weights are live from the start of UNSHARD to the
+end of GRADIENT_SYNC. OFFLOAD moves a part of an activation to the host after F, RELOAD moves it
+back before B or BW. Without them that part is live while F runs and from the start of the backward
+on; every schedule needs at least that.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from operator import add, sub
-from typing import Any, NamedTuple
+from typing import Any
 
 from ppopt.problem.cost_table import STEP_FIELDS
 from ppopt.problem.link_mode import LinkMode
@@ -28,108 +20,13 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.route_delays import RouteDelays
+from ppopt.rechecker.precedence import Precedence
 
 NONE = Fraction(0)
 HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, FORMS) - {
     *(Trait.MIXED, Trait.UNEQUAL_SLICES),
 }
 """Traits of the claims that `of_compute` reduces to compute alone."""
-
-
-class CollectiveTimes(NamedTuple):
-    """Times of the operations of a stage, in ticks; None: there is no such operation."""
-
-    unshard: int | None
-    sync: int | None
-
-
-def times_of(claim: Claim, stage: int) -> CollectiveTimes:
-    """Times of a stage's collectives; if any stage has a kind, or gathered weights, all have it."""
-    costs = claim.pipeline.ticks.costs
-    gathered = any(costs.unshard_memory)
-    unshard, sync = (
-        row[stage] if gathered or any(row) else None for row in (costs.unshard, costs.gradient_sync)
-    )
-    return CollectiveTimes(unshard, sync)
-
-
-def trained_stages(pipeline: Pipeline) -> set[int]:
-    """Stages that are not frozen: optimizers wait for these alone."""
-    return {stage for stage, frozen in enumerate(pipeline.frozen_stages) if not frozen}
-
-
-def optimizer_time(claim: Claim, device: int) -> int | None:
-    """Time of a device's optimizer; None if it has none, as if all its stages are frozen."""
-    optimizer = claim.pipeline.ticks.costs.optimizer
-    stages = [stage for hosted in claim.pipeline.hosted for stage in hosted[device]]
-    if not any(optimizer) or trained_stages(claim.pipeline).isdisjoint(stages):
-        return None
-    return sum(optimizer[stage] for stage in stages)
-
-
-def has_instants(claim: Claim) -> bool:
-    """Whether some of these operations have no length."""
-    pipeline = claim.pipeline
-    times = [time for stage in range(pipeline.num_stages) for time in times_of(claim, stage)]
-    times += [optimizer_time(claim, device) for device in range(pipeline.num_devices)]
-    return 0 in times
-
-
-def head(claim: Claim, device: int) -> int:
-    """Minimum time before a device computes, in ticks, from 0 or (span) its first operation."""
-    heads = []
-    for hosts in claim.pipeline.hosts:
-        if device not in hosts:
-            continue
-        lowest, way = hosts.index(device), RouteDelays(claim, hosts)
-        if claim.span:
-            heads.append(_release(claim, hosts, lowest))
-            continue
-        down = [way.way(OpKind.F, stage) for stage in range(lowest + 1)]
-        heads.append(
-            max(
-                _release(claim, hosts, stage) + down[lowest] - down[stage]
-                for stage in range(lowest + 1)
-            )
-        )
-    return min(heads)
-
-
-def _release(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
-    """Time before the first F of a stage: the unshards of its device and route up to it."""
-    unshard = claim.pipeline.ticks.costs.unshard
-    return sum(unshard[low] for low in range(stage + 1) if hosts[low] == hosts[stage])
-
-
-def tail(claim: Claim, device: int) -> int:
-    """Minimum time after a device's last compute, in ticks, to the makespan or (span) its end."""
-    return min(
-        _after(claim, hosts, stage)
-        for hosts in claim.pipeline.hosts
-        for stage, host in enumerate(hosts)
-        if host == device
-    )
-
-
-def _after(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
-    """Time after the last W or BW of a stage; if backwards are whole, also on lower stages."""
-    if claim.span or not claim.fused:
-        return _closing(claim, hosts, stage)
-    way = RouteDelays(claim, hosts)
-    up = [way.way(OpKind.BW, low) for low in range(stage + 1)]
-    return max(up[stage] - up[low] + _closing(claim, hosts, low) for low in range(stage + 1))
-
-
-def _closing(claim: Claim, hosts: tuple[int, ...], stage: int) -> int:
-    if stage not in trained_stages(claim.pipeline):
-        return 0
-    devices = range(claim.pipeline.num_devices)
-    wide = claim.pipeline.optimizer_barrier and not claim.span
-    own = [device for device in devices if wide or device == hosts[stage]]
-    return claim.pipeline.ticks.costs.gradient_sync[stage] + max(
-        optimizer_time(claim, device) or 0 for device in own
-    )
 
 
 def live_weights(claim: Claim, device: int) -> int:
@@ -175,11 +72,13 @@ def of_compute(claim: Claim) -> Claim:
     if not pipeline.has_gradient_work:
         return claim
     devices = range(pipeline.num_devices)
-    heads = [head(claim, host) for host in devices]
-    tails = [tail(claim, host) for host in devices]
+    each = Precedence.of_microbatch(claim)
+    heads, tails = (
+        [margins.on[device] for device in devices] for margins in (each.head, each.tail)
+    )
     margin = min(heads) + min(tails)
     if claim.span:
-        margin = min(before + after for before, after in zip(heads, tails, strict=True))
+        margin = min(map(add, heads, tails))
     limits = pipeline.limits
     if limits is not None:
         unit = pipeline.ticks.memory_per_unit

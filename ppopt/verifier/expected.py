@@ -37,13 +37,14 @@ Table = tuple[Bools, Ints]
 class Expected:
     """The table of cells of a pipeline, for the microbatches that have a lane in it."""
 
-    def __init__(self, pipeline: Pipeline, microbatches: Ints) -> None:
+    def __init__(self, pipeline: Pipeline, microbatches: Ints, unlisted: int = MAX_LISTED) -> None:
+        """`unlisted`: maximum number of lanes that a route has for other microbatches."""
         self.pipeline = pipeline
         self.share = pipeline.batches // pipeline.routes
         """Microbatches of a route: each route has an equal run of them."""
         self.hosts: Ints = np.array(pipeline.hosts, dtype=np.int64)
         """Device, shape [route, stage]."""
-        self.lanes, self.count = _lanes(pipeline.batches, self.share, microbatches)
+        self.lanes, self.count = _lanes(pipeline.batches, self.share, microbatches, unlisted)
         self.host: Ints = self.hosts[self.lanes // self.share].T
         """Device, shape [stage, lane]."""
         tables = dict(self._tables())
@@ -69,6 +70,14 @@ class Expected:
         _, lanes, slices = np.array(self.shapes).T
         index = (position * lanes[kind] + lane) * slices[kind] + slice_index
         return np.asarray(self.offset[kind] + index)
+
+    def positions(self, cell: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Kind, position, lane and slice of cells."""
+        kind = np.searchsorted(self.offset, cell, side="right") - 1
+        _, lanes, slices = np.array(self.shapes).T
+        index = cell - self.offset[kind]
+        lane = index // slices[kind]
+        return kind, lane // lanes[kind], lane % lanes[kind], index % slices[kind]
 
     def lane(self, microbatch: Ints) -> Ints:
         """Lane of microbatches that have one."""
@@ -176,7 +185,7 @@ class Expected:
         return np.array(exists).reshape(shape), np.array(ticks, dtype=np.int64).reshape(shape)
 
 
-def _lanes(batches: int, share: int, microbatches: Ints) -> tuple[Ints, Ints]:
+def _lanes(batches: int, share: int, microbatches: Ints, unlisted: int) -> tuple[Ints, Ints]:
     """The microbatches that have a lane, ascending, and how many each represents.
 
     Every microbatch that an operation names has one, so that the size follows from the operations
@@ -191,7 +200,7 @@ def _lanes(batches: int, share: int, microbatches: Ints) -> tuple[Ints, Ints]:
     lanes, counts = [], []
     for first in range(0, batches, share):
         own = present[(present >= first) & (present < first + share)]
-        near = np.arange(first, first + min(share, len(own) + MAX_LISTED))
+        near = np.arange(first, first + min(share, len(own) + unlisted))
         absent = np.setdiff1d(near, own, assume_unique=True)
         lanes += [own, absent]
         counts += [np.ones(len(own) + len(absent), dtype=np.int64)]

@@ -88,7 +88,7 @@ class MemoryTrace(NamedTuple):
 
 def memory_trace(sane: Rows) -> MemoryTrace:
     """Live memory of every device over time: allocated at starts, freed at ends."""
-    allocates, frees = _memory_of_rows(sane)
+    allocates, frees = memory_of_rows(sane)
     change = np.stack((allocates, -frees), axis=1).reshape(-1)
     event = np.flatnonzero(change)
     row, at_end = event >> 1, event & 1
@@ -110,7 +110,7 @@ def memory_trace(sane: Rows) -> MemoryTrace:
     return MemoryTrace(row, device, level, level - change)
 
 
-def _memory_of_rows(sane: Rows) -> tuple[Ints, Ints]:
+def memory_of_rows(sane: Rows) -> tuple[Ints, Ints]:
     """Memory that every row allocates at its start and frees at its end, in ticks."""
     factors = sane.pipeline.microbatch_memory
     if factors is None:

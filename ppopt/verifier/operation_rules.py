@@ -204,28 +204,32 @@ def _pairs(known: Rows) -> Iterator[Violation]:
 
 
 def _ticks(known: Rows) -> Ints:
-    """Required duration of every row: of its kind and stage, or of its pair on one device.
+    """Required duration of every row: of its kind and stage, or of its pair on one device."""
+    ticks, home = known.expected.ticks[known.cell], known.home
+    paired = (known.partner != ABSENT) & (home == home[known.partner])
+    forward = np.flatnonzero(paired & (known.kind == OpKind.F))
+    if len(forward):
+        backward = known.partner[forward]
+        ticks[forward] = ticks[backward] = pair_ticks(known, forward, backward)
+    return ticks
+
+
+def pair_ticks(known: Rows, forward: Ints, backward: Ints) -> Ints:
+    """Duration of every F and backward, by row, that run as one.
 
     The factors of a microbatch and of a slice multiply its times. A pair saves its saving at factor
     1 times the smaller factor of its two operations: that much of both overlaps, and the rest runs
     alone.
     """
-    ticks, home = known.expected.ticks[known.cell], known.home
-    paired = (known.partner != ABSENT) & (home == home[known.partner])
-    forward = np.flatnonzero(paired & (known.kind == OpKind.F))
-    if not len(forward):
-        return ticks
-    backward = known.partner[forward]
     kind, stages = known.kind[backward], (known.stage[forward], known.stage[backward])
     times = ComputeTimes(known.pipeline)
     together = times.together(kind, *stages)
-    if known.pipeline.microbatch_times is not None or known.pipeline.slice_times is not None:
-        smaller = list(map(min, _factors(known, forward), _factors(known, backward)))
-        alone = times.alone[OpKind.F, stages[0]] + times.alone[kind, stages[1]]
-        saved = scaled(alone - together, smaller)
-        together = ticks[forward] + ticks[backward] - saved
-    ticks[forward] = ticks[backward] = together
-    return ticks
+    if known.pipeline.microbatch_times is None and known.pipeline.slice_times is None:
+        return together
+    ticks = known.expected.ticks[known.cell]
+    smaller = list(map(min, _factors(known, forward), _factors(known, backward)))
+    alone = times.alone[OpKind.F, stages[0]] + times.alone[kind, stages[1]]
+    return np.asarray(ticks[forward] + ticks[backward] - scaled(alone - together, smaller))
 
 
 def _factors(known: Rows, rows: Ints) -> list[Fraction]:

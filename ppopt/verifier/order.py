@@ -31,23 +31,31 @@ class Edges(NamedTuple):
     """Whether the earlier operation is reported: it should end before the later one starts."""
 
 
+Outermost = Callable[[Rows, tuple[OpKind, ...], bool], Ints]
+"""Picks, of the rows of some kinds of each stage and route, those that start first or end last.
+
+The flag is True for the last. Shape [stage, route, any number]."""
+
+
 def out_of_order(named: Rows) -> Iterator[Violation]:
     """Check all edges among operations that have a name."""
-    for edges in (*_compute(named), *_transfers(named), *_steps(named), *_moves(named)):
+    for edges in edges_of(named, _by_time):
         yield from _broken(named, edges)
 
 
-def _backward(named: Rows) -> Ints:
-    """B or BW of every stage, microbatch and slice; if both run, others wait for B."""
-    split, whole = map(named.index, _BACKWARDS)
-    return np.where(split != ABSENT, split, whole)
+def edges_of(named: Rows, outermost: Outermost) -> Iterator[Edges]:
+    """All edges among operations that have a name."""
+    yield from _compute(named)
+    yield from _transfers(named)
+    yield from _steps(named, outermost)
+    yield from _moves(named)
 
 
 def _compute(named: Rows) -> Iterator[Edges]:
     """Data flow, and the order of slices."""
     forward, b, w = map(named.index, (OpKind.F, OpKind.B, OpKind.W))
     down, up = (ticks[..., None] for ticks in named.expected.delays)
-    backward = _backward(named)
+    backward = named.backward
     yield Edges(Rule.FORWARD, forward[:-1], forward[1:], down)
     yield Edges(Rule.SLICE, forward[..., :-1], forward[..., 1:])
     yield Edges(Rule.WEIGHT, b, w)
@@ -61,7 +69,7 @@ def _transfers(named: Rows) -> Iterator[Edges]:
     """A transfer runs between the operation whose result it carries and the one that needs it."""
     if TransferKind.SEND_F not in named.expected.kinds:
         return
-    forward, backward = named.index(OpKind.F), _backward(named)
+    forward, backward = named.index(OpKind.F), named.backward
     down, up = map(named.index, TransferKind)
     yield Edges(Rule.SEND, forward, down)
     yield Edges(Rule.SEND, backward, up)
@@ -80,22 +88,22 @@ def _moves(named: Rows) -> Iterator[Edges]:
             yield Edges(Rule.RELOAD, back, either, ends_late=True)
 
 
-def _steps(named: Rows) -> Iterator[Edges]:
+def _steps(named: Rows, outermost: Outermost) -> Iterator[Edges]:
     """UNSHARD precedes the first F of a stage; GRADIENT_SYNC and OPTIMIZER follow its last."""
     kinds = named.expected.kinds
     if kinds.isdisjoint(AuxiliaryKind):
         return
-    done = _outermost(named, tuple(OpKind), named.ends, np.argmax)
+    done = outermost(named, tuple(OpKind), True)
     if AuxiliaryKind.UNSHARD in kinds:
-        first = _outermost(named, (OpKind.F,), named.starts, np.argmin)
+        first = outermost(named, (OpKind.F,), False)
         yield Edges(Rule.UNSHARD, named.index(AuxiliaryKind.UNSHARD), first, ends_late=True)
     if AuxiliaryKind.GRADIENT_SYNC in kinds:
         sync = named.index(AuxiliaryKind.GRADIENT_SYNC)
         yield Edges(Rule.GRADIENT_SYNC, done, sync)
         done = sync
     if AuxiliaryKind.OPTIMIZER in kinds:
-        gradients = np.where(_awaited(named), done[..., 0].T, ABSENT)
-        yield Edges(Rule.OPTIMIZER, gradients, named.index(AuxiliaryKind.OPTIMIZER))
+        gradients = np.where(_awaited(named)[..., None], done.transpose(1, 0, 2), ABSENT)
+        yield Edges(Rule.OPTIMIZER, gradients, named.index(AuxiliaryKind.OPTIMIZER)[..., None])
 
 
 def _awaited(named: Rows) -> Bools:
@@ -109,10 +117,9 @@ def _awaited(named: Rows) -> Bools:
     return np.asarray((own | pipeline.optimizer_barrier) & ~np.array(frozen_stages(pipeline)))
 
 
-def _outermost(
-    named: Rows, kinds: tuple[OpKind, ...], times: Ints, pick: Callable[..., Ints]
-) -> Ints:
-    """Row with the minimum or maximum time per stage and route, shape [stage, route, 1]."""
+def _by_time(named: Rows, kinds: tuple[OpKind, ...], last: bool) -> Ints:
+    """One row per stage and route."""
+    times, pick = (named.ends, np.argmax) if last else (named.starts, np.argmin)
     tables = [named.index(kind) for kind in kinds]
     none = np.full((named.pipeline.num_stages, 1), ABSENT)
     rows = []

@@ -220,6 +220,12 @@ class Rows:
         return np.asarray(self.expected.view(self.first, kind))
 
     @cached_property
+    def backward(self) -> Ints:
+        """Row of B or BW, shape [stage, lane, slice]; if both run, others wait for B."""
+        split, whole = map(self.index, (OpKind.B, OpKind.BW))
+        return np.where(split != ABSENT, split, whole)
+
+    @cached_property
     def partner(self) -> Ints:
         """Row that shares this row's pair number, for named rows only.
 
@@ -287,6 +293,30 @@ def read(schedule: Timetable) -> Rows:
         return rows
     names = (rows.target, rows.route, rows.slice, rows.microbatch, rows.stage, rows.kind)
     return rows.take(np.lexsort((*names, rows.end, rows.start, rows.device)))
+
+
+def required(pipeline: Pipeline, microbatches: Ints | None = None) -> Rows:
+    """What a step must run, one row per cell that exists, in their order; each alone, from 0 on.
+
+    Both modes of every backward have rows. `microbatches` are the first ones of every route;
+    default: all.
+    """
+    lanes = np.arange(pipeline.batches) if microbatches is None else microbatches
+    expected = Expected(pipeline, lanes, unlisted=0)
+    kind, position, lane, slice_index = expected.positions(np.flatnonzero(expected.exists))
+    once, optimizer = np.isin(kind, OF_STEP), kind == AuxiliaryKind.OPTIMIZER
+    lowest = np.array([np.argwhere(expected.hosts == d)[0] for d in range(pipeline.num_devices)])
+    route = np.where(once, lane, expected.lanes[np.where(once, 0, lane)] // expected.share)
+    route[optimizer], stage = lowest[position[optimizer], 0], position.copy()
+    stage[optimizer] = lowest[position[optimizer], 1]
+    way = np.select([kind == TransferKind.SEND_F, kind == TransferKind.SEND_B], [1, -1])
+    microbatch = np.where(once, NO_MICROBATCH, expected.lanes[np.where(once, 0, lane)])
+    device, target = (expected.hosts[route, stage + step] for step in (0, way))
+    none = np.zeros_like(kind)
+    return Rows(
+        *(expected, kind, stage, microbatch, slice_index, route, device, target),
+        *(none, expected.ticks[expected.exists], np.full_like(kind, ALONE)),
+    )
 
 
 def _column(schedule: Timetable, name: str) -> Ints:

@@ -21,8 +21,6 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.operation import Op
 from ppopt.problem.resources import Resource
-from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.verdict import _sent
 from ppopt.report.labels import link_label, link_title
 from ppopt.schedule import communication, timing
 from ppopt.schedule.link_queues import queues_of_schedule
@@ -278,18 +276,6 @@ SMALL = {
     "a ring": Pipeline(stages=2, batches=1, chunks=2, forward=2, p2p=3, link_mode="exclusive"),
     "few": replace(TWO, backward_p2p=4),
 }
-
-
-@pytest.mark.parametrize(
-    ("link_mode", "broken"), [("exclusive", set()), ("streams", {"receive-order"})]
-)
-def test_the_rechecker_sends_one_result_at_a_time(link_mode: str, broken: set[str]) -> None:
-    """Over streams BW0 goes behind F2, from 7 to 8: too late for the starts over delays."""
-    pipeline = replace(crossing().pipeline, link_mode=link_mode)
-    claim = Claim(pipeline, span=False, backward_kind=BackwardKind.MIXED, bound=None)
-    sent = list(_sent(claim, crossing(), {}))
-    schedule = Schedule.from_rows(pipeline, [*crossing().rows(), *sent])
-    assert {violation.rule for violation in verify(schedule)} == broken
 
 
 def test_a_bound_of_two_routes_that_is_too_high_is_refuted() -> None:

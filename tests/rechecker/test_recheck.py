@@ -224,7 +224,7 @@ def test_it_shares_no_code_with_what_makes_schedules() -> None:
         "ppopt.schedule.timing",
         "ppopt.problem.instance",
     )
-    assert "ppopt.rechecker.feasibility_model" in loaded
+    assert "ppopt.rechecker.model" in loaded
     assert [name for name in loaded if name.startswith(makers)] == []
 
 

@@ -44,6 +44,20 @@ def test_the_optimum_is_confirmed_and_a_tick_more_is_wrong(
 
 
 @pytest.mark.parametrize("link_mode", LINK_MODES)
+def test_mixed_backwards_over_links_are_confirmed_and_refuted(link_mode: str) -> None:
+    """F = 1, B = W = 2, BW = 3, 2 ticks each way: the last F ends at 4. With one kind of backward,
+    the gradient arrives at 9 and BW ends at 12, or it arrives at 8 and B and W end at 12. With both
+    it arrives at 8 and BW ends at 11."""
+    pipeline = Pipeline(
+        stages=2, batches=1, forward=1, backward_input=2, weight=2, backward=3, p2p=2,
+        link_mode=link_mode,
+    )  # fmt: skip
+    for kind, optimum in zip((*KINDS, BackwardKind.MIXED), (12, 12, 11), strict=True):
+        assert verdict(pipeline, kind, optimum) is Verdict.CONFIRMED
+        assert verdict(pipeline, kind, optimum + 1) is Verdict.WRONG
+
+
+@pytest.mark.parametrize("link_mode", LINK_MODES)
 @pytest.mark.parametrize("seed", first(3, range(8)))
 def test_a_transfer_of_no_time_waits_for_its_link_too(seed: int, link_mode: str) -> None:
     random = Random(seed)

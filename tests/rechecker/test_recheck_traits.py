@@ -21,6 +21,7 @@ from ppopt.rechecker.idle_bound import min_idle
 from ppopt.rechecker.mixed import with_one_kind
 from ppopt.rechecker.partial_schedules import refuted
 from ppopt.rechecker.partitions import open_partitions
+from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.refute import refute
 from tests.factories.traits import novel_trait
 
@@ -38,12 +39,13 @@ def arguments(**fields: Any) -> list[bool]:
     tight = claim(bound=None, mem_limit=1, **fields)._replace(bound=None)
     tight = tight._replace(pipeline=replace(tight.pipeline, activation=2))
     mixed = claim(BackwardKind.MIXED, **fields)
+    filled = claim(batches=4, mem_limit=2, **fields)
     layers = claim(model=LAYERS, partition="search", **fields)
     layers = layers._replace(partitions=True, bound_time=1)
     return [
         by_arithmetic(claim(**fields)) is not None,
         list(over_limit(tight)) != [],
-        min_idle(claim(batches=4, mem_limit=2, **fields), 0) > 0,
+        min_idle(filled, 0, Precedence.of_microbatch(filled)) > 0,
         refuted(claim(**fields), inf, lambda _: None) is not None,
         with_one_kind(mixed) is not mixed,
         open_partitions(layers, inf) is not None,
@@ -83,7 +85,7 @@ def test_a_schedule_that_breaks_no_rule_of_other_devices_brings_in_none() -> Non
     pipeline = Pipeline(stages=3, batches=1)
     claim = Claim(pipeline, False, BackwardKind.SPLIT, 100, (1,))
     refutation = refute(claim, 60, 1, 0, lambda _: None)
-    assert refutation.devices == (1,) and not refutation.refuted and refutation.times is not None
+    assert refutation.devices == (1,) and not refutation.refuted and refutation.schedule is not None
 
 
 def test_the_smallest_microbatch_has_every_cost_that_a_factor_multiplies() -> None:

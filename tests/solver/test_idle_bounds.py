@@ -15,6 +15,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.rechecker import idle_bound
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.idle_bound import Filler
+from ppopt.rechecker.precedence import Precedence
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds, idle_bounds
 from ppopt.solver.bounds.idle_bounds import ForcedIdle, KnapsackItem
@@ -108,7 +109,10 @@ def test_both_codes_agree() -> None:
             claim = Claim(
                 pipeline, span=True, backward_kind=BackwardKind.uniform(fused=fused), bound=1
             )
-            assert idle_bound.min_idle(claim, device) == idle, (case, device)
+            assert idle_bound.min_idle(claim, device, Precedence.of_microbatch(claim)) == idle, (
+                case,
+                device,
+            )
             total += idle > 0
     assert total > 30
 

@@ -92,7 +92,7 @@ def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
         optimum = best(pipeline, fused=False, objective="makespan")
         claim = Claim(pipeline, span=False, backward_kind=BackwardKind.SPLIT, bound=optimum + 1)
         refutation = refute(claim, 20.0, workers, 0, lambda _: None)
-        assert refutation.times is not None and not refutation.refuted
+        assert refutation.schedule is not None and not refutation.refuted
 
 
 def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
