@@ -132,7 +132,10 @@ class Required:
         for lanes in rows.expected.lanes_of_routes:
             tables = [rows.index(kind)[:, lanes] for kind in HOLDING[1] if kind in rows.kind]
             for chain in zip(*tables, strict=True):
-                forward, *later = (row for row in chain if (row != ABSENT).all() and row.size)
+                existing = [row for row in chain if (row != ABSENT).all()]
+                if not existing:
+                    continue
+                forward, *later = existing
                 live = minimum = held[forward]
                 for operation in later:
                     amount = int(minimum.min())

@@ -28,8 +28,9 @@ from ppopt import (
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
-from ppopt.rechecker import Recheck, check, partial_schedules
+from ppopt.rechecker import Recheck, check, partial_schedules, refute
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.quantities import num_operations
 from ppopt.schedule.origin import Argument, Certificate, Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import figures, verify
@@ -109,6 +110,27 @@ def assert_below(rechecked: Recheck, objective: Objective, best: int) -> None:
     measured = figures(rechecked.counterexample)
     makespan = objective is Objective.MAKESPAN
     assert (measured.makespan if makespan else measured.device_span) == best
+
+
+def test_the_operations_of_one_device_alone_refute_no_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of too many operations, those of the certificate's device alone are in the model."""
+    refuted = 0
+    for case in cases(seed=35, count=15):
+        best = exhaustive.best(case.pipeline, fused=case.fused, objective="makespan")
+        for device, hosted in enumerate(zip(*case.pipeline.hosted, strict=True)):
+            own = sum(map(len, hosted)) * (2 if case.fused else 3) * case.pipeline.batches
+            if own >= num_operations(claimed(case, Objective.MAKESPAN, best)):
+                continue
+            monkeypatch.setattr(refute, "MAX_OPERATIONS", own)
+            above = claimed(case, Objective.MAKESPAN, None if best is None else best + 1, device)
+            outcome = refute.refute(above, 60.0, 1, 7, lambda _: None)
+            assert outcome.devices == (device,) and outcome.schedule is None
+            assert not outcome.refuted or best is None, (case, device)
+            outcome = refute.refute(above._replace(bound=best), 60.0, 1, 7, lambda _: None)
+            refuted += outcome.refuted
+    assert refuted > 10
 
 
 def test_infeasible_where_it_is_not_is_wrong() -> None:

@@ -109,10 +109,8 @@ def test_both_codes_agree() -> None:
             claim = Claim(
                 pipeline, span=True, backward_kind=BackwardKind.uniform(fused=fused), bound=1
             )
-            assert idle_bound.min_idle(claim, device, Precedence.of_microbatch(claim)) == idle, (
-                case,
-                device,
-            )
+            each = Precedence.of_microbatch(claim)
+            assert idle_bound.min_idle(claim, device, each) == idle, (case, device)
             total += idle > 0
     assert total > 30
 
