@@ -158,13 +158,13 @@ class Model:
         ticks, rows = self.required.claim.pipeline.ticks, self.required.rows
         if ticks.limits is None:
             return
-        held = defaultdict[int, list[tuple[int, int, int]]](list)
+        holdings = defaultdict[int, list[tuple[int, int, int]]](list)
         for begin, end, amount in self.required.live():
-            held[int(rows.device[begin])].append((begin, end, amount))
+            holdings[int(rows.device[begin])].append((begin, end, amount))
         place, number = self.required.places(), self.required.number.tolist()
         for device in sorted(self._devices):
             capacity = ticks.limits[device] - ticks.static[device]
-            equal = {(place[begin], place[end], amount) for begin, end, amount in held[device]}
+            equal = {(place[begin], place[end], amount) for begin, end, amount in holdings[device]}
             (first, _, amount), *different = equal or [
                 ((OpKind.F, 0, 0, 0), (OpKind.F, 0, 0, 0), 0)
             ]
@@ -174,9 +174,9 @@ class Model:
                 self._between(
                     self._start[number[begin]], self._end[number[end]], self._present.get(end)
                 )
-                for begin, end, _ in held[device]
+                for begin, end, _ in holdings[device]
             ]
-            demands = [amount for *_, amount in held[device]]
+            demands = [amount for *_, amount in holdings[device]]
             self.cp.add_cumulative(intervals, demands, capacity)
 
     def _between(

@@ -123,9 +123,9 @@ class Precedence:
         for number in order:
             device, place = self._device[number], self._place[number]
             margin = 0 if each is None else each.at[place]
-            for other, lag in near[number]:
-                if not self._claim.span or self._device[other] == device:
-                    margin = max(margin, margins[other] + self._time[other] + lag)
+            for neighbour, lag in near[number]:
+                if not self._claim.span or self._device[neighbour] == device:
+                    margin = max(margin, margins[neighbour] + self._time[neighbour] + lag)
             for resource, queue in self._queues[device].items():
                 if queue.every & reached[number]:
                     first = 0 if each is None else each.on[resource]
@@ -170,15 +170,15 @@ class Precedence:
 
     def ways(self, devices: Collection[int]) -> dict[Place, Ways]:
         """The ways from the compute of some devices by way of the others' operations."""
-        kept = {
+        own = {
             number
             for number in self._numbers
             if self.required.rows.computes[number] and self._device[number] in devices
         }
-        through, ways = set(self._numbers) - kept, dict[Place, Ways]()
-        for first in sorted(kept):
+        through, ways = set(self._numbers) - own, dict[Place, Ways]()
+        for first in sorted(own):
             times = self._times_from(first, through)
-            to = {self._place[then]: times[then] for then in sorted(kept & times.keys())}
+            to = {self._place[then]: times[then] for then in sorted(own & times.keys())}
             ends = (times[then] + self._time[then] for then in through & times.keys())
             ways[self._place[first]] = Ways(to, max(ends, default=0))
         return ways

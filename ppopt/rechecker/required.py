@@ -126,7 +126,7 @@ class Required:
         is held. Microbatches are in order: if `many` fit and F(j) starts, one of 0 .. j-1 has
         ended, hence j - many has.
         """
-        headroom, held = self._headroom, np.subtract(*memory_of_rows(rows))
+        headroom, change = self._headroom, np.subtract(*memory_of_rows(rows))
         if headroom is None or (self.mixed and OpKind.W in rows.kind):
             return
         for lanes in rows.expected.lanes_of_routes:
@@ -136,13 +136,13 @@ class Required:
                 if not existing:
                     continue
                 forward, *later = existing
-                live = minimum = held[forward]
+                live = minimum = change[forward]
                 for operation in later:
                     amount = int(minimum.min())
                     many = int(headroom[rows.device[forward[0, 0]]]) // amount if amount > 0 else 0
                     if many > 0:
                         yield operation[:-many], forward[many:], 0
-                    live = live + held[operation]
+                    live = live + change[operation]
                     minimum = np.minimum(minimum, live)
 
     @cached_property
@@ -165,7 +165,7 @@ class Required:
                     np.stack(existing, axis=-1).reshape(-1, len(existing)) if existing else ()
                 ):
                     own = numbers[chain[chain != ABSENT]].tolist()
-                    yield from _held(own, allocated, freed)
+                    yield from _spans(own, allocated, freed)
 
     def pairs(self, devices: Iterable[int]) -> Iterator[Edge]:
         """F and backwards of different microbatches that save time as one: (F, backward, ticks).
@@ -214,7 +214,7 @@ def _by_microbatch(rows: Rows, kinds: tuple[OpKind, ...], last: bool) -> Ints:
     return np.stack([tables[:, own][:, -1 if last else 0] for own in lanes], axis=1)
 
 
-def _held(
+def _spans(
     chain: list[int], allocated: list[int], freed: list[int]
 ) -> Iterator[tuple[int, int, int]]:
     """What the rows of a chain hold, first in, first out."""
