@@ -108,6 +108,9 @@ class _Choices:
         self._barren: set[tuple[int, Cuts]] = set()
         self._deadline = deadline
         own = self._sums
+        layers = zip(own.forward, own.gradient, own.rest, strict=True)
+        self._work = [claim.pipeline.batches * sum(times) for times in layers]
+        """Of the first layers, on the fastest device."""
         self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
         self._free = claim.recompute, claim.offload
         """Whether the claim is of every choice of recompute, and of offload."""
@@ -155,7 +158,7 @@ class _Choices:
             yield tuple(high - low for low, high in pairwise(ends))
             return
         key = level, tuple(cuts[level_cut] for level_cut in self._matters[level])
-        if key in self._barren:
+        if key in self._barren or self._too_much_remains(level, cuts):
             return
         if monotonic() > self._deadline:
             raise TimeoutError
@@ -169,6 +172,15 @@ class _Choices:
                 yield counts
         if not fruitful:
             self._barren.add(key)
+
+    def _too_much_remains(self, level: int, cuts: Cuts) -> bool:
+        """Whether one of the devices left must have too much work, even if all are the fastest."""
+        chosen = [stage for device in self._order[:level] for stage in self._hosted[device]]
+        work = self._work[-1] - sum(
+            self._work[self._end(cuts, stage)] - self._work[self._end(cuts, stage - 1)]
+            for stage in chosen
+        )
+        return self._bound is not None and work >= self._bound * (len(self._order) - level)
 
     def _ruled_out(self, device: int, cuts: Cuts) -> bool:
         stages = tuple(

@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 import ppopt
-from ppopt import Argument, Certificate, InputError, Status, Verdict
+from ppopt import Argument, Certificate, InputError, Model, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.rechecker import configurations, confirmed
+from ppopt.rechecker import configurations, confirmed, partitions
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.partitions import open_partitions
 from tests.factories.partitions import draw_space
@@ -84,6 +84,23 @@ def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
     assert argument is not None and argument.startswith(
         "all 1,140 partitions are excluded: in each,"
     )
+
+
+def test_cuts_that_leave_too_much_work_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 layers on 4 devices: few choices of a device's layers are bounded, of about 13,000."""
+    bounded, reaches = [0], partitions._Choices._reaches
+
+    def counted(*arguments) -> bool:
+        bounded[0] += 1
+        return reaches(*arguments)
+
+    monkeypatch.setattr(partitions._Choices, "_reaches", counted)
+    model = Model([{"forward": 1, "backward": 2}] * 64)
+    pipe = model.pipeline(devices=4, batches=64, partition="search")
+    bound = Fraction(16 * 3 * 67)
+    claim = Claim(pipe, False, BackwardKind.WHOLE, None, partitions=True, bound_time=bound)
+    assert open_partitions(claim, inf) == []
+    assert bounded[0] < 1000
 
 
 @pytest.mark.parametrize("seed", range(12))
