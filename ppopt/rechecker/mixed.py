@@ -20,6 +20,9 @@ from dataclasses import replace
 from fractions import Fraction
 from operator import add, mul, sub
 
+import numpy as np
+
+from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer import Layer
 from ppopt.problem.link_mode import LinkMode
@@ -27,7 +30,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import FORMS, ArgumentClass, rechecked
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.pair_times import meet, pair_time, pairs_save
+from ppopt.rechecker.pair_times import pairs_save, savings
 from ppopt.rechecker.quantities import memory_of, shortest_durations
 
 HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, FORMS)
@@ -123,13 +126,7 @@ def _splitting_is_free(claim: Claim) -> bool:
         full[stage] >= partial[stage] + weight[stage]
         and _splitting_needs_no_more_memory(claim, stage)
         for stage in range(pipeline.num_stages)
-    ) and all(
-        pair_time(pipeline, forward, OpKind.BW, stage)
-        >= pair_time(pipeline, forward, OpKind.B, stage) + weight[stage]
-        for stage in range(pipeline.num_stages)
-        for forward in range(pipeline.num_stages)
-        if meet(pipeline, forward, stage)
-    )
+    ) and bool((_longer_pairs(pipeline) >= np.array(weight)).all())
 
 
 def _splitting_needs_no_more_memory(claim: Claim, stage: int) -> bool:
@@ -151,13 +148,14 @@ def _joining_is_free(claim: Claim) -> bool:
         and memory_of(claim, OpKind.BW, stage)[0]
         <= (memory_of(claim, OpKind.B, stage)[0] if some else 0)
         for stage, (whole, some) in enumerate(zip(full, partial, strict=True))
-    ) and all(
-        pair_time(claim.pipeline, forward, OpKind.BW, stage)
-        <= pair_time(claim.pipeline, forward, OpKind.B, stage)
-        for stage in range(claim.pipeline.num_stages)
-        for forward in range(claim.pipeline.num_stages)
-        if meet(claim.pipeline, forward, stage)
-    )
+    ) and bool((_longer_pairs(claim.pipeline) <= 0).all())
+
+
+def _longer_pairs(pipeline: Pipeline) -> Ints:
+    """Time of F with BW minus that of F with B, shape [stage of F, stage of the backward]."""
+    _, partial, _, full = map(np.array, pipeline.ticks.durations)
+    with_b, with_bw = savings(pipeline)
+    return np.asarray(full - partial - (with_bw - with_b))
 
 
 def _relaxed(claim: Claim) -> Pipeline:
