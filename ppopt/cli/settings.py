@@ -16,7 +16,6 @@ import typer
 from ppopt.cli.options import Extended, Function, one_of, option, optional, with_parameters
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.formats.partition_file import is_partition_file, read_partition
 from ppopt.formats.typed_values import WHOLE, typed_value
 from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Setting, SettingScope, Shape
 
@@ -228,6 +227,9 @@ def _value(setting: Setting, raw_value: Any) -> Any:
         return None
     if not isinstance(raw_value, str):
         return raw_value
-    if setting.shape is Shape.PARTITION and is_partition_file(raw_value):
-        return read_partition(Path(raw_value))
+    if setting.shape is Shape.PARTITION:
+        from ppopt.formats import partition_file
+
+        if partition_file.is_partition_file(raw_value):
+            return partition_file.read_partition(Path(raw_value))
     return typed_value(setting, raw_value)

@@ -306,7 +306,7 @@ def normal(partition: Any) -> str | Counts:
             f"partition: {partition!r} is unknown; use {', '.join(RULES)}, a list of layers per "
             "stage, or a layout such as Et*3|(tt|)*2tL"
         )
-    if any(isinstance(entry, Sequence) for entry in partition):
+    if any(isinstance(entry, Sequence) and not isinstance(entry, str) for entry in partition):
         return layer_names.layout_of_names(partition)
     return tuple(partition)
 

@@ -323,6 +323,8 @@ class Pipeline(PipelineFields):
             chunks=None,
             model=None,
             partition=None,
+            recompute=None,
+            offload=None,
             link=None,
             first_backward=FirstBackward.SPLIT,
             frozen=self.frozen_stages,

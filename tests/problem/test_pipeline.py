@@ -6,8 +6,9 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.problem import hosting
+from ppopt.problem.layer import Layer
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.studies.evaluate import evaluate
 
 
@@ -337,3 +338,13 @@ def test_workspace_is_not_cut_by_chunks() -> None:
     pipeline = Pipeline(stages=2, batches=2, chunks=2, activation=2, workspace=4)
     costs = pipeline.placed((0, 1, 0, 1)).costs
     assert (costs.activation, costs.forward_workspace) == ((1,) * 4, (4,) * 4)
+
+
+@pytest.mark.parametrize("choice", ["recompute", "offload"])
+def test_stages_of_a_model_have_no_open_choice(choice: str) -> None:
+    """Layers choose; the stages have the costs of the model as it is stated."""
+    layer = Layer(1, activation=1, recompute_time=1, offload_time=1)
+    pipeline = Model((layer,) * 2).pipeline(devices=2, batches=2, **{choice: "search"})
+    stages = pipeline.without_model()
+    assert getattr(stages, choice) is None
+    assert stages.costs["forward"] == pipeline.costs["forward"]
