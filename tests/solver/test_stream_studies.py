@@ -119,7 +119,7 @@ def test_a_frontier_has_the_values_of_streams() -> None:
 
 
 def test_a_plan_over_streams() -> None:
-    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 0.3}
+    space = {"devices": 2, "batches": 4, "p2p": 3, "workers": 1, "time_limit": 1}
     with work_clock(SHORT):
         over_links = plan(LAYERS, link_mode="streams", placement="linear", chunks=1, **space)
         over = plan(LAYERS, placement="linear", chunks=1, **space)

@@ -36,11 +36,11 @@ def add_delays(draft: InstanceDraft) -> None:
 
 def add_transfers(draft: InstanceDraft) -> None:
     """Add the transfers of a pipeline; if links are delays, there are none."""
+    draft.dispatch_rules = DISPATCH_RULES.get(draft.pipeline.link_mode, ())
     if Trait.LINKS not in draft.costs.traits:
         add_delays(draft)
         return
     links = draft.resource_ids(ResourceKind.LINK)
-    draft.dispatch_rules = DISPATCH_RULES[draft.pipeline.link_mode]
     for before, after, delay, kind in draft.handovers:
         sender, carried = draft.classes[before], len(draft.classes)
         ends = (sender.resource, draft.classes[after].resource)
