@@ -37,7 +37,11 @@ class Fit(NamedTuple):
         if not rows:
             return [self.name, 0, "-", "-", "-", "-", "-"]
         used = self.read(gpu_of(rows[0].run))
-        errors = {value: errors_of(self._errors(rows, value)) for value in {*self.values, used}}
+        errors = {
+            value: errors
+            for value in {*self.values, used}
+            if (errors := errors_of(self._errors(rows, value))) is not None
+        }
         best = min(errors, key=lambda value: errors[value].mean_absolute)
         figures = [
             text

@@ -357,7 +357,7 @@ def primus_settings(schedule: Schedule, table: Path) -> str:
     """The settings of Primus' trainer: sizes, partition, recompute and algorithm, as YAML."""
     pipeline = schedule.pipeline
     lines = [
-        "# `overrides` of Primus' module pre_trainer. Copy the file",
+        "# `overrides` of the module pre_trainer of Primus. Copy the file",
         f"# {PATCH} to primus/backends/megatron/patches/parallelism/, and set",
         f"# PPOPT_SCHEDULE to the path of {table.name} on every rank.",
         *map(_setting, trainer_partition.megatron_costs(pipeline)),
