@@ -150,12 +150,15 @@ class Required:
         ticks = self.claim.pipeline.ticks
         return None if ticks.limits is None else np.array(ticks.limits) - np.array(ticks.static)
 
-    def live(self) -> Iterator[tuple[int, int, int]]:
+    def live(self) -> list[tuple[int, int, int]]:
         """Live memory, in each mode: (allocating row, freeing row, amount).
 
         Memory is live from the start of the allocating row to the end of the freeing one, first in,
-        first out.
+        first out. What rows of both modes hold is the same in both, and listed once.
         """
+        return [*dict.fromkeys(self._live())]
+
+    def _live(self) -> Iterator[tuple[int, int, int]]:
         allocated, freed = (column.tolist() for column in memory_of_rows(self.rows))
         for mode in self.modes:
             rows, numbers = self.rows.take(mode), np.flatnonzero(mode)
