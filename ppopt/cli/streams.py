@@ -61,9 +61,9 @@ def drop(number: int) -> None:
 
 
 def note(message: str) -> None:
-    """Print a line on stderr; where it cannot be written the command goes on without."""
+    """Print a line on stderr at once; where it cannot be written the command goes on without."""
     try:
-        print(message, file=sys.stderr, flush=True)
+        print(f"{message}\n", end="", file=sys.stderr, flush=True)
     except OSError:
         with suppress(OSError, ValueError):
             drop(sys.stderr.fileno())
