@@ -126,10 +126,12 @@ def _note_unknown_rates(pipeline: Pipeline) -> None:
 
 def _note_slow_pairs(pipeline: Pipeline) -> None:
     """Print a note if an F and a BW as one take longer than one after the other."""
+    if pipeline.overlap is None:
+        return
     from ppopt.problem.exact import plain
 
     slow, stages = [], pipeline.without_model()
-    for stage, times in enumerate(stages.overlap or ()):
+    for stage, times in enumerate(stages.overlap):
         matrix = isinstance(times, tuple)
         for other_stage, time in enumerate(times) if matrix else [(stage, times)]:
             apart = stages.forward[stage] + stages.backward[other_stage]
