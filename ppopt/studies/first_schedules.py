@@ -86,7 +86,7 @@ class FirstRow(NamedTuple):
 
 
 class FirstRows:
-    """The first schedules of all configurations of a plan space, of minimum time per microbatch.
+    """The first schedules of a plan space: the best of every configuration, the fastest first.
 
     If recompute is searched, other modes are not evaluated on their own. Strategies that are not in
     the space are left out.
@@ -100,35 +100,30 @@ class FirstRows:
         self._quick = quick or list(distinct.values())
         self._further = [each for each in distinct.values() if each not in self._quick]
 
-    def quick(self) -> FirstRow | None:
-        """The best of 1F1B and interleaved 1F1B; None: none is within the limits."""
-        return self.usual(self._quick)
+    def quick(self) -> tuple[FirstRow, ...]:
+        """Those of 1F1B and interleaved 1F1B that are within the limits."""
+        return _best_of_each(self._rows(self._quick, FirstSchedules.usual))
 
-    def usual(self, configurations: Iterable[PlanConfiguration]) -> FirstRow | None:
-        """The best schedule of the usual strategies of some configurations; None: there is none."""
-        return self._best(configurations, FirstSchedules.usual)
+    def usual(self) -> tuple[FirstRow, ...]:
+        """Those of the usual strategies of all placements, in every recompute mode."""
+        return _best_of_each(self._rows(self._space, FirstSchedules.usual))
 
-    def further(self, known: FirstRow | None) -> FirstRow | None:
-        """The best of `known`, the other placements, and as few recomputed layers as fit."""
-        rows = (
-            known,
-            self._best(self._quick, with_few_layers),
-            self.usual(self._further),
-            self._best(self._further, with_few_layers),
-        )
-        return min(filter(None, rows), key=FirstRow.rank, default=None)
+    def further(self, known: tuple[FirstRow, ...]) -> tuple[FirstRow, ...]:
+        """`known`, the other placements, and as few recomputed layers as fit."""
+        placements = self._rows(self._further, FirstSchedules.usual)
+        few_layers = self._rows((*self._quick, *self._further), with_few_layers)
+        return _best_of_each((*known, *placements, *few_layers))
 
-    def _best(
+    def _rows(
         self,
         configurations: Iterable[PlanConfiguration],
         schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
-    ) -> FirstRow | None:
-        rows = (
+    ) -> Iterator[FirstRow]:
+        return (
             FirstRow(_configuration_of(schedule, configuration), schedule)
             for configuration in configurations
             for schedule in self._schedules(configuration, schedules_of)
         )
-        return min(rows, key=FirstRow.rank, default=None)
 
     def _schedules(
         self,
@@ -146,6 +141,13 @@ class FirstRows:
             for schedule in schedules_of(first):
                 if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
                     yield schedule
+
+
+def _best_of_each(rows: Iterable[FirstRow]) -> tuple[FirstRow, ...]:
+    """The row of minimum time per microbatch of every configuration, the fastest first."""
+    ranked = sorted(rows, key=FirstRow.rank)
+    best = {row.configuration._replace(strategy=""): row for row in reversed(ranked)}
+    return tuple(sorted(best.values(), key=FirstRow.rank))
 
 
 def least_memory_row(space: PlanSpace) -> FirstRow:

@@ -84,8 +84,8 @@ MIN_PROCESS_SECONDS = 10.0
 RETRIES = 1
 """Retries of a search whose process dies."""
 MIN_TURN_SHARE = 0.035
-"""Minimum share of the time limit for a search, which needs time to set up and to find its first
-schedules. Combinations without remaining time in a round wait for the next round."""
+"""Minimum share of the time limit for a first search, which needs time to set up.
+Combinations without remaining time in a round wait for the next round."""
 LATE_SHARE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
 
@@ -360,19 +360,22 @@ class _ParallelSearch:
     def run(self, pressed: list[int]) -> None:
         """Search in rounds, each for half of the time left; one combination even if time is up.
 
-        Every round has half as many open combinations as the previous one (successive halving). The
-        last round has a slot for each of its combinations, and all remaining time. If its searches
-        end early, open combinations are searched in further rounds.
+        Every round has at most half as many open combinations as the previous one, each for at
+        least twice as long (successive halving). The last round has a slot for each of its
+        combinations, and all remaining time. If its searches end early, open combinations are
+        searched in further rounds.
         """
         self._evaluate_first(pressed)
-        waiting = self._open()
+        waiting, turn = self._open(), MIN_TURN_SHARE * self._limit
         while waiting and not self._ended:
-            last = len(waiting) <= self._engine.slots
-            self._round(
-                waiting, self._deadline if last else self._deadline.share(ROUND_SHARE), pressed
-            )
+            slots = self._engine.slots
+            last = len(waiting) <= slots
+            deadline = self._deadline if last else self._deadline.share(ROUND_SHARE)
+            self._round(waiting, turn, deadline, pressed)
+            turn *= 2
+            num_turns = max(slots, int(self._deadline.share(ROUND_SHARE).left * slots / turn))
             still_open = self._open()
-            waiting = still_open if last else still_open[: (len(waiting) + 1) // 2]
+            waiting = still_open if last else still_open[: min((len(waiting) + 1) // 2, num_turns)]
         self._plan_best()
 
     def _evaluate_first(self, pressed: list[int]) -> None:
@@ -412,7 +415,7 @@ class _ParallelSearch:
             index = min(possible, key=self._estimate, default=0)
             row = self.rows[index]
             if row.failed is not None and self._planned:
-                self.rows[index] = replace(row, state=row.state._replace(first=None))
+                self.rows[index] = replace(row, state=row.state._replace(first=()))
                 continue
             done = self._task(index, MIN_SECONDS).perform()
             if done.state is None and not self._planned:
@@ -459,13 +462,18 @@ class _ParallelSearch:
         training = row.model.training
         return True, row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
 
-    def _round(self, waiting: Sequence[int], deadline: Deadline, pressed: list[int]) -> None:
-        """Search combinations once each, as many at the same time as the engine has slots."""
+    def _round(
+        self, waiting: Sequence[int], turn: float, deadline: Deadline, pressed: list[int]
+    ) -> None:
+        """Search combinations once each, as many at the same time as the engine has slots.
+
+        Each is searched for `turn` seconds, or longer if the deadline leaves more.
+        """
         engine, queue = self._engine, deque(waiting)
 
         def submit() -> None:
             while queue and engine.busy < engine.slots:
-                self._submit(queue.popleft(), queue, deadline)
+                self._submit(queue.popleft(), queue, turn, deadline)
 
         def ends() -> bool:
             self.interrupted = bool(pressed)
@@ -479,7 +487,7 @@ class _ParallelSearch:
         """Whether searches should have ended, and a combination is planned."""
         return self._planned and -self._deadline.left > LATE_SHARE * self._limit + GRACE
 
-    def _submit(self, index: int, queue: Sequence[int], deadline: Deadline) -> None:
+    def _submit(self, index: int, queue: Sequence[int], turn: float, deadline: Deadline) -> None:
         """Submit a search of a combination, if it is still open and time remains."""
         seconds_left = deadline.left
         if not self._is_open(index) or (
@@ -487,7 +495,7 @@ class _ParallelSearch:
         ):
             return
         num_waiting = sum(map(self._is_open, queue)) // self._engine.slots
-        turn = max(MIN_TURN_SHARE * self._limit, deadline.share_with(num_waiting).seconds)
+        turn = max(turn, deadline.share_with(num_waiting).seconds)
         seconds = max(MIN_SECONDS, min(self._deadline.left, turn))
         self._engine.submit(index, self._task(index, seconds))
 
@@ -506,7 +514,8 @@ class _ParallelSearch:
         for index, done in ended:
             if isinstance(done, FirstDone) and done.failed is None:
                 row = self.rows[index]
-                self.rows[index] = replace(row, state=row.state._replace(first=done.first))
+                state = row.state._replace(first=done.first, evaluated=done.further)
+                self.rows[index] = replace(row, state=state)
             self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:

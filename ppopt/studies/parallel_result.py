@@ -92,7 +92,7 @@ class ParallelRow:
     def _best(self) -> PlanRow | FirstRow | None:
         """Row of the shortest step: of the plan or, before a search, of a strategy."""
         planned = None if self.plan is None else self.plan.best
-        return planned if planned is not None else self.state.first
+        return planned if planned is not None else next(iter(self.state.first), None)
 
     @property
     def searches(self) -> int:

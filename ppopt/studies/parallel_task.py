@@ -53,8 +53,10 @@ class CombinationState(NamedTuple):
     """Lower bound of its steps; None: no schedule is within the memory limit."""
     plan: Plan | None = None
     """Best plan, with or without a schedule; None: it was not searched."""
-    first: FirstRow | None = None
-    """Best first schedule before a search; None: none fits, or none was evaluated."""
+    first: tuple[FirstRow, ...] = ()
+    """First schedules before a search, the fastest first."""
+    evaluated: bool = False
+    """Whether all first schedules were evaluated, not only those of `FirstRows.quick`."""
     seconds: float = 0.0
     """Total seconds of its searches."""
     exhausted: bool = False
@@ -66,13 +68,13 @@ class CombinationState(NamedTuple):
     def value(self) -> Fraction | None:
         """Shortest step known."""
         planned = None if self.plan is None else self.plan.value
-        first = None if self.first is None else self.first.step
-        return min((step for step in (planned, first) if step is not None), default=None)
+        steps = (planned, *(row.step for row in self.first))
+        return min((step for step in steps if step is not None), default=None)
 
     def after(self, plan: Plan, seconds: float) -> CombinationState:
         """State after a further search: the better plan and the better bound.
 
-        The search has started from the first schedule, which is in the plan.
+        The search has started from the first schedules, the best of which is in the plan.
         """
         bound = self.lower_bound
         if plan.status is Status.INFEASIBLE:
@@ -83,7 +85,7 @@ class CombinationState(NamedTuple):
         better = plan.value is not None and (known is None or plan.value < known)
         better_plan = plan if self.plan is None or better else self.plan
         return self._replace(
-            lower_bound=bound, plan=better_plan, first=None, seconds=self.seconds + seconds
+            lower_bound=bound, plan=better_plan, first=(), seconds=self.seconds + seconds
         )
 
 
@@ -91,7 +93,8 @@ class CombinationState(NamedTuple):
 class FirstDone(Done):
     """Outcome of the evaluation of strategies on a combination."""
 
-    first: FirstRow | None = None
+    first: tuple[FirstRow, ...] = ()
+    further: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ class FirstTask:
     """The evaluation of strategies on a combination; see `FirstRows`."""
 
     space: PlanSpace
-    known: FirstRow | None
-    """Best row of earlier evaluations."""
+    known: tuple[FirstRow, ...]
+    """Rows of earlier evaluations."""
     further: bool
     """Whether to evaluate further strategies than those that most trainers run."""
     version: str = field(default_factory=version)
@@ -114,16 +117,17 @@ class FirstTask:
     @property
     def identity(self) -> str:
         """Text of everything that the result depends on."""
-        known = None if self.known is None else self.known.step
+        known = [row.step for row in self.known]
         return repr((self.version, space_text(self.space), known, self.further))
 
     def perform(self) -> FirstDone:
-        """Evaluate strategies, the best of which may be the known one."""
+        """Evaluate strategies; the outcome includes the known rows."""
         if self.version != version():
             return FirstDone(failed=other_version(self.version))
         rows = FirstRows(self.space)
         try:
-            return FirstDone(first=rows.further(self.known) if self.further else rows.quick())
+            first = rows.further(self.known) if self.further else rows.quick()
+            return FirstDone(first=first, further=self.further)
         except VerificationError as error:
             return FirstDone(failed=one_line(error))
 
@@ -173,7 +177,7 @@ class CombinationTask:
             return CombinationDone(failed=other_version(self.version))
         turn = Deadline.after(self.seconds, progress=self.tell)
         batches, plan, first = self.space.batches[0], self.state.plan, self.state.first
-        space = self.space if first is None else self.space.beginning_with(first.configuration)
+        space = self.space.beginning_with(first[0].configuration) if first else self.space
         try:
             plan = search_plan_space(
                 space,
@@ -183,6 +187,7 @@ class CombinationTask:
                 known_value=None if self.known_value is None else self.known_value / batches,
                 starts=_schedules(self.state),
                 evaluates=plan is None,
+                usual_known=self.state.evaluated,
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=one_line(error))
@@ -200,10 +205,10 @@ def other_version(expected: str) -> str:
 
 
 def _schedules(state: CombinationState) -> tuple[Schedule, ...]:
-    """Schedules known of a combination: the first one, and those of all configurations."""
+    """Schedules known of a combination: first ones, and those of all configurations."""
     rows = () if state.plan is None else state.plan.rows
-    start = () if state.first is None else (state.first.schedule,)
-    return (*start, *(row.schedule for row in rows if row.schedule is not None))
+    first = (row.schedule for row in state.first)
+    return (*first, *(row.schedule for row in rows if row.schedule is not None))
 
 
 def space_text(space: PlanSpace) -> str:

@@ -203,19 +203,21 @@ def search_plan_space(
     known_value: Fraction | None = None,
     starts: Sequence[Schedule] = (),
     evaluates: bool = True,
+    usual_known: bool = False,
 ) -> Plan:
     """Search a plan space, without the additional reports of `plan`.
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are known schedules of
-    the space. `evaluates`: whether the search starts from strategies, too. Raises InputError if
-    nothing can be set up.
+    the space. `evaluates`: whether the search starts from strategies, too; `usual_known`: whether
+    `starts` has those of `ppopt.studies.first_schedules`. Raises InputError if nothing can be set
+    up.
     """
     search = PlanSearch(space, objective, backward_kind, options)
     search.set_known_value(known_value)
     search.start_from(starts)
     if evaluates and SEARCHED in space.strategies:
-        PlanReports(search).start_from_baselines()
+        PlanReports(search).start_from_baselines(usual_known=usual_known)
     return search.run()
 
 

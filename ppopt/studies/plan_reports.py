@@ -43,9 +43,9 @@ class PlanReports:
         set_up = search.set_up
         self._baselines = PlanBaselines(set_up.space, set_up.objective, set_up.backward_kind)
 
-    def start_from_baselines(self) -> None:
+    def start_from_baselines(self, *, usual_known: bool = False) -> None:
         """Evaluate strategies, and start every configuration from its best one."""
-        self._search.evaluate_first()
+        self._search.evaluate_first(usual_known=usual_known)
         counts, params = self._search.set_up.space.batches, self._params
         max_seconds = min(params.baseline_share * self._deadline.seconds, params.baseline_seconds)
         try:

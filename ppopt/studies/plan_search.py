@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, count
+from itertools import count
 from operator import itemgetter
 from typing import Any
 
@@ -89,11 +89,12 @@ class PlanSearch:
         """Use a time per microbatch that is known to be achievable."""
         self._known_value = value
 
-    def evaluate_first(self) -> None:
+    def evaluate_first(self, *, usual_known: bool = False) -> None:
         """Start every configuration from strategies with the balanced partition.
 
         First comes the usual strategy of every placement, with chosen recompute if possible,
-        whatever the time limit. After a share of it, this ends once a configuration has a schedule.
+        whatever the time limit; `usual_known`: the search has started from these. After a share of
+        it, this ends once a configuration has a schedule.
         """
         deadline = self._deadline.share(self._params.first_schedules)
         set_up = self.set_up
@@ -111,19 +112,15 @@ class PlanSearch:
             )
             for candidate in candidates
         ]
-        rounds = chain(
-            map(FirstSchedules.usual, first),
-            map(with_few_layers, first),
-            map(FirstSchedules.by_other_strategies, first),
-        )
+        usual = () if usual_known else (FirstSchedules.usual, with_few_layers)
         try:
             with interrupts.heard():
-                for index, schedules in enumerate(rounds):
-                    is_usual, candidate = index < len(first), candidates[index % len(first)]
-                    if not is_usual and deadline.over and self.best is not None:
-                        return
-                    if self._is_open(candidate):
-                        self.start_from(schedules)
+                for schedules_of in (*usual, FirstSchedules.by_other_strategies):
+                    for schedules, candidate in zip(first, candidates, strict=True):
+                        for schedule in schedules_of(schedules) if self._is_open(candidate) else ():
+                            self.start_from((schedule,))
+                            if schedules_of is not FirstSchedules.usual and deadline.over:
+                                return
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -261,17 +258,21 @@ class PlanSearch:
         self._note("configurations")
 
     def _begin(self, turn: Deadline) -> None:
-        """Begin a search of all orders, from the hints of the candidates, the best ones first."""
+        """Begin a search of all orders, from the best hint of every placement, then from others."""
         self._turn, self._cutoff = turn, self.ceiling
-        hints = [
-            (candidate.per_microbatch(objective_value(hint, self.set_up.objective)), hint)
-            for candidate in filter(self._is_open, self._orders)
-            for hint in candidate.hints
-        ]
-        for _, hint in sorted(hints, key=itemgetter(0), reverse=True):
-            self._search.hint(hint)
+        hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
         for candidate in filter(self._is_open, self._orders):
+            for hint in candidate.hints:
+                value = candidate.per_microbatch(objective_value(hint, self.set_up.objective))
+                hints.setdefault(candidate.configuration[:3], []).append((value, hint))
             candidate.hints.clear()
+        ranked = [
+            (rank, value, hint)
+            for own in hints.values()
+            for rank, (value, hint) in enumerate(sorted(own, key=itemgetter(0)))
+        ]
+        for _, _, hint in sorted(ranked, key=itemgetter(0, 1), reverse=True):
+            self._search.hint(hint)
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""

@@ -78,7 +78,7 @@ class PlanSetUp:
         left_out: dict[PlanConfiguration, str],
     ) -> None:
         """Set up a late configuration if it has the best schedule of the usual strategies."""
-        row = FirstRows(self.space).usual(self.space)
+        row = next(iter(FirstRows(self.space).usual()), None)
         known = row and any(each.contains(row.schedule) for each in candidates.values())
         if row is None or known:
             return

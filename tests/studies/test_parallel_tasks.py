@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ import ppopt
 from ppopt import InputError, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
+from ppopt.solver import deadline
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress
+from ppopt.studies import parallel_plan
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.parallel_plan import (
@@ -33,7 +36,12 @@ from ppopt.studies.parallel_plan import (
 )
 from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
-from ppopt.studies.parallel_task import CombinationTask, FirstTask, StudyOptions
+from ppopt.studies.parallel_task import (
+    CombinationDone,
+    CombinationTask,
+    FirstTask,
+    StudyOptions,
+)
 from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, TaskProtocol
@@ -316,3 +324,23 @@ def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:
     plan = planned(engine=Forgetful())
     check_against_enumeration(plan)
     assert all(row.failed is None for row in plan.rows)
+
+
+def test_turns_double_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes by searches alone, and no combination is closed."""
+    now, turns = [0.0], list[float]()
+    search = CombinationTask.perform
+
+    def perform(task: CombinationTask) -> CombinationDone:
+        turns.append(task.seconds)
+        done = search(task)
+        now[0] += task.seconds
+        assert done.state is not None
+        state = done.state._replace(lower_bound=Fraction(0), exhausted=False)
+        return replace(done, state=state)
+
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(CombinationTask, "perform", perform)
+    monkeypatch.setattr(parallel_plan, "MIN_TURN_SHARE", 0.25)
+    plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=100)
+    assert turns == [25, 25, 50]

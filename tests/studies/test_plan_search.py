@@ -10,7 +10,10 @@ import pytest
 import ppopt
 from ppopt import Objective, RowStatus, Status
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
 from ppopt.report.plan_objects import plan_object
+from ppopt.schedule import timing
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
 from ppopt.studies.evaluate import objective_value, peak_memory
@@ -156,3 +159,26 @@ def test_every_first_schedule_is_followed() -> None:
     search._begin(Deadline.after(600))
     search._search.follow_hints()
     assert {(0, 5, 3), (0, 3, 5)} <= search._search.state.known.keys()
+
+
+def test_the_first_schedule_of_every_placement_is_followed_before_further_ones() -> None:
+    """Both schedules of the linear placement are faster than that of V."""
+    space = PlanSpace(
+        model=ppopt.Model([{"forward": 2, "backward": 2, "weight": 2}] * 8), devices=2,
+        batches=(3,), placements=("linear", "v"), chunks=(1, 2), recompute=("none",), fields={},
+    )  # fmt: skip
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.SPLIT, checked_options(600, 1))
+    linear = [
+        space.model.pipeline(devices=2, batches=3, chunks=1, partition=counts)
+        for counts in ((3, 5), (4, 4))
+    ]
+    v = space.model.pipeline(devices=2, batches=3, placement="v", chunks=2, partition=(1, 3, 3, 1))
+    orders = one_at_a_time(Problem(v, Objective.MAKESPAN, BackwardKind.SPLIT).instance)
+    starts = [timing.schedule(v, orders), *(ppopt.evaluate(each, "zb-h1") for each in linear)]
+    values = [objective_value(start, Objective.MAKESPAN) for start in starts]
+    assert values == sorted(values, reverse=True)
+    for start in starts:
+        search.start_from([start])
+    search._begin(Deadline.after(600))
+    followed = [hint.pipeline.counts for hint in reversed(search._search._hints)]
+    assert followed == [(4, 4), (1, 3, 3, 1), (3, 5)]

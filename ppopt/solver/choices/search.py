@@ -260,11 +260,20 @@ class ConfigurationSearch:
         while self._hints and not self._over and not self._quick_spent:
             schedule = self._hints.pop()
             key = self.choice.key(schedule.pipeline)
-            if key is not None:
+            if key is not None and not self._is_searched_from_better(key, schedule):
                 self._tasks.start_from(key, schedule)
                 configuration = self._at(key)
                 configuration.level = -1
                 yield configuration
+
+    def _is_searched_from_better(self, key: Key, schedule: Schedule) -> bool:
+        """Whether a configuration was searched, and has a schedule at least as good."""
+        configuration = self.state.known.get(key)
+        if configuration is None or not configuration.searched or configuration.value is None:
+            return False
+        value = schedule.metrics.value_ticks(self._problem.objective)
+        own = configuration.value * configuration.batches
+        return own <= schedule.pipeline.ticks.time(value)
 
     def _deepen(self) -> None:
         """Search with growing effort; in between, raise bounds and try moves of the best."""
