@@ -111,13 +111,14 @@ def _part(name: str, architecture: Architecture, costing: Costing) -> LayerPart 
     """A part of a layer of an architecture on a rank; None if it has no part of this name."""
     rank, hidden, decoder = costing.rank, architecture.hidden, architecture.last
     match name:
-        case "attention":
+        case "attention" if decoder.attention:
             return rank.attention(decoder.attention, hidden)
         case "norm":
             return rank.norm(hidden)
         case "head":
             return rank.head(hidden, architecture.vocabulary)[-1]
-    parts = rank.feed_forward(decoder.feed_forward, hidden)
+    networks = decoder.feed_forwards
+    parts = [part for network in networks for part in rank.feed_forward(network, hidden)]
     return next((part for part in parts if part.name == name), None)
 
 

@@ -7,10 +7,12 @@ receives those that were given as one mapping, `derivation`, by their names with
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ppopt.cli.engines import STORAGE
@@ -20,6 +22,7 @@ from ppopt.formats.typed_values import share, whole
 from ppopt.problem.settings import Heading
 
 if TYPE_CHECKING:
+    from ppopt.derivation.expert_loads import ExpertLoads
     from ppopt.problem.sequence_lengths import Lengths
 
 INIT, PLAN = "init", "plan"
@@ -35,6 +38,13 @@ def _text(_: str, text: str) -> str:
 
 def _share(name: str, text: str) -> float:
     return float(share(name, text))
+
+
+def _imbalance(_: str, text: str) -> float | ExpertLoads:
+    from ppopt.derivation.expert_loads import read_loads  # noqa: PLC0415  loads on use
+
+    number = re.fullmatch(r"\s*([0-9]+(\.[0-9]*)?|\.[0-9]+)\s*", text)
+    return float(text) if number else read_loads(Path(text))
 
 
 def _lengths(name: str, text: str) -> Lengths:
@@ -206,6 +216,13 @@ OPTIONS = (
     _flag("cuda_graphs", "CUDA graphs launch the kernels: the GPU never waits for the CPU."),
     _number("expert_tensor", "Tensor parallel size of experts (that of --tensor)."),
     DerivationOption(
+        "expert_imbalance",
+        "FACTOR|FILE",
+        "Tokens of the expert rank with the largest load, relative to the mean (1); or a JSON file "
+        "with the tokens of each expert, in one list or one per layer and step.",
+        _imbalance,
+    ),
+    DerivationOption(
         "dispatcher",
         "NAME",
         "Exchange of tokens between experts: alltoall (default), or flex (DeepEP), which sends a "
@@ -321,7 +338,7 @@ def init_command(derivation: Derivation) -> str:
     for name, value in derivation.items():
         line.append(f"--{name.replace('_', '-')}")
         if value is not True:
-            line.append(",".join(value) if isinstance(value, tuple) else str(value))
+            line.append(",".join(value) if type(value) is tuple else str(value))
     return shlex.join(line)
 
 

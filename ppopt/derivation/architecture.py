@@ -77,7 +77,12 @@ class GroupedQueryAttention:
     groups: int
     """Heads of keys, and of values."""
     width: int
-    """Of a head."""
+    """Of a head of queries and keys."""
+    value_width: int | None = None
+    """Of a head of values; None: `width`."""
+    query_latent: int = 0
+    """Width of a normed vector from which the queries come (arXiv 2412.19255); 0: they come from
+    the hidden vector."""
     bias: bool = False
     """Whether queries, keys and values have a bias."""
     output_bias: bool = False
@@ -106,35 +111,50 @@ class GroupedQueryAttention:
     @property
     def value(self) -> int:
         """Width of a head of values."""
-        return self.width
+        return self.width if self.value_width is None else self.value_width
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections of queries, keys, values and the output, in order of execution."""
-        queries, keys = self.heads * self.width, self.groups * self.width
-        gate = (Matrix("gate", hidden, queries, Shard.COLUMNS),) if self.gated else ()
+        queries, outputs, latent = (
+            self.heads * self.width,
+            self.heads * self.value,
+            self.query_latent,
+        )
+        query = (
+            (
+                Matrix("query down", hidden, latent, Shard.NONE),
+                Matrix("query up", latent, queries, Shard.COLUMNS, "query latent"),
+            )
+            if latent
+            else (Matrix("query", hidden, queries, Shard.COLUMNS),)
+        )
+        gate = (Matrix("gate", hidden, outputs, Shard.COLUMNS),) if self.gated else ()
         return (
-            Matrix("query", hidden, queries, Shard.COLUMNS),
+            *query,
             *gate,
-            Matrix("key", hidden, keys, Shard.COLUMNS),
-            Matrix("value", hidden, keys, Shard.COLUMNS),
+            Matrix("key", hidden, self.groups * self.width, Shard.COLUMNS),
+            Matrix("value", hidden, self.groups * self.value, Shard.COLUMNS),
             Matrix(
-                "output", queries, hidden, Shard.ROWS, "gated output" if self.gated else ATTENDED
+                "output", outputs, hidden, Shard.ROWS, "gated output" if self.gated else ATTENDED
             ),
         )
 
     def vectors(self, hidden: int) -> int:
         """Parameters of biases, norms and sinks."""
-        biases = self.bias * self.width * ((1 + self.gated) * self.heads + 2 * self.groups)
-        norms = self.width * (self.heads + self.groups if self.normed_together else 2)
-        vectors = self.sinks * self.heads + self.normed * norms
+        keys, values = self.groups * self.width, self.groups * self.value
+        queries, gate = self.heads * self.width, self.gated * self.heads * self.value
+        biases = self.bias * (queries + gate + keys + values)
+        norms = queries + keys if self.normed_together else 2 * self.width
+        vectors = self.sinks * self.heads + self.normed * norms + self.query_latent
         return biases + self.output_bias * hidden + vectors
 
     @property
     def stashed(self) -> int:
         """Elements per token: queries, keys, values, output, the gate, and inputs of norms."""
         normed = self.normed * self.width * (self.heads + self.groups)
-        gated = self.gated * self.width * self.heads
-        return 2 * self.width * (self.heads + self.groups) + normed + gated
+        gated = self.gated * self.value * self.heads
+        attended = (self.width + self.value) * (self.heads + self.groups)
+        return attended + normed + gated + self.query_latent
 
     def keys(self, context: int) -> float:
         """Keys that a query sees, averaged over a sequence of `context` tokens."""
@@ -142,7 +162,7 @@ class GroupedQueryAttention:
 
     def scores(self, context: int) -> float:
         """FLOPs per token of F; see `attention_flops`."""
-        return attention_flops(self.keys(context), self.heads, self.width, self.width)
+        return attention_flops(self.keys(context), self.heads, self.width, self.value)
 
 
 @dataclass(frozen=True)
@@ -283,6 +303,9 @@ class LinearAttention:
     """Tokens that a convolution over queries, keys and values spans; 0: there is none."""
     delta: bool = True
     """Whether a token replaces the state's value for its key, with a rate and a decay per head."""
+    latent: int = 0
+    """Width of the vectors from which the output gate, and a decay for each element of a key, come
+    (Kimi Linear, arXiv 2510.26692); 0: the gate comes from the hidden vector."""
     causal: bool = True
 
     @property
@@ -290,24 +313,43 @@ class LinearAttention:
         """Maximum number of keys that a query sees; None: all before it."""
         return None
 
+    @property
+    def mixed(self) -> int:
+        """Elements per token of queries, keys and values, over which the convolution runs."""
+        return 2 * self.groups * self.query + self.heads * self.value
+
+    @property
+    def states(self) -> float:
+        """Elements per token of the states of chunks."""
+        return self.heads * self.query * self.value / CHUNK
+
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections of queries, keys, values, output gate, rates, and the output."""
-        keys, values = self.groups * self.query, self.heads * self.value
-        rates = (Matrix("rates", hidden, 2 * self.heads, Shard.COLUMNS),) if self.delta else ()
+        keys, values, latent = self.groups * self.query, self.heads * self.value, self.latent
+        gate: tuple[Matrix, ...] = (Matrix("gate", hidden, values, Shard.COLUMNS),)
+        if latent:
+            gate = (
+                Matrix("decay down", hidden, latent, Shard.NONE),
+                Matrix("decay up", latent, keys, Shard.COLUMNS, "decay latent"),
+                Matrix("gate down", hidden, latent, Shard.NONE),
+                Matrix("gate up", latent, values, Shard.COLUMNS, "gate latent"),
+            )
+        number = self.delta * (1 if latent else 2) * self.heads
+        rates = (Matrix("rates", hidden, number, Shard.COLUMNS),) if number else ()
         return (
             Matrix("query", hidden, keys, Shard.COLUMNS),
             Matrix("key", hidden, keys, Shard.COLUMNS),
             Matrix("value", hidden, values, Shard.COLUMNS),
-            Matrix("gate", hidden, values, Shard.COLUMNS),
+            *gate,
             *rates,
             Matrix("output", values, hidden, Shard.ROWS, "gated output"),
         )
 
     def vectors(self, _: int) -> int:
         """Parameters of the convolution, of the decay, and of the norm of the output."""
-        mixed = 2 * self.groups * self.query + self.heads * self.value
         norm = self.value if self.delta else self.heads * self.value
-        return self.kernel * mixed + 2 * self.delta * self.heads + norm
+        biases = self.groups * self.query if self.latent else self.heads
+        return self.kernel * self.mixed + self.delta * (self.heads + biases) + norm
 
     @property
     def stashed(self) -> int:
@@ -315,8 +357,8 @@ class LinearAttention:
 
         The states of chunks are recomputed.
         """
-        mixed = 2 * self.groups * self.query + self.heads * self.value
-        return mixed * (2 if self.kernel else 1) + 2 * self.heads * self.value
+        around = 2 * (self.heads * self.value + self.latent)
+        return self.mixed * (2 if self.kernel else 1) + around
 
     def scores(self, _: int) -> float:
         """FLOPs per token of F in chunks of `CHUNK` tokens, half of a chunk under the mask.
@@ -336,6 +378,80 @@ class LinearAttention:
 CHUNK = 64
 """Tokens of a chunk of linear attention, as in kernels of
 github.com/fla-org/flash-linear-attention."""
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """A Mamba-2 layer: a state of `query` x `value` per head (arXiv 2405.21060, section 7.1).
+
+    It is linear attention whose keys, queries and values are B, C and x of the paper. It runs in
+    chunks of tokens (section 6).
+    """
+
+    heads: int
+    """Heads of values, and of the output."""
+    groups: int
+    """Heads of queries and keys, which several heads of values share."""
+    query: int
+    """Width of a head of queries and keys: the size of the state."""
+    value: int
+    """Width of a head of values."""
+    kernel: int = 4
+    """Tokens that the convolution over queries, keys and values spans."""
+    chunk: int = 128
+    convolution_bias: bool = True
+    bias: bool = False
+    """Whether the projections have a bias."""
+    causal: bool = True
+
+    @property
+    def window(self) -> int | None:
+        """Maximum number of keys that a query sees; None: all before it."""
+        return None
+
+    @property
+    def mixed(self) -> int:
+        """Elements per token of queries, keys and values, over which the convolution runs."""
+        return 2 * self.groups * self.query + self.heads * self.value
+
+    @property
+    def states(self) -> float:
+        """Elements per token of the states of chunks."""
+        return self.heads * self.query * self.value / self.chunk
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """The projections of gate, values, keys, queries and time steps, and of the output."""
+        keys, values = self.groups * self.query, self.heads * self.value
+        return (
+            Matrix("gate", hidden, values, Shard.COLUMNS),
+            Matrix("value", hidden, values, Shard.COLUMNS),
+            Matrix("key", hidden, keys, Shard.COLUMNS),
+            Matrix("query", hidden, keys, Shard.COLUMNS),
+            Matrix("steps", hidden, self.heads, Shard.COLUMNS),
+            Matrix("output", values, hidden, Shard.ROWS, "gated output"),
+        )
+
+    def vectors(self, hidden: int) -> int:
+        """Parameters of the convolution, of decay, step and skip per head, of the norm, biases."""
+        values = self.heads * self.value
+        biases = self.bias * (values + self.mixed + self.heads + hidden)
+        return (self.kernel + self.convolution_bias) * self.mixed + 3 * self.heads + values + biases
+
+    @property
+    def stashed(self) -> int:
+        """Elements per token: inputs and outputs of the convolution, gate, output and time steps.
+
+        The states of chunks are recomputed.
+        """
+        return 2 * self.mixed + 2 * self.heads * self.value + self.heads
+
+    def scores(self, _: int) -> float:
+        """FLOPs per token of F in chunks, half of a chunk under the mask.
+
+        Scores of a group, their product with values, the state's update and its reading.
+        """
+        inner = self.chunk * (self.groups * self.query + self.heads * self.value)
+        return inner + 4 * self.heads * self.query * self.value
 
 
 def attention_flops(keys: float, heads: int, query: int, value: int) -> float:
@@ -388,7 +504,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Experts:
-    """Gated feed-forward networks, some of which a router selects per token."""
+    """Feed-forward networks, some of which a router selects per token."""
 
     width: int
     number: int
@@ -406,6 +522,14 @@ class Experts:
     """Groups of experts, of which a token passes `chosen_groups` (DeepSeek-V3, arXiv
     2412.19437, section 2.1.2: routing that is limited to some nodes)."""
     chosen_groups: int = 1
+    gated: bool = True
+    """Whether experts and the shared part have a gate."""
+    latent: int = 0
+    """Width of the vectors that experts read and write, which two matrices project (Nemotron 3
+    Super); 0: hidden vectors."""
+    identities: int = 0
+    """Experts that return their input (zero-computation experts, arXiv 2509.01322). `chosen` does
+    not count them."""
 
     def nodes_of_token(self, nodes: int) -> float:
         """Mean number of nodes with experts of a token, if experts are spread over `nodes` evenly.
@@ -417,18 +541,31 @@ class Experts:
 
     def router(self, hidden: int) -> Matrix:
         """The matrix that scores the experts for a token."""
-        return Matrix("router", hidden, self.number, Shard.NONE)
+        return Matrix("router", hidden, self.number + self.identities, Shard.NONE)
+
+    def inputs(self, hidden: int) -> int:
+        """Width of the vectors that experts read and write."""
+        return self.latent or hidden
+
+    def projections(self, hidden: int) -> tuple[Matrix, ...]:
+        """Matrices to and from the latent vectors of experts."""
+        if not self.latent:
+            return ()
+        return (
+            Matrix("latent down", hidden, self.latent, Shard.NONE),
+            Matrix("latent up", self.latent, hidden, Shard.NONE, "latent"),
+        )
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """Matrices of a single expert in order of execution."""
-        return feed_forward_matrices(hidden, self.width, gated=True)
+        return feed_forward_matrices(self.inputs(hidden), self.width, gated=self.gated)
 
     def shared_matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """Matrices that every token passes in addition to the experts, without the router."""
         if not self.shared:
             return ()
         gate = (Matrix("shared gate", hidden, 1, Shard.NONE),) if self.shared_gate else ()
-        return (*gate, *feed_forward_matrices(hidden, self.shared, gated=True))
+        return (*gate, *feed_forward_matrices(hidden, self.shared, gated=self.gated))
 
     def passed(self, hidden: int) -> int:
         """Parameters of matrices that a token passes, the router among them."""
@@ -440,40 +577,86 @@ class Experts:
 
     def vectors(self, hidden: int) -> int:
         """Parameters of the routing bias and of biases of experts."""
-        biases = self.bias * self.number * (2 * self.width + hidden)
-        return self.routing_bias * self.number + biases
+        biases = self.bias * self.number * ((1 + self.gated) * self.width + self.inputs(hidden))
+        return self.routing_bias * (self.number + self.identities) + biases
 
     def stashed(self, hidden: int) -> int:
         """Elements per token: the copies that go to experts; gate, up and product of each."""
-        return self.chosen * hidden + 3 * (self.chosen * self.width + self.shared)
+        widths = self.chosen * self.width + self.shared
+        return self.chosen * self.inputs(hidden) + (2 + self.gated) * widths
 
     def _everywhere(self, hidden: int) -> int:
-        return self.router(hidden).parameters + parameters_of(self.shared_matrices(hidden))
+        matrices = (*self.projections(hidden), *self.shared_matrices(hidden))
+        return self.router(hidden).parameters + parameters_of(matrices)
 
 
-Attention = GroupedQueryAttention | LatentAttention | LinearAttention
+Recurrent = LinearAttention | StateSpace
+"""Attention with a state."""
+Attention = GroupedQueryAttention | LatentAttention | Recurrent
+Network = FeedForward | Experts
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder layer: attention and feed-forward, each behind a norm."""
+    """A decoder layer: attention and feed-forward, each behind a norm.
 
-    attention: Attention
-    feed_forward: FeedForward | Experts
+    A layer of a hybrid model may have only one of them.
+    """
+
+    attention: Attention | None
+    feed_forward: Network | None
     norms: int = 2
     """Norms over the hidden vector; 4: behind attention and feed-forward, too (Gemma 2 and 3)."""
     layer_norm: bool = False
     """Whether norms subtract the mean and have a bias (LayerNorm); otherwise RMSNorm."""
+    before: Decoder | None = None
+    """Attention and feed-forward in front of these in the same layer (LongCat-Flash)."""
+
+    @property
+    def blocks(self) -> tuple[Decoder, ...]:
+        """The layer as blocks with at most one attention and one feed-forward each."""
+        return (self,) if self.before is None else (*self.before.blocks, self)
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Attention of every block that has one."""
+        return tuple(block.attention for block in self.blocks if block.attention)
+
+    @property
+    def feed_forwards(self) -> tuple[Network, ...]:
+        """Feed-forward or experts of every block that has one."""
+        return tuple(block.feed_forward for block in self.blocks if block.feed_forward)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither attention nor feed-forward."""
+        return not (self.attentions or self.feed_forwards)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether a block has experts."""
+        return any(isinstance(network, Experts) for network in self.feed_forwards)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether attention and feed-forward read the output of one norm (arXiv 2204.02311)."""
+        return self.norms == 1 and None not in (self.attention, self.feed_forward)
 
     def stored(self, hidden: int) -> int:
         """Parameters of all matrices."""
-        attention = parameters_of(self.attention.matrices(hidden))
-        return attention + self.feed_forward.stored(hidden)
+        attention = sum(parameters_of(each.matrices(hidden)) for each in self.attentions)
+        return attention + sum(each.stored(hidden) for each in self.feed_forwards)
+
+    def passed(self, hidden: int) -> int:
+        """Parameters of matrices that a token passes."""
+        attention = sum(parameters_of(each.matrices(hidden)) for each in self.attentions)
+        return attention + sum(each.passed(hidden) for each in self.feed_forwards)
 
     def parameters(self, hidden: int) -> int:
         """Parameters of matrices, biases and norms."""
-        vectors = self.attention.vectors(hidden) + self.feed_forward.vectors(hidden)
-        return self.stored(hidden) + vectors + self.norms * self.norm(hidden)
+        vectors = sum(part.vectors(hidden) for part in (*self.attentions, *self.feed_forwards))
+        norms = sum(block.norms for block in self.blocks)
+        return self.stored(hidden) + vectors + norms * self.norm(hidden)
 
     def norm(self, hidden: int) -> int:
         """Parameters of a norm over the hidden vector."""
@@ -538,8 +721,12 @@ class Architecture:
     predictions: int = 0
     """Modules behind the layers that predict further tokens, each with a decoder layer like the
     last one (DeepSeek-V3, arXiv 2412.19437, section 2.2). They share embedding and head."""
+    prediction: Decoder | None = None
+    """The decoder layer of a prediction module, if it is not like the last one."""
     positions: int = 0
     """Learned positions, each a vector that is added to that of its token."""
+    embedding_norm: bool = False
+    """Whether a norm follows the embedding (BLOOM)."""
     encoder: Encoder | None = None
     """Layers in front of the embedding's output."""
     notes: tuple[str, ...] = ()
@@ -553,7 +740,7 @@ class Architecture:
     @property
     def has_experts(self) -> bool:
         """Whether any decoder layer has experts."""
-        return any(isinstance(run.decoder.feed_forward, Experts) for run in self.runs)
+        return any(run.decoder.has_experts for run in self.runs)
 
     @property
     def parameters(self) -> int:
@@ -561,11 +748,14 @@ class Architecture:
         layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
         tables = self.vocabulary * (1 if self.tied else 2) + self.positions
         encoder = self.encoder.parameters if self.encoder else 0
-        return layers + self.last.norm(self.hidden) + tables * self.hidden + encoder
+        norms = (1 + self.embedding_norm) * self.last.norm(self.hidden)
+        return layers + norms + tables * self.hidden + encoder
 
     @property
     def prediction_layer(self) -> Decoder:
         """The decoder layer of a prediction module: the last one, with an indexer of its own."""
+        if self.prediction is not None:
+            return self.prediction
         attention = self.last.attention
         if not isinstance(attention, LatentAttention) or attention.indexer is None:
             return self.last

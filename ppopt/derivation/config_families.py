@@ -14,26 +14,28 @@ from ppopt.derivation.architecture import (
     Experts,
     FeedForward,
     Indexer,
-    LatentAttention,
     LinearAttention,
 )
 from ppopt.derivation.config_encoders import llama4_vision, qwen3_vision, siglip
 from ppopt.derivation.config_family import (
     FAMILIES,
+    GELU,
     expect_full_attention,
     grouped_attention,
+    latent_attention,
     layer_window,
     read_experts,
     register,
+    shared_experts,
 )
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "mistral_window"]
 
 
-def _mistral_window(keys: Keys, index: int) -> int | None:
+def mistral_window(keys: Keys, index: int) -> int | None:
     """A window over every layer, or over the last ones, unless it is switched off."""
     sliding = index >= keys.count("max_window_layers", 0, minimum=0)
     window = layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
@@ -55,7 +57,7 @@ def _llama(keys: Keys, index: int) -> Decoder:
             keys,
             bias=bias,
             output_bias=keys.switch("attention_out_bias", bias),
-            window=_mistral_window(keys, index),
+            window=mistral_window(keys, index),
         ),
         FeedForward(keys.count("intermediate_size"), keys.switch("mlp_bias")),
     )
@@ -64,7 +66,7 @@ def _llama(keys: Keys, index: int) -> Decoder:
 @register("MixtralForCausalLM", types=("mixtral",))
 def _mixtral(keys: Keys, index: int) -> Decoder:
     return Decoder(
-        grouped_attention(keys, window=_mistral_window(keys, index)), _local_experts(keys)
+        grouped_attention(keys, window=mistral_window(keys, index)), _local_experts(keys)
     )
 
 
@@ -90,9 +92,16 @@ QWEN_IGNORED = (
 
 
 @register(
-    "Qwen2ForCausalLM",
-    "Qwen2MoeForCausalLM",
-    types=("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+    *("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "MiMoForCausalLM"),
+    types=(
+        "mimo",
+        "qwen2",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen2_vl_text",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+    ),
     aliases=QWEN_ALIASES,
     ignored=(*QWEN_IGNORED, "shared_expert_intermediate_size"),
 )
@@ -178,51 +187,18 @@ def _qwen3_next(keys: Keys, index: int) -> Decoder:
     return Decoder(attention, _qwen_feed_forward(keys, index, shared=True))
 
 
-def _latent(keys: Keys) -> LatentAttention:
-    return LatentAttention(
-        heads=keys.count("num_attention_heads"),
-        query_latent=keys.count("q_lora_rank", 0),
-        latent=keys.count("kv_lora_rank"),
-        plain=keys.count("qk_nope_head_dim"),
-        position=keys.count("qk_rope_head_dim"),
-        value=keys.count("v_head_dim"),
-        bias=keys.switch("attention_bias"),
-    )
-
-
-def _shared_experts(keys: Keys, index: int, *, routing_bias: bool) -> FeedForward | Experts:
-    """Dense layers first, then experts, some of which every token passes."""
-    kind = keys.listed("mlp_layer_types", index)
-    if kind not in (None, "dense", "sparse"):
-        raise InputError(f"mlp_layer_types: {abbreviated(kind)} is neither dense nor sparse")
-    dense = kind == "dense"
-    if kind is None:
-        first = keys.count("first_k_dense_replace", minimum=0)
-        dense = index < first or index % keys.count("moe_layer_freq", 1) > 0
-    if dense:
-        return FeedForward(keys.count("intermediate_size"))
-    width = keys.count("moe_intermediate_size")
-    return read_experts(
-        keys,
-        width=width,
-        number="n_routed_experts",
-        shared=width * keys.count("n_shared_experts", 0, minimum=0),
-        routing_bias=routing_bias,
-    )
-
-
 DENSE_IGNORED = ("first_k_dense_replace", "moe_layer_freq", "intermediate_size")
 LATENT_IGNORED = (*DENSE_IGNORED, "num_key_value_heads", "head_dim", "qk_head_dim", "mlp_bias")
 
 
 @register("DeepseekV2ForCausalLM", types=("deepseek_v2",), ignored=LATENT_IGNORED)
 def _deepseek2(keys: Keys, index: int) -> Decoder:
-    return Decoder(_latent(keys), _shared_experts(keys, index, routing_bias=False))
+    return Decoder(latent_attention(keys), shared_experts(keys, index, routing_bias=False))
 
 
 @register("DeepseekV3ForCausalLM", types=("deepseek_v3", "kimi_k2"), ignored=LATENT_IGNORED)
 def _deepseek3(keys: Keys, index: int) -> Decoder:
-    return Decoder(_latent(keys), _shared_experts(keys, index, routing_bias=True))
+    return Decoder(latent_attention(keys), shared_experts(keys, index, routing_bias=True))
 
 
 @register(
@@ -233,7 +209,7 @@ def _deepseek3(keys: Keys, index: int) -> Decoder:
 )
 def _deepseek32(keys: Keys, index: int) -> Decoder:
     """DeepSeek V3 with an indexer that chooses keys, in some layers of GLM-5.2 that of another."""
-    latent = _latent(keys)
+    latent = latent_attention(keys)
     if not latent.query_latent:
         raise InputError("q_lora_rank is missing; the indexer reads the latent of queries")
     indexer = Indexer(
@@ -242,7 +218,7 @@ def _deepseek32(keys: Keys, index: int) -> Decoder:
         keys=keys.count("index_topk"),
         shared=_shares_indexer(keys, index),
     )
-    feed_forward = _shared_experts(keys, index, routing_bias=True)
+    feed_forward = shared_experts(keys, index, routing_bias=True)
     return Decoder(replace(latent, indexer=indexer), feed_forward)
 
 
@@ -266,7 +242,110 @@ def _glm4(keys: Keys, index: int) -> Decoder:
     attention = grouped_attention(
         keys, bias=keys.switch("attention_bias"), normed=keys.switch("use_qk_norm")
     )
-    return Decoder(attention, _shared_experts(keys, index, routing_bias=True))
+    return Decoder(attention, shared_experts(keys, index, routing_bias=True))
+
+
+@register("Dots1ForCausalLM", types=("dots1",), ignored=DENSE_IGNORED)
+def _dots1(keys: Keys, index: int) -> Decoder:
+    bias = keys.switch("attention_bias")
+    window = layer_window(keys, index, "full_attention")
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=True, window=window)
+    return Decoder(attention, shared_experts(keys, index, routing_bias=True))
+
+
+BAILING = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+
+
+@register("BailingMoeForCausalLM", types=("bailing_moe",), aliases=BAILING, ignored=DENSE_IGNORED)
+@register(
+    *("BailingMoeV2ForCausalLM", "BailingMoeV2_5ForCausalLM"),
+    types=("bailing_moe_v2",),
+    aliases=BAILING,
+    ignored=DENSE_IGNORED,
+)
+def _bailing(keys: Keys, index: int) -> Decoder:
+    """Ling and Ring (modeling_bailing_moe_v2.py of huggingface.co/inclusionAI)."""
+    attention = grouped_attention(
+        keys,
+        bias=keys.switch("use_qkv_bias"),
+        output_bias=keys.switch("use_bias"),
+        normed=keys.switch("use_qk_norm"),
+    )
+    routing_bias = keys.switch("moe_router_enable_expert_bias")
+    return Decoder(attention, shared_experts(keys, index, routing_bias=routing_bias))
+
+
+@register(
+    "Ernie4_5_MoeForCausalLM",
+    types=("ernie4_5_moe",),
+    tied=True,
+    aliases={"num_experts_per_tok": "moe_k"},
+)
+def _ernie(keys: Keys, index: int) -> Decoder:
+    """Experts in every `moe_layer_interval`-th layer of a range."""
+    bias = keys.switch("use_bias")
+    attention = grouped_attention(keys, bias=bias, output_bias=bias)
+    first = keys.count("moe_layer_start_index", 1, minimum=0)
+    last = keys.count("moe_layer_end_index", -1, minimum=-1) % keys.count("num_hidden_layers")
+    if not first <= index <= last or (index + 1) % keys.count("moe_layer_interval", 1):
+        return Decoder(attention, FeedForward(keys.count("intermediate_size"), bias))
+    width = keys.count("moe_intermediate_size")
+    shared = width * keys.count("moe_num_shared_experts", 0, minimum=0)
+    number = "moe_num_experts"
+    return Decoder(attention, read_experts(keys, width, number, shared=shared, routing_bias=True))
+
+
+@register(
+    "HunYuanMoEV1ForCausalLM",
+    types=("hunyuan_v1_moe",),
+    aliases={"num_experts_per_tok": "moe_topk", "head_dim": "attention_head_dim"},
+)
+def _hunyuan(keys: Keys, index: int) -> Decoder:
+    """Hunyuan-A13B."""
+    bias, in_layer = keys.switch("attention_bias"), keys.of_layer(index)
+    normed = keys.switch("use_qk_norm", True)
+    attention = grouped_attention(in_layer, bias=bias, output_bias=bias, normed=normed)
+    dense = keys.count("intermediate_size")
+    width = in_layer.count("moe_intermediate_size", dense)
+    shared = dense * in_layer.count("num_shared_expert", 1, minimum=0)
+    return Decoder(attention, read_experts(in_layer, width, "num_experts", shared=shared))
+
+
+@register("OlmoeForCausalLM", types=("olmoe",))
+def _olmoe(keys: Keys, _: int) -> Decoder:
+    """Norms over all heads; experts in every layer."""
+    bias = keys.switch("attention_bias")
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=True)
+    experts = read_experts(keys, keys.count("intermediate_size"), "num_experts")
+    return Decoder(replace(attention, normed_together=True), experts)
+
+
+@register("Exaone4ForCausalLM", types=("exaone4",))
+def _exaone4(keys: Keys, index: int) -> Decoder:
+    """Norms behind attention and feed-forward, and of heads; windows in all but some layers."""
+    pattern = keys.value("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:
+        is_full = pattern[index % len(pattern)] == "G"
+    else:
+        is_full = not pattern or (index + 1) % keys.count("sliding_window_pattern") == 0
+    window = layer_window(keys, index, "full_attention" if is_full else "sliding_attention")
+    attention = grouped_attention(keys, normed=True, window=window)
+    return Decoder(attention, FeedForward(keys.count("intermediate_size")))
+
+
+@register(
+    *("Step3VLForConditionalGeneration", "Step3TextForCausalLM"),
+    types=("step3_vl", "step3_text"),
+    aliases={"num_key_value_heads": "num_attention_groups", "num_experts_per_tok": "moe_top_k"},
+)
+def _step3(keys: Keys, index: int) -> Decoder:
+    """Queries from a latent (arXiv 2412.19255); experts in the layers of `moe_layers_enum`."""
+    attention = replace(grouped_attention(keys), query_latent=keys.count("share_q_dim"))
+    listed = str(keys.value("moe_layers_enum") or "").split(",")
+    if str(index) not in map(str.strip, listed):
+        return Decoder(attention, FeedForward(keys.count("intermediate_size")))
+    width, shared = keys.count("moe_intermediate_size"), keys.count("share_expert_dim", 0)
+    return Decoder(attention, read_experts(keys, width, "moe_num_experts", shared=shared))
 
 
 @register(
@@ -322,7 +401,6 @@ def _llama4_feed_forward(keys: Keys, index: int) -> FeedForward | Experts:
 
 
 GEMMA_IGNORED = ("use_bidirectional_attention", "cache_implementation")
-GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
 @register(
@@ -427,74 +505,3 @@ def _minimax2(keys: Keys, _: int) -> Decoder:
     experts = _local_experts(keys, routing_bias=routing_bias)
     shared = keys.count("shared_intermediate_size", 0, minimum=0)
     return Decoder(attention, replace(experts, shared=shared))
-
-
-def _plain(
-    keys: Keys, width: int, *, bias: bool = True, window: int | None = None, rotary: bool = False
-) -> Decoder:
-    """A layer of GPT-2 and its kin: LayerNorm, and a feed-forward network without a gate."""
-    grouped = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
-    attention = replace(grouped, rotary=rotary)
-    return Decoder(attention, FeedForward(width, bias=bias, gated=False), layer_norm=True)
-
-
-@register(
-    "GPT2LMHeadModel",
-    types=("gpt2",),
-    tied=True,
-    aliases={
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "intermediate_size": "n_inner",
-    },
-    positions=lambda keys: keys.count("n_positions"),
-    ignored=(
-        *("activation_function", "layer_norm_epsilon", "n_ctx", "reorder_and_upcast_attn"),
-        *("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "summary_activation"),
-        *("summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
-    ),
-)
-def _gpt2(keys: Keys, _: int) -> Decoder:
-    return _plain(keys, keys.count("intermediate_size", 4 * keys.count("n_embd")))
-
-
-@register(
-    "GPTNeoXForCausalLM",
-    types=("gpt_neox",),
-    defaults={"use_parallel_residual": True},
-    ignored=("layer_norm_eps",),
-)
-def _gpt_neox(keys: Keys, _: int) -> Decoder:
-    """Pythia; biases of the feed-forward network, and of attention if they are not switched off."""
-    keys.ignore("hidden_act", *GELU)
-    if keys.value("use_parallel_residual") is None:
-        raise InputError("use_parallel_residual is missing")
-    bias = keys.switch("attention_bias", True)
-    attention = grouped_attention(keys, bias=bias, output_bias=bias)
-    return replace(_plain(keys, keys.count("intermediate_size")), attention=attention)
-
-
-@register(
-    "OPTForCausalLM",
-    types=("opt",),
-    tied=True,
-    positions=lambda keys: keys.count("max_position_embeddings") + 2,
-    ignored=("activation_function", "layer_norm_elementwise_affine", "layerdrop"),
-)
-def _opt(keys: Keys, _: int) -> Decoder:
-    hidden = keys.count("hidden_size")
-    if keys.count("word_embed_proj_dim", hidden) != hidden:
-        raise InputError("word_embed_proj_dim: a projection of the embedding is not derived")
-    if not keys.switch("do_layer_norm_before", True) or keys.switch("_remove_final_layer_norm"):
-        raise InputError("do_layer_norm_before: a model without a norm in front of its head")
-    return _plain(keys, keys.count("ffn_dim"), bias=keys.switch("enable_bias", True))
-
-
-@register("Starcoder2ForCausalLM", types=("starcoder2",), tied=True, ignored=("norm_epsilon",))
-def _starcoder2(keys: Keys, index: int) -> Decoder:
-    keys.ignore("hidden_act", *GELU)
-    for key in ("norm_type", "mlp_type"):
-        keys.ignore(key, "layer_norm", "default")
-    window, bias = _mistral_window(keys, index), keys.switch("use_bias", True)
-    return _plain(keys, keys.count("intermediate_size"), bias=bias, window=window, rotary=True)

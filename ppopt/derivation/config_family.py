@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ppopt.derivation.architecture import Decoder, Experts, GroupedQueryAttention
+from ppopt.derivation.architecture import (
+    Decoder,
+    Experts,
+    FeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+)
 from ppopt.derivation.config_encoders import EncoderReader
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
@@ -36,12 +42,17 @@ class Family(NamedTuple):
     """Keys that change no dimensions of these models."""
     encoder: EncoderReader | None = None
     """The encoder of a `vision_config`."""
+    prediction: Callable[[Keys], Decoder] | None = None
+    """The layer of a prediction module, if it is not like the last layer."""
+    embedding_norm: bool = False
+    """Whether a norm follows the embedding."""
 
     def keys(self, config: Mapping[str, object], *, named: bool) -> Keys:
         """The keys of a configuration; defaults are those of models that are `named`."""
         return Keys(config, self.aliases, self.defaults if named else {}, self.ignored)
 
 
+GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 FAMILIES: dict[str, Family] = {}
 """Architecture, as configurations name it under `architectures` -> its family."""
 
@@ -49,7 +60,7 @@ FAMILIES: dict[str, Family] = {}
 def register(
     *architectures: str, types: tuple[str, ...], **fields: Any
 ) -> Callable[[Layer], Layer]:
-    """Register the decoder layer of architectures; `fields` are other fields of `Family`."""
+    """Register the decoder layer of architectures; `fields` are further fields of `Family`."""
 
     def add(layer: Layer) -> Layer:
         family = Family(architectures[0], layer, types, **fields)
@@ -126,4 +137,38 @@ def read_experts(
         *(width, experts, chosen, shared, shared_gate, routing_bias, bias),
         groups=groups,
         chosen_groups=min(groups, chosen_groups),
+    )
+
+
+def latent_attention(keys: Keys) -> LatentAttention:
+    """Latent attention by the keys of DeepSeek."""
+    return LatentAttention(
+        heads=keys.count("num_attention_heads"),
+        query_latent=keys.count("q_lora_rank", 0),
+        latent=keys.count("kv_lora_rank"),
+        plain=keys.count("qk_nope_head_dim"),
+        position=keys.count("qk_rope_head_dim"),
+        value=keys.count("v_head_dim"),
+        bias=keys.switch("attention_bias"),
+    )
+
+
+def shared_experts(keys: Keys, index: int, *, routing_bias: bool) -> FeedForward | Experts:
+    """Dense layers first, then experts, some of which every token passes."""
+    kind = keys.listed("mlp_layer_types", index)
+    if kind not in (None, "dense", "sparse"):
+        raise InputError(f"mlp_layer_types: {abbreviated(kind)} is neither dense nor sparse")
+    dense = kind == "dense"
+    if kind is None:
+        first = keys.count("first_k_dense_replace", minimum=0)
+        dense = index < first or index % keys.count("moe_layer_freq", 1) > 0
+    if dense:
+        return FeedForward(keys.count("intermediate_size"))
+    width = keys.count("moe_intermediate_size")
+    return read_experts(
+        keys,
+        width=width,
+        number="n_routed_experts",
+        shared=width * keys.count("n_shared_experts", 0, minimum=0),
+        routing_bias=routing_bias,
     )

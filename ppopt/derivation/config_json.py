@@ -13,20 +13,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from ppopt.derivation import config_families, config_gpt_families, config_hybrid_families
 from ppopt.derivation.architecture import (
     Architecture,
     Decoder,
-    Experts,
     LinearAttention,
     Run,
+    StateSpace,
 )
 from ppopt.derivation.config_encoders import read_encoder
-from ppopt.derivation.config_families import FAMILIES
-from ppopt.derivation.config_family import Family
+from ppopt.derivation.config_family import FAMILIES, Family
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, within
+from ppopt.problem.settings import nearest
 
 LARGEST_FILE = 2**20
 MAX_NAMED_KEYS = 5
@@ -40,6 +41,10 @@ PARTS = re.compile(
 )
 """Keys of parts of a multimodal model, next to the dimensions of its language model."""
 MAX_LAYERS = 10_000
+OF_LAYERS = re.compile(".*(expert|moe|router|mamba|ssm|linear_att|hybrid|block_config).*")
+"""Keys of experts and of kinds of layers: without them the model would be another one."""
+READERS = (config_families, config_gpt_families, config_hybrid_families)
+"""Modules that register families."""
 BY_HAND = "write its layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
 
 
@@ -129,17 +134,18 @@ def _recognize(
         return known, within(where, _read, names[0], known, keys)
     similar = _similar(names[0], config)
     if similar is None:
-        families = ", ".join(dict.fromkeys(family.name for family in FAMILIES.values()))
         raise InputError(
-            f"architectures: {abbreviated(names[0])} is not known; known are {families}, and "
-            f"models with their keys; {BY_HAND}"
+            f"architectures: {abbreviated(names[0])} is not known; did you mean "
+            f"{nearest(names[0], FAMILIES)}? docs/how-to/derive.md lists all that are known; "
+            f"{BY_HAND}"
         )
     if similar.unknown:
         unknown = ", ".join(similar.unknown[:MAX_NAMED_KEYS])
+        describe_layers = any(map(OF_LAYERS.fullmatch, similar.unknown))
+        advice = "" if describe_layers else "remove keys that do not change the dimensions, or "
         raise InputError(
             f"architectures: {abbreviated(names[0])} is not known; its keys are those of "
-            f"{similar.family.name}, but not {unknown}: remove keys that do not change the "
-            f"dimensions, or {BY_HAND}"
+            f"{similar.family.name}, but not {unknown}: {advice}{BY_HAND}"
         )
     note = f"{names[0]} is not known; its keys are those of {similar.family.name}"
     architecture = similar.architecture
@@ -176,6 +182,10 @@ def _similar(name: str, config: Mapping[str, object]) -> _Similar | None:
 def _read(name: str, family: Family, keys: Keys) -> Architecture:
     layers = keys.count("num_hidden_layers", maximum=MAX_LAYERS)
     decoders = [family.layer(keys, index) for index in range(layers)]
+    if empty := sum(decoder.is_empty for decoder in decoders):
+        keys.note(f"{empty} layers without attention and feed-forward are left out")
+        decoders = [decoder for decoder in decoders if not decoder.is_empty]
+    predictions = keys.count("num_nextn_predict_layers", 0, minimum=0)
     return Architecture(
         name=name,
         hidden=keys.count("hidden_size"),
@@ -185,8 +195,10 @@ def _read(name: str, family: Family, keys: Keys) -> Architecture:
             for decoder, equal in groupby(decoders)
         ),
         tied=keys.switch("tie_word_embeddings", family.tied),
-        predictions=keys.count("num_nextn_predict_layers", 0, minimum=0),
+        predictions=predictions,
+        prediction=family.prediction(keys) if predictions and family.prediction else None,
         positions=family.positions(keys) if family.positions else 0,
+        embedding_norm=family.embedding_norm,
         notes=keys.notes,
     )
 
@@ -194,15 +206,24 @@ def _read(name: str, family: Family, keys: Keys) -> Architecture:
 def _layer_name(decoder: Decoder, decoders: Iterable[Decoder]) -> str:
     """The kinds of attention and feed-forward in which a layer differs from others, and `block`."""
     kinds = (_attention_kind, _feed_forward_kind)
-    differing = [kind for kind in kinds if len(set(map(kind, decoders))) > 1]
-    return " ".join([*(kind(decoder) for kind in differing), "block"])
+    differing = [kind(decoder) for kind in kinds if len(set(map(kind, decoders))) > 1]
+    return " ".join([*filter(None, differing), "block"])
 
 
 def _attention_kind(decoder: Decoder) -> str:
-    if isinstance(decoder.attention, LinearAttention):
+    """The kind of attention; empty if there is none."""
+    attention = decoder.attention
+    if attention is None:
+        return ""
+    if isinstance(attention, StateSpace):
+        return "mamba"
+    if isinstance(attention, LinearAttention):
         return "linear"
-    return "window" if decoder.attention.window else "full"
+    return "window" if attention.window else "full"
 
 
 def _feed_forward_kind(decoder: Decoder) -> str:
-    return "expert" if isinstance(decoder.feed_forward, Experts) else "dense"
+    """The kind of feed-forward; empty if there is none."""
+    if not decoder.feed_forwards:
+        return ""
+    return "expert" if decoder.has_experts else "dense"

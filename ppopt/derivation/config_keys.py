@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -112,6 +113,31 @@ class Keys:
         """A key that is true or false."""
         value = self.value(key)
         return default if value is None else within(key, flag, value)
+
+    def number(self, key: str) -> float:
+        """A number above 0."""
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+            raise InputError(f"{key}: {abbreviated(value)} is not a number above 0")
+        return float(value)
+
+    def section(self, key: str, index: int | None = None) -> Keys:
+        """An object of the configuration, or of a list with one for each layer."""
+        value = self.value(key) if index is None else self.listed(key, index)
+        if not isinstance(value, Mapping):
+            raise InputError(f"{key}: {abbreviated(value)} is not an object {{...}}")
+        return Keys(value)
+
+    def of_layer(self, index: int) -> Keys:
+        """The keys of a layer: an entry of its own in place of a list with one for each layer."""
+        layers = self.count("num_hidden_layers")
+        values = {
+            key: value[index] if isinstance(value, list) and len(value) == layers else value
+            for key, value in self._config.items()
+        }
+        keys = Keys(values, self._aliases, self._defaults)
+        keys._read, keys._notes = self._read, self._notes
+        return keys
 
     def numbers(self, key: str) -> list[int] | None:
         """A list of whole numbers; None if it is missing."""

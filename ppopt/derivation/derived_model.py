@@ -202,6 +202,7 @@ class DerivedModel:
             *([f"calibrated: {self.calibration}"] if self.calibration else []),
             "activation: 2 bytes for each element that the backward reads, nothing recomputed",
             *self._storage(),
+            *self._imbalance(),
             f"static: {self._static()}",
             "output: 2 bytes for each output element of a layer; workspace: gradients alive at",
             "  once, and logits; kept: what a layer that recomputes keeps, its input",
@@ -226,6 +227,16 @@ class DerivedModel:
         return [
             "head: its matrix is that of the embedding (tied); its gradient_sync includes the",
             "  all-reduce of this gradient between the first and the last stage",
+        ]
+
+    def _imbalance(self) -> list[str]:
+        """A line on the load of experts, if tokens are not spread evenly."""
+        factor = self.training.imbalance
+        if not self.architecture.has_experts or factor == 1:
+            return []
+        return [
+            f"experts: the rank with the largest load has {factor:.4g} times the mean of tokens,",
+            "  in time, exchange and memory",
         ]
 
     def _storage(self) -> list[str]:

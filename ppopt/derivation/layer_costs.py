@@ -311,10 +311,8 @@ class Costing:
 
         Recomputed attention does not count (PaLM, arXiv 2204.02311, appendix B), nor do adapters.
         """
-        passed = parameters_of(decoder.attention.matrices(hidden))
-        passed += decoder.feed_forward.passed(hidden)
-        attention = 3 * decoder.attention.scores(self.rank.sequence)
-        return self.matrix_flops(frozen) * passed + attention
+        attention = 3 * sum(each.scores(self.rank.sequence) for each in decoder.attentions)
+        return self.matrix_flops(frozen) * decoder.passed(hidden) + attention
 
     def projections(self, encoder: Encoder, hidden: int) -> DerivedLayer:
         """The matrices behind an encoder, over the tokens of its images."""
@@ -520,7 +518,7 @@ def _excess(time: float, parallel: float) -> float:
 
 def _gradients(decoder: Decoder, hidden: int) -> float:
     """Elements per token of gradients that are live at the same time."""
-    return hidden + decoder.feed_forward.stashed(hidden)
+    return hidden + max((each.stashed(hidden) for each in decoder.feed_forwards), default=0)
 
 
 def _mib(size: float) -> int:

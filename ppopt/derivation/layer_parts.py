@@ -34,8 +34,8 @@ from ppopt.derivation.architecture import (
     FeedForward,
     GroupedQueryAttention,
     LatentAttention,
-    LinearAttention,
     Matrix,
+    Recurrent,
     Shard,
     attention_flops,
     parameters_of,
@@ -50,6 +50,13 @@ LOGIT = 4
 """Bytes of a logit in FP32."""
 ATTENTION_BACKWARD = 2.5
 """FLOPs of attention in B, in those of F."""
+STATE = 12
+"""Bytes of an element of a chunk's state: FP32 is written and read, then BF16 (ssd_combined.py of
+github.com/state-spaces/mamba; kernels of fla-org/flash-linear-attention are alike)."""
+STATE_KERNELS = 5
+"""Kernels of attention with a state: sums of decays, states, their sequence, scores, outputs."""
+CONVOLUTION = PassTraffic(2, 3)
+"""The convolution with its activation function, per element of its input."""
 ROUTING_KERNELS = 12
 """Small kernels of F, and of B, of a router: scores, their largest, a softmax, counts of tokens,
 sorted indices, and losses of balance (megatron/core/transformer/moe of Megatron-LM, d98e8a6)."""
@@ -214,12 +221,26 @@ class Rank:
 
     def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[LayerPart]:
         """Parts of a decoder layer."""
-        return [
-            self.norm(hidden, decoder.norms, stashed=decoder.norms - 2, frozen=frozen),
-            self.attention(decoder.attention, hidden, frozen=frozen),
-            *self.feed_forward(decoder.feed_forward, hidden, frozen=frozen),
-            self.residual(hidden),
-        ]
+        blocks = (self._block(block, hidden, frozen=frozen) for block in decoder.blocks)
+        return [part for parts in blocks for part in parts]
+
+    def _block(self, block: Decoder, hidden: int, *, frozen: bool) -> list[LayerPart]:
+        """Parts of an attention and a feed-forward with their norms, or of one of them.
+
+        If both read the same normed vectors, only attention stashes them.
+        """
+        parts = []
+        if block.attention:
+            parts.append(self.attention(block.attention, hidden, frozen=frozen))
+        if block.feed_forward:
+            read = set(parts[0].inputs) if block.is_parallel else set()
+            parts += (
+                replace(part, inputs=tuple(each for each in part.inputs if each not in read))
+                for part in self.feed_forward(block.feed_forward, hidden, frozen=frozen)
+            )
+        added = 1 if block.is_parallel else len(block.attentions + block.feed_forwards)
+        norms = self.norm(hidden, block.norms, stashed=block.norms - added, frozen=frozen)
+        return [norms, *parts, self.residual(hidden, added)]
 
     def norm(
         self, hidden: int, count: int = 1, *, stashed: int = 0, frozen: bool = False
@@ -237,13 +258,13 @@ class Rank:
         """The passes of a function with weights: frozen ones have no gradient."""
         return passes._replace(weight=0) if frozen or self.training.lora else passes
 
-    def residual(self, hidden: int) -> LayerPart:
+    def residual(self, hidden: int, number: int = 2) -> LayerPart:
         """The additions behind attention and feed-forward, and dropout in front of them."""
         size = self.local_tokens * hidden
-        added = self._pointwise("residual", self.style.residual, size, 2)
+        added = self._pointwise("residual", self.style.residual, size, number)
         if not self.training.dropout:
             return added
-        masks = 2 * MASK * size
+        masks = number * MASK * size
         mask = Kernel("mask", KernelBound.MEMORY, 0, masks, launches=0)
         return added + LayerPart("", (mask,), (mask,), stashed_otherwise=masks)
 
@@ -260,9 +281,12 @@ class Rank:
         return _sum("attention", parts)
 
     def _positions(self, attention: Attention, *, frozen: bool) -> list[LayerPart]:
-        """Rotary embedding of queries and keys, and their norms."""
-        if isinstance(attention, LinearAttention):
-            return []
+        """Rotary embedding of queries and keys, and their norms.
+
+        With a state: the convolution, and the norm of the output with its gate.
+        """
+        if isinstance(attention, Recurrent):
+            return self._around_state(attention, frozen=frozen)
         if isinstance(attention, GroupedQueryAttention) and not attention.rotary:
             return []
         each = self.tokens / self.training.tensor
@@ -277,15 +301,31 @@ class Rank:
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
         return parts
 
+    def _around_state(self, attention: Recurrent, *, frozen: bool) -> list[LayerPart]:
+        each = self.tokens / self.training.tensor
+        gate = self._trained(self.style.gated, frozen)._replace(stashed=0)
+        parts = [self._pointwise("gated norm", gate, each * attention.heads * attention.value)]
+        if attention.kernel:
+            convolution = self._trained(CONVOLUTION, frozen)
+            parts.append(self._pointwise("convolution", convolution, each * attention.mixed))
+        return parts
+
     def _attention(self, attention: Attention) -> LayerPart:
-        if self.training.attention == UNFUSED and not isinstance(attention, LinearAttention):
+        is_recurrent = isinstance(attention, Recurrent)
+        if self.training.attention == UNFUSED and not is_recurrent:
             return self._scores_in_memory(attention)
-        tokens, ranks = self.tokens, self.training.tensor
-        flops = attention.scores(self.sequence) * tokens / ranks
-        blocks = attention.heads * tokens / ranks / BLOCK
-        forward = Kernel("attention", KernelBound.ATTENTION, flops, blocks=blocks)
-        back = Kernel(
-            "attention", KernelBound.ATTENTION_BACKWARD, ATTENTION_BACKWARD * flops, 0, 3, blocks
+        share = self.tokens / self.training.tensor
+        flops = attention.scores(self.sequence) * share
+        traffic = STATE * attention.states * share if isinstance(attention, Recurrent) else 0
+        name, launches = ("chunks", STATE_KERNELS) if is_recurrent else ("attention", 1)
+        forward = Kernel(
+            name, KernelBound.ATTENTION, flops, traffic, launches, attention.heads * share / BLOCK
+        )
+        back = forward._replace(
+            bound=KernelBound.ATTENTION_BACKWARD,
+            flops=ATTENTION_BACKWARD * flops,
+            traffic=ATTENTION_BACKWARD * traffic,
+            launches=3 * launches,
         )
         collectives = self._context(attention, forward, back)
         return LayerPart("attention", (forward,), (back,), collectives=collectives)
@@ -341,9 +381,12 @@ class Rank:
         """Exchange of context-parallel ranks."""
         training = self.training
         group, ranks = training.context_group, training.context
-        if ranks == 1 or isinstance(attention, LinearAttention):
+        if ranks == 1:
             return NO_COLLECTIVES
         size = ELEMENT * self.tokens / training.tensor
+        values = size * attention.heads * attention.value
+        if isinstance(attention, Recurrent):
+            return _exchanged_heads(values + size * attention.mixed, values, group)
         width = attention.query + attention.value
         pairs = size * attention.groups * width
         if training.context_type is ContextType.RING:
@@ -359,12 +402,7 @@ class Rank:
             gather = Collective("keys and values", Pattern.ALL_GATHER, pairs * ranks, group)
             reduce = gather._replace(pattern=Pattern.REDUCE_SCATTER)
             return PerKind((gather,), (gather, reduce), (), (gather, reduce))
-        heads = tuple(
-            Collective("heads", Pattern.ALL_TO_ALL, exchanged, group)
-            for exchanged in (pairs + size * attention.heads * attention.query,
-                          size * attention.heads * attention.value)
-        )  # fmt: skip
-        return PerKind(heads, heads, (), heads)
+        return _exchanged_heads(pairs + size * attention.heads * attention.query, values, group)
 
     def feed_forward(
         self, feed_forward: FeedForward | Experts, hidden: int, *, frozen: bool = False
@@ -388,40 +426,46 @@ class Rank:
 
     def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[LayerPart]:
         training = self.training
-        copies = self.local_tokens * experts.chosen
+        copies = self.local_tokens * experts.chosen * training.imbalance
         ranks, of_expert = training.expert, training.of_expert
         rows, width = copies * of_expert, experts.width / of_expert
         passes = PassTraffic(4, 4, 2, 2) if ranks == 1 else PassTraffic(8, 8, 4, 4)
         router = self._product([experts.router(hidden)], frozen=frozen, adapted=False, in_bf16=True)
-        permutation = self._pointwise("permutation", passes, copies * hidden)
+        inputs = experts.inputs(hidden)
+        permutation = self._pointwise("permutation", passes, copies * inputs)
+        projections = self._products(experts.projections(hidden), frozen=frozen)
         local = experts.number / ranks
         matrices = experts.matrices(hidden)
         products = [
             self._grouped(group, rows, local, of_expert, frozen) for group in _runs(matrices)
         ]
-        gated = self._trained(self.style.gated, frozen)
+        gated = self._trained(self.style.gated if experts.gated else self.style.plain, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
-        stashed = ELEMENT * rows * 2 * width
+        stashed = ELEMENT * rows * (1 + experts.gated) * width
         exchange = LayerPart(
             "exchange",
-            collectives=self._exchange(experts, hidden),
+            collectives=self._exchange(experts, inputs),
             small_kernels=ROUTING_KERNELS,
         )
         parts = [
-            _sum("router", [router, permutation, exchange]),
+            _sum("router", [router, *projections, permutation, exchange]),
             _sum("experts", [*products, activation, LayerPart("", stashed_otherwise=stashed)]),
         ]
         if experts.shared:
             matrices = experts.shared_matrices(hidden)
-            shared = self._network("shared expert", matrices, experts.shared, True, frozen)
+            shared = self._network("shared expert", matrices, experts.shared, experts.gated, frozen)
             own = tuple(tensor for tensor in shared.inputs if tensor not in router.inputs)
             parts.append(replace(shared, inputs=own))
         return parts
 
-    def _exchange(self, experts: Experts, hidden: int) -> PerKind:
-        """Exchange of tokens before and after experts; F and B have the same."""
+    def _exchange(self, experts: Experts, width: int) -> PerKind:
+        """Exchange of vectors of tokens before and after experts; F and B have the same.
+
+        The rank with the largest load waits for more tokens than the mean.
+        """
         training = self.training
-        size = ELEMENT * self.local_tokens * experts.chosen * hidden
+        copies = self.local_tokens * experts.chosen * training.imbalance
+        size = ELEMENT * copies * width
         exchange = Collective(TOKENS, Pattern.ALL_TO_ALL, size, training.expert_group, DISPATCHES)
         if training.dispatcher is Dispatcher.FLEX:
             share = experts.nodes_of_token(exchange.group.nodes(self.node)) / experts.chosen
@@ -640,6 +684,12 @@ class Rank:
         return LayerPart(
             name, (kernels[0],), (kernels[1],), weight, stashed_otherwise=traffic * passes.stashed
         )
+
+
+def _exchanged_heads(before: float, behind: float, group: Group) -> PerKind:
+    """All-to-alls of these bytes, in front of attention and behind it."""
+    heads = tuple(Collective("heads", Pattern.ALL_TO_ALL, size, group) for size in (before, behind))
+    return PerKind(heads, heads, (), heads)
 
 
 def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ppopt.derivation.architecture import Architecture
+from ppopt.derivation.expert_loads import ExpertLoads
 from ppopt.derivation.gpus import FUSED, UNFUSED
 from ppopt.derivation.training import ContextType, Dispatcher, Loss, Overlap, Training
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes
@@ -88,11 +89,20 @@ def _experts(training: Training) -> Iterator[str]:
     yield f"--expert-tensor-parallel-size {training.of_expert}"
 
 
+def _spread(training: Training) -> str:
+    """How tokens are spread over experts."""
+    factor, loads = training.imbalance, training.expert_imbalance
+    if factor == 1:
+        return "tokens that are spread evenly over the experts"
+    source = f" ({loads})" if isinstance(loads, ExpertLoads) else ""
+    return f"experts of the largest load with {factor:.4g} times the mean of tokens{source}"
+
+
 def _assumptions(training: Training, architecture: Architecture) -> Iterator[str]:
     if training.framework != MEGATRON:
         yield f"the kernels and the memory of {training.framework}, not those of Megatron-LM"
     if architecture.has_experts:
-        yield "tokens that are spread evenly over the experts"
+        yield _spread(training)
     if training.lora:
         yield f"adapters of rank {training.lora}, which Megatron-Bridge adds to Megatron-LM"
     if training.freeze:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from ppopt.derivation.architecture import Architecture, Attention, Experts
 from ppopt.derivation.collectives import Group
+from ppopt.derivation.expert_loads import ExpertLoads
 from ppopt.derivation.frameworks import (
     BOTH_LAYOUTS,
     FP8_RECIPES,
@@ -25,6 +26,7 @@ from ppopt.formats.fields import abbreviated, whole, within
 
 Name = TypeVar("Name", bound=StrEnum)
 MAX_COUNT = 2**31
+MAX_IMBALANCE = 1000
 SHARDED_PARAMETERS = 3
 """Stage of ZeRO from which parameters are sharded."""
 ELEMENT = 2
@@ -152,6 +154,9 @@ class Training:
     expert_tensor: int | None = None
     """Tensor parallel size of experts; None: that of the rest. The experts' ranks are then of
     tensor x context x data / expert_tensor."""
+    expert_imbalance: float | ExpertLoads = 1.0
+    """Tokens of the experts of the rank with the largest load, relative to the mean of ranks; or
+    the loads of experts, from which it follows."""
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     gpus_per_node: int | None = None
     """None: that of the GPU."""
@@ -172,6 +177,8 @@ class Training:
                 within(name, whole, number, 1, MAX_COUNT)
         within("lora", whole, self.lora, 0, MAX_COUNT)
         within("zero", whole, self.zero, 0, 3)
+        if not isinstance(self.expert_imbalance, ExpertLoads):
+            check_imbalance(self.expert_imbalance)
         vars(self)["precision"] = _named(Precision, "precision", self.precision)
         vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
         vars(self)["dispatcher"] = _named(Dispatcher, "dispatcher", self.dispatcher)
@@ -272,6 +279,12 @@ class Training:
         return self.shards_weights and always
 
     @property
+    def imbalance(self) -> float:
+        """Tokens of the rank with the largest load of experts, relative to the mean of ranks."""
+        loads = self.expert_imbalance
+        return loads.imbalance(self.expert) if isinstance(loads, ExpertLoads) else loads
+
+    @property
     def of_expert(self) -> int:
         """Tensor parallel size of experts."""
         return self.tensor if self.expert_tensor is None else self.expert_tensor
@@ -319,8 +332,8 @@ class Training:
 
     def check(self, architecture: Architecture) -> None:
         """Raise ConflictError if the ranks cannot share the architecture."""
-        for run in architecture.runs:
-            attention = run.decoder.attention
+        decoders = [run.decoder for run in architecture.runs]
+        for attention in (each for decoder in decoders for each in decoder.attentions):
             if attention.heads % self.tensor:
                 raise ConflictError(
                     f"tensor: {self.tensor} ranks cannot share {attention.heads} heads; give a "
@@ -332,11 +345,8 @@ class Training:
                     f"values, which is not derived; give a divisor of {attention.groups}"
                 )
             self._check_context(attention)
-        experts = [
-            run.decoder.feed_forward
-            for run in architecture.runs
-            if isinstance(run.decoder.feed_forward, Experts)
-        ]
+        networks = (each for decoder in decoders for each in decoder.feed_forwards)
+        experts = [each for each in networks if isinstance(each, Experts)]
         if self.expert > 1 and not experts:
             raise ConflictError("expert: the model has no experts; leave it out")
         for each in experts:
@@ -362,6 +372,8 @@ class Training:
                 f"expert_tensor: {self.of_expert} ranks cannot share experts {experts.width} wide; "
                 "give a divisor"
             )
+        if isinstance(self.expert_imbalance, ExpertLoads):
+            self.expert_imbalance.check(experts.number)
         if self.tensor > 1 and not self.sequence_parallel:
             raise ConflictError(
                 "no_sequence_parallel: experts under tensor parallelism need sequence parallelism, "
@@ -392,6 +404,15 @@ class Training:
         """The kinds of parallelism with more than one rank, as text."""
         ranks = {name: getattr(self, name) for name in ("tensor", "context", "data", "expert")}
         return ", ".join(f"{name} {size}" for name, size in ranks.items() if size > 1) or "none"
+
+
+def check_imbalance(factor: float) -> None:
+    """Raise InputError if a factor of imbalance is out of range."""
+    if not 1 <= factor <= MAX_IMBALANCE:
+        raise InputError(
+            f"expert_imbalance: {abbreviated(factor)} is not within 1 .. {MAX_IMBALANCE}; it is "
+            "the largest load of a rank relative to the mean, about 1.1"
+        )
 
 
 def _named(kind: type[Name], field: str, name: str) -> Name:

@@ -166,8 +166,9 @@ class ParallelSpace:
     def _expert_sizes(self, tensor: int, ranks: int) -> list[int]:
         """Divisors of the experts and of the ranks that share them (`Training.expert_tensor`)."""
         ranks = tensor * ranks // (self.training.get("expert_tensor") or tensor)
-        feed_forwards = (run.decoder.feed_forward for run in self.architecture.runs)
-        numbers = [layer.number for layer in feed_forwards if isinstance(layer, Experts)]
+        decoders = (run.decoder for run in self.architecture.runs)
+        networks = (each for decoder in decoders for each in decoder.feed_forwards)
+        numbers = [each.number for each in networks if isinstance(each, Experts)]
         return _divisors(gcd(ranks, *numbers)) if numbers and ranks else [1]
 
     def _microbatch_sizes(self, data: int) -> list[int]:

@@ -69,11 +69,9 @@ def test_the_model_type_decides_between_families_with_the_same_keys() -> None:
     ("keys", "unknown"),
     [
         ({"num_memory_layers": 3}, "num_memory_layers"),
-        ({"num_experts": 8, "num_experts_per_tok": 2}, "num_experts, num_experts_per_tok"),
-        ({"hidden_act": "relu2"}, "hidden_act"),
+        ({"hidden_act": "xielu"}, "hidden_act"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
-        ({"linear_attn_config": {"kernel": 4}}, "linear_attn_config"),
         ({"size\nof": 3}, r"'size\nof'"),
         ({f"size_{index}": 1 for index in range(9)}, "size_0, size_1, size_2, size_3, size_4"),
     ],
@@ -86,6 +84,22 @@ def test_keys_that_may_change_the_dimensions_are_named(keys: Config, unknown: st
         f"not {unknown}: remove keys that do not change the dimensions, or write its layers by "
         "hand (`ppopt init`), or measure them (`ppopt profile`)"
     )
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_memory_experts": 8},
+        {"moe_every": 2, "size": 1},
+        {"linear_attn_config": {"kernel": 4}},
+        {"mamba_width": 3},
+        {"hybrid_layout": "M*"},
+    ],
+)
+def test_no_message_advises_to_remove_keys_of_experts_or_of_kinds_of_layers(keys: Config) -> None:
+    with pytest.raises(InputError) as raised:
+        architecture_of(renamed(LLAMA_8B, **keys))
+    assert f"but not {', '.join(keys)}: write its layers by hand" in str(raised.value)
 
 
 def test_a_known_name_may_have_further_keys() -> None:
@@ -110,7 +124,7 @@ def test_defaults_of_a_class_are_those_of_models_that_are_named() -> None:
     config = CONFIGS["google/gemma-3-4b-it"]
     attention = architecture_of(config).runs[0].decoder.attention
     assert (attention.heads, attention.groups, attention.query) == (8, 4, 256)
-    with pytest.raises(InputError, match="'XForCausalLM' is not known; known are"):
+    with pytest.raises(InputError, match="'XForCausalLM' is not known; did you mean"):
         architecture_of(renamed(config))
 
 

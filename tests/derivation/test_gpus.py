@@ -32,7 +32,7 @@ class TestEveryGpu:
 
     def test_values_are_plausible(self, gpu: Gpu) -> None:
         """FP8 has twice the peak of BF16, FP4 twice of FP8 or more; a node is faster than NICs."""
-        assert 1e14 < gpu.bf16 < 1e16 and 5e11 < gpu.memory_speed < 1e13
+        assert 1e14 < gpu.bf16 < 1e16 and 2e11 < gpu.memory_speed < 1e13
         assert gpu.fp8 is None or gpu.fp8 == pytest.approx(2 * gpu.bf16, rel=0.02)
         assert gpu.fp4 is None or gpu.fp4 >= 2 * (gpu.fp8 or 0)
         assert gpu.network_bandwidth <= gpu.node_bandwidth
@@ -46,7 +46,9 @@ class TestEveryGpu:
     def test_bus_bandwidths_are_by_ranks_of_a_node(self, gpu: Gpu) -> None:
         for name in BUS:
             ranks = list(getattr(gpu, name))
-            assert ranks[0] == 2 and ranks == sorted(ranks) and ranks[-1] <= gpu.gpus_per_node
+            assert (
+                ranks[0] == 2 and ranks == sorted(ranks) and ranks[-1] <= max(2, gpu.gpus_per_node)
+            )
 
 
 def test_a_name_is_read_in_any_case() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from ppopt.derivation.architecture import (
     LatentAttention,
 )
 from ppopt.derivation.collectives import Collective
+from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
 from ppopt.derivation.layer_parts import ELEMENT, LayerPart, PerKind, Rank
 from ppopt.derivation.training import ContextType, Training
 from ppopt.errors import ConflictError
+from tests.factories.configs import CONFIGS
 
 H200 = gpu_named("h200")
 LLAMA_8B = Decoder(GroupedQueryAttention(32, 8, 128), FeedForward(14336))
@@ -231,3 +234,62 @@ def test_dropout_keeps_a_byte_of_both_outputs() -> None:
 def test_scores_in_memory_are_not_shared_by_ranks_of_context() -> None:
     with pytest.raises(ConflictError, match="fused attention only"):
         Training(context=2, attention="unfused")
+
+
+def test_a_layer_of_a_hybrid_model_has_one_norm_and_one_addition() -> None:
+    """Nemotron-H: a Mamba-2 layer has no feed-forward, experts have no attention."""
+    config = CONFIGS["nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B"]
+    mamba, experts = (run.decoder for run in architecture_of(config).runs[:2])
+    rank = rank_of(sequence=8192)
+    names = [[part.name for part in rank.decoder(each, 2688)] for each in (mamba, experts)]
+    assert names == [
+        ["norm", "attention", "residual"],
+        ["norm", "router", "experts", "shared expert", "residual"],
+    ]
+    (_, attention, residual) = rank.decoder(mamba, 2688)
+    flops = {kernel.name: kernel.flops for kernel in attention.forward if kernel.flops}
+    inner, groups, state, heads = 64 * 64, 8, 128, 64
+    assert flops == {
+        "gate + value + key + query + steps": 2
+        * 8192
+        * 2688
+        * (2 * inner + 2 * groups * state + heads),
+        "chunks": 8192 * (128 * (groups * state + inner) + 4 * inner * state),
+        "output": 2 * 8192 * inner * 2688,
+    }
+    assert residual.forward[0].traffic == 3 * 2 * 8192 * 2688
+
+
+def test_experts_with_latent_vectors_exchange_those() -> None:
+    """Nemotron 3 Super: experts read 1024 of 4096 elements, and have no gate."""
+    config = CONFIGS["nvidia/NVIDIA-Nemotron-3-Super-120B-A12B"]
+    decoder = architecture_of(config).runs[1].decoder
+    rank = rank_of(sequence=8192, data=64, expert=64)
+    router, experts, _ = rank.decoder(decoder, 4096)[1:-1]
+    (exchange,) = router.collectives.forward
+    assert exchange.size == 2 * 8192 * 22 * 1024
+    assert sum(kernel.flops for kernel in experts.forward) == 2 * 8192 * 22 * 2 * 1024 * 2688
+    latent = {"latent down", "latent up"}
+    assert latent < {kernel.name for kernel in router.forward}
+
+
+def test_parallel_blocks_stash_their_input_once() -> None:
+    """Command-R: attention and feed-forward read the output of the same norm."""
+    decoder = architecture_of(CONFIGS["CohereLabs/c4ai-command-r-v01"]).runs[0].decoder
+    rank = rank_of(sequence=4096)
+    parts = rank.decoder(decoder, 8192)
+    inputs = [tensor for part in parts for tensor in part.inputs if tensor.tensor == "hidden"]
+    assert len(inputs) == 1
+    in_a_row = rank.decoder(replace(decoder, norms=2), 8192)
+    difference = sum(part.stashed for part in in_a_row) - sum(part.stashed for part in parts)
+    assert difference == 2 * 2 * 4096 * 8192  # the input of the second norm, and its output
+
+
+def test_a_layer_of_longcat_has_two_blocks() -> None:
+    decoder = architecture_of(CONFIGS["meituan-longcat/LongCat-Flash-Chat"]).runs[0].decoder
+    parts = [part.name for part in rank_of(sequence=4096).decoder(decoder, 6144)]
+    block = ["norm", "attention"]
+    assert parts == [
+        *(*block, "router", "experts", "shared expert", "residual"),
+        *(*block, "mlp", "residual"),
+    ]

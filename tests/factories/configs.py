@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.factories import hybrid_configs
+
 Config = dict[str, Any]
 
 
@@ -231,6 +233,7 @@ def _deepseek(architecture: str, hidden: int, layers: int, heads: int, **more: A
 
 
 CONFIGS: dict[str, Config] = {
+    **hybrid_configs.CONFIGS,
     "meta-llama/Llama-3.1-8B": _llama(4096, 32, 32, 14336),
     "meta-llama/Llama-3.1-70B": _llama(8192, 80, 64, 28672),
     "meta-llama/Llama-3.1-405B": _llama(16384, 126, 128, 53248),
@@ -454,6 +457,7 @@ CONFIGS["Qwen/Qwen3.5-35B-A3B"]["text_config"]["mtp_num_hidden_layers"] = 1
 CONFIGS["Qwen/Qwen3.5-35B-A3B"]["vision_config"]["deepstack_visual_indexes"] = []
 
 PARAMETERS = {
+    **hybrid_configs.PARAMETERS,
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
     "meta-llama/Llama-3.1-70B": 70_553_706_496,
     "meta-llama/Llama-3.1-405B": 405_853_388_800,
@@ -497,6 +501,7 @@ WITH_SCALES = {
 per block of 128 x 128 of every matrix but those of embedding, head, projection of the module,
 router, and weights of the indexer."""
 WITH_PREDICTIONS = {
+    **hybrid_configs.WITH_PREDICTIONS,
     "Qwen/Qwen3-Next-80B-A3B-Instruct": (81_324_862_720, 0),
     "Qwen/Qwen3.5-35B-A3B": (35_951_822_704, 0),
     "zai-org/GLM-4.5": (358_337_791_296, 2),
