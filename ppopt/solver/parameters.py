@@ -457,6 +457,9 @@ class PlanParams(NamedTuple):
     baseline_seconds: float = 6.0
     """Maximum seconds for baselines before the search. Baselines improve little after the first
     turns, so the rest of a long time limit is for the search."""
+    baseline_descents: int = 8
+    """Maximum number of descents of a baseline before the search of one worker, which then does not
+    depend on the clock if it has time for all of them."""
     refinement_share: float = 0.1
     """Maximum share for continuing the baselines that the reported gain refers to."""
     min_memory_share: float = 0.05

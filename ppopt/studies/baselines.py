@@ -116,6 +116,7 @@ def evaluate_strategies(
     *,
     max_seconds: float = inf,
     search_seconds: float = inf,
+    max_descents: float = inf,
     at_least_one: bool = False,
 ) -> Iterator[Evaluation]:
     """Evaluate strategies until a deadline, each with the best partition and recompute found.
@@ -124,7 +125,8 @@ def evaluate_strategies(
     continues for up to twice an equal share of the remaining time. Skipped are strategies that do
     not apply, and those whose estimated time exceeds the remaining time or `max_seconds`. The
     searches end after `search_seconds`, if that is earlier than the deadline, but each strategy
-    that is started has a first search. With `at_least_one`, strategies are started until one
+    that is started has a first search. `max_descents` limits the descents of a search that
+    continues. With `at_least_one`, strategies are started until one
     applies, even after the deadline. Names of strategies are reported as progress of the deadline.
     After Ctrl-C, strategies that were not started are skipped.
     """
@@ -161,7 +163,9 @@ def evaluate_strategies(
         if not (interrupted or deadline.pressed):
             try:
                 deadline.tell(f"strategy {evaluation.name}")
-                search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)))
+                search.descend_until_stalled(
+                    _silent(turn.within(MAX_SEARCH_SECONDS)), max_descents
+                )
             except KeyboardInterrupt:
                 interrupted = True
             interrupted |= search.interrupted

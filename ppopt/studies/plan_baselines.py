@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError, not_applicable
@@ -74,8 +75,8 @@ class PlanBaselines:
         self._waiting: dict[int, list[_Variant]] = {}
         """Strategies that are not evaluated yet, by number of microbatches."""
 
-    def search(self, batches: int, deadline: Deadline) -> None:
-        """Evaluate the remaining strategies until the deadline."""
+    def search(self, batches: int, deadline: Deadline, max_descents: float = inf) -> None:
+        """Evaluate the remaining strategies until the deadline; see `evaluate_strategies`."""
         waiting = self._waiting.setdefault(batches, list(self._variants()))
         settings: list[_Setting] = []
         while waiting and not deadline.over:
@@ -83,7 +84,7 @@ class PlanBaselines:
         settings.sort(key=_Setting.sort_key)
         requests = [setting.request for setting in settings]
         for evaluation in evaluate_strategies(
-            requests, self._objective, deadline, max_seconds=MAX_SECONDS
+            requests, self._objective, deadline, max_seconds=MAX_SECONDS, max_descents=max_descents
         ):
             setting = settings[evaluation.position]
             if evaluation.out_of_time:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
@@ -42,18 +43,24 @@ class PlanReports:
         self._params, self._deadline = search.options.params.plan, search.options.deadline
         set_up = search.set_up
         self._baselines = PlanBaselines(set_up.space, set_up.objective, set_up.backward_kind)
+        self._by_work = search.options.workers == 1
+        """Whether no part is as long as the time spent before: a plan that ends by proof is then
+        reproducible."""
 
     def start_from_baselines(self, *, usual_known: bool = False) -> None:
         """Evaluate strategies, and start every configuration from its best one."""
         self._search.evaluate_first(usual_known=usual_known)
         counts, params = self._search.set_up.space.batches, self._params
-        max_seconds = min(params.baseline_share * self._deadline.seconds, params.baseline_seconds)
+        max_seconds = params.baseline_share * self._deadline.seconds
+        max_descents = float(params.baseline_descents)
+        if not self._by_work:
+            max_seconds, max_descents = min(max_seconds, params.baseline_seconds), inf
         try:
             with interrupts.heard():
                 for index, batches in enumerate(counts, start=1):
                     seconds = max_seconds * index / len(counts)
                     deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
-                    self._baselines.search(batches, deadline)
+                    self._baselines.search(batches, deadline, max_descents)
         except KeyboardInterrupt:
             self._search.interrupted = True
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
@@ -74,12 +81,12 @@ class PlanReports:
     def _refined(self) -> Plan:
         """Continue the strategies that gains are reported over; returns the updated plan.
 
-        This takes at most as long as the plan so far, and at most its share of the time limit.
+        With several workers, this takes at most as long as the plan so far.
         """
         search, best = self._search, self._search.best
         assert best is not None
         longest = self._params.refinement_share * self._deadline.seconds
-        turn = Deadline.after(min(longest, self._deadline.spent))
+        turn = Deadline.after(longest if self._by_work else min(longest, self._deadline.spent))
         try:
             with interrupts.heard():
                 self._baselines.refine(best.configuration.batches, turn)
@@ -91,15 +98,15 @@ class PlanReports:
     def _with_less_memory(self) -> Plan:
         """Add the minimum memory for the value of the plan that a short search finds.
 
-        This takes about as long as the plan so far, if that much time remains; nothing is added if
-        none remains.
+        With several workers, this takes about as long as the plan so far, if that much time
+        remains; nothing is added if none remains.
         """
         search, best, params = self._search, self._search.best, self._params
         if self._deadline.over:
             return search.plan()
         assert best is not None
         limit, spent = self._deadline.seconds, self._deadline.spent
-        useful = max(params.memory_share * limit, spent)
+        useful = max(params.memory_share * limit, 0.0 if self._by_work else spent)
         seconds = max(
             params.min_memory_share * limit,
             min(search.seconds_left + params.min_memory_share * limit, useful),
@@ -132,7 +139,8 @@ class PlanReports:
         assert plan.best is not None and plan.value is not None
         raised_limits = tuple(limit * self._params.extra_memory_factor for limit in limits)
         spent = plan.solve_seconds / limit
-        share = max(self._params.extra_memory_share, min(1 - spent, spent / 2))
+        useful = 2 * self._params.extra_memory_share if self._by_work else spent / 2
+        share = max(self._params.extra_memory_share, min(1 - spent, useful))
         search = PlanSearch(
             replace(set_up.space, fields={**set_up.space.fields, "mem_limit": raised_limits}),
             set_up.objective, set_up.backward_kind,

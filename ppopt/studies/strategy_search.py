@@ -179,10 +179,11 @@ class StrategySearch(ConfigurationSearch):
         """Descend some times until the deadline; a first configuration is evaluated in any case."""
         self._run(Effort(0, self.num_quick + times), deadline)
 
-    def descend_until_stalled(self, deadline: Deadline) -> None:
+    def descend_until_stalled(self, deadline: Deadline, max_descents: float = inf) -> None:
         """Descend until several descents find nothing better, or until the deadline."""
+        end = self.num_quick + max_descents
         self.descend(1, deadline)
-        while not (self.stalled or self._over):
+        while not (self.stalled or self._over) and self.num_quick < end:
             self.descend(1, deadline)
 
     def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
