@@ -163,9 +163,7 @@ def evaluate_strategies(
         if not (interrupted or deadline.pressed):
             try:
                 deadline.tell(f"strategy {evaluation.name}")
-                search.descend_until_stalled(
-                    _silent(turn.within(MAX_SEARCH_SECONDS)), max_descents
-                )
+                search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)), max_descents)
             except KeyboardInterrupt:
                 interrupted = True
             interrupted |= search.interrupted

@@ -33,9 +33,7 @@ MEASURED = "solve_seconds", "seconds"
 def without_times(value: Any) -> Any:
     """JSON without the keys of measured time."""
     if isinstance(value, dict):
-        return {
-            key: without_times(entry) for key, entry in value.items() if key not in MEASURED
-        }
+        return {key: without_times(entry) for key, entry in value.items() if key not in MEASURED}
     return [without_times(entry) for entry in value] if isinstance(value, list) else value
 
 
