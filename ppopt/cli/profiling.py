@@ -17,12 +17,12 @@ from ppopt.cli.running import elapsed_notes
 from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.profiles.sources import TIMERS, Source, detected, formats
+from ppopt.profiles import readers
+from ppopt.profiles.reader import TimerReader
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from ppopt.problem.pipeline import Pipeline
-    from ppopt.profiles.estimate import Measurements, Record
+    from ppopt.profiles.reader import Recording
     from ppopt.schedule.schedule import Schedule
 
 
@@ -42,7 +42,10 @@ YAML = (".yaml", ".yml")
         "measured.",
     ),
     source=option(
-        "", "Format of the measurements (default: that of their content).", names=("--from",)
+        "FORMAT",
+        f"Format of the measurements: {', '.join(readers.names())} (default: that of their "
+        "content).",
+        names=("--from",),
     ),
     steps=option("N", "With --stages-from: steps to measure.", min=1, max=1000),
     roles=option(
@@ -71,7 +74,7 @@ YAML = (".yaml", ".yml")
 def profile(
     output: str,
     files: list[Path] | None = None,
-    source: Source | None = None,
+    source: str | None = None,
     stages_from: str | None = None,
     compile: str | None = None,  # noqa: A002  the name of the flag
     device: str = "cpu",
@@ -112,19 +115,22 @@ def profile(
         raise InputError("compile, device, roles: only with your own model; give --stages-from too")
     if not sources:
         raise InputError(
-            f"nothing to read: give files, of {formats()}; or your own model with --stages-from"
+            f"nothing to read: give files, of {readers.formats()}; or your own model with "
+            "--stages-from"
         )
-    source = source or detected(sources[0])
-    _check_counts(source, stages, batches)
+    source = source or readers.detected(sources[0])
+    reader = readers.reader(source)
+    timers = isinstance(reader, TimerReader)
+    _check_counts(source, stages, batches, timers=timers)
     limit = time_limit if plan else None
-    if source in TIMERS:
+    if isinstance(reader, TimerReader):
         sizes = (stages or 1, batches or 1)
-        return _of_log(sources, source, sizes, description, layers, target, limit)
-    return _of_trace(_recorded(sources, source, description, layers), source, target, limit)
+        return _of_log(sources, source, reader, sizes, description, layers, target, limit)
+    recorded = _recorded(reader.read(sources), source, description, layers)
+    return _of_trace(recorded, reader.runtime, target, limit)
 
 
-def _check_counts(source: Source, stages: int | None, batches: int | None) -> None:
-    timers = source in TIMERS
+def _check_counts(source: str, stages: int | None, batches: int | None, *, timers: bool) -> None:
     if timers != (stages is not None) or timers != (batches is not None):
         raise InputError(
             f"stages, batches: timers are sums over both; give --stages and --batches with {source}"
@@ -207,28 +213,6 @@ def _measured_on(device: str, backend: str | None) -> str:
     return f"ppopt profile on {device}, torch {require()}, {how}"
 
 
-def _steps(files: Sequence[Path]) -> tuple[Measurements, Pipeline]:
-    """What ran in measured steps, and the pipeline of the schedule that ran."""
-    from ppopt.cli.files import valid_schedule
-    from ppopt.formats.documents import label
-    from ppopt.formats.fields import within
-    from ppopt.profiles.estimate import Measurements
-    from ppopt.profiles.measured_runs import records_of
-
-    steps: dict[tuple[Record, ...], Path] = {}
-    measurements = Measurements([], [])
-    for number, file in enumerate(files):
-        schedule = valid_schedule(file)
-        step = within(label(file), records_of, schedule)
-        key = tuple(step.records)
-        if key in steps:
-            raise InputError(f"{label(file)}: the same step as {label(steps[key])}; give each once")
-        steps[key] = file
-        measurements.records.extend(record._replace(step=number) for record in step.records)
-        measurements.around.extend(record._replace(step=number) for record in step.around)
-    return measurements, schedule.pipeline
-
-
 class _Recorded(NamedTuple):
     """Records of operations, and the pipeline file that they make."""
 
@@ -240,27 +224,25 @@ class _Recorded(NamedTuple):
     comments: Sequence[str]
 
 
-def _recorded(
-    files: Sequence[Path], source: Source, description: str, layers: str | None
-) -> _Recorded:
-    """Read records of operations; prints what is remarkable of them."""
+def _recorded(recording: Recording, source: str, description: str, layers: str | None) -> _Recorded:
+    """The pipeline file of recorded operations; prints what is remarkable of them."""
     from ppopt.problem.pipeline import Pipeline
     from ppopt.profiles import pipeline_file
     from ppopt.profiles.estimate import profile as estimate
     from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.measured_runs import measured_steps
 
-    ran, memory, comments = _read(files, source)
+    ran = recording.measurements
     estimates = estimate(ran.records, around=ran.around)
-    for warning in pipeline_file.warnings(estimates):
+    for warning in (*pipeline_file.warnings(estimates), *recording.warnings):
         note(f"note: {warning}")
     about: dict[str, Any] = {
         "description": description,
-        "source": source.value,
-        "comments": comments,
+        "source": source,
+        "comments": [*recording.warnings, *recording.comments],
     }
     if layers is None:
-        text = pipeline_file.dumps(estimates, memory=memory, **about)
+        text = pipeline_file.dumps(estimates, memory=recording.memory, **about)
     else:
         text = pipeline_file.dumps_layers_of_stages(estimates, read_layers(layers), **about)
     where = Pipeline(
@@ -270,10 +252,10 @@ def _recorded(
         name=description,
     )
     steps = partial(measured_steps, ran.records, where, pipeline_file.MILLISECOND, ran.around)
-    return _Recorded(text, layers is not None, steps, comments)
+    return _Recorded(text, layers is not None, steps, recording.comments)
 
 
-def _of_trace(recorded: _Recorded, source: Source, target: Path, limit: float | None) -> int:
+def _of_trace(recorded: _Recorded, runtime: str, target: Path, limit: float | None) -> int:
     """Write a pipeline file, a measured step, or a page; with a time limit, compare."""
     from ppopt.formats import schedule_json
     from ppopt.formats.files import write
@@ -282,7 +264,7 @@ def _of_trace(recorded: _Recorded, source: Source, target: Path, limit: float | 
 
     suffix = target.suffix.lower()
     if limit is not None:
-        return _compare(recorded.text, source, recorded.steps(), target, limit)
+        return _compare(recorded.text, runtime, recorded.steps(), target, limit)
     if suffix in YAML:
         write(target, recorded.text)
         return 0
@@ -298,16 +280,8 @@ def _of_trace(recorded: _Recorded, source: Source, target: Path, limit: float | 
     return 0
 
 
-_RUNTIMES = {
-    Source.MEGATRON_TIMERS: "megatron",
-    Source.STRAGGLER: "megatron",
-    Source.PRIMUS: "primus",
-}
-"""Runtime that wrote the files of a source; of the other ones PyTorch's is compared."""
-
-
 def _compare(
-    text: str, source: Source, steps: list[Schedule], target: Path, time_limit: float
+    text: str, runtime: str, steps: list[Schedule], target: Path, time_limit: float
 ) -> int:
     """Compare the order that ran with the best for its runtime and the best found.
 
@@ -340,7 +314,7 @@ def _compare(
         comparison = compare(
             pipeline,
             current=current,
-            runtime=_RUNTIMES.get(source, "torch"),
+            runtime=runtime,
             time_limit=time_limit,
             progress=line.update,
             began=began,
@@ -348,32 +322,6 @@ def _compare(
     report = report_comparison(comparison)
     code = output.show_comparison(settings, report, comparison, details=False, last="")
     return code or exit_code(comparison.status)
-
-
-def _read(
-    files: Sequence[Path], source: Source
-) -> tuple[Measurements, Pipeline | None, Sequence[str]]:
-    """What ran, the pipeline whose memory is known, and what is to be said of it."""
-    from ppopt.profiles.estimate import Measurements
-    from ppopt.profiles.primus import read_run
-    from ppopt.profiles.straggler import read_timeline
-    from ppopt.profiles.torch_trace import read_traces
-
-    if source in (Source.MEASURED, Source.TORCH_PROFILER):
-        ran, memory = _steps(files) if source is Source.MEASURED else (read_traces(files), None)
-        waits = "Collectives around the microbatches include waits for other ranks."
-        return ran, memory, [waits] if ran.around else []
-    if len(files) != 1:
-        what = {
-            Source.PRIMUS: "Primus: give one folder, which its dump_pp_data wrote",
-            Source.STRAGGLER: "StragglerAnalysis: give one timeline, a .parquet, .csv or .json.gz",
-        }
-        raise InputError(what[source])
-    if source is Source.STRAGGLER:
-        timeline = read_timeline(files[0])
-        return timeline.measurements, None, timeline.comments
-    run = read_run(files[0])
-    return Measurements(run.records, []), None, run.comments()
 
 
 def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
@@ -433,7 +381,8 @@ def _named(step: Schedule, name: str) -> Schedule:
 
 def _of_log(
     files: Sequence[Path],
-    source: Source,
+    source: str,
+    reader: TimerReader,
     sizes: tuple[int, int],
     description: str,
     layers: str | None,
@@ -445,20 +394,17 @@ def _of_log(
     `sizes`: devices and microbatches.
     """
     from ppopt.formats.files import write
-    from ppopt.profiles.deepspeed_log import read_log
     from ppopt.profiles.layers_of_stages import read_layers
-    from ppopt.profiles.megatron_timers import read_timers
     from ppopt.profiles.pipeline_file import dumps_timers
 
     if len(files) != 1 or (limit is None and target.suffix.lower() not in YAML):
         raise InputError(f"{source}: give one log, and a .yaml to write")
-    read = read_timers if source is Source.MEGATRON_TIMERS else read_log
-    timers = read(files[0], *sizes)
+    timers = reader.read(files[0], *sizes)
     if timers.unknown is not None:
         note(f"note: times of single stages are unmeasured: {timers.unknown}")
     stage_layers = None if layers is None else read_layers(layers)
     text = dumps_timers(timers, sizes[1], stage_layers, description=description)
     if limit is not None:
-        return _compare(text, source, [], target, limit)
+        return _compare(text, reader.runtime, [], target, limit)
     write(target, text)
     return 0

@@ -23,7 +23,7 @@ from ppopt.formats import torch_csv
 from ppopt.formats.primus_schedule import primus_files, primus_settings, primus_table
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.estimate import profile
-from ppopt.profiles.primus import MILLISECOND, read_run
+from ppopt.profiles.readers.primus import MILLISECOND, read_run
 from tests.formats import primus_checkout
 from tests.oracles.primus_rules import COMPUTED, SENDS, blocks, posted_orders, simulated
 

@@ -9,7 +9,7 @@ import pytest
 
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
-from ppopt.profiles.deepspeed_log import parse_log
+from ppopt.profiles.readers.deepspeed import parse_log
 from tests.cli.cli_run import done
 
 
@@ -59,10 +59,28 @@ def test_without_numbers_of_steps_ten_are_assumed() -> None:
     assert numbered.forward == (Fraction(100),)
 
 
+REAL = """\
+steps: 20 loss: 4.6178 iter time (s): 0.994 samples/sec: 257.601
+[INFO] [logging.py:68:log_dist] [Rank 0] rank=0 time (ms) | pipe_send_output: 41.71 | pipe_recv_grad: 1725.64
+[INFO] [logging.py:68:log_dist] [Rank 0] step=30, skipped=0, lr=[0.001], mom=[[0.9, 0.999]]
+[INFO] [logging.py:68:log_dist] [Rank 0] rank=0 time (ms) | batch_input: 209.59 | forward_microstep: 2785.85 | backward_microstep: 5153.22 | backward_inner_microstep: 5153.13 | backward_allreduce_microstep: 0.00 | step_microstep: 12.50
+"""  # noqa: E501
+"""Lines of github.com/deepspeedai/DeepSpeed/issues/2264, DeepSpeed at ebed51df: DeepSpeedExamples'
+AlexNet on four A40. Ten steps a report; its dates are left out."""
+
+
+def test_a_public_log() -> None:
+    """Eight microbatches a step: 2785.85 / 80 ms."""
+    times = parse_log(REAL, "log", 4, 8)
+    assert times.forward == (Fraction("34.823125"),) * 4
+    assert times.backward == (Fraction("64.414125"),) * 4
+    assert times.comments == ("A report covers 10 steps, as the numbers of steps in the log say.",)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "holds no times of forward_microstep and .*; formats that are read: torch-pro"),
+        ("nothing", "holds no times of forward_microstep and .*; formats that are read: deepspeed"),
         (report(0, 0, 5), "timer forward_microstep of device 0 is 0"),
         ("time (ms) | forward_microstep: 3.00\n", "timer backward_inner_microstep is missing"),
         (report(0, 1, 1) + report(1, 1, 1), "has 2 ranks, which 3 devices cannot share equally"),

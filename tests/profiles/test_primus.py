@@ -17,7 +17,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
 from ppopt.profiles.estimate import Record, profile
 from ppopt.profiles.measured_runs import measured_steps, median_step, predicted
-from ppopt.profiles.primus import read_run
+from ppopt.profiles.readers.primus import read_run
 from tests.cli.cli_run import done, run
 
 MODES = {OpKind.F: "fwd", OpKind.B: "bwd", OpKind.BW: "bwd", OpKind.W: "wgrad"}

@@ -18,10 +18,10 @@ from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.formats.torch_csv import LETTERS
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
-from ppopt.profiles import megatron_timers, torch_trace
 from ppopt.profiles.estimate import Record, StepRecord, profile
 from ppopt.profiles.measured_runs import measured
 from ppopt.profiles.pipeline_file import notes
+from ppopt.profiles.readers import megatron_timers, torch_profiler
 from tests.cli.cli_run import done, json_of, run
 
 SCHEDULE = evaluate(
@@ -68,7 +68,7 @@ class TestTraces:
     def test_waits_are_taken_off(self, tmp_path: Path) -> None:
         """A perfect run gives its pipeline back, whatever the order of the files."""
         paths = written(tmp_path, traces(SCHEDULE))
-        profiled = profile(torch_trace.read_traces(paths[::-1]).records)
+        profiled = profile(torch_profiler.read_traces(paths[::-1]).measurements.records)
         restored = Pipeline(stages=2, batches=4, **profiled.costs(10**6))
         assert restored.ticks == SCHEDULE.pipeline.ticks
 
@@ -83,13 +83,13 @@ class TestTraces:
             else:
                 (tmp_path / f"rank{rank}_trace.json.gz").write_bytes(gzip.compress(text.encode()))
         (tmp_path / "README.md").write_text("no trace")
-        records = torch_trace.read_traces([tmp_path]).records
+        records = torch_profiler.read_traces([tmp_path]).measurements.records
         assert {(record.stage, record.device) for record in records} == {(n, n) for n in range(11)}
 
     def test_a_folder_without_traces(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("no trace")
-        with pytest.raises(InputError, match=r"holds no trace \(\.json, \.json\.gz\)"):
-            torch_trace.read_traces([tmp_path])
+        with pytest.raises(InputError, match=r"holds no file in \.json, \.json\.gz"):
+            torch_profiler.read_traces([tmp_path])
 
     def test_a_cut_compressed_trace(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json.gz"
@@ -97,12 +97,12 @@ class TestTraces:
         for content in (path.read_bytes(), b"{}"):
             path.write_bytes(content)
             with pytest.raises(InputError, match=r"a\.json\.gz: not a whole gzip file"):
-                torch_trace.read_traces([path])
+                torch_profiler.read_traces([path])
 
     def test_kernels_count_where_there_are_any(self) -> None:
         ran = [event("PP:0F0", 0, 5), event("PP:0B0", 5, 5)]
         kernels = [event(e["name"], e["ts"] + 2, 9, cat="gpu_user_annotation") for e in ran]
-        trace = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        trace = torch_profiler.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
         assert trace.records == [
             Record(OpKind.F, 0, 0, 0, 2000, 11000),
             Record(OpKind.BW, 0, 0, 0, 7000, 16000),
@@ -128,7 +128,7 @@ class TestTraces:
             kernels.append(event(name, start, 10, cat="kernel", **shared, tid=99))
         gloo = [event("gloo:all_reduce", 305, 40, tid=9), event("gloo:all_reduce", 400, 40, tid=9)]
         traced = [*ran, *ranges, empty, *launches, *kernels, *gloo]
-        trace = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
+        trace = torch_profiler.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
         assert trace.around == [
             StepRecord(AuxiliaryKind.UNSHARD, 0, 0, 50_000, 80_000),
             StepRecord(AuxiliaryKind.GRADIENT_SYNC, 0, 0, 305_000, 345_000),
@@ -168,7 +168,7 @@ class TestTraces:
             )
             kernels.append(event(name, start, length, cat="kernel", **shared, tid=99))
         traced = [*ran, *(drawn if ranges != "none" else []), *launches, *kernels]
-        trace = torch_trace.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
+        trace = torch_profiler.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
         assert [(r.start, r.end) for r in trace.records] == [
             (50_000, 2_050_000),
             (2_100_000, 6_100_000),
@@ -177,7 +177,7 @@ class TestTraces:
     def test_a_clock_that_counts_from_1970(self) -> None:
         """As in traces of deepseek-ai/profile-data: 1740461679479756 microseconds, in 2025."""
         ran = [event("PP:0F0", 1740461679479756, 100)]
-        (record,) = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
+        (record,) = torch_profiler.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
         assert (record.start, record.end - record.start) == (1740461679479756000, 100_000)
 
     def test_kernels_without_launches(self) -> None:
@@ -188,13 +188,13 @@ class TestTraces:
         with pytest.raises(
             InputError, match="PP:0B0 at 200: it has kernels, and none was launched"
         ):
-            torch_trace.parse_trace(json.dumps({"traceEvents": [*ran, gpu, launch]}), "t", 0)
+            torch_profiler.parse_trace(json.dumps({"traceEvents": [*ran, gpu, launch]}), "t", 0)
 
     def test_an_operation_without_kernels(self) -> None:
         """The B of stage 0 does nothing, so that an accelerator has no range of it."""
         ran = [event(f"PP:0{letter}0", 10 * n, 1) for n, letter in enumerate("FIW")]
         kernels = [{**e, "dur": 9, "cat": "gpu_user_annotation"} for e in (ran[0], ran[2])]
-        trace = torch_trace.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
+        trace = torch_profiler.parse_trace(json.dumps({"traceEvents": ran + kernels}), "t", 0)
         lasting = {record.kind: record.end - record.start for record in trace.records}
         assert lasting == {OpKind.F: 9000, OpKind.B: 1000, OpKind.W: 9000}
 
@@ -202,13 +202,13 @@ class TestTraces:
         """The last one's too, which no gap among the stages tells of."""
         first, last = written(tmp_path, traces(SCHEDULE))
         with pytest.raises(InputError, match="stage 1 is missing, to which stage 0 sends"):
-            profile(torch_trace.read_traces([first]).records)
+            profile(torch_profiler.read_traces([first]).measurements.records)
         with pytest.raises(InputError, match="stage 0 has no operation"):
-            profile(torch_trace.read_traces([last]).records)
+            profile(torch_profiler.read_traces([last]).measurements.records)
 
     def test_steps_are_counted(self) -> None:
         ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
-        records_ = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 3).records
+        records_ = torch_profiler.parse_trace(json.dumps({"traceEvents": ran}), "t", 3).records
         assert [(record.step, record.device) for record in records_] == [(0, 3), (1, 3), (2, 3)]
 
     def test_an_operation_that_always_waits(self) -> None:
@@ -220,7 +220,7 @@ class TestTraces:
             Record(OpKind.F, 1, 0, 1, 0, 14),
             Record(OpKind.F, 1, 1, 1, 14, 27),
         ]
-        fixed = torch_trace.without_waits(ran)
+        fixed = torch_profiler.without_waits(ran)
         assert [(r.start, r.end) for r in fixed] == [(0, 10), (10, 20), (10, 14), (23, 27)]
 
     REFUSED: ClassVar[dict[str, tuple[Any, str]]] = {
@@ -253,7 +253,7 @@ class TestTraces:
     def test_refused(self, name: str) -> None:
         content, message = self.REFUSED[name]
         with pytest.raises(InputError) as caught:
-            torch_trace.parse_trace(json.dumps(content), "t.json", 0)
+            torch_profiler.parse_trace(json.dumps(content), "t.json", 0)
         assert str(caught.value).startswith("t.json: ")
         assert message in str(caught.value)
 
@@ -262,12 +262,12 @@ class TestTraces:
     )
     def test_no_json(self, text: str) -> None:
         with pytest.raises(InputError, match=r"^t\.json: "):
-            torch_trace.parse_trace(text, "t.json", 0)
+            torch_profiler.parse_trace(text, "t.json", 0)
 
     def test_a_rank_twice(self, tmp_path: Path) -> None:
         trace, _ = traces(SCHEDULE)
         with pytest.raises(InputError, match="rank 0 has been read already"):
-            torch_trace.read_traces(written(tmp_path, [trace, trace]))
+            torch_profiler.read_traces(written(tmp_path, [trace, trace]))
 
     @pytest.mark.parametrize("seed", range(40))
     def test_damage_is_refused_or_harmless(self, seed: int, tmp_path: Path) -> None:
@@ -279,7 +279,11 @@ class TestTraces:
                 [None, "PP:0F9", -1, 1e99, [], {}, True, "X", 0]
             )
         try:
-            profile(torch_trace.read_traces(written(tmp_path, [content, second])).records)
+            profile(
+                torch_profiler.read_traces(
+                    written(tmp_path, [content, second])
+                ).measurements.records
+            )
         except InputError as error:
             message = str(error)
         else:
@@ -344,7 +348,37 @@ ONE_LINE = (
 """As `timers.log` of 2021 prints on the last rank (megatron/timers.py)."""
 
 
+LOGGED = """\
+INFO:megatron.core.timers:times across ranks (ms):
+  forward-compute:
+     rank  0: 16.73
+     rank  1: 7.72
+  backward-compute:
+     rank  0: 5.92
+     rank  1: 45.99
+  forward-recv:
+     rank  1: 11.46
+INFO:megatron.core.timers:times across ranks (ms):
+  forward-compute:
+     rank  0: 8.07
+     rank  1: 12.33
+  backward-compute:
+     rank  0: 5.68
+     rank  1: 41.80
+  forward-recv:
+     rank  1: 15.98
+"""
+"""Of Megatron-LM at d98e8a64: its 1F1B on the CPU, two ranks and four microbatches; its timers are
+logged, with a prefix."""
+
+
 class TestTimers:
+    def test_a_log_of_megatron(self) -> None:
+        """Medians of two reports, for one of four microbatches: (16.73 + 8.07) / 8 and so on."""
+        timers = megatron_timers.parse_log(LOGGED, "log", 2, 4)
+        assert timers.forward == (Fraction("3.1"), Fraction("2.50625"))
+        assert timers.backward == (Fraction("1.45"), Fraction("10.97375"))
+
     def test_medians(self) -> None:
         """Eight microbatches: 102.4 / 8 and 110 / 8 ms forward, 200 / 8 and 210.4 / 8 backward."""
         timers = megatron_timers.parse_log(LOG, "log", 2, 8)
@@ -497,7 +531,7 @@ class TestCommand:
         for line in ("profile", "profile --from megatron-timers --stages 2 --batches 8"):
             ran = run(f"{line} {log} -o {tmp_path / 'p.yaml'}")
             assert ran.code == 2
-            assert "torch-profiler (traces of torch.profiler), megatron-timers (a log" in ran.err
+            assert "deepspeed (a log of DeepSpeed with wall_clock_breakdown), measured (" in ran.err
             assert "timing-log" not in ran.err
 
     def test_what_timers_do_not_tell_is_in_the_file(self, tmp_path: Path) -> None:
@@ -541,6 +575,6 @@ class TestCommand:
 def test_names_of_operations_are_pytorchs() -> None:
     """`PP:1I0` is a B of ours, and `PP:1B0` a BW."""
     ran = [event(f"PP:1{letter}0", 0, 1) for letter in "FIWB"]
-    records_ = torch_trace.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
+    records_ = torch_profiler.parse_trace(json.dumps({"traceEvents": ran}), "t", 0).records
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
     assert [record.op for record in records_] == [Op(kind, 1, 0) for kind in kinds]

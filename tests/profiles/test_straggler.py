@@ -13,8 +13,8 @@ import pytest
 
 from ppopt import InputError, Pipeline, Schedule, evaluate, read_pipeline
 from ppopt.problem.operation import OpKind
-from ppopt.profiles import straggler
 from ppopt.profiles.estimate import profile
+from ppopt.profiles.readers import straggler
 from tests.cli.cli_run import done, run
 from tests.factories.tables import besides_of
 from tests.packages import needed
@@ -73,7 +73,7 @@ def written(folder: Path, table: Sequence[Sequence[Any]], fields: Sequence[str] 
 
 
 def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
-    timeline = straggler.read_timeline(written(tmp_path, rows()))
+    timeline = straggler.read_timeline([written(tmp_path, rows())])
     assert {record.device for record in timeline.measurements.records} == {0, 1}
     profiled = profile(timeline.measurements.records, around=timeline.measurements.around)
     costs = profiled.costs(10**9)
@@ -85,6 +85,28 @@ def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
         "data-parallel rank 0, of 2 the one whose last backward ends last" in timeline.comments[2]
     )
     assert "A step of all ranks takes 76000.0 ms, median of 1." in timeline.comments
+
+
+def test_a_published_timeline() -> None:
+    """One step of `trace-ST`, whose last stage is slow; it also has the loss of the vocabulary."""
+    path = Path(__file__).parent / "data" / "straggler_timeline.csv"
+    profiled = profile(straggler.read_timeline([path]).measurements.records)
+    assert (profiled.hosts, profiled.batches) == ((0, 1, 2, 3), 4)
+    costs = profiled.costs(10**6)
+    assert [round(time) for time in costs["forward"]] == [65, 64, 64, 137]
+    assert [round(time) for time in costs["backward"]] == [139, 138, 138, 196]
+
+
+@pytest.mark.parametrize(("duration", "kept"), [(-7e-5, True), (-0.01, False)])
+def test_a_time_just_below_zero_is_rounding(duration: float, kept: bool, tmp_path: Path) -> None:
+    """`timeline-SE.json.gz` has clips of -0.07 ms."""
+    table = [(*row[:5], duration, *row[6:]) if "clip" in row[3] else row for row in rows()]
+    path = written(tmp_path, table)
+    if kept:
+        assert straggler.read_timeline([path]).measurements.around
+    else:
+        with pytest.raises(InputError, match=r"duration: -0\.01 is no time in seconds"):
+            straggler.read_timeline([path])
 
 
 def perfetto(table: Sequence[Sequence[Any]], late: float = 0) -> list[dict[str, Any]]:
@@ -112,8 +134,8 @@ def test_a_timeline_for_perfetto_is_the_table(name: str, tmp_path: Path) -> None
     path = tmp_path / name
     text = json.dumps(perfetto(rows(), late=40)).encode()
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    table = straggler.read_timeline(written(tmp_path, rows()))
-    timeline = straggler.read_timeline(path)
+    table = straggler.read_timeline([written(tmp_path, rows())])
+    timeline = straggler.read_timeline([path])
     assert timeline.comments == table.comments
     assert timeline.measurements == table.measurements
 
@@ -122,7 +144,7 @@ def test_a_timeline_that_is_no_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     path.write_text('{"traceEvents": []}')
     with pytest.raises(InputError, match="not a list of events; give a timeline-"):
-        straggler.read_timeline(path)
+        straggler.read_timeline([path])
 
 
 def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
@@ -131,7 +153,7 @@ def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
     other_rank = [
         (1, *row[1:]) for row in operations(SCHEDULE, 0) if row[3] == "grads-reduce-scatter"
     ]
-    measurements = straggler.read_timeline(written(tmp_path, [*longer, *other_rank])).measurements
+    measurements = straggler.read_timeline([written(tmp_path, [*longer, *other_rank])]).measurements
     lengths = {
         (row.kind.name, row.device): (row.end - row.start) / 10**9 for row in measurements.around
     }
@@ -145,9 +167,8 @@ def test_chunks_are_stages(tmp_path: Path) -> None:
     schedule = evaluate(
         Pipeline(stages=2, batches=4, chunks=2, forward=2, backward=4), "interleaved"
     )
-    measurements = straggler.read_timeline(
-        written(tmp_path, [*operations(schedule, 0)])
-    ).measurements
+    path = written(tmp_path, [*operations(schedule, 0)])
+    measurements = straggler.read_timeline([path]).measurements
     profiled = profile(measurements.records)
     assert profiled.hosts == (0, 1, 0, 1)
     assert [time / 10**9 for time in profiled.costs(1)["forward"]] == [1, 1, 1, 1]
@@ -161,13 +182,16 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pandas, "read_parquet", lambda _: table)
     path = tmp_path / "trace.parquet"
     path.touch()
-    assert straggler.read_timeline(path) == straggler.read_timeline(written(tmp_path, rows()))
+    assert straggler.read_timeline([path]) == straggler.read_timeline([written(tmp_path, rows())])
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ImportError("no pyarrow"), ".parquet needs pandas and pyarrow; install both"),
+        (
+            ImportError("no pyarrow"),
+            ".parquet needs pandas and pyarrow: pip install 'ppopt-pipeline[parquet]'",
+        ),
         (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
         (ValueError("magic bytes not found"), "not a parquet file: magic bytes not found"),
     ],
@@ -183,7 +207,7 @@ def test_parquet_that_cannot_be_read(
 
     monkeypatch.setattr(pandas, "read_parquet", fail)
     with pytest.raises(InputError) as caught:
-        straggler.read_timeline(path)
+        straggler.read_timeline([path])
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
@@ -208,14 +232,14 @@ def changed(index: int, **values: Any) -> list[tuple[Any, ...]]:
 def test_refused(tmp_path: Path, table: list[tuple[Any, ...]], message: str) -> None:
     path = written(tmp_path, table)
     with pytest.raises(InputError) as caught:
-        straggler.read_timeline(path)
+        straggler.read_timeline([path])
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_a_column_that_is_missing(tmp_path: Path) -> None:
     path = written(tmp_path, [], [name for name in FIELDS if name != "mc"])
     with pytest.raises(InputError) as caught:
-        straggler.read_timeline(path)
+        straggler.read_timeline([path])
     assert str(caught.value).startswith(f"{path}: column mc is missing; give a timeline with the c")
 
 
@@ -235,7 +259,7 @@ def test_no_table(tmp_path: Path, name: str, content: str | None, message: str) 
     if path.suffix == ".parquet":
         needed("pandas")
     with pytest.raises(InputError) as caught:
-        straggler.read_timeline(path)
+        straggler.read_timeline([path])
     assert str(caught.value).startswith(f"{path}: {message}")
 
 

@@ -365,7 +365,7 @@ class TestMeasure:
         F 8 to 24, B of 16 and W of 10 (stage 0: nothing and 26).
         """
         from ppopt.profiles.estimate import profile  # noqa: PLC0415
-        from ppopt.profiles.torch_trace import parse_trace, without_waits  # noqa: PLC0415
+        from ppopt.profiles.readers.torch_profiler import parse_trace, without_waits  # noqa: PLC0415
 
         pipeline = Pipeline(
             stages=RANKS, batches=4, forward=[8, 12, 16, 24], backward=26, weight=10
@@ -389,7 +389,7 @@ class TestMeasure:
 
         PyTorch 2.9 has no range for the reduction.
         """
-        from ppopt.profiles.torch_trace import parse_trace  # noqa: PLC0415
+        from ppopt.profiles.readers.torch_profiler import parse_trace  # noqa: PLC0415
 
         texts = world.run(torch_jobs.traced_fsdp, [()] * RANKS)
         for rank, text in enumerate(texts):

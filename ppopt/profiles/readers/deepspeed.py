@@ -16,11 +16,10 @@ import re
 from collections import defaultdict
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 
 from ppopt.errors import InputError
-from ppopt.formats.documents import label, read_text
-from ppopt.profiles.sources import formats
+from ppopt.profiles.reader import TimerReader
+from ppopt.profiles.readers import formats
 from ppopt.profiles.stage_times import (
     StageTimes,
     device_times,
@@ -29,7 +28,6 @@ from ppopt.profiles.stage_times import (
     times_of,
 )
 
-LARGEST_FILE = 2**28
 USUAL_INTERVAL = 10
 """Steps per report where the log has no numbers of steps: the default of DeepSpeed until 2025."""
 TIMERS = {"forward": "forward_microstep", "backward": "backward_inner_microstep"}
@@ -37,11 +35,6 @@ TIMERS = {"forward": "forward_microstep", "backward": "backward_inner_microstep"
 _REPORT = re.compile(r"(?:rank=|\[Rank )?([0-9]{1,6})?\]? ?time \(ms\) \|(.*)")
 _TIMER = re.compile(r" ([a-z_]+): ([0-9]{1,12}(?:\.[0-9]{1,9})?)")
 _STEP = re.compile(r"\bsteps?(?:: |=)([0-9]{1,9})\b")
-
-
-def read_log(path: Path, devices: int, batches: int) -> StageTimes:
-    """Read a log; see `parse_log`."""
-    return parse_log(read_text(path, LARGEST_FILE), label(path), devices, batches)
 
 
 def parse_log(content: str, where: str, devices: int, batches: int) -> StageTimes:
@@ -99,3 +92,10 @@ def _interval(content: str) -> tuple[int, str]:
         f"The log does not say how many steps a report covers: {USUAL_INTERVAL} are assumed. All "
         "times scale with it."
     )
+
+
+READER = TimerReader(
+    content="a log of DeepSpeed with wall_clock_breakdown",
+    marks=("forward_microstep",),
+    parse=parse_log,
+)

@@ -28,10 +28,12 @@ from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.profiles.estimate import Measurements, Record, StepRecord
+from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, single
 
-LARGEST_FILE = 2**28
 MAX_COUNT = 2**20
 SECOND = 10**9
+ROUNDING = 1e-3
+"""Seconds by which a time may be below 0: published times have the precision of 32-bit numbers."""
 _THREAD = re.compile(r"PP rank ([0-9]{1,6}), TP rank 0,")
 """Name of a thread of the first tensor-parallel rank."""
 _COMPUTE = {"forward-compute": OpKind.F, "backward-compute": OpKind.BW}
@@ -70,25 +72,18 @@ class TimelineRow(NamedTuple):
         return self.start_ts + self.duration
 
 
-class StragglerRun(NamedTuple):
-    """The pipeline of the slowest data-parallel rank."""
+def read_timeline(paths: Sequence[Path]) -> Recording:
+    """Read a timeline (.parquet, .csv, .json, .json.gz): the slowest data-parallel rank.
 
-    measurements: Measurements
-    comments: tuple[str, ...]
-    """Remarks for the file, one line each."""
-
-
-def read_timeline(path: Path) -> StragglerRun:
-    """Read a timeline (.parquet, .csv, .json, .json.gz).
-
-    Raises InputError, naming the file, if it is not one.
+    Raises InputError, naming the file, if it is not one, or if there are several files.
     """
+    path = single(paths, "StragglerAnalysis: give one timeline, a .parquet, .csv or .json.gz")
     suffixes = {suffix.lower() for suffix in path.suffixes}
     read = _parquet if ".parquet" in suffixes else _perfetto if ".json" in suffixes else _csv
     return within(label(path), parse_rows, read(path))
 
 
-def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
+def parse_rows(rows: Iterator[Sequence[Any]]) -> Recording:
     """Read rows with the fields of `Operation`, times in seconds.
 
     Raises InputError, naming the row, if a row is not an operation, or if no row is of a
@@ -127,7 +122,7 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> StragglerRun:
             f"last backward ends last: {last} ms after the step begins, by the median, and "
             f"{first} ms on rank {fastest}, the first."
         )
-    return StragglerRun(Measurements(records, list(_around(operations, slowest))), tuple(comments))
+    return Recording(Measurements(records, list(_around(operations, slowest))), tuple(comments))
 
 
 def _operation(row: Sequence[Any]) -> TimelineRow:
@@ -147,6 +142,8 @@ def _operation(row: Sequence[Any]) -> TimelineRow:
 
 def _seconds(value: object) -> float:
     seconds = finite(value)
+    if -ROUNDING < seconds < 0:
+        return 0.0
     if not 0 <= seconds < MAX_COUNT:
         raise InputError(f"{abbreviated(value)} is no time in seconds from the start of the step")
     return seconds
@@ -210,8 +207,8 @@ def _parquet(path: Path) -> Iterator[Sequence[Any]]:
             table = read_parquet(file)
     except ImportError:
         raise InputError(
-            f"{label(path)}: .parquet needs pandas and pyarrow; install both (pip install pandas "
-            "pyarrow), or save the table as .csv"
+            f"{label(path)}: .parquet needs pandas and pyarrow: pip install "
+            "'ppopt-pipeline[parquet]'; or save the table as .csv"
         ) from None
     except OSError as error:
         raise InputError(f"{label(path)}: cannot be read: {error.strerror or error}") from None
@@ -280,3 +277,12 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
                 f"{label(path)}: column {name} is missing; give a timeline with the columns "
                 f"{', '.join(TimelineRow._fields)}"
             )
+
+
+READER = RecordReader(
+    content="a timeline of StragglerAnalysis",
+    marks=("forward-compute", "mb_id"),
+    suffixes=(".parquet",),
+    runtime="megatron",
+    read=read_timeline,
+)

@@ -8,9 +8,7 @@ wgrad_start and wgrad_end; `memory` is PyTorch's peak reserved memory so far, in
 
 If the schedule knows the microbatches and chunks, there are lists of them too (fwd_minibatch,
 fwd_chunk). Two chunks per rank are in a V if the loss is on the first rank, else interleaved. If
-these lists are empty, Megatron-LM's schedules ran: the k-th forward of a rank with one
-chunk is of microbatch k, and interleaved forwards go in groups of pp_size microbatches per chunk
-(megatron/core/pipeline_parallel/schedules.py, get_model_chunk_id), backwards from the last chunk.
+these lists are empty, Megatron-LM's schedules ran (`megatron_order`).
 
 Primus' simulator writes the same files (performance_projection/simulator.py, fd1eeab) with other
 names in `config.json`: vpp_size and micro_batches. Its ranks have one clock.
@@ -29,9 +27,10 @@ from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
-from ppopt.profiles.estimate import Record
+from ppopt.profiles.estimate import Measurements, Record
+from ppopt.profiles.megatron_order import megatron_order
+from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, single
 
-LARGEST_FILE = 2**28
 CONFIG = "config.json"
 MILLISECOND = 10**6
 OVERLAP = MILLISECOND // 100
@@ -243,7 +242,7 @@ def _positions(
     """Microbatch and chunk of every event."""
     microbatches = events.get(f"{mode}_minibatch") or []
     if not microbatches:
-        return _megatron_order(shape, forward=forward)
+        return megatron_order(shape.ranks, shape.chunks, shape.batches, forward=forward)
     chunks = events.get(f"{mode}_chunk") or [0] * len(microbatches)
     for key, values, limit in (
         ("minibatch", microbatches, shape.batches),
@@ -256,19 +255,15 @@ def _positions(
     return list(zip(microbatches, chunks, strict=True))
 
 
-def _megatron_order(shape: PipelineShape, *, forward: bool) -> Sequence[tuple[int, int]]:
-    """Microbatch and chunk of the k-th pass in Megatron-LM's schedules."""
-    ranks, chunks, batches, _ = shape
-    if chunks == 1:
-        return [(index, 0) for index in range(batches)]
-    if batches % ranks:
-        raise InputError(
-            f"{batches} microbatches are no multiple of {ranks} ranks: which chunk ran when is not "
-            "recorded"
-        )
-    positions = []
-    for index in range(batches * chunks):
-        group, position = divmod(index, ranks * chunks)
-        chunk, within_group = divmod(position, ranks)
-        positions.append((group * ranks + within_group, chunk if forward else chunks - 1 - chunk))
-    return positions
+def read_folder(paths: Sequence[Path]) -> Recording:
+    """Read the only folder; see `read_run`."""
+    run = read_run(single(paths, "Primus: give one folder, which its dump_pp_data wrote"))
+    return Recording(Measurements(run.records, []), run.comments())
+
+
+READER = RecordReader(
+    content="the dump_pp_data folder of Primus",
+    folder=CONFIG,
+    runtime="primus",
+    read=read_folder,
+)

@@ -30,12 +30,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from fractions import Fraction
-from pathlib import Path
 from statistics import median
 
 from ppopt.errors import InputError
-from ppopt.formats.documents import label, read_text
-from ppopt.profiles.sources import formats
+from ppopt.profiles.reader import TimerReader
+from ppopt.profiles.readers import formats
 from ppopt.profiles.stage_times import (
     StageTimes,
     device_times,
@@ -44,7 +43,6 @@ from ppopt.profiles.stage_times import (
     times_of,
 )
 
-LARGEST_FILE = 2**28
 _HEAD = re.compile(r"times across ranks \(ms\):")
 _TIMER = re.compile(r" {2}([a-z0-9-]+):")
 _NUMBER = r"([0-9]{1,12}\.[0-9]{1,9})"
@@ -56,11 +54,6 @@ _EXTREMES = re.compile(rf"\b{_ANY_TIMER} \.+: (?:\({_NUMBER}, {_NUMBER}\)|{_NUMB
 """Timer, minimum, maximum, and the maximum of the option `max`."""
 _SINGLE_LINE = re.compile(r"\btime \(ms\) \|.*")
 _ON_LINE = re.compile(rf"\b{_ANY_TIMER}: {_NUMBER}")
-
-
-def read_timers(path: Path, devices: int, batches: int) -> StageTimes:
-    """Read a log; see `parse_log`."""
-    return parse_log(read_text(path, LARGEST_FILE), label(path), devices, batches)
 
 
 def parse_log(content: str, where: str, devices: int, batches: int) -> StageTimes:
@@ -140,3 +133,11 @@ def _times_of_log(content: str, where: str) -> tuple[_Times, str]:
             f"have; formats that are read: {formats()}"
         )
     return times, "the log has the times of the last rank, and every stage has them."
+
+
+READER = TimerReader(
+    content="a log with Megatron-LM's timers",
+    marks=("forward-compute",),
+    runtime="megatron",
+    parse=parse_log,
+)

@@ -30,14 +30,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats.documents import by_value, label, parse_json, read_text
+from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.formats.torch_csv import KINDS
 from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.profiles.estimate import Measurements, Record, StepRecord, sources
+from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, files_of
 
-LARGEST_FILE = 2**29
-"""Limit in bytes of a trace."""
 _NAME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
 _NEXT = re.compile(r"PP:([0-9]{1,6})(?:SEND_F|RECV_B)[0-9]{1,6}")
 """Communication of a stage with the next one."""
@@ -55,6 +54,7 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 """Categories of calls that launch kernels."""
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of events on the accelerator."""
+WAITS = "Collectives around the microbatches include waits for other ranks."
 _LATEST = 2**62
 _Event = dict[str, Any]
 _Launches = Mapping[int | None, _Event]
@@ -63,36 +63,35 @@ _TRACES = (".json", ".json.gz")
 """Suffixes of the names of traces in a folder."""
 
 
-def read_traces(paths: Sequence[Path]) -> Measurements:
-    """Read the traces of all ranks; see `parse_trace` and `without_waits`.
+def read_traces(paths: Sequence[Path]) -> Recording:
+    """Read the traces of all ranks; see `parse_trace` and `recording_of`.
 
     A folder represents its traces, in the order of the numbers in their names. A file that states
     no rank gets its index as rank. Raises InputError if a file is not such a trace, if two files
     are of one rank, or if the trace of a rank is missing.
     """
     traces: dict[int, RankTrace] = {}
-    files = [file for path in paths for file in _files(path)]
-    for index, path in enumerate(files):
+    for index, path in enumerate(files_of(paths, *_TRACES)):
         trace = parse_trace(read_text(path, LARGEST_FILE), label(path), index)
         if trace.rank in traces:
             raise InputError(
                 f"{label(path)}: rank {trace.rank} has been read already; give each once"
             )
         traces[trace.rank] = trace
-    records = [record for trace in traces.values() for record in trace.records]
-    _check_next({stage for trace in traces.values() for stage in trace.followed}, records)
-    around = [record for trace in traces.values() for record in trace.around]
-    return Measurements(without_waits(records), around)
+    return recording_of(traces.values())
 
 
-def _files(path: Path) -> list[Path]:
-    """The file itself, or the traces of a folder."""
-    if not path.is_dir():
-        return [path]
-    files = [file for file in path.iterdir() if file.name.lower().endswith(_TRACES)]
-    if not files:
-        raise InputError(f"{label(path)}: holds no trace ({', '.join(_TRACES)}); give their folder")
-    return sorted(files, key=lambda file: by_value(file.name))
+def recording_of(traces: Iterable[RankTrace], warnings: Sequence[str] = ()) -> Recording:
+    """The operations of all ranks, without waits; see `without_waits`.
+
+    Raises InputError if the trace of a rank is missing.
+    """
+    ranks = list(traces)
+    records = [record for trace in ranks for record in trace.records]
+    _check_next({stage for trace in ranks for stage in trace.followed}, records)
+    around = [record for trace in ranks for record in trace.around]
+    comments = [WAITS] if around else []
+    return Recording(Measurements(without_waits(records), around), comments, warnings=warnings)
 
 
 def _check_next(followed: set[int], records: Sequence[Record]) -> None:
@@ -132,7 +131,15 @@ def _records(trace: object, rank: int) -> RankTrace:
     if isinstance(about, dict) and "rank" in about:
         rank = within("distributedInfo: rank", whole, about["rank"], 0, 2**20)
     base = within("baseTimeNanoseconds", whole, trace.get("baseTimeNanoseconds", 0), 0, _LATEST)
-    events = [event for event in events if isinstance(event, dict)]
+    return rank_trace([event for event in events if isinstance(event, dict)], rank, base)
+
+
+def rank_trace(events: Sequence[_Event], rank: int, base: int) -> RankTrace:
+    """The operations in the events of a rank, whose clock starts at `base` nanoseconds.
+
+    Events are those of a trace: `ph`, `cat`, `name`, `ts` and `dur` in microseconds, `args`. Raises
+    InputError if none is an operation.
+    """
     launches: dict[int | None, _Event] = {
         correlation_id: event
         for event in events
@@ -329,3 +336,11 @@ def _input_ready(record: Record, ends: dict[tuple[int, Op], int], stages: int) -
     """When the operation's input was produced, in nanoseconds; 0 if it has none."""
     input_ends = [ends.get((record.step, source), 0) for source in sources(record.op, stages)]
     return max(input_ends, default=0)
+
+
+READER = RecordReader(
+    content="traces of torch.profiler",
+    marks=('"traceEvents"',),
+    folder="",
+    read=read_traces,
+)
