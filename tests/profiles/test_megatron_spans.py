@@ -56,11 +56,11 @@ def test_clocks_are_aligned_within_the_stated_error(
     """Both ranks ran on one host: the clock of rank 1 needs no offset."""
     read = read_spans([path])
     (stated,) = (line for line in read.comments if "neighbours are off by at most" in line)
-    most = float(stated.split()[-2]) * 10**6
+    stated_error = float(stated.split()[-2]) * 10**6
     on_hosts = sorted(unaligned(path, monkeypatch).measurements.records, key=key)
     for record, on_host in zip(sorted(read.measurements.records, key=key), on_hosts, strict=True):
         assert record.op == on_host.op
-        assert abs(record.start - on_host.start) <= most + 1000
+        assert abs(record.start - on_host.start) <= stated_error + 1000
 
 
 def test_printed_spans_are_those_of_otlp(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_printed_spans_are_those_of_otlp(tmp_path: Path) -> None:
         for paths in ([first, PRINTED], [PLAIN])
     )
     assert len(printed) == 32
-    for one, same in zip(printed, otlp, strict=True):
-        assert (one.op, one.step) == (same.op, same.step)
-        assert abs(one.end - one.start - (same.end - same.start)) < 2000
+    for span, same in zip(printed, otlp, strict=True):
+        assert (span.op, span.step) == (same.op, same.step)
+        assert abs(span.end - span.start - (same.end - same.start)) < 2000
 
 
 def changed(path: Path, **resource: Any) -> str:
@@ -84,9 +84,9 @@ def changed(path: Path, **resource: Any) -> str:
         document = json.loads(line)
         for group in document["resourceSpans"]:
             attributes = group["resource"]["attributes"]
-            kept = [entry for entry in attributes if entry["key"] not in resource]
+            unchanged = [entry for entry in attributes if entry["key"] not in resource]
             new = [{"key": key, "value": value} for key, value in resource.items() if value]
-            group["resource"]["attributes"] = kept + new
+            group["resource"]["attributes"] = unchanged + new
         lines.append(json.dumps(document))
     return "\n".join(lines)
 

@@ -97,12 +97,12 @@ def test_a_published_timeline() -> None:
     assert [round(time) for time in costs["backward"]] == [139, 138, 138, 196]
 
 
-@pytest.mark.parametrize(("duration", "kept"), [(-7e-5, True), (-0.01, False)])
-def test_a_time_just_below_zero_is_rounding(duration: float, kept: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("duration", "is_read"), [(-7e-5, True), (-0.01, False)])
+def test_a_time_just_below_zero_is_rounding(duration: float, is_read: bool, tmp_path: Path) -> None:
     """`timeline-SE.json.gz` has clips of -0.07 ms."""
     table = [(*row[:5], duration, *row[6:]) if "clip" in row[3] else row for row in rows()]
     path = written(tmp_path, table)
-    if kept:
+    if is_read:
         assert straggler.read_timeline([path]).measurements.around
     else:
         with pytest.raises(InputError, match=r"duration: -0\.01 is no time in seconds"):

@@ -23,8 +23,10 @@ def reader(name: str) -> RecordReader | TimerReader:
     """The reader of a format; raises InputError, listing the formats, if there is none."""
     if name not in names():
         raise InputError(f"from: {name!r} is unknown; formats that are read: {formats()}")
-    found: RecordReader | TimerReader = import_module(f"{__name__}.{name.replace('-', '_')}").READER
-    return found
+    registered: RecordReader | TimerReader = import_module(
+        f"{__name__}.{name.replace('-', '_')}"
+    ).READER
+    return registered
 
 
 def formats() -> str:
