@@ -71,7 +71,18 @@ DEEPSEEK_V3 = Architecture(
         Run("dense block", Decoder(LATENT, FeedForward(18432)), 3),
         Run(
             "expert block",
-            Decoder(LATENT, Experts(2048, 256, chosen=8, shared=2048, routing_bias=True)),
+            Decoder(
+                LATENT,
+                Experts(
+                    2048,
+                    256,
+                    chosen=8,
+                    shared=2048,
+                    routing_bias=True,
+                    groups=8,
+                    chosen_groups=4,
+                ),
+            ),
             58,
         ),
     ),

@@ -139,6 +139,7 @@ def _training(run: Run) -> Training:
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
             loss=Loss.FUSED if foundry else Loss.DEFAULT,
             overlap=recipes.overlap(run),
+            gradient_bytes=recipes.gradient_bytes(run),
             cuda_graphs=recipes.uses_cuda_graphs(run),
             framework=_framework(run),
         )

@@ -10,6 +10,8 @@ from benchmarks.derived_measured.runs import Run
 from ppopt.derivation.training import Overlap
 
 SOURCE = "Megatron-Bridge"
+DATA_PARALLEL = (Overlap.GRADIENTS, Overlap.PARAMETERS)
+"""`overlap_grad_reduce` and `overlap_param_gather` of `cfg.ddp`, which most recipes set."""
 
 
 def uses_cuda_graphs(run: Run) -> bool:
@@ -18,13 +20,24 @@ def uses_cuda_graphs(run: Run) -> bool:
 
 
 def overlap(run: Run) -> tuple[Overlap, ...]:
-    """The exchanges that overlap with compute: `tp_comm_overlap` and `moe_a2a_overlap`."""
+    """The exchanges that overlap with compute: `tp_comm_overlap`, `moe_a2a_overlap`, and `ddp`."""
     if not run.source.startswith(SOURCE):
         return (Overlap.DISPATCH,) if run.source == "DeepSeek-V3" else ()
     model = run.model.lower()
+    shared = (Overlap.PARAMETERS,) if _is_deepseek_on_h100(run) else DATA_PARALLEL
     if model.startswith("llama"):
-        return (Overlap.TENSOR,) if run.count("tp") > 1 else ()
-    return (Overlap.DISPATCH,) if _overlaps_dispatch(model, run) else ()
+        return (Overlap.TENSOR, *shared) if run.count("tp") > 1 else shared
+    return (Overlap.DISPATCH, *shared) if _overlaps_dispatch(model, run) else shared
+
+
+def gradient_bytes(run: Run) -> int | None:
+    """Bytes of gradients: `grad_reduce_in_fp32` is off (`_benchmark_common`)."""
+    return 2 if run.source.startswith(SOURCE) else None
+
+
+def _is_deepseek_on_h100(run: Run) -> bool:
+    """Whether its recipe switches `overlap_grad_reduce` off."""
+    return run.model.lower().startswith("deepseek") and "H100" in run.hardware
 
 
 def _overlaps_dispatch(model: str, run: Run) -> bool:

@@ -178,6 +178,16 @@ OPTIONS = (
         "gradients too, parameters too (FSDP).",
         placeholder="0|1|2|3",
     ),
+    _number(
+        "shard",
+        "Ranks of data x context over which --zero shards; their groups have copies (HSDP; all).",
+    ),
+    _number(
+        "gradient_bytes",
+        "Bytes of an element of gradients, in memory and in their reduction (as the framework has "
+        "it: 4).",
+        placeholder="2|4",
+    ),
     DerivationOption(
         "reshard_after_forward",
         "NAME",
@@ -204,7 +214,8 @@ OPTIONS = (
         "overlap",
         "NAMES",
         "Exchanges that overlap with compute: tp (of tensor parallel ranks, with their product), "
-        "dispatch (of tokens with experts, with another microbatch); default: none.",
+        "dispatch (of tokens with experts, with another microbatch), grads and params (of data "
+        "parallel ranks, with the last backward and the first F); default: none.",
         _names,
     ),
     DerivationOption(

@@ -752,6 +752,16 @@ class Architecture:
         return layers + norms + tables * self.hidden + encoder
 
     @property
+    def expert_parameters(self) -> int:
+        """Parameters of the matrices of experts that a router selects."""
+        return sum(
+            run.count * network.number * parameters_of(network.matrices(self.hidden))
+            for run in self.runs
+            for network in run.decoder.feed_forwards
+            if isinstance(network, Experts)
+        )
+
+    @property
     def prediction_layer(self) -> Decoder:
         """The decoder layer of a prediction module: the last one, with an indexer of its own."""
         if self.prediction is not None:

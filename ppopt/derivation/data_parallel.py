@@ -4,7 +4,9 @@
   12 bytes a parameter, docs/user-guide/features/dist_optimizer.md), sharded by `zero` (arXiv
   1910.02054); weights of products in FP8 by its recipe (`FP8_RECIPES`). Norms and biases are left
   out. Frozen layers have only parameters.
-- Once in a step weights are gathered (ZeRO 1 to 3), and gradients are reduced.
+- Once in a step weights are gathered (ZeRO 1 to 3), and gradients are reduced. They may overlap
+  with the first F and the last backward of their stage, in buckets of `Framework.bucket`
+  parameters: what is exposed is the part that takes longer than the compute, and one bucket.
 - With sharded parameters (`zero` 3) a rank may reshard a layer after its F (`Training.reshards`):
   weights are gathered for every F and every backward of a microbatch, and gradients are reduced in
   every backward, in parallel with the compute of a neighboring layer (FSDP: arXiv 2304.11277,
@@ -55,7 +57,8 @@ class DataParallel:
 
         Where weights stay gathered, so do gradients: they are reduced at the end of the step.
         """
-        style, training, ranks = self.training.style, self.training, group.ranks
+        style, training = self.training.style, self.training
+        ranks = training.shard_of(group).ranks
         weights, gradients, states = (
             ranks if is_sharded else 1
             for is_sharded in (
@@ -74,14 +77,23 @@ class DataParallel:
         if not self.training.zero:
             return ()
         weights = self._sharded(parts, frozen=self.training.shards_weights, each=self._gathered)
-        return _collectives("weights", Pattern.ALL_GATHER, weights)
+        shards = [(size, self.training.shard_of(group)) for size, group in weights]
+        return _collectives("weights", Pattern.ALL_GATHER, shards)
 
     def reductions(self, parts: Sequence[LayerPart]) -> tuple[Collective, ...]:
-        """Reductions of the gradients of a layer."""
-        gradient = self.training.style.gradient
+        """Reductions of the gradients of a layer: to shards, and of shards over their copies."""
+        training = self.training
+        gradient = training.style.gradient
         gradients = self._sharded(parts, frozen=False, each=lambda _: gradient)
-        pattern = Pattern.REDUCE_SCATTER if self.training.zero else Pattern.ALL_REDUCE
-        return _collectives("gradients", pattern, gradients)
+        if not training.zero:
+            return _collectives("gradients", Pattern.ALL_REDUCE, gradients)
+        groups = [(size, training.shard_of(group), group) for size, group in gradients]
+        shards = [(size, shard) for size, shard, _ in groups]
+        copies = [(size / shard.ranks, training.copies_of(group)) for size, shard, group in groups]
+        return (
+            *_collectives("gradients", Pattern.REDUCE_SCATTER, shards),
+            *_collectives("copies of gradients", Pattern.ALL_REDUCE, copies),
+        )
 
     def streamed(self, parts: Sequence[LayerPart]) -> PerKind:
         """Collectives of a microbatch, which overlap with compute, if weights are resharded."""
@@ -101,7 +113,7 @@ class DataParallel:
     def _optimizing(self, parameters: float, group: Group) -> float:
         """Bytes that the optimizer moves."""
         training = self.training
-        shard = parameters / (group.ranks if training.zero else 1)
+        shard = parameters / (training.shard_of(group).ranks if training.zero else 1)
         gradients = shard if training.reshards else parameters
         return (ADAM + NORM) * shard + training.style.gradient * gradients
 

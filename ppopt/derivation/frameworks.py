@@ -71,6 +71,9 @@ class Framework(NamedTuple):
     """Bytes of a parameter's optimizer state, its copy in FP32 included."""
     besides: float = 0.0
     """Seconds that each of F, B and W of a layer waits besides its kernels."""
+    bucket: float = 25e6 / 4
+    """Parameters whose gradients are reduced in a single collective: 25 MB in FP32 by PyTorch's
+    DistributedDataParallel."""
     stores_fp8: bool = False
     """Whether products in FP8 keep inputs and weights in FP8. Float8Linear of PyTorch does not: it
     casts them again in the backward (torchao/float8/float8_linear.py of pytorch/ao, 024fe94)."""
@@ -160,6 +163,7 @@ FUSED = Framework(
     parameter=2,
     gradient=4,
     state=12,
+    bucket=40e6,  # or a million for each data-parallel rank (DistributedDataParallelConfig)
     stores_fp8=True,
 )
 EAGER = Framework(
@@ -180,7 +184,7 @@ EAGER = Framework(
 )
 FRAMEWORKS: Mapping[str, Framework] = {
     "megatron": FUSED,
-    "deepspeed": FUSED._replace(besides=1e-3, stores_fp8=False),
+    "deepspeed": FUSED._replace(besides=1e-3, bucket=500e6, stores_fp8=False),
     "torch": EAGER,
     "torch-compile": FUSED._replace(
         launch=70e-6,
@@ -190,6 +194,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         parameter=4,
         gradient=4,
         state=8,
+        bucket=25e6 / 4,
         stores_fp8=False,
     ),
 }

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
@@ -146,6 +146,8 @@ class Costing:
 
     rank: Rank
     scale: Scale = AS_DERIVED
+    rank_parameters: float = inf
+    """Parameters of a device, of which a bucket of gradients is a part."""
 
     @classmethod
     def of(cls, training: Training, gpu: Gpu, scale: Scale = AS_DERIVED) -> Costing:
@@ -170,6 +172,12 @@ class Costing:
 
     def layers(self, architecture: Architecture) -> list[DerivedLayer]:
         """Costs of an architecture's encoder, embedding, decoder layers, predictions and head."""
+        training, routed = self.training, architecture.expert_parameters
+        dense = (architecture.parameters - routed) / training.tensor
+        each = (dense + routed / training.expert / training.of_expert) / training.devices
+        return replace(self, rank_parameters=each)._layers(architecture)
+
+    def _layers(self, architecture: Architecture) -> list[DerivedLayer]:
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
         runs = [self.run(run, hidden) for run in architecture.runs]
@@ -367,7 +375,7 @@ class Costing:
             output=0 if role == "head" else round(handed / MIB, 3),
             workspace=(_mib(loss), _mib(back)),
             stashed=min(_mib(handed), activation),
-            step=self.step(parts),
+            step=self.step(parts, total),
             frozen=frozen,
             flops=flops,
             parts=tuple(parts),
@@ -493,13 +501,14 @@ class Costing:
         factors = self.scale._asdict()
         return sum(each.exposed(self.gpu, self.node, **factors) for each in collectives)
 
-    def step(self, parts: Sequence[LayerPart]) -> StepCosts:
+    def step(self, parts: Sequence[LayerPart], times: Times) -> StepCosts:
         """Costs of a layer's trained parameters once in a step.
 
         Weights that are resharded are gathered, and their gradients reduced, in F and backwards.
         """
         shared, once = self.data_parallel, not self.training.reshards
-        gathers, reductions = shared.gathers(parts), shared.reductions(parts)
+        gathers = self._bucketed(shared.gathers(parts), Overlap.PARAMETERS, times.forward)
+        reductions = self._bucketed(shared.reductions(parts), Overlap.GRADIENTS, times.backward)
         kept_bytes = (
             sum(each.size for each in gathers) if once and self.training.shards_weights else 0
         )
@@ -509,6 +518,22 @@ class Costing:
             gradient_sync=_optional(self.exposed(reductions)) if once else 0,
             optimizer=_optional(self.scale.compute * self.computed(shared.optimizer(parts))),
         )
+
+    def _bucketed(
+        self, collectives: Sequence[Collective], overlap: Overlap, time: float
+    ) -> list[Collective]:
+        """Collectives that overlap with the compute of their layer, in ms, but for one bucket."""
+        if overlap not in self.training.overlap:
+            return list(collectives)
+        bucket = min(1.0, self.training.bucket / self.rank_parameters)
+        whole = sum(each.seconds(self.gpu, self.node) for each in collectives)
+        compute = time / 1000 / self.scale.compute
+        return [
+            each._replace(
+                hidden=compute * each.seconds(self.gpu, self.node) / whole, visible=bucket
+            )
+            for each in collectives
+        ]
 
 
 def _excess(time: float, parallel: float) -> float:

@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.expert_loads import ExpertLoads
 from ppopt.derivation.gpus import FUSED, UNFUSED
-from ppopt.derivation.training import ContextType, Dispatcher, Loss, Overlap, Training
+from ppopt.derivation.training import (
+    ELEMENT,
+    MEGATRON,
+    ContextType,
+    Dispatcher,
+    Loss,
+    Overlap,
+    Training,
+)
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes
 
 EXCHANGES = {
@@ -23,7 +31,6 @@ EXCHANGES = {
 }
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 """`--data-parallel-sharding-strategy` by the stage of ZeRO."""
-MEGATRON = "megatron"
 
 
 def sizes_of(training: Training, architecture: Architecture) -> TrainingSizes:
@@ -69,6 +76,10 @@ def _sharding(training: Training) -> Iterator[str]:
         yield "--use-megatron-fsdp"
         yield f"--data-parallel-sharding-strategy {SHARDED[training.zero]}"
         yield "--ckpt-format fsdp_dtensor"
+    if training.copies > 1:
+        yield f"--num-distributed-optimizer-instances {training.copies}"
+    if training.gradient_bytes == ELEMENT:
+        yield "--grad-reduce-in-bf16"
 
 
 def _attention(training: Training) -> Iterator[str]:

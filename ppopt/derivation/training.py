@@ -27,13 +27,15 @@ from ppopt.formats.fields import abbreviated, whole, within
 Name = TypeVar("Name", bound=StrEnum)
 MAX_COUNT = 2**31
 MAX_IMBALANCE = 1000
+GRADIENT_BYTES = (2, 4)
+MEGATRON = "megatron"
 SHARDED_PARAMETERS = 3
 """Stage of ZeRO from which parameters are sharded."""
 ELEMENT = 2
 """Bytes of an element in BF16."""
 COUNTS = (
     *("devices", "batches", "tensor", "context", "data", "expert", "sequence", "microbatch"),
-    *("expert_tensor", "gpus_per_node", "images"),
+    *("expert_tensor", "gpus_per_node", "images", "shard"),
 )
 """Fields that are whole numbers from 1 on, or None."""
 
@@ -79,6 +81,10 @@ class Overlap(StrEnum):
     """Of tokens with their experts, with compute of another microbatch: F overlaps with BW
     (`--overlap-moe-expert-parallel-comm` of Megatron-LM; DualPipe, arXiv 2412.19437, section
     3.2.1)."""
+    GRADIENTS = "grads"
+    """Reduction of gradients, with the last backward (`--overlap-grad-reduce` of Megatron-LM)."""
+    PARAMETERS = "params"
+    """Gathers of weights, with the first F (`--overlap-param-gather` of Megatron-LM)."""
 
 
 class Reshard(StrEnum):
@@ -149,6 +155,12 @@ class Training:
     zero: int = 1
     """Stage of ZeRO (arXiv 1910.02054), over ranks of data x context: 0 shards nothing, 1 optimizer
     states, 2 gradients too, 3 parameters too."""
+    shard: int | None = None
+    """Ranks of data x context over which `zero` shards; groups of them hold copies (HSDP: arXiv
+    2304.11277, section 3.2.2). None: all."""
+    gradient_bytes: int | None = None
+    """Bytes of an element of gradients, in memory and in their reduction; None: those of the
+    framework."""
     reshard_after_forward: Reshard = Reshard.DEFAULT
     """Whether sharded parameters (`zero` 3) are sharded again after every F."""
     expert_tensor: int | None = None
@@ -206,6 +218,15 @@ class Training:
                 f"reshard_after_forward: {self.reshard_after_forward} needs sharded parameters; "
                 f"give --zero {SHARDED_PARAMETERS} too"
             )
+        if self.gradient_bytes not in (None, *GRADIENT_BYTES):
+            raise InputError(
+                f"gradient_bytes: {abbreviated(self.gradient_bytes)} is none of "
+                f"{', '.join(map(str, GRADIENT_BYTES))}"
+            )
+        if self.shard is not None and self.ranks % self.shard:
+            raise ConflictError(
+                f"shard: {self.shard} does not divide data x context = {self.ranks}; give a divisor"
+            )
         self._check_experts()
 
     def _check_experts(self) -> None:
@@ -228,8 +249,18 @@ class Training:
 
     @property
     def style(self) -> Framework:
-        """The framework."""
-        return framework_named(self.framework)
+        """The framework, with gradients of `gradient_bytes`."""
+        style, size = framework_named(self.framework), self.gradient_bytes
+        if size is None:
+            return style
+        accumulated = style.accumulated * size / style.gradient
+        return style._replace(gradient=size, accumulated=accumulated)
+
+    @property
+    def bucket(self) -> float:
+        """Parameters whose gradients are reduced in a single collective."""
+        bucket = self.style.bucket
+        return max(bucket, 1e6 * self.ranks) if self.framework == MEGATRON else bucket
 
     @property
     def loss_costs(self) -> LossCosts:
@@ -269,7 +300,7 @@ class Training:
     @property
     def shards_weights(self) -> bool:
         """Whether parameters are sharded over data-parallel ranks."""
-        return self.zero == SHARDED_PARAMETERS and self.ranks > 1
+        return self.zero == SHARDED_PARAMETERS and self.shard_of(self.data_group).ranks > 1
 
     @property
     def reshards(self) -> bool:
@@ -317,8 +348,22 @@ class Training:
 
     @property
     def ranks(self) -> int:
-        """Ranks over which optimizer states are sharded."""
+        """Ranks that have the same parameters, but for experts."""
         return self.data * self.context
+
+    @property
+    def copies(self) -> int:
+        """Groups of ranks each of which has all shards."""
+        return 1 if self.shard is None else self.ranks // self.shard
+
+    def shard_of(self, group: Group) -> Group:
+        """The ranks of a data-parallel group over which states are sharded."""
+        return group._replace(ranks=max(1, group.ranks // self.copies))
+
+    def copies_of(self, group: Group) -> Group:
+        """The ranks of a data-parallel group that have the same shard."""
+        shard = self.shard_of(group)
+        return Group(group.ranks // shard.ranks, group.stride * shard.ranks)
 
     @property
     def gpus(self) -> int:
