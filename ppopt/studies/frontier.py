@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.errors import check_type
@@ -28,7 +28,7 @@ from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
 from ppopt.studies.baselines import GRACE, OUT_OF_TIME, OVERRUN_FACTOR, evaluate_all
 from ppopt.studies.evaluate import objective_value, peak_memory
-from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, non_dominated
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.verifier import checked
@@ -215,44 +215,88 @@ def frontier(
     check_type("pipeline", pipeline, Pipeline)
     request = checked_options(time_limit, workers, seed, progress=progress, began=began)
     problem = problem_of(pipeline, Objective(objective), BackwardKind.read(backward_kind))
-    return search_frontier(problem, request, options or Options())
+    search = FrontierSearch(problem, request, options or Options())
+    search.run()
+    return search.frontier(request.deadline.spent)
 
 
-def search_frontier(problem: Problem, search_options: SolveOptions, options: Options) -> Frontier:
-    """The frontier of a problem, as part of a request that has these options of a search."""
-    pipeline, kind = problem.pipeline, problem.backward_kind
-    deadline = search_options.deadline
-    space = frontier_problem_of(problem)
-    evaluate = partial(evaluate_all, pipeline, problem.objective, options, kind)
-    seconds = search_options.params.frontier.strategies * deadline.seconds
-    evaluated, skipped = evaluate(deadline.within(seconds))
-    impossible = space.impossible
-    curve = Curve([] if impossible else space.limits)
-    search = ParetoSearch(space, search_options, curve)
-    if not impossible:
-        known = [schedule for schedule, _ in evaluated]
-        search.run([*known, *space.first_schedules(known, deadline.within(2 * seconds))])
-    if not search.interrupted:
-        late, skipped = _evaluated_late(evaluate, skipped, deadline)
-        evaluated += late
-        if late and not impossible:
-            search.seed(schedule for schedule, _ in late)
-    points = tuple(_point(search, point) for point in curve.points)
-    baselines = _baselines(space, evaluated, points)
-    return Frontier(
-        pipeline=pipeline,
-        objective=problem.objective,
-        backward_kind=kind,
-        status=_status(curve, impossible),
-        proof=impossible or _proof(search),
-        points=points,
-        bounds=_bounds(space, curve),
-        baselines=baselines,
-        skipped=skipped,
-        provenance=search_options.provenance,
-        solve_seconds=deadline.spent,
-        interrupted=search.interrupted or deadline.pressed,
-    )
+class FrontierSearch:
+    """The search of a frontier, and the strategies that it starts from."""
+
+    def __init__(self, problem: Problem, search_options: SolveOptions, options: Options) -> None:
+        """`search_options` are those of the request that the search is part of."""
+        self._problem = problem
+        self._space = frontier_problem_of(problem)
+        self._impossible = self._space.impossible
+        self.curve = Curve([] if self._impossible else self._space.limits)
+        self._search = ParetoSearch(self._space, search_options, self.curve)
+        self._evaluate = partial(
+            evaluate_all, problem.pipeline, problem.objective, options, problem.backward_kind
+        )
+        self._evaluated: _Evaluated = []
+        self._skipped: _Skipped = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a limit is open."""
+        return next(self.curve.open(), None) is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search."""
+        return self._search.interrupted or self._search.options.deadline.pressed
+
+    @property
+    def values(self) -> list[tuple[Fraction, Fraction]]:
+        """Limit and value of every point, in the user's units."""
+        return [(self._space.memory(point.limit), point.value) for point in self.curve.points]
+
+    def set_rivals(self, values: Iterable[tuple[Fraction, Fraction]]) -> None:
+        """Close the limits whose bound reaches these values of other placements."""
+        per_unit = self._space.memory_per_unit
+        self.curve.rivals = non_dominated(
+            (ceil(memory * per_unit), value) for memory, value in values
+        )
+
+    def run(self) -> None:
+        """Evaluate the strategies, and search from them."""
+        deadline = self._search.options.deadline
+        seconds = self._search.options.params.frontier.strategies * deadline.seconds
+        self._evaluated, self._skipped = self._evaluate(deadline.within(seconds))
+        if not self._impossible:
+            known = [schedule for schedule, _ in self._evaluated]
+            first = self._space.first_schedules(known, deadline.within(2 * seconds))
+            self._search.run([*known, *first])
+        if self._search.interrupted:
+            return
+        late, self._skipped = _evaluated_late(self._evaluate, self._skipped, deadline)
+        self._evaluated += late
+        if late and not self._impossible:
+            self._search.seed(schedule for schedule, _ in late)
+
+    def resume(self, deadline: Deadline) -> None:
+        """Search the limits that are still open."""
+        self._search.options = self._search.options.with_deadline(deadline)
+        self._search.resume()
+
+    def frontier(self, seconds: float) -> Frontier:
+        """The frontier as far as it is known after some seconds."""
+        problem, space, curve = self._problem, self._space, self.curve
+        points = tuple(_point(self._search, point) for point in curve.points)
+        return Frontier(
+            pipeline=problem.pipeline,
+            objective=problem.objective,
+            backward_kind=problem.backward_kind,
+            status=_status(curve, self._impossible),
+            proof=self._impossible or _proof(self._search),
+            points=points,
+            bounds=_bounds(space, curve),
+            baselines=_baselines(space, self._evaluated, points),
+            skipped=self._skipped,
+            provenance=self._search.options.provenance,
+            solve_seconds=seconds,
+            interrupted=self.interrupted,
+        )
 
 
 def _evaluated_late(

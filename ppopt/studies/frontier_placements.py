@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -12,11 +12,12 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver import interrupts
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.frontier import Frontier, FrontierBaseline, FrontierPoint, search_frontier
+from ppopt.studies.frontier import Frontier, FrontierBaseline, FrontierPoint, FrontierSearch
 
 MIN_SECONDS = 0.01
 """Time limit of a placement for which no time is left: it still has its simplest bounds."""
@@ -32,22 +33,50 @@ def frontier_of_placements(
 ) -> Frontier:
     """The frontier over pipelines that differ in placement and chunks; arguments as of `frontier`.
 
-    Every placement is searched by itself, for an equal share of the remaining time.
+    Every placement is searched by itself, for an equal share of the remaining time, and knows the
+    values of those before. Those still open are searched again, and know the values of all.
     """
     search_options = checked_options(**{"time_limit": TIME_LIMIT, "workers": None} | request)
-    deadline, parts = search_options.deadline, list[Frontier]()
+    deadline, searches = search_options.deadline, list[FrontierSearch]()
+    several = len(pipelines) > 1
     kind, objective = BackwardKind.read(backward_kind), Objective(objective)
     for place, pipeline in enumerate(pipelines):
-        is_stopped = any(part.interrupted for part in parts)
-        turn = deadline.share(0.0 if is_stopped else 1 / (len(pipelines) - place))
+        is_stopped = any(search.interrupted for search in searches)
+        turn = deadline.share(0.0 if is_stopped else 1 / (len(pipelines) + several - place))
         turn = replace(turn, seconds=max(turn.seconds, MIN_SECONDS))
         problem = problem_of(pipeline, objective, kind)
         with interrupts.recorded(inner=True):
-            parts.append(
-                search_frontier(problem, search_options.with_deadline(turn), options or Options())
+            search = FrontierSearch(
+                problem, search_options.with_deadline(turn), options or Options()
             )
+            search.set_rivals(_values(searches))
+            searches.append(search)
+            search.run()
+    _search_again(searches, deadline)
+    parts = [search.frontier(deadline.spent) for search in searches]
     merged = parts[0] if len(parts) == 1 else merge(parts)
     return replace(merged, solve_seconds=deadline.spent)
+
+
+def _values(searches: Iterable[FrontierSearch]) -> list[tuple[Fraction, Fraction]]:
+    """Limits and values of the points of all placements."""
+    return [value for search in searches for value in search.values]
+
+
+def _search_again(searches: Sequence[FrontierSearch], deadline: Deadline) -> None:
+    """Search the placements that are open beside the values of all others, the first ones first."""
+    for index, search in enumerate(searches):
+        _set_rivals(searches)
+        waiting = sum(each.is_open for each in searches[index:])
+        if search.is_open and not any(each.interrupted for each in searches):
+            search.resume(deadline.share(1 / waiting))
+    _set_rivals(searches)
+
+
+def _set_rivals(searches: Sequence[FrontierSearch]) -> None:
+    """Let every placement know the values of all others."""
+    for search in searches:
+        search.set_rivals(_values(rival for rival in searches if rival is not search))
 
 
 def placement_name(pipeline: Pipeline) -> str:

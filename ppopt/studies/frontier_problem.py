@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import floor
+from math import floor, inf
 
 from ppopt.problem import exact, microbatches, placement
 from ppopt.problem.cost_table import LAYER_COSTS
@@ -55,13 +55,20 @@ def is_settled(target: Fraction, value: Fraction | None, bound: Fraction | None)
     return (value is not None and value <= target) or (bound is not None and bound > target)
 
 
-def _until_settled(options: SolveOptions, target: Fraction | None) -> SolveOptions:
-    """Options of a search that ends once the target is reached or excluded."""
-    if target is None:
+def _until_settled(
+    options: SolveOptions, target: Fraction | None, useless: Fraction | float
+) -> SolveOptions:
+    """Options of a search that ends once the target is reached or excluded.
+
+    It also ends once the bound reaches a value that is useless.
+    """
+    if target is None and useless == inf:
         return options
 
     def settled(state: Progress) -> bool:
-        return is_settled(target, state.value, state.lower_bound)
+        if state.lower_bound >= useless:
+            return True
+        return target is not None and is_settled(target, state.value, state.lower_bound)
 
     return options.with_deadline(replace(options.deadline, stop=settled))
 
@@ -172,15 +179,17 @@ class FrontierProblem:
         options: SolveOptions,
         target: Fraction | None = None,
         level: int | None = None,
+        useless: Fraction | float = inf,
     ) -> Result:
         """Search within a limit, from known schedules and the best bound proved for it.
 
         With a target, the search ends once this value is reached or excluded. With a level, a
-        configuration has at most this number of rounds of all methods.
+        configuration has at most this number of rounds of all methods. Values from `useless` on
+        are no better than a known one.
         """
         pipeline = limit_candidates.with_limit(self.problem.pipeline, limit)
         problem, params = replace(self.problem, pipeline=pipeline), options.params.frontier
-        search_options = _until_settled(options, target)
+        search_options = _until_settled(options, target, useless)
         if not self.has_configurations:
             start = WarmStart(schedules=tuple(starts), bound=proved and self._bound(proved))
             return search_from(start, problem, search_options.with_max_rounds(level))

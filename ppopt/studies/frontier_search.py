@@ -71,13 +71,23 @@ class ParetoSearch:
             with interrupts.heard():
                 self._search(self._last)
                 self._minimize_memory(self._params.edge)
-                while (
-                    self.seconds_left > self._params.min_seconds
-                    and (segment := self._next()) is not None
-                ):
-                    self._search(self._index(segment))
+                self._search_open()
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def resume(self) -> None:
+        """Search the limits that are still open; see `run`."""
+        try:
+            with interrupts.heard():
+                self._search_open()
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _search_open(self) -> None:
+        while (
+            self.seconds_left > self._params.min_seconds and (segment := self._next()) is not None
+        ):
+            self._search(self._index(segment))
 
     @property
     def _last(self) -> int:
@@ -105,7 +115,10 @@ class ParetoSearch:
         """Minimise memory at the goal for a share of the remaining time, by rounds of bisection.
 
         The configuration of the best schedule comes first: its search is much faster than all.
+        Another placement may have the goal within this memory; then nothing is searched.
         """
+        if self.curve.points and self.curve.rival(self.min_memory_point.limit) <= self._goal:
+            return
         deadline = self.options.deadline.share(share)
         self._minimize_memory_of_best(deadline)
         while self.seconds_left > self._params.min_seconds and not deadline.over:
@@ -259,6 +272,7 @@ class ParetoSearch:
             self.options.with_deadline(deadline),
             target,
             self.tried[index] if by_work else None,
+            self.curve.rival(limit),
         )
         self.spent[limit] += result.solve_seconds
         self._learn(limit, result)
