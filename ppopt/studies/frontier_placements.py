@@ -64,7 +64,7 @@ def _values(searches: Iterable[FrontierSearch]) -> list[tuple[Fraction, Fraction
 
 
 def _search_again(searches: Sequence[FrontierSearch], deadline: Deadline) -> None:
-    """Search the placements that are open beside the values of all others, the first ones first."""
+    """Search the open placements, which now know the values of all."""
     for index, search in enumerate(searches):
         _set_rivals(searches)
         waiting = sum(each.is_open for each in searches[index:])

@@ -225,6 +225,16 @@ def test_bad_usage_of_studies(line: str, message: str) -> None:
     assert message in ran.err
 
 
+@pytest.mark.parametrize("count", [20, 21])
+def test_of_many_open_rows_some_are_listed(folder: Path, count: int) -> None:
+    with Storage(f"sqlite:///{folder / 'ppopt.db'}") as storage:
+        study = storage.study("mine", "base")
+        storage.request_rows(study, [{"batches": batches} for batches in range(count)], "ppopt")
+    lines = done("studies show mine").out.splitlines()
+    assert sum(line.startswith("open: batches=") for line in lines) == 20
+    assert ("1 more are open; --json has them" in lines) == (count == 21)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_goes_on_where_it_was(folder: Path, signal_number: int) -> None:

@@ -74,8 +74,9 @@ def test_of_too_many_partitions_that_of_the_schedule_is_checked(
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
 
 
-def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
+def test_arithmetic_alone_confirms_a_long_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 layers and a head in 4 stages: 20 x 19 x 18 / 6 = 1,140 partitions."""
+    monkeypatch.setattr(configurations, "ARITHMETIC_SECONDS", inf)
     result = ppopt.solve(layers(20).pipeline(devices=4, batches=8, partition="search"), workers=1)
     assert result.status is Status.OPTIMAL and result.schedule is not None
     assert result.claim is not None
@@ -84,6 +85,17 @@ def test_arithmetic_alone_confirms_a_long_run_at_once() -> None:
     assert argument is not None and argument.startswith(
         "all 1,140 partitions are excluded: in each,"
     )
+
+
+def test_more_partitions_than_can_be_searched_are_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Below its optimum, some of 36 partitions are left to a search."""
+    claim = searched().claim._replace(bound_time=Fraction(1000))
+    left = open_partitions(claim, inf)
+    assert left is not None and len(left) == 36
+    monkeypatch.setattr(partitions, "MAX_OPEN", 35)
+    assert open_partitions(claim, inf) is None
 
 
 def test_cuts_that_leave_too_much_work_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:

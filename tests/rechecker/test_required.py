@@ -8,6 +8,7 @@ import pytest
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
@@ -66,6 +67,54 @@ def assert_peaks(required: Required, schedule: Schedule, start: Ints, end: Ints)
             for time in start[start >= 0]
         ]
         assert static + max(peaks) == figures(schedule).peak_memory[device]
+
+
+def test_memory_that_b_allocates_is_not_live_before_it() -> None:
+    """Room for three: B holds two activations, and two F may precede the W of microbatch 0."""
+    pipeline = Pipeline(stages=2, batches=4, memory_b=1, mem_limit=3)
+    claim = Claim(pipeline, False, BackwardKind.SPLIT, 0)
+    required = Required.of_claim(claim)
+    schedule = quick_schedule(pipeline, BackwardKind.SPLIT)
+    assert schedule is not None
+    start, end = times_of(required, schedule)
+    assert_rules(required, start, end)
+    numbers = {place: required.row(place) for place in required.places()}
+    forward, weight = numbers[OpKind.F, 0, 0, 0], numbers[OpKind.W, 0, 0, 0]
+    limits = [
+        (forward.index(then), weight.index(first))
+        for first, then, _ in required.edges
+        if then in forward and first in weight
+    ]
+    assert limits == [(3, 0)]
+
+
+def test_work_once_per_step_is_before_the_first_microbatch_or_after_the_last() -> None:
+    """The weights are gathered before F of microbatch 0, and synced after W of microbatch 2."""
+    pipeline = Pipeline(stages=1, batches=3, unshard=2, gradient_sync=3)
+    required = Required.of_claim(Claim(pipeline, False, BackwardKind.SPLIT, 0))
+    places, microbatch = required.places(), required.rows.microbatch.tolist()
+    step = {AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC}
+    edges = {
+        tuple((places[row][0], microbatch[row]) for row in (first, then))
+        for first, then, _ in required.edges
+        if step & {places[first][0], places[then][0]}
+    }
+    assert edges >= {
+        ((AuxiliaryKind.UNSHARD, -1), (OpKind.F, 0)),
+        ((OpKind.W, 2), (AuxiliaryKind.GRADIENT_SYNC, -1)),
+    }
+
+
+def test_pairs_of_two_routes_need_no_order() -> None:
+    """On one route the F of a pair is of the later microbatch; on two, of any."""
+    pipeline = Pipeline(stages=2, batches=4, routes=2, overlap=2)
+    required = Required.of_claim(Claim(pipeline, False, BackwardKind.SPLIT, 0))
+    rows = required.rows
+    pairs = {
+        (rows.route[first] == rows.route[then], rows.microbatch[first] > rows.microbatch[then])
+        for first, then, _ in required.pairs([0, 1])
+    }
+    assert pairs == {(True, True), (False, True), (False, False)}
 
 
 @pytest.mark.parametrize("seed", [60, 61])

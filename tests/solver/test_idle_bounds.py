@@ -126,6 +126,7 @@ def test_knapsack_bound_is_never_below_the_true_most(seed: int, kinds: int, head
     bound = idle_bounds.knapsack_bound(items, headroom)
     assert best <= idle_bound.filled([Filler(*item) for item in items], headroom) <= bound
     assert bound == best or kinds > 2
+    assert idle_bounds.knapsack_bound(items, -1) == 0
 
 
 def max_value(items: list[KnapsackItem], headroom: int) -> int:

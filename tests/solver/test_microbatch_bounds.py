@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppopt.solver.bounds.microbatch_bounds import MicrobatchTimes
+from ppopt import Pipeline
+from ppopt.problem.instance import Instance
+from ppopt.solver.bounds.microbatch_bounds import MicrobatchTimes, rows_of
 
 TIMES = st.integers(0, 6)
 
@@ -43,3 +45,13 @@ def test_bounds_are_those_of_the_formula(rows: list[tuple[int, ...]]) -> None:
     assert microbatch is not None
     assert work == min(by_work(times, order) for order in orders)
     assert value == min(by_microbatch(times, order, microbatch) for order in orders)
+
+
+def test_an_operation_that_does_not_run_takes_no_time() -> None:
+    """A frozen stage has no W."""
+    pipeline = Pipeline(stages=2, batches=2, frozen=[False, True], microbatch_times=(1, 2))
+    (stages,) = rows_of(Instance.uniform(pipeline, fused=False))
+    assert [[row.tolist() for row in rows] for rows in stages] == [
+        [[1, 2], [1, 2], [1, 2]],
+        [[1, 2], [1, 2], [0, 0]],
+    ]

@@ -22,7 +22,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import device_bound
 from ppopt.solver.bounds.relaxation_bound import raise_by_subset
 from ppopt.solver.cp_sat.cpsat import SolverLimits
-from ppopt.solver.relaxation.pairs import max_saved
+from ppopt.solver.relaxation.pairs import candidate_pairs, max_saved
 from ppopt.solver.result import Result
 from tests.clock import SHORT, work_clock
 from tests.oracles.rechecked import assert_like_every_order
@@ -144,6 +144,27 @@ def test_most_saved_by_hand() -> None:
         max_saved(Instance.uniform(pipeline, fused=True), 0)
         == (4 * (1 + 3) - 1) * pipeline.ticks.per_unit
     )
+
+
+@pytest.mark.parametrize(
+    ("overlap", "saved"), [([[8, 9], [6, 9]], 4 * 3), ([[6, 6], [9, 9]], 4 * 3)]
+)
+def test_an_operation_saves_once(overlap: list[list[int]], saved: int) -> None:
+    """Only backwards of stage 0 save, 1 and 3; or only F of stage 0, 3 with each backward."""
+    pipeline = Pipeline(
+        stages=2, batches=4, placement=(0, 0), forward=3, backward=6, overlap=overlap
+    )
+    assert max_saved(Instance.uniform(pipeline, fused=True), 0) == saved * pipeline.ticks.per_unit
+
+
+def test_pairs_of_microbatches_that_differ_have_their_own_times() -> None:
+    """F of microbatch 1 or 2 with the backward of an earlier one, both times their factors."""
+    pipeline = Pipeline(stages=1, batches=3, overlap=2, microbatch_times=(1, 2, 4))
+    instance = Instance.uniform(pipeline, fused=False)
+    pairs = list(candidate_pairs(instance, frozenset({0})))
+    times = [instance.pair_time(pair.forward, pair.backward) for pair in pairs]
+    assert [pair.time for pair in pairs] == times
+    assert len(set(times)) > 1
 
 
 def test_work_bound_counts_pairs() -> None:

@@ -155,6 +155,16 @@ def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
     assert choice.lower_bound < choice.value
 
 
+def test_as_many_configurations_as_allowed_are_all_evaluated() -> None:
+    """Five layers in two stages: four partitions."""
+    pipeline = drawn(1, 5).pipeline(devices=2, batches=2, recompute="none", partition="search")
+    choice = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN).choice
+    assert choice.every(3, 10) is None
+    assert [keys.tolist() for keys in choice.every(4, 10) or ()] == [
+        [[1, 4], [2, 3], [3, 2], [4, 1]]
+    ]
+
+
 @pytest.mark.parametrize("max_evaluated", [0, strategy_search.MAX_EVALUATED])
 def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
     max_evaluated: int, monkeypatch: pytest.MonkeyPatch

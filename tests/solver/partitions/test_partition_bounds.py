@@ -176,6 +176,26 @@ def test_no_bound_that_an_argument_raises_is_above_the_optimum(
     assert tight > raised / 8
 
 
+def test_an_earlier_stage_of_a_device_sets_the_pace_of_a_later_one() -> None:
+    """Two devices, two stages each: the bound is the optimum, 91 by the pace of stage 0 alone."""
+    layers = LayerTicks(
+        forward=(10, 3, 5, 3, 1),
+        backward_input=(3, 4, 4, 4, 1),
+        weight=(2, 2, 5, 3, 5),
+        backward=(5, 6, 9, 7, 6),
+        activation=(1,) * 5,
+        memory_b=(0,) * 5,
+        static=(0,) * 5,
+    )
+    delays = CutDelays(((3, 0, 0, 0, 3, 1),) * 3, ((2, 0, 0, 0, 3, 2),) * 3)
+    space = PartitionSpace(
+        layers, (0, 1, 0, 1), 3, delays, limits=None, split=True, whole=False, span=False
+    )
+    counts = (1, 1, 1, 2)
+    assert partition_bound(space, counts) == 93
+    assert by_model(pipeline_of(space, counts), fused=False) == 93
+
+
 def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
     first, *rest = space.layers.forward
     layers = space.layers._replace(forward=(first + rng.randint(3, 9), *rest))
