@@ -52,7 +52,7 @@ CAUGHT = {
     "studies/records.py damage": "adds the record of a storage",
     "problem/layout.py _read": "adds the name of the setting or the option",
     "problem/layers.py _read": "adds the number and the name of the layer",
-    "problem/layer.py _of_phases": "adds the name of the setting",
+    "problem/layer.py _named": "adds the name of the setting",
     "problem/phases.py _at": "adds the operation and the number of the phase",
     "problem/link.py read_link": "adds the name of the setting",
     # The one door from a conflict to what does not apply.

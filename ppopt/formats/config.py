@@ -14,7 +14,7 @@ from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import abbreviated, flag, text, unknown_key, within
 from ppopt.formats.layer_table import parse_csv
 from ppopt.formats.yaml_text import parse_yaml
-from ppopt.problem import exact, link
+from ppopt.problem import exact, link, modules
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer_settings import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
@@ -313,6 +313,23 @@ def _phases(value: object, setting: Setting) -> object:
     return Phases.read(value).each(check).in_file
 
 
+def _flag_or_names(value: object, setting: Setting) -> object:
+    return _one_or_more(_line)(value, setting) if isinstance(value, list) else flag(value)
+
+
+def _modules(value: object, setting: Setting) -> object:
+    """Check the numbers of modules, each a mapping of its keys."""
+
+    def check(number: object, name: str) -> object:
+        return within(name, _number, number, setting)
+
+    read = modules.read(value)
+    for module in read:
+        stated = (key for key in (*modules.TIMES, *modules.MEMORY) if key in module.in_file)
+        module.each(check, stated)
+    return [module.in_file for module in read]
+
+
 def _link(value: object, _: Setting) -> object:
     if not isinstance(value, dict | str):
         raise InputError(
@@ -350,8 +367,10 @@ _CHECKS: dict[Shape, _Check] = {
     Shape.PAIRS: _one_or_more(_numbers),
     Shape.LAYERS: _layers,
     Shape.WORKSPACE: _mapping_or(_number),
-    Shape.RECOMPUTE: _mapping_or(lambda value, _: flag(value)),
-    Shape.OFFLOAD: _mapping_or(lambda value, _: flag(value)),
+    Shape.RECOMPUTE: _mapping_or(_flag_or_names),
+    Shape.OFFLOAD: _mapping_or(_flag_or_names),
+    Shape.MODULES: _modules,
+    Shape.NAMES: _one_or_more(_line),
     Shape.PHASES: _phases,
     Shape.PARTITION: _partition,
     Shape.LINKS: _one_or_more(_numbers),
@@ -428,8 +447,10 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.COUNT: number,
         Shape.NUMBER: number,
         Shape.WORKSPACE: [*number, {"type": "object", "additionalProperties": {"anyOf": number}}],
-        Shape.RECOMPUTE: switch,
-        Shape.OFFLOAD: switch,
+        Shape.RECOMPUTE: [*switch, _list(line)],
+        Shape.OFFLOAD: [*switch, _list(line)],
+        Shape.MODULES: [_list(_module_schema(number, line))],
+        Shape.NAMES: [line, _list(line)],
         Shape.STAGES: numbers,
         Shape.PAIRS: [*number, _list(*numbers)],
         Shape.PHASES: [_phases_schema(number)],
@@ -446,6 +467,13 @@ def _forms(setting: Setting) -> list[dict[str, Any]]:
         Shape.FILES: [line, _list(line)],
     }
     return forms.get(setting.shape, [line])
+
+
+def _module_schema(number: list[dict[str, Any]], line: dict[str, Any]) -> dict[str, Any]:
+    number_or_none = {"anyOf": [*number, {"type": "null"}]}
+    numbers = dict.fromkeys((*modules.TIMES, *modules.MEMORY), number_or_none)
+    texts = {"name": line, "inside": line, "excludes": {"anyOf": [line, _list(line)]}}
+    return _object(texts | numbers, ["name"])
 
 
 def _phases_schema(number: list[dict[str, Any]]) -> dict[str, Any]:

@@ -92,6 +92,8 @@ class LayerRun(NamedTuple):
     name: str
     first: int
     last: int
+    modules: Sequence[str] | None = None
+    """The modules of each; None: all of the layer."""
 
 
 _Q = Quantity
@@ -281,12 +283,13 @@ def limits(pipeline: Pipeline) -> list[int | float] | None:
 
 
 def _runs(model: Model, name: str) -> Iterator[LayerRun]:
-    """Runs of layers of one name for which a field of the layer is true."""
-    named = ((layer.name, bool(getattr(layer, name))) for layer in model.costed)
+    """Runs of layers of one name for which a field of the layer is true, or names modules."""
+    named = ((layer.name, getattr(layer, name)) for layer in model.costed)
     for (layer, does), run in groupby(enumerate(named), key=lambda numbered: numbered[1]):
         indices = [index for index, _ in run]
         if does:
-            yield LayerRun(layer, indices[0], indices[-1])
+            modules = None if does is True else list(does)
+            yield LayerRun(layer, indices[0], indices[-1], modules)
 
 
 def placed(pipeline: Pipeline) -> dict[str, Any]:

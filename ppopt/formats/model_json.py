@@ -23,6 +23,8 @@ from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import MAX_LAYERS, Layer, runs_of
 from ppopt.problem.layer_settings import LAYER_SETTINGS, LETTERS
 from ppopt.problem.link import Link
+from ppopt.problem.modules import MEMORY, TIMES, Modules, numbers_of, with_numbers
+from ppopt.problem.modules import read as read_modules
 from ppopt.problem.phases import Phases
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.units import Unit
@@ -33,7 +35,8 @@ _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
 _OPTIONAL = ("name", "placement", "chunks", "link", "first_backward", "recompute_unit")
 _FLAGS = ("recompute", "recompute_given", "offload", "frozen")
-_AMOUNTS = (*(cost.field for cost in LAYER_COSTS), "phases")
+_AMOUNTS = (*(cost.field for cost in LAYER_COSTS), "phases", "modules")
+_KEYS = {Unit.TIME: TIMES, Unit.MEMORY: MEMORY}
 _ALWAYS = tuple(cost.layer_name for cost in LAYER_COSTS if not cost.optional)
 _SOMETIMES = tuple(cost.layer_name for cost in LAYER_COSTS if cost.optional)
 
@@ -88,6 +91,7 @@ def _link(value: object) -> Link:
 def _common_tick(layers: list[Layer], unit: Unit) -> int:
     costs = [cost for cost in LAYER_COSTS if cost.unit is unit]
     numbers = [getattr(layer, cost.field) for layer in layers for cost in costs]
+    numbers += [number for layer in layers for number in numbers_of(layer.modules, _KEYS[unit])]
     if unit is Unit.TIME:
         numbers += [number for layer in layers if layer.phases for number in layer.phases.numbers]
     return exact.common_denominator(numbers)
@@ -109,6 +113,12 @@ def _layer_object(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
     if layer.phases:
         ticks = (exact.whole(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
         members["phases"] = layer.phases.having(ticks).in_file
+    if layer.modules:
+        own = layer.modules
+        for unit, keys in _KEYS.items():
+            ticks = (exact.whole(number * per_unit[unit]) for number in numbers_of(own, keys))
+            own = with_numbers(own, keys, ticks)
+        members["modules"] = [module.in_file for module in own]
     off = {"recompute_given": True} if layer.recompute_given and not layer.recompute else {}
     rounded = {"rounded": list(layer.rounded)} if layer.rounded else {}
     return {**members, **off, **costs, **rounded}
@@ -121,6 +131,20 @@ def _phases(value: object, per_unit: int) -> Phases:
         return Fraction(within(name, whole, ticks, 0, MAX_TICKS), per_unit)
 
     return Phases.read(value).each(read)
+
+
+def _modules(value: object, per_unit: dict[Unit, int]) -> Modules:
+    """Read modules whose times and memory are ticks."""
+    own = read_modules(value)
+    for unit, keys in _KEYS.items():
+
+        def read(ticks: object, key: str, ticks_per_unit: int = per_unit[unit]) -> Fraction:
+            return Fraction(within(key, whole, ticks, 0, MAX_TICKS), ticks_per_unit)
+
+        own = tuple(
+            module.each(read, [key for key in keys if key in module.in_file]) for module in own
+        )
+    return own
 
 
 def restored(pipeline: Pipeline, value: object, mem_limit: object) -> Pipeline:
@@ -180,7 +204,7 @@ def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
 
 
 def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    optional = ("name", "role", "count", "phases", "rounded", *_FLAGS, *_SOMETIMES)
+    optional = ("name", "role", "count", "phases", "modules", "rounded", *_FLAGS, *_SOMETIMES)
     file = section(value, _ALWAYS, optional)
     costs: dict[str, Any] = {
         cost.field: Fraction(
@@ -191,7 +215,8 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
         if cost.layer_name in file
     }
     for key in _FLAGS:
-        if not isinstance(file.get(key, False), bool):
+        named = isinstance(file.get(key), list) and key in ("recompute", "offload")
+        if not (named or isinstance(file.get(key, False), bool)):
             raise InputError(f"{key}: {abbreviated(file[key])} is neither true nor false")
     if file.get("role", "decoder") not in tuple(LETTERS):
         raise InputError(f"role: {abbreviated(file['role'])} is unknown; use {', '.join(LETTERS)}")
@@ -201,4 +226,6 @@ def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
     members = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
     if "phases" in file:
         members["phases"] = within("phases", _phases, file["phases"], per_unit[Unit.TIME])
+    if "modules" in file:
+        members["modules"] = within("modules", _modules, file["modules"], per_unit)
     return Layer(**costs, **members, rounded=tuple(rounded))

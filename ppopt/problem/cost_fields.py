@@ -130,7 +130,7 @@ def _pairs_in_weight(pairs: PairTimes, stages: Sequence[Sequence[Layer]]) -> Pai
 
     F with B of stage 0 has the time of F.
     """
-    recompute_time = sum((layer.recompute_time for layer in stages[0] if layer.recompute), ZERO)
+    recompute_time = sum((layer.in_force["recompute_time"] for layer in stages[0]), ZERO)
     forward = [sum((layer.forward for layer in stage), ZERO) for stage in stages]
     return PairTimes(
         tuple((row[0] + recompute_time, *row[1:]) for row in pairs.with_bw),

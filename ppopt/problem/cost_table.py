@@ -119,8 +119,6 @@ class Cost:
     """Of a layer."""
     mapping: tuple[str, str] = ("", "")
     """Setting of a layer whose mapping may give it, too, and its key there."""
-    counted_if: str = ""
-    """Flag of a layer without which `default` counts; empty: the cost always counts."""
     per: Occurrence = Occurrence.MICROBATCH
     factor: Factor = Factor.OWN
     runs: int = 1
@@ -321,7 +319,6 @@ class RecomputeFields(Generic[T]):
         "time that recompute adds to B and BW",
         layer_default=_same_as("forward", "F"),
         mapping=("recompute", "time"),
-        counted_if="recompute",
         needs=Needs.BACKWARD,
         head="recompute",
     )
@@ -331,7 +328,6 @@ class RecomputeFields(Generic[T]):
         "part of the activation that F keeps with recompute",
         default=_same_as("activation", "activation"),
         mapping=("recompute", "activation"),
-        counted_if="recompute",
         needs=Needs.BACKWARD,
         head="kept by F",
     )
@@ -367,7 +363,6 @@ class OffloadFields(Generic[T]):
             ("activation", "offload_time"),
         ),
         mapping=("offload", "memory"),
-        counted_if="offload",
         needs=Needs.BACKWARD,
         head="to the host",
     )
@@ -376,7 +371,6 @@ class OffloadFields(Generic[T]):
         "time to move offload_memory, per direction",
         layer_default=ZERO_BY_DEFAULT,
         mapping=("offload", "time"),
-        counted_if="offload",
         factor=Factor.MEMORY,
         runs=2,
         on_compute=False,

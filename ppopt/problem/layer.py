@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ppopt.errors import InputError, NotApplicableError
-from ppopt.problem import exact, units
+from ppopt.problem import exact, modules, units
 from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.backward_times import complete
 from ppopt.problem.cost_table import LAYER_COSTS, LayerFields
@@ -61,15 +61,19 @@ class Layer(LayerFields[Fraction]):
     workspace: Any = None
     """Memory that F, B and BW need only while they run, or a mapping from kinds (`F`, `B`, `W`,
     `BW`) to it; it sets the fields of the workspaces."""
+    modules: Any = ()
+    """Parts that recompute or offload on their own: `ppopt.problem.modules.Module`, or mappings."""
     recompute: Any = False
     """Whether F retains only a part of its activation, and B or BW computes the rest again; a
-    mapping of `time` and `activation` sets `recompute_time` and `kept`."""
+    mapping of `time` and `activation` sets `recompute_time` and `kept`. Or the names of the
+    modules that do so, a tuple."""
     recompute_given: bool = False
     """Of an embedding or a head: whether its `recompute` was on when the model was read. Only then
     may it recompute; other layers always may (see `recomputable`)."""
     offload: Any = False
     """Whether a part of its activation moves to the host between F and the backward; a mapping of
-    `time` and `memory` sets `offload_time` and `offload_memory`."""
+    `time` and `memory` sets `offload_time` and `offload_memory`. Or the names of the
+    modules that do so, a tuple."""
     frozen: bool = False
     """Whether it is not trained; see `ppopt.problem.frozen`. Other fields have its costs as if it
     were trained; `Layers.costed` has its actual costs."""
@@ -112,12 +116,15 @@ class Layer(LayerFields[Fraction]):
         if not 1 <= self.count <= MAX_LAYERS:
             raise InputError(f"count: {self.count} is not within 1 .. {MAX_LAYERS}")
         self._write_out()
+        with _named("modules"):
+            self._set("modules", modules.read(self.modules or ()))
         self._set_units()
         for cost in LAYER_COSTS:
             if (value := getattr(self, cost.field)) is not None:
                 self._set(
                     cost.field, self._number(value, cost.layer_name, cost.field, cost.minimum)
                 )
+        self._read_modules()
         self._sum_phases()
         self._complete()
         if self.memory_b < -self.activation:
@@ -128,11 +135,19 @@ class Layer(LayerFields[Fraction]):
         self._check_recompute()
         self._check_offload()
 
+    def _read_modules(self) -> None:
+        """Read the numbers of the modules."""
+
+        def number(value: Any, key: str) -> Fraction:
+            return self._number(value, f"modules: {key}", "modules")
+
+        self._set("modules", modules.in_units(self.modules, number))
+
     def _sum_phases(self) -> None:
         """Take the times of F, B, W and BW from the phases."""
         if self.phases is None:
             return
-        with _of_phases():
+        with _named("phases"):
             self._set("phases", self.phases.each(partial(self._number, field="phases")))
         for field, value in self.phases.times().items():
             stated = getattr(self, field)
@@ -160,12 +175,10 @@ class Layer(LayerFields[Fraction]):
                 self._set(cost.field, cost.layer_default.layer_value(vars(self)))
 
     def _check_recompute(self) -> None:
-        if not isinstance(self.recompute, bool):
-            raise InputError(
-                f"recompute: {self.recompute!r} is neither true, false nor a mapping of time and "
-                "activation"
-            )
-        may_recompute = self.role in ENDS and (self.recompute_given or self.recompute)
+        with _named("recompute"):
+            chosen = modules.chosen_names(self.recompute)
+            self._set("recompute", modules.in_order(self.modules, chosen))
+        may_recompute = self.role in ENDS and (self.recompute_given or self.recompute is True)
         self._set("recompute_given", may_recompute)
         if self.kept > self.activation:
             raise InputError(
@@ -174,21 +187,26 @@ class Layer(LayerFields[Fraction]):
             )
 
     def _check_offload(self) -> None:
-        if not isinstance(self.offload, bool):
-            raise InputError(
-                f"offload: {self.offload!r} is neither true, false nor a mapping of time and memory"
-            )
+        with _named("offload"):
+            chosen = modules.chosen_names(self.offload)
+            self._set("offload", modules.in_order(self.modules, chosen))
         if self.offload_memory > self.activation:
             raise InputError(
                 f"offload: memory {exact.plain(self.offload_memory)} is more than the activation "
                 f"{exact.plain(self.activation)}"
             )
         if bool(self.offload_memory) != bool(self.offload_time) or (
-            self.offload and not self.offload_time
+            self.offload is True and not self.offload_time
         ):
             raise InputError("offload: needs time and memory, both above 0")
-        if self.offload and self.recompute:
+        if self.offload and self.recompute and True in (self.offload, self.recompute):
             raise InputError("offload: the layer recomputes; it does one of both")
+        modules.check_sets(self.modules, self.recompute, self.offload)
+        if self.in_force["offload_memory"] > self.in_force["kept"] or self.in_force["kept"] < 0:
+            raise InputError(
+                "modules: the memory of those that recompute or offload is more than the "
+                f"activation {exact.plain(self.activation)}"
+            )
 
     def _write_out(self) -> None:
         """Write workspace, recompute and offload as numbers."""
@@ -204,17 +222,20 @@ class Layer(LayerFields[Fraction]):
 
     def _set_units(self) -> None:
         """Convert numbers with a unit to one unit of time and one of memory."""
-        with _of_phases():
+        with _named("phases"):
             phases = None if self.phases is None else Phases.read(self.phases)
         for measure, fields in COST_FIELDS.items():
             values = {field: getattr(self, field) for field in fields}
             values = {field: value for field, value in values.items() if value is not None}
             if phases is not None and measure is Unit.TIME:
                 values["phases"] = phases.numbers
+            keys = modules.TIMES if measure is Unit.TIME else modules.MEMORY
+            values["modules"] = modules.numbers_of(self.modules, keys)
             resolved = units.resolve(measure, getattr(self, f"{measure}_unit"), values)
             if phases is not None and measure is Unit.TIME:
                 self._set("phases", phases.having(resolved.values.pop("phases")))
-            for field, value in resolved.values.items():
+            own = modules.with_numbers(self.modules, keys, resolved.values.pop("modules"))
+            for field, value in (resolved.values | {"modules": own}).items():
                 self._set(field, value)
             self._set(f"{measure}_unit", resolved.unit)
             self._set("rounded", tuple(dict.fromkeys((*self.rounded, *resolved.rounded))))
@@ -246,15 +267,20 @@ class Layer(LayerFields[Fraction]):
             changed |= {field: factor * getattr(self, field) for field in COST_FIELDS[measure]}
             if self.phases is not None and measure is Unit.TIME:
                 changed["phases"] = self.phases.each(lambda number, _: factor * number)
+            keys = modules.TIMES if measure is Unit.TIME else modules.MEMORY
+            changed["modules"] = tuple(
+                module.each(lambda number, _: factor * number, keys) for module in self.modules
+            )
         return replace(self, **changed)
 
-    def having(self, **flags: bool) -> Layer:
+    def having(self, **chosen: modules.Chosen) -> Layer:
         """The layer with other values of `recompute` and `offload`; its costs are not read again.
 
         Raises InputError if it cannot offload, or does both.
         """
         layer = copy(self)
-        vars(layer).update(flags)
+        vars(layer).pop("in_force", None)
+        vars(layer).update(chosen)
         layer._check_recompute()
         layer._check_offload()
         return layer
@@ -276,8 +302,55 @@ class Layer(LayerFields[Fraction]):
         if self.phases is not None:
             changed["phases"] = self.phases.frozen(forward_only=forward_only)
         if forward_only:
-            changed |= {"recompute": False, "offload": False}
+            changed |= {"recompute": False, "offload": False, "modules": ()}
         return replace(self, **changed)
+
+    @cached_property
+    def in_force(self) -> Mapping[str, Fraction]:
+        """The costs that depend on what the layer recomputes and offloads, by field.
+
+        Sets of modules add up times and memory; the workspace of B and BW is the larger one of the
+        layer and of the set.
+        """
+        recomputed = self._selected("recompute")
+        offloaded = self._selected("offload")
+        largest = max((module.workspace for module in recomputed), default=Fraction(0))
+        return {
+            "recompute_time": _sum(module.time for module in recomputed),
+            "kept": self.activation - _sum(module.memory for module in recomputed),
+            "offload_memory": _sum(module.offload_memory for module in offloaded),
+            "offload_time": _sum(module.offload_time for module in offloaded),
+            "input_workspace": max(self.input_workspace, largest),
+            "backward_workspace": max(self.backward_workspace, largest),
+        }
+
+    def _selected(self, field: str) -> modules.Modules:
+        """The modules that recompute, or offload; a whole layer is one module."""
+        chosen = getattr(self, field)
+        if isinstance(chosen, bool):
+            return (self._whole,) if chosen else ()
+        return modules.selected(self.modules, chosen)
+
+    @property
+    def _whole(self) -> modules.Module:
+        """The layer as one module."""
+        memory = self.activation - self.kept
+        moves = self.offload_time, self.offload_memory
+        return modules.Module("", self.recompute_time, memory, Fraction(0), *moves)
+
+    @property
+    def largest(self) -> Mapping[str, Fraction]:
+        """Upper bounds on the costs of `in_force`, whatever it recomputes, by field."""
+        every = (self._whole, *self.modules)
+        workspace = max(module.workspace for module in every)
+        return {
+            "recompute_time": _sum(module.time or 0 for module in every),
+            "kept": self.activation,
+            "offload_memory": self.activation,
+            "offload_time": _sum(module.offload_time or 0 for module in every),
+            "input_workspace": max(self.input_workspace, workspace),
+            "backward_workspace": max(self.backward_workspace, workspace),
+        }
 
     @property
     def saved(self) -> Fraction:
@@ -287,17 +360,16 @@ class Layer(LayerFields[Fraction]):
     @property
     def work(self) -> Fraction:
         """Time of F and BW together, recompute included: what a partition balances."""
-        recompute_time = self.recompute_time if self.recompute else 0
-        return self.forward + self.backward + recompute_time
+        return self.forward + self.backward + self.in_force["recompute_time"]
 
 
 @contextmanager
-def _of_phases() -> Iterator[None]:
+def _named(field: str) -> Iterator[None]:
     """Let the message of an InputError begin with the field."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"phases: {error}") from None
+        raise InputError(f"{field}: {error}") from None
 
 
 def on_compute(layer: Layer) -> Layer:
@@ -313,9 +385,8 @@ def on_compute(layer: Layer) -> Layer:
     return replace(layer, phases=None, **times)
 
 
-def retained_by_forward(layer: Layer) -> Fraction:
-    """Activation of a layer that F retains."""
-    return layer.kept if layer.recompute else layer.activation
+def _sum(numbers: Iterable[Any]) -> Fraction:
+    return sum(numbers, Fraction(0))
 
 
 def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
@@ -323,14 +394,15 @@ def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
     peak = BackwardPeak()
     for _, same in groupby(layers, id):
         layer, *repeats = same
-        cost = (retained_by_forward(layer), layer.activation, layer.backward_workspace)
+        retained, workspace = layer.in_force["kept"], layer.in_force["backward_workspace"]
+        cost = (retained, layer.activation, workspace)
         peak = peak.then(*cost, count=1 + len(repeats))
     return peak
 
 
 def activation_of(layers: Iterable[Layer]) -> Fraction:
     """Activation of some layers without recompute."""
-    return sum((layer.activation for layer in layers), Fraction(0))
+    return _sum(layer.activation for layer in layers)
 
 
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:

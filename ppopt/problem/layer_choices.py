@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from ppopt.errors import InputError
@@ -10,7 +10,10 @@ from ppopt.problem.layers import Layers
 
 SEARCH_RECOMPUTE = SEARCH_OFFLOAD = "search"
 """The value of `recompute`, and of `offload`, for a choice made with the schedule."""
-RULES: Mapping[str, tuple[str, str]] = {"recompute": ("none", "full"), "offload": ("none", "all")}
+RULES: Mapping[str, tuple[str, ...]] = {
+    "recompute": ("none", "full", "selective"),
+    "offload": ("none", "all"),
+}
 """Field of a pipeline -> its values that are a rule for all layers."""
 L = TypeVar("L", bound=Layers)
 
@@ -29,12 +32,32 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     """
     if choice is None:
         return None, model
-    none, every = RULES[field]
-    if choice not in (none, every, SEARCH_RECOMPUTE):
-        raise InputError(f"{field}: {choice!r} is unknown; use {none}, {every} or search")
+    if isinstance(choice, tuple):
+        return None, model.with_modules(field, choice)
+    if choice not in (*RULES[field], SEARCH_RECOMPUTE):
+        raise InputError(f"{field}: {choice!r} is unknown; use {', '.join(RULES[field])} or search")
     recompute = field == "recompute"
-    if not (recompute or choice == none or any(layer.offload_time for layer in model.layers)):
+    moves = (
+        layer.offload_time or any(own.offload_time for own in layer.modules)
+        for layer in model.distinct
+    )
+    if not (recompute or choice == "none" or any(moves)):
         raise InputError("offload: no layer gives its offload_time; give it in the layers")
     if choice == SEARCH_RECOMPUTE:
         return choice, model
     return None, model.with_recompute(choice) if recompute else model.with_offload(choice)
+
+
+def with_modules(field: str, choice: Any, modules: Any) -> Any:
+    """The choice for a field, if modules are stated instead: their names.
+
+    Raises InputError if both are stated.
+    """
+    if modules is None:
+        return choice
+    names = modules.split(",") if isinstance(modules, str) else modules
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{field}_modules: {modules!r} is no list of names of modules")
+    if choice is not None and (field == "offload" or choice != "selective"):
+        raise InputError(f"{field}_modules: {field} says {choice}; keep one of both")
+    return tuple(name.strip() for name in names)

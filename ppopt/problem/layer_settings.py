@@ -64,16 +64,25 @@ LAYER_SETTINGS = (
         "recompute",
         Shape.RECOMPUTE,
         "true: F keeps only part of the activation, and the backward recomputes the rest and takes "
-        "longer; or `{time: 1, activation: 0}`, which sets `recompute_time` and `kept`. An "
-        "embedding or head recomputes only if this is set",
+        "longer; or `{time: 1, activation: 0}`, which sets `recompute_time` and `kept`; or a list "
+        "of `modules`, such as `[core_attn]`. An embedding or head recomputes only if this is set",
         "false",
     ),
     *_cost_settings(cost_table.RecomputeFields),
     _layer(
+        "modules",
+        Shape.MODULES,
+        "parts that recompute or offload on their own: `[{name: core_attn, time: 1, memory: 2}]`. "
+        "`time` computes the module again, `memory` is the part of the activation that F then does "
+        "not keep, `workspace` (0) is needed meanwhile; `offload_time` and `offload_memory` "
+        "(default: `memory`) are for its move to the host. `inside` names a module that contains "
+        "it, which includes it; `excludes` lists those that do not go with it",
+    ),
+    _layer(
         "offload",
         Shape.OFFLOAD,
         "true: `offload_memory` moves to the host after F and back before B or BW, each in "
-        "`offload_time`; or `{memory: 1, time: 1}`, which sets both",
+        "`offload_time`; or `{memory: 1, time: 1}`, which sets both; or a list of `modules`",
         "false",
     ),
     *_cost_settings(cost_table.OffloadFields, cost_table.StepFields),

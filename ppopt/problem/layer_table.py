@@ -7,68 +7,57 @@ shape: an entry stands for the layers `low` to `high` - 1; a run may be empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import LAYER_COSTS, OverLayers
 from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.operation import OpKind
 
 if TYPE_CHECKING:
+    from ppopt.problem.layer import Layer
     from ppopt.problem.layers import Layers
 
 PASSING = "passing"
 """Row of the activation that F allocates only while it runs, if a layer has no backward."""
 _SUMS = (*(cost.field for cost in LAYER_COSTS if cost.over_layers is OverLayers.SUM), PASSING)
-_CHOSEN = tuple(cost for cost in LAYER_COSTS if cost.counted_if)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerTable:
-    """Costs of layers, with and without recompute and offload, in ticks."""
+    """Costs of layers, with what they recompute and offload, in ticks."""
 
-    stated: Mapping[str, Ints]
-    """Cost of every layer by field, whether it recomputes or offloads or not: `[layer]`."""
-    flags: Mapping[str, Bools]
-    """Whether a layer does `recompute`, and whether it does `offload`: `[layer]`."""
+    largest: Mapping[str, Ints]
+    """Upper bound on the cost of every layer by field, whatever it recomputes or offloads:
+    `[layer]`."""
+    amounts: Mapping[str, Ints]
+    """What each layer adds to the costs of its stage, by field: `[layer]`."""
+    per_unit: Mapping[str, Fraction]
+    """Ticks in one unit of each cost, by field."""
     recompute_unit: RecomputeUnit
 
     @classmethod
     def of(cls, model: Layers, per_unit: Mapping[str, Fraction]) -> LayerTable:
         """The costs of a model; `per_unit` has the ticks in one unit of each cost, by field."""
-        index = np.array(model.distinct_index)
-        stated = {
-            field: np.array(
-                [int(getattr(layer, field) * ticks) for layer in model.distinct_costed], np.int64
-            )[index]
-            for field, ticks in per_unit.items()
-        }
+        stated = _in_ticks(model, per_unit, vars)
         ticks = per_unit["activation"]
         stated[PASSING] = np.array([int(amount * ticks) for amount in model.passing], np.int64)
-        return cls(stated, model.flags, model.recompute_unit)
+        largest = stated | _in_ticks(model, per_unit, attrgetter("largest"))
+        amounts = stated | _in_ticks(model, per_unit, attrgetter("in_force"))
+        return cls(largest, amounts, per_unit, model.recompute_unit)
 
-    def having(self, flags: Mapping[str, Bools]) -> LayerTable:
-        """The same layers with another choice of those that recompute and offload."""
-        return replace(self, flags=flags)
-
-    @cached_property
-    def amounts(self) -> Mapping[str, Ints]:
-        """What each layer adds to the costs of its stage, by field: `[layer]`."""
-        changed = {}
-        for cost in _CHOSEN:
-            stated, default = self.stated[cost.field], cost.default
-            absent: Any = 0
-            if default.function is not None:
-                absent = default.function(*(self.stated[field] for field in default.fields))
-            changed[cost.field] = np.where(self.flags[cost.counted_if], stated, absent)
-        return {**self.stated, **changed}
+    def having(self, model: Layers) -> LayerTable:
+        """The same layers with another choice of what they recompute and offload."""
+        changed = _in_ticks(model, self.per_unit, attrgetter("in_force"))
+        return replace(self, amounts={**self.amounts, **changed})
 
     @cached_property
     def sums(self) -> Mapping[str, Ints]:
@@ -85,7 +74,7 @@ class LayerTable:
     @cached_property
     def _workspaces(self) -> RangeMaximum:
         """Maxima over runs: `[kind]`."""
-        return RangeMaximum(np.stack([self.stated[WORKSPACES[kind]] for kind in OpKind]))
+        return RangeMaximum(np.stack([self.amounts[WORKSPACES[kind]] for kind in OpKind]))
 
     def allocated(self, low: Ints, high: Ints, factor: Fraction = Fraction(1)) -> Ints:
         """Memory that BW of runs allocates at its start, in ticks / the denominator of the factor.
@@ -107,8 +96,8 @@ class LayerTable:
 
     def _during_with(self, factor: Fraction) -> RangeMaximum:
         """Live memory while a layer runs in BW, if all layers before it have run F."""
-        own = self.sums["kept"][:-1] + self.stated["activation"]
-        workspace = self.stated[WORKSPACES[OpKind.BW]]
+        own = self.sums["kept"][:-1] + self.amounts["activation"]
+        workspace = self.amounts[WORKSPACES[OpKind.BW]]
         return RangeMaximum(own * factor.numerator + workspace * factor.denominator)
 
     def stages(self, low: Ints, high: Ints) -> dict[str, Ints]:
@@ -129,9 +118,23 @@ class LayerTable:
         return rows
 
     def total(self, field: str) -> int:
-        """Sum of the absolute amounts of a cost over all layers, if none or if all recompute."""
-        amounts = np.maximum(np.abs(self.stated[field]), np.abs(self.amounts[field]))
-        return int(amounts.sum())
+        """Upper bound on the sum of a cost over all layers, whatever they recompute."""
+        return int(np.abs(self.largest[field]).sum())
+
+
+def _in_ticks(
+    model: Layers,
+    per_unit: Mapping[str, Fraction],
+    costs: Callable[[Layer], Mapping[str, Fraction]],
+) -> dict[str, Ints]:
+    """Costs of every layer in whole ticks, by field: `[layer]`."""
+    index = np.array(model.distinct_index)
+    rows = [costs(layer) for layer in model.distinct_costed]
+    return {
+        field: np.array([int(row[field] * ticks) for row in rows], np.int64)[index]
+        for field, ticks in per_unit.items()
+        if field in rows[0]
+    }
 
 
 class RangeMaximum:

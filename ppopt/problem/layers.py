@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -11,11 +11,8 @@ from itertools import accumulate, pairwise
 from operator import is_
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
 from ppopt.errors import InputError
 from ppopt.problem import units
-from ppopt.problem.arrays import Bools
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.distinct import distinct, map_distinct
@@ -27,9 +24,12 @@ from ppopt.problem.layer import (
     runs_of,
 )
 from ppopt.problem.layer_settings import DECODER
+from ppopt.problem.modules import Chosen
 from ppopt.problem.units import Unit
 
 Value = TypeVar("Value")
+SELECTIVE = ("core_attn",)
+"""The modules that `recompute: selective` recomputes, as in Megatron-LM."""
 ONLY_BETWEEN = "only stages between the first and the last may be empty"
 
 
@@ -147,14 +147,6 @@ class Layers:
         index = {id(layer): position for position, layer in enumerate(self.distinct_costed)}
         return tuple(index[id(layer)] for layer in self.costed)
 
-    @property
-    def flags(self) -> dict[str, Bools]:
-        """Whether a layer recomputes, and whether it offloads, by flag: `[layer]`."""
-        return {
-            flag: np.array([getattr(layer, flag) for layer in self.costed])
-            for flag in ("recompute", "offload")
-        }
-
     @cached_property
     def passing(self) -> tuple[Fraction, ...]:
         """Activation that F of each layer allocates only while it runs."""
@@ -187,18 +179,38 @@ class Layers:
         return self._with(recompute=[layers(layer) for layer in self.layers])
 
     def with_recompute(self, choice: str) -> Self:
-        """The layers where none recomputes (`none`), or all that may (`full`)."""
+        """The layers where none recomputes (`none`), or all that may (`full`), or modules.
+
+        `selective` is core attention; names joined by `+` are modules.
+        """
+        if choice not in ("none", "full"):
+            names = SELECTIVE if choice == "selective" else tuple(choice.split("+"))
+            return self.with_modules("recompute", names)
         return self.recomputing(lambda layer: choice == "full" and layer.recomputable)
 
-    def with_choice(self, recompute: Container[int], offload: Container[int]) -> Self:
-        """The layers with recompute, and with offload, exactly at these indices."""
+    def with_choice(self, recompute: Mapping[int, Chosen], offload: Mapping[int, Chosen]) -> Self:
+        """The layers that recompute, and that offload, exactly this, by index."""
         indices = range(len(self))
         return self._with(
-            recompute=[index in recompute for index in indices],
-            offload=[index in offload for index in indices],
+            recompute=[recompute.get(index, False) for index in indices],
+            offload=[offload.get(index, False) for index in indices],
         )
 
-    def _with(self, **flags: Sequence[bool]) -> Self:
+    def with_modules(self, field: str, names: Sequence[str]) -> Self:
+        """The layers in which these modules recompute, or offload, where a layer has them.
+
+        Raises InputError if no layer has a module of a name.
+        """
+        of_layer = map_distinct(lambda layer: {own.name for own in layer.modules}, self.layers)
+        known = set().union(*of_layer)
+        for name in names:
+            if name not in known:
+                listed = ", ".join(sorted(known)) or "none; give `modules` in the layers"
+                raise InputError(f"{field}_modules: no layer has a module {name}; known: {listed}")
+        chosen = [tuple(name for name in names if name in own) or False for own in of_layer]
+        return self._with(**{field: chosen})
+
+    def _with(self, **flags: Sequence[Chosen]) -> Self:
         """The layers with some flags, one per layer; equal layers of a count stay one object."""
         changed: dict[tuple[object, ...], Layer] = {}
         layers = []
@@ -220,7 +232,7 @@ class Layers:
     def unit_matters(self) -> bool:
         """Whether `recompute_unit` may change the memory of a stage."""
         return any(
-            layer.backward_workspace or (layer.recompute and layer.saved)
+            layer.in_force["backward_workspace"] or layer.in_force["kept"] < layer.activation
             for layer in self.distinct_costed
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import exact
-from ppopt.problem.arrays import Bools, Floats, Ints
+from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, ZERO, OverLayers
 from ppopt.problem.costs import (
@@ -38,9 +38,11 @@ from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.link import delays_by_size
+from ppopt.problem.modules import MEMORY, TIMES, numbers_of
 from ppopt.problem.units import Unit
 
 if TYPE_CHECKING:
+    from ppopt.problem.layers import Layers
     from ppopt.problem.pipeline import Pipeline
 
 _ADDED = tuple(cost for cost in LAYER_COSTS if cost.over_layers is not OverLayers.LAST)
@@ -90,6 +92,8 @@ class Recomputed(NamedTuple):
     """Added to B and BW, at speed 1 (`PartitionTable.per_unit_at_speed_1`)."""
     retained: Ints
     """Activation that F retains."""
+    workspace: Ints
+    """Workspace of B."""
     peak: Ints
     """Largest live memory of a microbatch while BW runs."""
 
@@ -129,6 +133,10 @@ class PartitionTable:
             numbers[cost.unit] += [
                 getattr(layer, cost.field) / part for layer in model.distinct_costed
             ]
+        for unit, keys in ((Unit.TIME, TIMES), (Unit.MEMORY, MEMORY)):
+            for layer in model.distinct_costed:
+                own = numbers_of(layer.modules, keys)
+                numbers[unit] += [number / self._slices for number in (*own, exact.total(own))]
         self._at_speed_1 = {unit: exact.common_denominator(row) for unit, row in numbers.items()}
         """Ticks in one unit, of time at speed 1, and of memory."""
         self._largest = {
@@ -216,10 +224,10 @@ class PartitionTable:
         """Ticks in one unit of memory."""
         return self._at_speed_1[Unit.MEMORY]
 
-    def having(self, flags: Mapping[str, Bools]) -> PartitionTable:
-        """The table of the same layers with another choice of those that recompute and offload."""
+    def having(self, model: Layers) -> PartitionTable:
+        """The table of the same layers with another choice of what they recompute and offload."""
         table = copy(self)
-        table.layers = self.layers.having(flags)
+        table.layers = self.layers.having(model)
         return table
 
     # One pipeline.
@@ -362,6 +370,7 @@ class PartitionTable:
             costs["recompute_time"], costs["kept"] = recomputed.time.T, recomputed.retained.T
             costs["recompute_memory"] = (recomputed.peak - recomputed.retained).T
             costs["backward_workspace"] = costs["offload_memory"]
+            costs["input_workspace"] = recomputed.workspace.T
         stages = StageArrays(costs)
         durations = np.concatenate([time * self.slowness[:, None] for time in stages.durations])
         allocated, freed = np.concatenate(stages.allocates), np.concatenate(stages.frees)

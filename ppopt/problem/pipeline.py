@@ -80,7 +80,8 @@ class Pipeline(PipelineFields):
     def _read_model(self) -> None:
         """Read the model, its recompute and offload, and the form of its partition."""
         if self.model is None:
-            fields = ("partition", "recompute", "offload", "recompute_unit")
+            modules = (f"{field}_modules" for field in layer_choices.RULES)
+            fields = ("partition", "recompute", "offload", "recompute_unit", *modules)
             stated = {field: getattr(self, field) for field in fields}
             if self.partition_order != placement.PartitionOrder.STAGES:
                 stated["partition_order"] = self.partition_order
@@ -95,7 +96,12 @@ class Pipeline(PipelineFields):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
-        choices = {"recompute": self.recompute, "offload": self.offload}
+        choices = {
+            field: layer_choices.with_modules(
+                field, getattr(self, field), getattr(self, f"{field}_modules")
+            )
+            for field in layer_choices.RULES
+        }
         # A layer does one of both: one that stops to recompute may offload, and the reverse.
         for field in sorted(choices, key=lambda field: choices[field] != "none"):
             choices[field], model = layer_choices.read(field, choices[field], model)
@@ -105,6 +111,8 @@ class Pipeline(PipelineFields):
             model=model,
             partition=partition.normal(self.partition),
             recompute_unit=None,
+            recompute_modules=None,
+            offload_modules=None,
         )
 
     def _read_partition(self) -> None:
@@ -180,7 +188,7 @@ class Pipeline(PipelineFields):
         if self.model is None:
             return ()
         stages = self.model.stage_layers(self.counts)
-        return tuple(sum(getattr(layer, field) for layer in stage) for stage in stages)
+        return tuple(sum(bool(getattr(layer, field)) for layer in stage) for stage in stages)
 
     @cached_property
     def frozen_stages(self) -> tuple[bool, ...]:
@@ -392,7 +400,7 @@ class Pipeline(PipelineFields):
         """
         table, chosen = self.partitions, self.model if model is None else model
         if chosen is not self.model:
-            table = table.having(chosen.flags)
+            table = table.having(chosen)
         known = vars(self)
         row: Pipeline = object.__new__(type(self))
         vars(row).update({field: known[field] for field in _SHARED if field in known})

@@ -39,8 +39,11 @@ class PipelineFields(StageFields[Any]):
     """Of a model: the order of a `partition` that lists layers per stage: `stages`, or `ranks`,
     with all stages of device 0 first; it becomes `stages` when the list is in that order."""
     recompute: Any = None
-    """Of a model: `none` of its layers recomputes, or all do (`full`); it becomes None when the
-    layers of the model are set. `search`: `ppopt.solve` chooses. None: as the layers state."""
+    """Of a model: `none` of its layers recomputes, or all do (`full`), or their core attention
+    (`selective`); it becomes None when the layers of the model are set. `search`: `ppopt.solve`
+    chooses. None: as the layers state."""
+    recompute_modules: Any = None
+    """Of a model: names of the modules that recompute, in place of `recompute`; None: none."""
     recompute_unit: Any = None
     """Of a model: the unit that a whole backward recomputes at once (see
     `ppopt.problem.backward_memory.RecomputeUnit`); it becomes None when that of the model is
@@ -64,6 +67,8 @@ class PipelineFields(StageFields[Any]):
     """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; both
     become None when the layers of the model are set. `search`: chosen with the schedule. None:
     as the layers state."""
+    offload_modules: Any = None
+    """Of a model: names of the modules that offload, in place of `offload`; None: none."""
     host_link: Any = HostLink.DUPLEX
     """Whether both directions of a device run at the same time, or one at a time."""
     device_speed: Any = 1

@@ -42,6 +42,10 @@ class Shape(Enum):
     """True or false, or a mapping of `time` and `activation`."""
     OFFLOAD = "OFFLOAD"
     """True or false, or a mapping of `time` and `memory`."""
+    MODULES = "MODULES"
+    """A list of modules, each a mapping."""
+    NAMES = "NAMES"
+    """Names separated by commas, or a list of them."""
     STAGES = "LIST"
     """One number for all stages, or a list with one number per stage."""
     PAIRS = "TIME|LIST"
@@ -293,12 +297,21 @@ SETTINGS = (
         "recompute",
         Shape.CHOICE,
         "layers that recompute: none, full (every decoder and mtp layer, full activation "
-        "checkpointing), or search (chosen with the schedule). An embedding or head recomputes "
-        "only if it sets `recompute`",
+        "checkpointing), selective (core attention, the module `core_attn` of the layers), or "
+        "search (chosen with the schedule, and among the `modules` of the layers). An embedding or "
+        "head recomputes only if it sets `recompute`",
         "set per layer in the file",
-        choices=("none", "full", "search"),
+        choices=("none", "full", "selective", "search"),
         under=Heading.MEMORY,
         set_by_plan=True,
+        replaceable=True,
+    ),
+    Setting(
+        "recompute_modules",
+        Shape.NAMES,
+        "modules that recompute, in every layer that has them, such as core_attn,moe_act; instead "
+        "of --recompute",
+        under=Heading.MEMORY,
         replaceable=True,
     ),
     _choice(
@@ -376,6 +389,14 @@ SETTINGS = (
         "recomputes does not offload",
         "set per layer in the file",
         choices=("none", "all", "search"),
+        under=Heading.MEMORY,
+        replaceable=True,
+    ),
+    Setting(
+        "offload_modules",
+        Shape.NAMES,
+        "modules whose activation moves to the host, in every layer that has them; instead of "
+        "--offload",
         under=Heading.MEMORY,
         replaceable=True,
     ),

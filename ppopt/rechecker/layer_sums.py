@@ -39,7 +39,9 @@ class LayerSums:
         own, delays = single.ticks, _delays(pipeline)
         units = (delay.denominator for way in delays for row in way for delay in row)
         layers = pipeline.model.layers if claim.recompute or claim.offload else ()
-        recompute_units = ((layer.recompute_time / fastest).denominator for layer in layers)
+        modules = [module for layer in set(layers) for module in layer.modules]
+        times = [layer.recompute_time for layer in layers] + [own.time or 0 for own in modules]
+        recompute_units = ((time / fastest).denominator for time in times)
         finer = lcm(*(ratio.denominator for ratio in ratios))
         self.per_unit = lcm(lcm(own.per_unit, *recompute_units) * finer, *units)
         self.recompute_per_unit = self.per_unit / fastest
@@ -60,6 +62,9 @@ class LayerSums:
         for layer in layers:
             parts = layer.kept.denominator, layer.offload_memory.denominator
             self.memory_per_unit = lcm(self.memory_per_unit, *parts)
+        for module in modules:
+            amounts = module.memory, module.offload_memory, module.workspace
+            self.memory_per_unit = lcm(self.memory_per_unit, *(own.denominator for own in amounts))
         memory_factor = self.memory_per_unit // own.memory_per_unit
         stashed = (live_after_forward(single_claim, index) for index in indices)
         self.stashed = _sums(stashed, memory_factor)

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from operator import add, mul, sub
+from typing import Any
 
 import numpy as np
 
@@ -81,8 +82,11 @@ def by_layers(claim: Claim) -> Claim:
     for layer in claim.pipeline.model.layers:
         b, w, bw = layer.backward_input, layer.weight, layer.backward
         partial, weight = min(b, bw), max(min(w, bw - b), zero)
-        fields = {"backward_input": partial, "weight": weight, "backward": partial + weight}
+        fields: dict[str, Any] = {"backward_input": partial, "weight": weight}
+        fields["backward"] = partial + weight
         fields |= dict.fromkeys(("input_workspace", "weight_workspace"), zero)
+        if layer.recompute:
+            fields["modules"] = tuple(replace(own, workspace=zero) for own in layer.modules)
         layers.append(replace(layer, **fields, memory_b=min(layer.memory_b, zero)))
     model = replace(claim.pipeline.model, layers=tuple(layers))
     pipeline = replace(claim.pipeline, model=model)

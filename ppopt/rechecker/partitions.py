@@ -21,6 +21,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.modules import Chosen
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim
@@ -43,15 +44,20 @@ class OpenPartition(NamedTuple):
     """
 
     counts: tuple[int, ...]
-    layers: frozenset[int] | None = None
-    offloaded: frozenset[int] | None = None
+    layers: recompute.LayerSet | None = None
+    offloaded: recompute.LayerSet | None = None
 
     def __str__(self) -> str:
         text = f"partition {','.join(map(str, self.counts))}"
         for does, layers in (("recomputed", self.layers), ("offloaded", self.offloaded)):
             if layers:
-                text += f", layers {','.join(map(str, sorted(layers)))} {does}"
+                text += f", layers {','.join(map(_layer_text, sorted(layers)))} {does}"
         return text
+
+
+def _layer_text(layer: tuple[int, Chosen]) -> str:
+    index, chosen = layer
+    return str(index) if chosen is True else f"{index} ({' '.join(chosen or ())})"
 
 
 def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None:
@@ -79,12 +85,15 @@ def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None
 def claim_of_partition(claim: Claim, partition: OpenPartition) -> Claim:
     """The claim of one partition, and of one choice of recompute and offload."""
     pipeline = replace(claim.pipeline, partition=partition.counts, mem_limit=claim.pipeline.limits)
-    recomputed, offloaded = partition.layers, partition.offloaded
+    recomputed, offloaded = (
+        None if chosen is None else dict(chosen)
+        for chosen in (partition.layers, partition.offloaded)
+    )
     layers = tuple(
         replace(
             layer,
-            recompute=layer.recompute if recomputed is None else index in recomputed,
-            offload=layer.offload if offloaded is None else index in offloaded,
+            recompute=layer.recompute if recomputed is None else recomputed.get(index, False),
+            offload=layer.offload if offloaded is None else offloaded.get(index, False),
         )
         for index, layer in enumerate(pipeline.model.layers)
     )
@@ -246,4 +255,5 @@ class _Choices:
 def _union(chosen: Iterable[recompute.Layers]) -> recompute.Layers:
     """The layers of several choices."""
     recomputed, offloaded = zip(*chosen, strict=True)
-    return frozenset[int]().union(*recomputed), frozenset[int]().union(*offloaded)
+    none: recompute.LayerSet = frozenset()
+    return none.union(*recomputed), none.union(*offloaded)

@@ -6,7 +6,9 @@ its workspace are live, and of the layers before it what F keeps.
 
 An embedding or a head recomputes only if the model says so; any other layer may. A layer may
 offload if it states the time. A layer recomputes or offloads, not both, and neither if it has no
-backward. Offloaded memory is not live between F and the backward; here F frees it at its end, and
+backward. Instead of the whole layer, any of its modules may do either, if none of them contains or
+excludes another one; their times and memory add up, and B and BW need at least the largest of their
+workspaces. Offloaded memory is not live between F and the backward; here F frees it at its end, and
 the backward allocates it at its start. A schedule stays feasible if a stage takes less time, keeps
 less memory (with and without what is offloaded), has a lower peak in BW, and offloads in less time.
 So a bound for a point that saves at least as much memory in at most as much time holds for a
@@ -15,13 +17,16 @@ choice, and a non-dominated choice can replace all those that it dominates.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
+from math import prod
 from typing import NamedTuple
 
 from ppopt.problem.layer import Layer
+from ppopt.problem.modules import Chosen, Module
 from ppopt.rechecker.claim import Claim
 
 MAX_POINTS = 12
@@ -43,6 +48,8 @@ class RecomputePoint(NamedTuple):
     """Part of what is saved that F does not keep."""
     peak: int = 0
     """Peak memory of a microbatch while BW runs; 0: it does not matter."""
+    workspace: int = 0
+    """Largest workspace of modules that are computed again."""
 
     def plus(self, right: RecomputePoint, peak: int = 0) -> RecomputePoint:
         """The point of two sets of layers together, with their joint peak."""
@@ -52,17 +59,20 @@ class RecomputePoint(NamedTuple):
             self.moving + right.moving,
             self.unkept + right.unkept,
             peak,
+            max(self.workspace, right.workspace),
         )
 
     def replaces(self, right: RecomputePoint) -> bool:
         """Whether every schedule with `right` is feasible with this point."""
         no_worse = self.time <= right.time and self.moving <= right.moving
         no_worse &= self.saved >= right.saved and self.unkept >= right.unkept
-        return no_worse and self.peak <= right.peak
+        return no_worse and self.peak <= right.peak and self.workspace <= right.workspace
 
 
 NONE = RecomputePoint(0, 0)
-Layers = tuple[frozenset[int], frozenset[int]]
+LayerSet = frozenset[tuple[int, Chosen]]
+"""Layers, each with True or with the modules of it."""
+Layers = tuple[LayerSet, LayerSet]
 """Layers that recompute, and layers that offload."""
 
 
@@ -72,13 +82,12 @@ class Recompute:
     def __init__(self, claim: Claim, per_unit: Fraction, memory_per_unit: int) -> None:
         """Read the claim's layers; if it is not of every choice, they have no options."""
 
-        def recomputed(layer: Layer) -> RecomputePoint:
-            saved = int((layer.activation - layer.kept) * memory_per_unit)
-            return RecomputePoint(int(layer.recompute_time * per_unit), saved, unkept=saved)
+        def recomputed(time: Fraction, memory: Fraction, workspace: Fraction) -> RecomputePoint:
+            saved, needed = (int(amount * memory_per_unit) for amount in (memory, workspace))
+            return RecomputePoint(int(time * per_unit), saved, unkept=saved, workspace=needed)
 
-        def offloaded(layer: Layer) -> RecomputePoint:
-            saved = int(layer.offload_memory * memory_per_unit)
-            return RecomputePoint(0, saved, moving=layer.offload_time)
+        def offloaded(time: Fraction, memory: Fraction) -> RecomputePoint:
+            return RecomputePoint(0, int(memory * memory_per_unit), moving=time)
 
         layers = claim.pipeline.model.layers if claim.covers_layer_choices else ()
         trained = False
@@ -91,12 +100,30 @@ class Recompute:
             trained |= not layer.frozen
             if not trained:
                 continue
-            own, none = frozenset((index,)), frozenset[int]()
+            own: LayerSet = frozenset(((index, True),))
+            none: LayerSet = frozenset()
             free = layer.recompute_given or layer.role not in ("embedding", "head")
-            if claim.recompute and free and not layer.offload:
-                options.append((recomputed(layer), (own, none)))
-            if claim.offload and layer.offload_time and not layer.recompute:
-                options.append((offloaded(layer), (none, own)))
+            if claim.recompute and free and not (layer.offload and not claim.offload):
+                missing = layer.activation - layer.kept
+                point = recomputed(layer.recompute_time, missing, Fraction(0))
+                options.append((point, (own, none)))
+            if (
+                claim.offload
+                and layer.offload_time
+                and not (layer.recompute and not claim.recompute)
+            ):
+                options.append((offloaded(layer.offload_time, layer.offload_memory), (none, own)))
+            for computed, moving in _module_sets(layer, claim):
+                point = NONE
+                for module in computed:
+                    point = point.plus(recomputed(module.time, module.memory, module.workspace))
+                for module in moving:
+                    point = point.plus(offloaded(module.offload_time, module.offload_memory))
+                sets = (tuple(module.name for module in part) for part in (computed, moving))
+                recompute, offload = (
+                    frozenset(((index, names),)) if names else none for names in sets
+                )
+                options.append((point, (recompute, offload)))
         costed = claim.pipeline.model.costed if claim.covers_layer_choices else ()
         self._memory = [
             (int(own.activation * memory_per_unit), int(own.backward_workspace * memory_per_unit))
@@ -121,7 +148,7 @@ class Recompute:
 
     def choices(self, low: int, high: int) -> dict[RecomputePoint, Layers] | None:
         """The non-dominated choices of these layers; None if there are too many."""
-        none = frozenset[int](), frozenset[int]()
+        none: Layers = frozenset(), frozenset()
         front, whole = {NONE: none}, 0
         for index in range(low, high):
             activation, workspace = self._memory[index]
@@ -129,7 +156,7 @@ class Recompute:
             choices: dict[RecomputePoint, Layers] = {}
             for p, (recomputed, offloaded) in front.items():
                 for option, (recompute, offload) in ((NONE, none), *self._layers[index]):
-                    during = whole - p.unkept + workspace
+                    during = whole - p.unkept + max(workspace, option.workspace)
                     live = whole - p.unkept - option.unkept
                     peak = max(p.peak, during, live) if self._peaks else 0
                     choices.setdefault(
@@ -147,8 +174,8 @@ def without(claim: Claim) -> Claim:
     layers = tuple(
         replace(
             layer,
-            recompute=layer.recompute and not claim.recompute,
-            offload=layer.offload and not claim.offload,
+            recompute=False if claim.recompute else layer.recompute,
+            offload=False if claim.offload else layer.offload,
         )
         for layer in pipeline.model.layers
     )
@@ -161,6 +188,51 @@ def without(claim: Claim) -> Claim:
         mem_limit=pipeline.limits,
     )
     return claim._replace(pipeline=without_choices)
+
+
+def _module_sets(
+    layer: Layer, claim: Claim
+) -> Iterator[tuple[tuple[Module, ...], tuple[Module, ...]]]:
+    """Sets of modules that a claim lets recompute, and offload, not both empty.
+
+    Raises TimeoutError if there are more than `MAX_CHOICES`.
+    """
+    if (layer.recompute and not claim.recompute) or (layer.offload and not claim.offload):
+        if layer.modules:
+            raise TimeoutError
+        return
+    each = []
+    for module in layer.modules:
+        roles = [""]
+        if claim.recompute and module.time is not None:
+            roles.append("recompute")
+        if claim.offload and module.offload_time:
+            roles.append("offload")
+        each.append(roles)
+    if prod(map(len, each)) > MAX_CHOICES:
+        raise TimeoutError
+    by_name = {module.name: module for module in layer.modules}
+    for roles_of in product(*each):
+        does = {
+            module.name: role for module, role in zip(layer.modules, roles_of, strict=True) if role
+        }
+        if not does or any(_clashes(by_name, name, does) for name in does):
+            continue
+        computed, moving = (
+            tuple(by_name[name] for name, role in does.items() if role == own)
+            for own in ("recompute", "offload")
+        )
+        yield computed, moving
+
+
+def _clashes(by_name: Mapping[str, Module], name: str, does: Mapping[str, str]) -> bool:
+    """Whether a module is excluded by another one of the set, or inside one."""
+    if any(excluded in does for excluded in by_name[name].excludes):
+        return True
+    container = by_name[name].inside
+    while container and container not in does:
+        container = by_name[container].inside
+    return bool(container)
 
 
 def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:

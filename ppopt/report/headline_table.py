@@ -211,7 +211,8 @@ def _decision_values(pipeline: Pipeline) -> dict[str, str]:
     if pipeline.model is None:
         return values
     recomputable = sum(layer.recomputable for layer in pipeline.model.layers)
-    is_full = sum(pipeline.recomputed) == recomputable
+    recomputed = [layer.recompute for layer in pipeline.model.layers if layer.recompute]
+    is_full = recomputed == [True] * recomputable
     return values | {
         "partition": _describe_counts(pipeline.counts),
         "recompute": "full" if is_full else _describe_counts(pipeline.recomputed),

@@ -134,7 +134,9 @@ def describe_layers(counts: Sequence[int] | None, runs: Sequence[LayerRun] | Non
     if not any(counts or ()):
         return ""
     texts = [
-        f"{run.name or 'layer'} {run.first}" + (f"-{run.last}" if run.last > run.first else "")
+        f"{run.name or 'layer'} {run.first}"
+        + (f"-{run.last}" if run.last > run.first else "")
+        + (f" ({' '.join(run.modules)})" if run.modules else "")
         for run in runs or ()
     ]
     names = f": {', '.join(map(clean, texts))}" if texts else ""
@@ -142,11 +144,14 @@ def describe_layers(counts: Sequence[int] | None, runs: Sequence[LayerRun] | Non
 
 
 def recompute_word(pipeline: Pipeline) -> str:
-    """How many layers recompute: `none`, `some` or `full` (all that can)."""
+    """How many layers recompute: `none`, `some`, `full` (all that can) or `modules`."""
     if pipeline.model is None or not any(pipeline.recomputed):
         return "none"
+    chosen = {layer.recompute for layer in pipeline.model.layers if layer.recompute}
+    if True not in chosen:
+        return "modules"
     able = sum(layer.recomputable for layer in pipeline.model.layers)
-    return "full" if sum(pipeline.recomputed) == able else "some"
+    return "full" if sum(pipeline.recomputed) == able and chosen == {True} else "some"
 
 
 def describe_placement(placement: str | Sequence[int] | None) -> str:

@@ -228,7 +228,7 @@ def _placed_as(own: Pipeline, pipeline: Pipeline) -> Pipeline:
     fields["stages"] = own.num_stages if named is None else own.num_devices
     if own.model is not None:
         layers = {
-            field: {index for index, layer in enumerate(own.model.layers) if getattr(layer, field)}
+            field: {n: getattr(layer, field) for n, layer in enumerate(own.model.layers)}
             for field in ("recompute", "offload")
         }
         fields["model"] = pipeline.model.with_choice(**layers)

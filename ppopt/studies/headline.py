@@ -189,8 +189,8 @@ def _decisions(pipeline: Pipeline) -> dict[str, object]:
         "routes": pipeline.routes,
         "slices": pipeline.num_slices,
         "partition": pipeline.counts,
-        "recompute": [bool(layer.recompute) for layer in layers],
-        "offload": [bool(layer.offload) for layer in layers],
+        "recompute": [layer.recompute for layer in layers],
+        "offload": [layer.offload for layer in layers],
         "microbatch order": pipeline.order if isinstance(pipeline.order, tuple) else (),
     }
 

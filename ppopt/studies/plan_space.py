@@ -37,7 +37,7 @@ RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
-RECOMPUTE = ("none", "full", "search", AS_GIVEN)
+RECOMPUTE = ("none", "full", "selective", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
 _DEFAULT_RECOMPUTE = {"none": "none", "full": "full", SEARCH: "full", AS_GIVEN: None}
 """Recompute of the default current schedule for each of them."""
@@ -123,7 +123,8 @@ class PlanSpace:
                 )
 
     def _check_recompute(self) -> None:
-        _check("recompute", self.recompute, RECOMPUTE)
+        sets = {choice for choice in self.recompute if self._is_set(choice)}
+        _check("recompute", self.recompute, (*RECOMPUTE, *sets))
         for choice in self.recompute:
             if self.runtime == "megatron" and choice == SEARCH:
                 raise InputError(
@@ -136,6 +137,11 @@ class PlanSpace:
                     trainer_partition.check_model(model, trainer_partition.MEGATRON)
                 except NotApplicableError as error:
                     raise InputError(f"runtime: {error}") from None
+
+    def _is_set(self, choice: str) -> bool:
+        """Whether a recompute mode is a set of modules, joined by `+`."""
+        known = {module.name for layer in self.model.distinct for module in layer.modules}
+        return known.issuperset(choice.split("+"))
 
     @property
     def order(self) -> Any:
@@ -184,7 +190,7 @@ class PlanSpace:
                 placement=configuration.placement,
                 chunks=configuration.chunks,
                 partition=self.partition,
-                recompute=None if recompute == AS_GIVEN else recompute,
+                **self._recompute_fields(recompute),
                 **self.fields,
             )
         if self.runtime == "megatron":
@@ -197,6 +203,12 @@ class PlanSpace:
         placed = rule.apply(pipeline, options)
         rule.built(placed, options)
         return placed
+
+    def _recompute_fields(self, recompute: str) -> dict[str, Any]:
+        """Fields of a pipeline for a recompute mode."""
+        if recompute in (*RECOMPUTE[:-1],):
+            return {"recompute": recompute}
+        return {} if recompute == AS_GIVEN else {"recompute_modules": recompute.split("+")}
 
     def current_schedule(
         self, current: Schedule | str | None, objective: Objective
@@ -212,7 +224,7 @@ class PlanSpace:
         pipeline = self.model.pipeline(
             devices=self.devices, batches=batches, partition=self.partition, **self.fields
         )
-        modes = dict.fromkeys(_DEFAULT_RECOMPUTE[mode] for mode in self.recompute)
+        modes = dict.fromkeys(_DEFAULT_RECOMPUTE.get(mode, mode) for mode in self.recompute)
         return current_schedule(current, pipeline, objective, self.options, modes)
 
     def options_of(self, configuration: PlanConfiguration) -> Options:

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.layer import Layer
+from ppopt.problem.layer_options import convex_hull, option_of, options_of
 from ppopt.studies.plan_space import PlanSpace
 
 
@@ -58,11 +60,27 @@ def quick_bound(
         return None
     per_headroom = in_memory / headroom if headroom else Fraction(0)
     changes = [
-        _Recompute(batches * layer.recompute_time / devices, per_headroom * time * layer.saved)
+        _Recompute(batches * added / devices, per_headroom * time * saved)
         for time, layer in zip(times, layers, strict=True)
-        if layer.saved
+        for added, saved in _steps(layer, full=set(space.recompute) == {"full"})
     ]
     return _min_maximum(work / devices, per_headroom * memory_time, changes, space.recompute)
+
+
+def _steps(layer: Layer, *, full: bool) -> list[tuple[Fraction, Fraction]]:
+    """Time and memory of the steps from no recompute to the largest savings of a layer.
+
+    `full`: the one step to a recompute of the whole layer. The steps lie on the convex hull of its
+    options.
+    """
+    if full:
+        return [(layer.recompute_time, layer.saved)] if layer.saved else []
+    bare = option_of(layer.having(recompute=False))
+    hull = [bare, *convex_hull(options_of(layer, recompute=True, offload=False))]
+    return [
+        (after.time - before.time, before.retained - after.retained)
+        for before, after in pairwise(hull)
+    ]
 
 
 def minimum_work(layer: Layer) -> Fraction:

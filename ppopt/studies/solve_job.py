@@ -140,11 +140,10 @@ class SolveJob:
             own = requested.model.layers
             model = requested.model.with_choice(
                 {
-                    n
+                    n: layer.recompute
                     for n, layer in enumerate(layers if chooses_recompute else own)
-                    if layer.recompute
                 },
-                {n for n, layer in enumerate(layers if chooses_offload else own) if layer.offload},
+                {n: layer.offload for n, layer in enumerate(layers if chooses_offload else own)},
             )
             requested = replace(
                 requested, model=model, recompute=None, offload=None, partition=chosen.counts,

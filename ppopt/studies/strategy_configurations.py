@@ -89,7 +89,7 @@ class StrategyConfigurations(Choice):
         self.hosts = np.array(self.base.hosts[0])
         """Device of every stage."""
         self.num_stages, self._layers = self.base.num_stages, len(self.base.model)
-        self._option_ticks: dict[int, list[tuple[int, int, int]]] = {}
+        self._option_ticks: dict[int, list[tuple[int, int, int, int]]] = {}
         self._moves = _layer_moves(self.num_stages if self.cut else 1)
 
     @property
@@ -234,8 +234,8 @@ class StrategyConfigurations(Choice):
         row_ids = row_ids.reshape(ends.shape)
         return OptionTable(row_ids, sizes[row_ids] - 1, padded)
 
-    def _ticks(self, ends: int) -> list[tuple[int, int, int]]:
-        """Time, retained memory and peak in BW of the options of a stage, in ticks.
+    def _ticks(self, ends: int) -> list[tuple[int, int, int, int]]:
+        """Time, retained memory, workspace of B and peak in BW of the options of a stage, in ticks.
 
         Offload counts as if it took no time.
         """
@@ -246,6 +246,7 @@ class StrategyConfigurations(Choice):
                 (
                     int(option.time * time / slices),
                     int(option.resident * memory / slices),
+                    int(option.workspace * memory / slices),
                     int(option.peak * memory / slices),
                 )
                 for option in self._options.of(*divmod(ends, self._layers + 1))

@@ -18,6 +18,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.modules import amounts
 from ppopt.verifier.times import ComputeTimes, whole
 from ppopt.verifier.violation import MAX_LISTED
 
@@ -119,9 +120,10 @@ class Expected:
         yield from self._collectives()
         if any(pipeline.costs.optimizer):
             yield AuxiliaryKind.OPTIMIZER, self._optimizers()
-        offloads = np.array([memory > 0 for memory in pipeline.costs.offload_memory])[:, None, None]
+        own = amounts(pipeline)
+        offloads = np.array([memory > 0 for memory in own.offload_memory])[:, None, None]
         if offloads.any():
-            times = [time * pipeline.ticks.per_unit for time in pipeline.costs.offload_time]
+            times = [time * pipeline.ticks.per_unit for time in own.offload_time]
             for move in MOVES:
                 yield move, (offloads, self._per_lane(times, "microbatch_memory"))
 

@@ -15,6 +15,7 @@ from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.modules import amounts
 from ppopt.verifier.rows import Rows, first_of_device, sum_safe
 from ppopt.verifier.times import scaled, whole
 from ppopt.verifier.violation import Rule, Violation
@@ -138,10 +139,16 @@ def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Int
     frees them.
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
-    rows = (costs.activation, ticks.retained, costs.memory_b, costs.offload_memory)
-    activation, stashed, change, offloaded = (np.array(row, dtype=np.int64) for row in rows)
+    own = amounts(pipeline)
+    stated = (own.retained, own.offload_memory, own.input_workspace)
+    in_ticks = ([whole(memory * ticks.memory_per_unit) for memory in row] for row in stated)
+    rows = (costs.activation, costs.memory_b, *in_ticks)
+    activation, change, stashed, offloaded, of_input = (
+        np.array(row, dtype=np.int64) for row in rows
+    )
     workspace = np.array(ticks.workspace, dtype=np.int64)
-    stashed, workspace[OpKind.F] = stashed + offloaded, workspace[OpKind.F] - offloaded
+    workspace[OpKind.F] -= np.array(costs.offload_memory, dtype=np.int64)
+    workspace[OpKind.B] = of_input
     activation, stashed, change, offloaded = (
         scaled(row, factor) for row in (activation, stashed, change, offloaded)
     )

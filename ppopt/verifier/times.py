@@ -12,6 +12,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.costs import PairTimes
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.modules import amounts
 
 
 class ComputeTimes:
@@ -30,7 +31,9 @@ class ComputeTimes:
         times |= {OpKind.W: costs.weight, OpKind.BW: costs.backward}
         self.plain: Ints = np.array([self._ticks(times[kind]) for kind in OpKind], dtype=np.int64)
         """Without recompute, shape [kind, stage]."""
-        self.recompute: Ints = np.array(self._ticks(costs.recompute_time), dtype=np.int64)
+        self.recompute: Ints = np.array(
+            self._ticks(amounts(pipeline).recompute_time), dtype=np.int64
+        )
         """Shape [stage]."""
         self.alone: Ints = self.plain.copy()
         """With recompute, shape [kind, stage]."""

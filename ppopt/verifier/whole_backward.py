@@ -2,8 +2,8 @@
 
 The rule: BW recomputes and runs one layer at a time, the last one first, and frees a layer when the
 layer's own backward ends. Before BW, held_k of every layer k is live; missing_l is what F did not
-keep of layer l. While layer l runs, missing_l and its workspace are allocated, and the layers after
-it have been freed:
+keep of layer l (`ppopt.verifier.modules`). While layer l runs, missing_l and its workspace are
+allocated, and the layers after it have been freed:
 
     max(0, max over l of (missing_l + workspace_l - sum of held_k over k > l))
 
@@ -21,6 +21,7 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.modules import backward_workspace, missing
 from ppopt.verifier.times import whole
 
 
@@ -49,15 +50,9 @@ def runs_whole_in_weight(pipeline: Pipeline) -> bool:
     return bool(pipeline.model.recompute_unit is RecomputeUnit.LAYER)
 
 
-def _missing(layer: Layer) -> Fraction:
-    """Part of a layer's activation that F does not keep."""
-    missing: Fraction = layer.activation - layer.kept
-    return missing if layer.recompute else Fraction(0)
-
-
 def _whole_stage(layers: Sequence[Layer], factor: Fraction) -> Fraction:
-    workspace: Fraction = max((layer.backward_workspace for layer in layers), default=Fraction(0))
-    return factor * sum(map(_missing, layers), Fraction(0)) + workspace
+    workspace = max(map(backward_workspace, layers), default=Fraction(0))
+    return factor * sum(map(missing, layers), Fraction(0)) + workspace
 
 
 def _layer_by_layer(layers: Sequence[Layer], factor: Fraction) -> Fraction:
@@ -65,7 +60,7 @@ def _layer_by_layer(layers: Sequence[Layer], factor: Fraction) -> Fraction:
     largest, freed = Fraction(0), Fraction(0)
     for _, run in groupby(reversed(layers), id):
         layer, *rest = run
-        missing = factor * _missing(layer)
-        largest = max(largest, missing + layer.backward_workspace - freed)
-        freed += (1 + len(rest)) * (factor * layer.activation - missing)
+        recomputed = factor * missing(layer)
+        largest = max(largest, recomputed + backward_workspace(layer) - freed)
+        freed += (1 + len(rest)) * (factor * layer.activation - recomputed)
     return largest

@@ -32,6 +32,8 @@ SPELLINGS = {
     "partition_order": ("partition_order",),
     "recompute": ("recompute",),
     "recompute_unit": ("recompute_unit",),
+    "recompute_modules": ("recompute_modules",),
+    "offload_modules": ("offload_modules",),
     "forward": ("forward_times", "forward"),
     "backward": ("backward_times", "backward"),
     "weight": ("weight_times", "weight"),
@@ -96,6 +98,8 @@ SPELLINGS = {
 """Canonical name -> every spelling that a file may use."""
 
 SAMPLES = {
+    "recompute_modules": "core_attn",
+    "offload_modules": ["core_attn", "moe_act"],
     "placement": "v",
     "model": [],
     "partition": [2, 2],

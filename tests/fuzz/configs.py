@@ -57,7 +57,7 @@ def schedule(
 ) -> Schedule | None:
     """A strategy on a partition, where exactly these layers recompute; None: it has none."""
     model = [
-        layer | {"recompute": recomputes}
+        layer | {"recompute": list(recomputes) if isinstance(recomputes, tuple) else recomputes}
         for layer, recomputes in zip(fields["model"], which, strict=True)
     ]
     try:

@@ -35,8 +35,9 @@ BACKWARDS = ("backward", "weight", "input")
 PLAIN = {"forward": 1, "activation": 0, "memory_b": 0, "static": 0, "output": 0}
 """The simplest values of what every layer gives."""
 Counts = tuple[int, ...]
-Chosen = tuple[bool, ...]
-"""Which layers recompute."""
+Choice = bool | tuple[str, ...]
+Chosen = tuple[Choice, ...]
+"""Which layers recompute: not, all of it, or these modules."""
 
 
 def draw(
@@ -123,7 +124,37 @@ def draw_layer(rng: Random, role: str) -> dict[str, Any]:
                 "time": rng.randint(0, 2),
                 "activation": rng.randint(0, taken),
             }
+    if taken and rng.random() < 0.3:
+        layer["modules"] = draw_modules(rng, taken)
+        if rng.random() < 0.3:
+            layer["recompute"] = list(rng.choice(module_sets(layer)))
     return layer
+
+
+def draw_modules(rng: Random, taken: int) -> list[dict[str, Any]]:
+    """Up to three modules whose memory adds up to at most `taken`; the third may be inside one."""
+    modules, left = [], taken
+    for name in ("norm", "attention", "softmax")[: rng.randint(1, 3)]:
+        memory = rng.randint(0, left)
+        left -= memory
+        modules.append({"name": name, "time": rng.randint(0, 2), "memory": memory})
+        if rng.random() < 0.3:
+            modules[-1]["workspace"] = rng.randint(0, 3)
+    if len(modules) > 1 and rng.random() < 0.5:
+        modules[-1][rng.choice(("inside", "excludes"))] = modules[-2]["name"]
+    return modules
+
+
+def module_sets(layer: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Every set of modules that exclude none of each other."""
+    modules = layer.get("modules", ())
+    sets: list[tuple[str, ...]] = []
+    for flags in product((False, True), repeat=len(modules)):
+        own = [module for module, flag in zip(modules, flags, strict=True) if flag]
+        names = tuple(module["name"] for module in own)
+        if names and not any(module.get("excludes") in names for module in own):
+            sets.append(names)
+    return sets
 
 
 def draw_stated(
@@ -258,13 +289,20 @@ def recomputed(fields: dict[str, Any]) -> Chosen:
         return (False,) * len(fields["model"])
     if fields["recompute"] == "full":
         return may_recompute(fields)
-    return tuple(bool(layer.get("recompute", False)) for layer in fields["model"])
+    return tuple(
+        tuple(stated) if isinstance(stated, list) else bool(stated)
+        for stated in (layer.get("recompute", False) for layer in fields["model"])
+    )
 
 
 def may_recompute(fields: dict[str, Any]) -> Chosen:
     """Decoder and MTP layers; the embedding and the head where they say so."""
     return tuple(
-        layer["role"] in ("decoder", "mtp") or bool(layer.get("recompute", False))
+        layer["role"] in ("decoder", "mtp")
+        or (
+            layer.get("recompute", False) not in (False, [])
+            and not isinstance(layer["recompute"], list)
+        )
         for layer in fields["model"]
     )
 
@@ -272,7 +310,10 @@ def may_recompute(fields: dict[str, Any]) -> Chosen:
 def choices(fields: dict[str, Any]) -> Iterator[Chosen]:
     """Every choice of layers that recompute, if it is searched; else the one that is given."""
     if fields["recompute"] == "search":
-        yield from product(*((False, True) if may else (False,) for may in may_recompute(fields)))
+        may = zip(may_recompute(fields), fields["model"], strict=True)
+        yield from product(
+            *([False, *([True] if whole else ()), *module_sets(layer)] for whole, layer in may)
+        )
     else:
         yield recomputed(fields)
 
@@ -420,7 +461,7 @@ def _all_costs(model: list[dict[str, Any]], chosen: Chosen) -> list[dict[str, Fr
     return costs_of_layers
 
 
-def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
+def _costs(layer: dict[str, Any], *, recomputes: Choice) -> dict[str, Fraction]:
     """Costs of a layer with every default written out."""
     if "phases" in layer:
         layer = _summed(layer)
@@ -432,6 +473,16 @@ def _costs(layer: dict[str, Any], *, recomputes: bool) -> dict[str, Fraction]:
     recomputed = recompute if isinstance(recompute, dict) else stated
     if not isinstance(space, dict):
         space = dict.fromkeys(("F", "B", "BW"), space)
+    if isinstance(recomputes, tuple):
+        modules = [
+            module
+            for module in layer["modules"]
+            if module["name"] in recomputes and module.get("inside") not in recomputes
+        ]
+        retained = taken - sum(module["memory"] for module in modules)
+        recomputed = {"time": sum(module["time"] for module in modules), "activation": retained}
+        needed = max((module.get("workspace", 0) for module in modules), default=0)
+        space = space | {kind: max(space.get(kind, 0), needed) for kind in ("B", "BW")}
     return {
         "forward": forward,
         "backward": full,

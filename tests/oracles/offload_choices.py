@@ -19,8 +19,8 @@ def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
     def ways(layer: Layer) -> list[Layer]:
         bare = replace(
             layer,
-            offload=layer.offload and not offload,
-            recompute=layer.recompute and not recompute,
+            offload=False if offload else layer.offload,
+            recompute=False if recompute else layer.recompute,
         )
         layers = [bare]
         if recompute and not bare.offload:

@@ -34,18 +34,34 @@ def bw_allocates_of_layers(
 ) -> Fraction:
     """The same of a stage of these layers, in the user's unit."""
     activations = [factor * layer.activation for layer in layers]
+    recomputed = [_recomputed(layer) for layer in layers]
     retained = [
-        factor * layer.kept if layer.recompute else factor * layer.activation for layer in layers
+        own - factor * sum((memory for memory, _ in modules), Fraction(0))
+        for own, modules in zip(activations, recomputed, strict=True)
+    ]
+    workspaces = [
+        max(layer.backward_workspace, *(needed for _, needed in modules), Fraction(0))
+        for layer, modules in zip(layers, recomputed, strict=True)
     ]
     if unit == "stage":
         missing = sum(activations, Fraction(0)) - sum(retained)
-        return missing + max((layer.backward_workspace for layer in layers), default=Fraction(0))  # type: ignore[no-any-return]
+        return missing + max(workspaces, default=Fraction(0))
     before = live = peak = sum(retained, Fraction(0))
-    for layer, activation, retained_of_layer in reversed(
-        list(zip(layers, activations, retained, strict=True))
+    for activation, retained_of_layer, workspace in reversed(
+        list(zip(activations, retained, workspaces, strict=True))
     ):
         live += activation - retained_of_layer
-        peak = max(peak, live + layer.backward_workspace)
+        peak = max(peak, live + workspace)
         live -= activation
     assert live == 0
     return peak - before
+
+
+def _recomputed(layer: Layer) -> list[tuple[Fraction, Fraction]]:
+    """Memory and workspace of what a layer computes again, part by part."""
+    if isinstance(layer.recompute, bool):
+        return [(layer.activation - layer.kept, Fraction(0))] * layer.recompute
+    names = set(layer.recompute)
+    parts = [module for module in layer.modules if module.name in names]
+    outermost = [module for module in parts if module.inside not in names]
+    return [(module.memory, module.workspace) for module in outermost]

@@ -137,7 +137,9 @@ def test_a_row_is_the_pipeline_that_is_read(pipeline: Pipeline, data: st.DataObj
     recompute = data.draw(st.sets(st.integers(0, count - 1)))
     able = {index for index, layer in enumerate(pipeline.model.layers) if layer.recomputable}
     offload = {index for index, layer in enumerate(pipeline.model.layers) if layer.offload}
-    chosen = pipeline.model.with_choice((recompute & able) - offload, offload)
+    chosen = pipeline.model.with_choice(
+        dict.fromkeys((recompute & able) - offload, True), dict.fromkeys(offload, True)
+    )
     limited = replace(pipeline, mem_limit=pipeline.limits)
     for counts in partitions(count):
         for base, model in ((pipeline, None), (limited, chosen)):

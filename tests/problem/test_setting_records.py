@@ -51,13 +51,27 @@ OF_LAYERS: dict[str, dict[str, Any]] = {
     "partition": {"partition": [1, 3]},
     "partition_order": {"partition": [1, 1, 1, 1], "partition_order": "ranks", "chunks": 2},
     "recompute": {"recompute": "search"},
+    "recompute_modules": {"recompute_modules": ["core_attn"]},
     "recompute_unit": {"recompute_unit": "stage"},
     "link": {"link": {"latency": 1, "bandwidth": 2}},
     "first_backward": {"first_backward": "weight"},
     "offload": {"offload": "search"},
+    "offload_modules": {"offload_modules": ["core_attn"]},
 }
 """The same of settings that only a pipeline with layers has."""
-MODEL = Model([{"forward": 1, "activation": 2, "output": 2, "offload_time": 1, "count": 4}])
+MODULE = {"name": "core_attn", "time": 1, "memory": 1, "offload_time": 1}
+MODEL = Model(
+    [
+        {
+            "forward": 1,
+            "activation": 2,
+            "output": 2,
+            "offload_time": 1,
+            "count": 4,
+            "modules": [MODULE],
+        }
+    ]
+)
 
 
 def test_every_setting_of_a_pipeline_is_here() -> None:

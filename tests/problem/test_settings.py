@@ -28,11 +28,14 @@ SAMPLES = {
     "time_unit": "us",
     "memory_unit": "GiB",
     "model": [
-        {"forward": 1, "count": 4, "output": 6, "activation": 1, "offload_time": 1},
+        {"forward": 1, "count": 4, "output": 6, "activation": 1, "offload_time": 1}
+        | {"modules": [{"name": "norm", "time": 1, "memory": 1, "offload_time": 1}]},
     ],
     "partition": "even",
     "partition_order": "ranks",
     "recompute": "full",
+    "recompute_modules": "norm",
+    "offload_modules": "norm",
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
     "first_backward": "weight",
@@ -45,7 +48,10 @@ SAMPLES = {
     "microbatch_tokens": [[1, 2], 3, 4, 5],
     "order": "search",
 }
-LAYERED = ("partition", "recompute", "recompute_unit", "link", "first_backward", "offload")
+LAYERED = (
+    *("partition", "recompute", "recompute_unit", "link", "first_backward", "offload"),
+    *("recompute_modules", "offload_modules"),
+)
 NEEDS: dict[str, dict[str, object]] = {
     **{name: {"layers": SAMPLES["model"]} for name in LAYERED},
     "partition_order": {"layers": SAMPLES["model"], "partition": [1, 1, 1, 1]},

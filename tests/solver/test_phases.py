@@ -112,7 +112,7 @@ def test_the_best_choice_of_recompute(seed: int) -> None:
     values = []
     for count in range(4):
         for places in combinations(range(3), count):
-            chosen = layers.with_choice(places, ()).pipeline(**fields)
+            chosen = layers.with_choice(dict.fromkeys(places, True), {}).pipeline(**fields)
             values.append(solve(chosen, backward_kind=WHOLE, workers=1).value)
     result = solve(layers.pipeline(**fields, recompute="search"), backward_kind=WHOLE, workers=1)
     known = [value for value in values if value is not None]

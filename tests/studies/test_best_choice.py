@@ -76,7 +76,7 @@ def every_choice(pipeline: Pipeline, strategy: str) -> Iterator[Schedule]:
     places = range(len(pipeline.model))
     for count in range(len(places) + 1):
         for chosen in combinations(places, count):
-            model = pipeline.model.with_choice(chosen, ())
+            model = pipeline.model.with_choice(dict.fromkeys(chosen, True), {})
             schedule = ppopt.evaluate(replace(pipeline, model=model, recompute=None), strategy)
             if schedule.fits_limits:
                 yield schedule
@@ -386,7 +386,7 @@ def test_a_dominated_choice_may_be_better_in_an_order_that_depends_on_times(
         devices=2, batches=4, mem_limit=13, partition="search", recompute="search"
     )
     choice = ppopt.best_choice(pipeline, "v-min", time_limit=600)
-    model = pipeline.model.with_choice((0, 1, 3), ())
+    model = pipeline.model.with_choice(dict.fromkeys((0, 1, 3), True), {})
     better = replace(pipeline, model=model, partition=(1, 1, 2, 1), recompute=None)
     schedule = ppopt.evaluate(better, "v-min")
     best = value_of(schedule)

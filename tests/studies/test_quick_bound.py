@@ -90,7 +90,7 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
         for chosen in {choice for mode in modes for choice in choices[mode]}
         for counts in ((1, 2), (2, 1))
         for pipeline in [
-            plan_space.model.with_choice(chosen, ()).pipeline(
+            plan_space.model.with_choice(dict.fromkeys(chosen, True), {}).pipeline(
                 devices=2, batches=plan_space.batches[0], partition=counts, mem_limit=limit
             )
         ]

@@ -181,7 +181,7 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("layer_settings", "placement", "settings", "traits", "units")
+        for name in ("layer_settings", "modules", "placement", "settings", "traits", "units")
     ),
     *(f"ppopt.schedule{name}" for name in ("", ".operations", ".origin", ".timetable")),
 }

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import ppopt
-from ppopt import Model, Pipeline
+from ppopt import Layer, Model, Pipeline
+from ppopt.errors import VerificationError
 from ppopt.formats.schedule_json import dumps, loads
 from ppopt.problem import costs
 from ppopt.problem.arrays import Ints
@@ -221,3 +222,62 @@ def test_memory_of_bw_at_a_factor_is_whole_ticks() -> None:
     assert schedule.peak_memory == (4.5,)
     assert figures(schedule).peak_memory == (9,)
     assert verify(loads(dumps(schedule), "x")[0]) == []
+
+
+MODULES = [
+    {"name": "norm", "time": 1, "memory": 20},
+    {"name": "attention", "time": 3, "memory": 40, "workspace": 70, "offload_time": 2},
+    {"name": "softmax", "time": 2, "memory": 25, "inside": "attention"},
+]
+IN_FORCE = Layer.in_force.func
+WRONG_SETS: dict[str, dict[str, Callable[[Layer], Fraction]]] = {
+    "times do not add up": {"recompute_time": lambda layer: Fraction(len(layer.recompute))},
+    "all of the layer": {"kept": lambda layer: layer.kept},
+    "nothing saved": {"kept": lambda layer: layer.activation},
+    "the module inside counts": {"kept": lambda layer: layer.activation - 85},
+    "no workspace of B": {"input_workspace": lambda layer: layer.input_workspace},
+    "no workspace of BW": {"backward_workspace": lambda layer: layer.backward_workspace},
+    "all of it offloads": {"offload_memory": lambda layer: layer.activation},
+    "offload takes no longer": {"offload_time": lambda _: Fraction(1)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SETS)
+def test_the_verifier_alone_catches_each_wrong_part_of_sets_of_modules(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the program has one cost of a set of modules wrong."""
+
+    def in_force(layer: Layer) -> dict[str, Fraction]:
+        right = dict(IN_FORCE(layer))
+        if layer.recompute or layer.offload:
+            right |= {field: amount(layer) for field, amount in WRONG_SETS[wrong].items()}
+        return right
+
+    monkeypatch.setattr(Layer, "in_force", property(in_force))
+    block = BLOCK | {"modules": MODULES, "workspace": 3, "recompute": False}
+    moves = "offload" in wrong
+    chosen = (
+        {"offload": ["attention"]} if moves else {"recompute": ["norm", "attention", "softmax"]}
+    )
+    model = Model([block | chosen, {"forward": 1, "activation": 30}])
+    assert any(
+        _caught_sets(model, strategy, counts)
+        for strategy in ("zb-h1", "1f1b", "gpipe")
+        for counts in ([2], [1, 1])
+    )
+    monkeypatch.undo()
+    assert not _caught_sets(Model([*model.layers]), "zb-h1", [1, 1])
+
+
+def _caught_sets(model: Model, strategy: str, counts: list[int]) -> bool:
+    """Whether the verifier rejects the durations or the peaks of an evaluated schedule."""
+    limit = 360 if any(layer.offload for layer in model.layers) else None
+    pipeline = Pipeline(
+        stages=len(counts), batches=3, model=model, partition=counts, mem_limit=limit
+    )
+    try:
+        schedule = ppopt.evaluate(pipeline, strategy)
+    except VerificationError:
+        return True
+    return bool(verify(schedule, {"peak_memory": list(schedule.metrics.peak_memory_ticks)}))

@@ -31,7 +31,7 @@ class ChoiceSpace(NamedTuple):
         refuse_unhandled(f"{self.name}: search", traits, self.handles, f"give {self.instead}")
         if not self.per_layer or pipeline.limits is None or pipeline.model is None:
             return
-        workspace = any(layer.backward_workspace for layer in pipeline.model.distinct)
+        workspace = any(layer.largest["backward_workspace"] for layer in pipeline.model.distinct)
         if workspace and any(memory != 1 for _, memory in pipeline.factors):
             raise NotApplicableError(
                 f"{self.name}: search knows no microbatches that differ in memory if a layer needs "

@@ -132,7 +132,7 @@ def highest_bound(space: PartitionSpace) -> int:
     layers, delays = space.layers, space.delays
     times = layers.forward, layers.backward_input, layers.weight, layers.backward
     links = sum(max(row) for rows in delays for row in rows)
-    recompute_time = 0 if space.recompute is None else 2 * sum(space.recompute.time)
+    recompute_time = 0 if space.recompute is None else 2 * sum(space.recompute.max_time)
     slowest = max(space.slowness, default=1)
     batches = ceil(max(space.batches_of_work, Fraction(space.batches)))
     return batches * (slowest * (sum(map(sum, times)) + recompute_time) + links)

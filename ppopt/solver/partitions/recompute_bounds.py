@@ -142,7 +142,7 @@ def _table(layers: RecomputeTicks, longest: int, max_points: int) -> tuple[Point
 
     The indices are [first layer][end][point]; the last point is repeated.
     """
-    count = len(layers.time)
+    count = len(layers.options)
     shape = (count + 1, count + 1, max_points)
     time, saved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for low in range(count):
@@ -156,14 +156,14 @@ def _table(layers: RecomputeTicks, longest: int, max_points: int) -> tuple[Point
 def _growing(layers: RecomputeTicks, low: int, longest: int) -> list[list[RecomputeTradeoff]]:
     """Points of the stages that begin at a layer, by their ends."""
     rows, points = [], [RecomputeTradeoff(0, 0)]
-    for time, saved in list(zip(*layers, strict=True))[low : low + longest]:
-        if saved > 0:
-            points = merged(
-                undominated(
-                    points + [RecomputeTradeoff(p.time + time, p.saved + saved) for p in points]
-                ),
-                MAX_CARRIED,
-            )
+    for options in layers.options[low : low + longest]:
+        added = [
+            RecomputeTradeoff(p.time + time, p.saved + saved)
+            for time, saved in options
+            for p in points
+        ]
+        if added:
+            points = merged(undominated(points + added), MAX_CARRIED)
         rows.append(points)
     return rows
 

@@ -16,7 +16,9 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.costs import StageArrays
+from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
+from ppopt.problem.layer_options import options_of
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
@@ -52,12 +54,20 @@ class LayerTicks(NamedTuple):
 
 
 class RecomputeTicks(NamedTuple):
-    """Costs and savings of recompute per layer, as whole ticks."""
+    """Options of layers to recompute, in ticks."""
 
-    time: tuple[int, ...]
-    """Time added to B and BW."""
-    saved: tuple[int, ...]
-    """Memory that F does not retain; B or BW allocates it at its start."""
+    options: tuple[tuple[tuple[int, int], ...], ...]
+    """Time, and memory that F does not retain, of the options of a layer that save memory."""
+
+    @property
+    def max_time(self) -> tuple[int, ...]:
+        """Longest recompute of every layer."""
+        return tuple(max((time for time, _ in own), default=0) for own in self.options)
+
+    @property
+    def max_saved(self) -> tuple[int, ...]:
+        """Largest memory that F of every layer does not retain."""
+        return tuple(max((saved for _, saved in own), default=0) for own in self.options)
 
 
 class CutDelays(NamedTuple):
@@ -197,7 +207,7 @@ class LayerPrefixSums(NamedTuple):
         if space.num_stages == 1:
             down = up = np.zeros((0, space.num_layers + 1), np.int64)
         nothing = (0,) * space.num_layers
-        saved = nothing if space.recompute is None else space.recompute.saved
+        saved = nothing if space.recompute is None else space.recompute.max_saved
         rows = {"gradient_time": gradient_time, "saved": saved, **layers._asdict()}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
@@ -336,7 +346,9 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, may_recomput
     _, at_b, at_w, allocated = single.allocates
     split = np.maximum(at_b, single.memory_change(OpKind.B) + at_w)
     if model.recompute_unit is RecomputeUnit.LAYER:
-        if may_recompute or any(layer.recompute and layer.saved for layer in model.costed):
+        if may_recompute or any(
+            layer.in_force["kept"] < layer.activation for layer in model.distinct_costed
+        ):
             return False
         split = np.maximum.accumulate(split)
     no_longer = full >= partial + weight
@@ -348,12 +360,23 @@ def _times(row: Ints, factor: int) -> tuple[int, ...]:
 
 
 def _recompute(table: PartitionTable, model: Layers, time: int, memory: int) -> RecomputeTicks:
-    """Costs and savings of recompute; 0 for layers that may not recompute."""
-    stated = table.layers.stated
-    may = np.array([layer.recomputable for layer in model.costed])
+    """Options to recompute of every layer; `time` and `memory` multiply the ticks of the table."""
+    per_time, per_memory = (
+        table.layers.per_unit[field] * factor
+        for field, factor in (("recompute_time", time), ("kept", memory))
+    )
     return RecomputeTicks(
-        _times(stated["recompute_time"], time),
-        _times((stated["activation"] - stated["kept"]) * may, memory),
+        map_distinct(
+            lambda layer: tuple(
+                (
+                    int(option.time * per_time),
+                    int((layer.activation - option.retained) * per_memory),
+                )
+                for option in options_of(layer, recompute=True, offload=False)
+                if option.retained < layer.activation
+            ),
+            model.costed,
+        )
     )
 
 

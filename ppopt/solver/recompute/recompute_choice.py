@@ -167,6 +167,7 @@ class RecomputeChoice(Choice):
             recompute_time=[option.time for option in chosen],
             kept=[option.stashed for option in chosen],
             recompute_memory=[option.peak - option.stashed for option in chosen],
+            input_workspace=[option.workspace for option in chosen],
             backward_workspace=0,
             offload_memory=[option.stashed - option.resident for option in chosen],
             offload_time=[option.moving for option in chosen],

@@ -1,10 +1,10 @@
 """Pareto-optimal sets of recomputed or offloaded layers of one stage: time against memory.
 
-An option is a set of layers that recompute or offload. Recompute adds time to every backward of the
-stage; offload uses the host link for some time, each way. Both save memory between F and the
-backward. While a whole backward runs, the position of the layers that recompute matters
-(`ppopt.problem.backward_memory`): among equal layers in a row, recompute of the first ones has the
-smallest peak.
+An option is one of the options of every layer (`ppopt.problem.layer_options`): what it recomputes
+and offloads. Recompute adds time to every backward of the stage; offload uses the host link for
+some time, each way. Both save memory between F and the backward. While a whole backward runs, the
+position of the layers that recompute matters (`ppopt.problem.backward_memory`): the peak of equal
+layers in a row is smallest if the activation retained, minus the workspace, ascends.
 
 An option is dominated if another option of its stage needs no more time, and no more memory at any
 instant. Dominated options are removed. The dominating option can replace a dominated one in any
@@ -16,30 +16,36 @@ order (`greedy_options`), and a relaxed option between each two of them covers a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, groupby, pairwise
 from math import prod
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.distinct import distinct
-from ppopt.problem.layer import Layer, activation_of, backward_peak, retained_by_forward
+from ppopt.problem.layer import Layer, activation_of
+from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, options_of
+from ppopt.problem.modules import Chosen
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.solver.recompute.option_front import LARGEST_TICKS, OptionFront
+from ppopt.solver.recompute.option_front import LARGEST_TICKS, OptionFront, Run
 
 MAX_CACHED = 4096
 """Maximum number of stages whose options are cached."""
 GREEDY_LEVELS = 32
 """Maximum number of steps from no layer to all layers, if options are too many to enumerate."""
+
+
+LayerChoice = frozenset[tuple[int, Chosen]]
+"""What some layers recompute, or offload: pairs of their index and the choice."""
+NUM_COSTS = 6
+"""Number of costs of an option."""
 
 
 class StageOption(NamedTuple):
@@ -53,12 +59,14 @@ class StageOption(NamedTuple):
     """Activations of the stage that are retained after F."""
     resident: Fraction
     """Retained activations that stay on the device."""
+    workspace: Fraction
+    """Workspace of B of the stage."""
     peak: Fraction
     """Largest live memory of a microbatch while BW of the stage runs."""
-    layers: frozenset[int]
-    """Indices, within the stage, of the layers that recompute."""
-    offloaded: frozenset[int]
-    """Indices, within the stage, of the layers that offload."""
+    layers: LayerChoice
+    """What the layers that recompute do, by their indices within the stage."""
+    offloaded: LayerChoice
+    """What the layers that offload do, by their indices within the stage."""
 
     def costs_no_more(self, reference: StageOption) -> bool:
         """Whether the option needs no more time than the reference, and no longer moves."""
@@ -69,6 +77,7 @@ class StageOption(NamedTuple):
         less_memory = (
             self.stashed <= reference.stashed
             and self.resident <= reference.resident
+            and self.workspace <= reference.workspace
             and self.peak <= reference.peak
         )
         return less_memory and self.costs_no_more(reference)
@@ -110,7 +119,7 @@ class StageOptions:
         """
         stated = _stated_option(model.layers, model.recompute_unit)
         self.bare = model.with_choice(
-            () if recompute else stated.layers, () if offload else stated.offloaded
+            {} if recompute else dict(stated.layers), {} if offload else dict(stated.offloaded)
         )
         """Model without the recompute or offload that is searched."""
         self._limited, self._full = limited, full and recompute
@@ -143,9 +152,10 @@ class StageOptions:
     @property
     def leaves_out(self) -> bool:
         """Whether options may be dominated: not if all layers that may recompute are equal."""
-        layers = [layer for layer in self.bare.layers if layer.recomputable]
+        layers = [layer for layer in self.bare.distinct if layer.recomputable]
         costs = {(layer.recompute_time, layer.saved) for layer in layers}
-        return len(costs) > 1 or any(time <= 0 or saved <= 0 for time, saved in costs)
+        modules = any(layer.modules for layer in layers)
+        return modules or len(costs) > 1 or any(time <= 0 or saved <= 0 for time, saved in costs)
 
     def of_partition(self, counts: Counts) -> list[list[StageOption]]:
         """Options of every stage of a partition."""
@@ -153,12 +163,12 @@ class StageOptions:
 
     def model(self, counts: Counts, numbers: Sequence[int]) -> Model:
         """Model in which the layers of these options recompute or offload."""
-        recomputed: set[int] = set()
-        offloaded: set[int] = set()
+        recomputed: dict[int, Chosen] = {}
+        offloaded: dict[int, Chosen] = {}
         for (low, high), option_id in zip(ends_of(counts), numbers, strict=True):
             choice = self.of(low, high)[option_id]
-            recomputed |= {low + index for index in choice.layers}
-            offloaded |= {low + index for index in choice.offloaded}
+            recomputed |= {low + index: chosen for index, chosen in choice.layers}
+            offloaded |= {low + index: chosen for index, chosen in choice.offloaded}
         return self.bare.with_choice(recomputed, offloaded)
 
     def numbers(self, pipeline: Pipeline) -> tuple[int, ...] | None:
@@ -216,7 +226,7 @@ def merged_options(options: Sequence[StageOption], max_count: int) -> list[Stage
         group[0]._replace(
             **{
                 cost: min(getattr(option, cost) for option in group)
-                for cost in StageOption._fields[:5]
+                for cost in StageOption._fields[:NUM_COSTS]
             }
         )
         for group in groups
@@ -238,140 +248,134 @@ def stage_options(
 ) -> list[StageOption] | None:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
-    Among equal layers in a row the first ones recompute, and the next ones offload. An option that
-    is dominated for the first layers of the stage stays dominated with all further layers: times
-    and memory add up, and the peak grows with the retained activations of the layers before.
+    An option that is dominated for the first layers of the stage stays dominated with all further
+    layers: times and memory add up, and the peak grows with the retained activations of the layers
+    before.
 
     None if there are too many to enumerate, or if the deadline or Ctrl-C ends the enumeration.
     """
-    amounts = [amount for layer in distinct(layers) for amount in _costs_of_option(layer)[:-2]]
+    searched = {"recompute": recompute, "offload": offload}
+    own_options = {id(layer): _of_layer(layer, unit, **searched) for layer in distinct(layers)}
+    amounts = [
+        amount
+        for layer in distinct(layers)
+        for amount in (layer.activation, *chain(*(each.costs for each in own_options[id(layer)])))
+    ]
     per_unit = exact.common_denominator(amounts)
     if 2 * per_unit * len(layers) * max(amounts, default=0) > LARGEST_TICKS:
         return None
-    front, runs = OptionFront(), []
-    for _, equal in groupby(enumerate(layers), lambda item: _costs_of_option(item[1])):
-        indices, run = zip(*equal, strict=True)
-        runs.append(_options_of_run(run[0], indices, unit, recompute=recompute, offload=offload))
-        costs = [[int(amount * per_unit) for amount in option[:5]] for option in runs[-1]]
-        extended = None if deadline.ended else front.followed_by(np.array(costs))
-        if extended is None:
+    at_once = unit is RecomputeUnit.STAGE
+    whole = activation_of(layers) if at_once else Fraction(0)
+    front, runs = OptionFront(at_once=at_once), []
+    costs_of = {id(layer): (layer.activation, own_options[id(layer)]) for layer in layers}
+    for (activation, own), equal in groupby(enumerate(layers), lambda item: costs_of[id(item[1])]):
+        ticks = np.array([[int(amount * per_unit) for amount in option.costs] for option in own])
+        run = Run.of(ticks, int(activation * per_unit), len([*equal]), at_once=at_once)
+        extended = None if run is None or deadline.ended else front.followed_by(run.costs)
+        if run is None or extended is None:
             return None
         front = extended
+        runs.append((own, run.counts))
     options = []
     for costs, picks in zip(front.costs.tolist(), front.picks.tolist(), strict=True):
-        own = [run[pick] for run, pick in zip(runs, picks, strict=True)]
-        layer_sets = (frozenset[int]().union(*(each[field] for each in own)) for field in (5, 6))
-        amounts = [Fraction(cost, per_unit) for cost in costs]
-        options.append(StageOption._make((*amounts, *layer_sets)))
-    if unit is RecomputeUnit.STAGE:
-        peak = _peak(layers, unit)
-        options = [option._replace(peak=peak) for option in options]
+        chosen = [
+            option
+            for (own, counts), pick in zip(runs, picks, strict=True)
+            for option, count in zip(own, counts[pick].tolist(), strict=True)
+            for _ in range(count)
+        ]
+        *sums, peak = (Fraction(cost, per_unit) for cost in costs)
+        options.append(StageOption._make((*sums, whole + peak, *_choices(chosen))))
     return options
 
 
-def _costs_of_option(layer: Layer) -> tuple[Any, ...]:
-    """Costs that determine the options of a layer: layers with equal costs are equal here."""
-    return (
-        *(layer.activation, layer.kept, layer.saved, layer.recompute_time),
-        *(layer.backward_workspace, layer.offload_memory, layer.offload_time),
-        *(layer.recompute, layer.offload),
-    )
+def _of_layer(
+    layer: Layer, unit: RecomputeUnit, *, recompute: bool, offload: bool
+) -> list[LayerOption]:
+    """Options of a layer in the order in which equal layers have the smallest peak.
 
-
-def _offloadable(layer: Layer) -> Fraction:
-    """Activation that the layer may offload."""
-    return Fraction(0) if layer.recompute else layer.offload_memory
-
-
-def _options_of_run(
-    layer: Layer, indices: Sequence[int], unit: RecomputeUnit, *, recompute: bool, offload: bool
-) -> list[StageOption]:
-    """Options of equal layers: the first ones recompute, the next ones offload.
-
-    The other layers are as stated.
+    If the whole stage recomputes at once, the order does not matter.
     """
-    own, count = _stated_option((layer,), RecomputeUnit.LAYER), len(indices)
-    cost = layer.activation, layer.backward_workspace
-    options = []
-    for recomputed in range(count + 1 if recompute and layer.saved > 0 else 1):
-        for offloaded in range(count - recomputed + 1 if offload and _offloadable(layer) else 1):
-            unchanged = count - recomputed - offloaded
-            peak = BackwardPeak().then(layer.kept, *cost, recomputed)
-            peak = peak.then(own.stashed, *cost, offloaded + unchanged)
-            chosen = indices[:recomputed], indices[recomputed : recomputed + offloaded]
-            option = StageOption(
-                time=recomputed * layer.recompute_time + (offloaded + unchanged) * own.time,
-                moving=offloaded * layer.offload_time + unchanged * own.moving,
-                stashed=peak.retained,
-                resident=recomputed * layer.kept
-                + offloaded * (own.stashed - layer.offload_memory)
-                + unchanged * own.resident,
-                peak=peak.peak if unit is RecomputeUnit.LAYER else peak.retained,
-                layers=frozenset(indices if own.layers else chosen[0]),
-                offloaded=frozenset(indices if own.offloaded else chosen[1]),
-            )
-            options.append(option)
-    return options
+    options = options_of(layer, recompute=recompute, offload=offload)
+    if unit is RecomputeUnit.STAGE:
+        return list(options)
+    return sorted(options, key=lambda own: (own.retained - own.backward_workspace, not own.offload))
+
+
+def _choices(options: Iterable[LayerOption]) -> tuple[LayerChoice, LayerChoice]:
+    """What the layers of a stage recompute, and what they offload."""
+    options = list(options)
+    recompute = frozenset((n, own.recompute) for n, own in enumerate(options) if own.recompute)
+    offload = frozenset((n, own.offload) for n, own in enumerate(options) if own.offload)
+    return recompute, offload
 
 
 def greedy_options(
     layers: Sequence[Layer], unit: RecomputeUnit, *, recompute: bool, offload: bool
 ) -> StageFront:
-    """Options that recompute, or that offload, the layers with the most memory per time.
+    """Options that recompute, or that offload, what saves the most memory per time.
 
-    Up to `GREEDY_LEVELS` steps lead from no layer to all layers. The layers of a step save their
-    memory in the minimum time, also if layers could be divided (Dantzig, Operations Research 5,
-    1957). So any option that saves at least as much as a step and less than the next one needs at
-    least the time of the step, and is covered by an option with this time that saves as much as the
-    next one. If layers may recompute or offload, one relaxed option covers all.
+    Up to `GREEDY_LEVELS` steps lead from no option to the largest savings of every layer. Every
+    step changes a layer to the next option on the convex hull of its options; the steps save their
+    memory in the minimum time, also if they could be divided (Dantzig, Operations Research 5, 1957;
+    Zemel, Operations Research 28, 1980, for several options per layer). So any option that saves at
+    least as much as a step and less than the next one needs at least the time of the step, and is
+    covered by an option with this time that saves as much as the next one. If layers may recompute
+    or offload, one relaxed option covers all.
     """
-    costs: dict[str, Callable[[Layer], tuple[Fraction, Fraction]]] = {
-        "recompute": attrgetter("recompute_time", "saved"),
-        "offload": lambda layer: (layer.offload_time, _offloadable(layer)),
-    }
     chains = [
-        _greedy_steps(layers, unit, flag, cost)
-        for (flag, cost), searched in zip(costs.items(), (recompute, offload), strict=True)
+        _greedy_steps(layers, unit, field)
+        for field, searched in (("recompute", recompute), ("offload", offload))
         if searched
     ]
     first, last = chains[0][0], chains[0][-1]
+    minima = [_minima(layer, recompute=recompute, offload=offload) for layer in layers]
+    floor = first._replace(
+        stashed=sum((own.retained for own in minima), Fraction(0)),
+        resident=sum((own.resident for own in minima), Fraction(0)),
+        workspace=max((own.input_workspace for own in minima), default=Fraction(0)),
+        peak=_peak(layers, minima, unit),
+    )
     if len(chains) == 1:
         relaxed = [
             step._replace(
                 stashed=following.stashed,
                 resident=following.resident,
-                peak=max(last.peak, following.stashed),
+                workspace=floor.workspace,
+                peak=max(floor.peak, following.stashed),
             )
             for step, following in pairwise([*chains[0], last])
         ]
     else:
-        saved = sum((max(layer.saved, _offloadable(layer)) for layer in layers), Fraction(0))
-        relaxed = [last._replace(time=first.time, resident=first.resident - saved)]
+        relaxed = [floor._replace(time=first.time, moving=first.moving)]
     return StageFront(sorted(dict.fromkeys(chain(*chains)), key=lambda step: step[:2]), relaxed)
 
 
-def _greedy_steps(
-    layers: Sequence[Layer],
-    unit: RecomputeUnit,
-    flag: str,
-    cost: Callable[[Layer], tuple[Fraction, Fraction]],
-) -> list[StageOption]:
-    """Options in which a flag of more and more layers is on; `cost`: time, and memory saved."""
-    costs = {index: cost(layer) for index, layer in enumerate(layers)}
-    order = sorted(
-        (index for index, (_, saved) in costs.items() if saved > 0),
-        key=lambda index: costs[index][0] / costs[index][1],
-    )
-    flags: dict[str, Any] = {flag: True}
-    changed = {index: replace(layers[index], **flags) for index in order}
-    sizes = {len(order) * step // GREEDY_LEVELS for step in range(GREEDY_LEVELS + 1)}
-    return [
-        _stated_option(
-            [changed[index] if index in chosen else layer for index, layer in enumerate(layers)],
-            unit,
-        )
-        for chosen in (frozenset(order[:size]) for size in sorted(sizes))
-    ]
+def _minima(layer: Layer, *, recompute: bool, offload: bool) -> LayerOption:
+    """The minimum of every cost over the options of a layer."""
+    options = options_of(layer, recompute=recompute, offload=offload)
+    costs = [min(column) for column in zip(*(own.costs for own in options), strict=True)]
+    return LayerOption._make((*costs, False, False))
+
+
+def _greedy_steps(layers: Sequence[Layer], unit: RecomputeUnit, field: str) -> list[StageOption]:
+    """Options with more and more of the steps on the convex hulls of the layers' options."""
+    searched = {flag: flag == field for flag in ("recompute", "offload")}
+    steps = []
+    for index, layer in enumerate(layers):
+        hull = convex_hull(options_of(layer, **searched))
+        steps += [(before.rate(after), index, after) for before, after in pairwise(hull)]
+    steps.sort(key=lambda step: step[:2])
+    sizes = {len(steps) * level // GREEDY_LEVELS for level in range(GREEDY_LEVELS + 1)}
+    options = []
+    current = [options_of(layer, **searched)[0] for layer in layers]
+    done = 0
+    for size in sorted(sizes):
+        for _, index, option in steps[done:size]:
+            current[index] = option
+        done = size
+        options.append(_option_of(layers, current, unit))
+    return options
 
 
 def full_recompute(
@@ -379,24 +383,33 @@ def full_recompute(
 ) -> StageOption:
     """Option in which all layers of a stage recompute that may, even if it saves nothing."""
     return _stated_option(
-        [replace(layer, recompute=layer.recompute or layer.recomputable) for layer in layers], unit
+        [layer.having(recompute=layer.recompute or layer.recomputable) for layer in layers], unit
     )
 
 
 def _stated_option(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
     """Option that the layers of a stage state."""
-    recomputed = frozenset(index for index, layer in enumerate(layers) if layer.recompute)
-    offloaded = frozenset(index for index, layer in enumerate(layers) if layer.offload)
-    time = sum((layers[index].recompute_time for index in recomputed), Fraction(0))
-    stashed = sum(map(retained_by_forward, layers), Fraction(0))
-    moving = sum((layers[index].offload_time for index in offloaded), Fraction(0))
-    resident = stashed - sum(layers[index].offload_memory for index in offloaded)
-    return StageOption(time, moving, stashed, resident, _peak(layers, unit), recomputed, offloaded)
+    return _option_of(layers, [option_of(layer) for layer in layers], unit)
 
 
-def _peak(layers: Sequence[Layer], unit: RecomputeUnit) -> Fraction:
+def _option_of(
+    layers: Sequence[Layer], chosen: Sequence[LayerOption], unit: RecomputeUnit
+) -> StageOption:
+    """Option of a stage whose layers have these options."""
+    time, moving, stashed, resident = (
+        sum((own.costs[cost] for own in chosen), Fraction(0)) for cost in range(4)
+    )
+    workspace = max((own.input_workspace for own in chosen), default=Fraction(0))
+    peak = _peak(layers, chosen, unit)
+    return StageOption(time, moving, stashed, resident, workspace, peak, *_choices(chosen))
+
+
+def _peak(layers: Sequence[Layer], chosen: Sequence[LayerOption], unit: RecomputeUnit) -> Fraction:
     """Largest live memory of a microbatch while BW of a stage runs."""
-    if unit is RecomputeUnit.LAYER:
-        return backward_peak(layers).peak
-    workspace = max((layer.backward_workspace for layer in layers), default=Fraction(0))
-    return activation_of(layers) + workspace
+    if unit is RecomputeUnit.STAGE:
+        workspace = max((own.backward_workspace for own in chosen), default=Fraction(0))
+        return activation_of(layers) + workspace
+    peak = BackwardPeak()
+    for layer, own in zip(layers, chosen, strict=True):
+        peak = peak.then(own.retained, layer.activation, own.backward_workspace)
+    return peak.peak

@@ -198,7 +198,7 @@ def test_placements_and_recompute_of_microbatches_that_differ(
         fixed = [base.placed(hosts) for hosts in product((0, 1), repeat=3) if len({*hosts}) == 2]
     else:
         fixed = [
-            replace(base, model=model.with_choice({n for n in range(3) if mask[n]}, ()))
+            replace(base, model=model.with_choice(dict(enumerate(mask)), {}))
             for mask in product((False, True), repeat=3)
         ]
     orders = list(permutations(range(2))) if order == "search" else [(0, 1)]

@@ -171,4 +171,4 @@ def test_a_stage_of_many_unequal_layers_can_be_searched() -> None:
     assert not front.complete
     assert not options.complete
     assert front.options[0].layers == frozenset()
-    assert front.options[-1].layers == frozenset(range(70))
+    assert front.options[-1].layers == frozenset((index, True) for index in range(70))
