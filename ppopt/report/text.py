@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
 from ppopt.problem.kinds import RECORDS, Per
 from ppopt.report.drawing import GANTT, Drawing, drawing
 from ppopt.report.numbers import measured
@@ -23,6 +25,8 @@ def text_gantt(schedule: Schedule, width: int) -> str | None:
     written in full, `0F0--` (see `ppopt.problem.operation`); a pair run as one is `F1+BW0`, an
     optimizer `O--`. None if an operation would be narrower than its name.
     """
+    if np.bincount(schedule.compute.device).max(initial=0) > width:
+        return None
     drawn = drawing(schedule, GANTT)
     lines = drawn.lines[0]
     margin = len(_MARGIN.format(len(lines) - 1))

@@ -29,10 +29,10 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of
 from ppopt.schedule.metrics import Memory, memory_of
+from ppopt.schedule.operations import Operations
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.waits import FREE, Waits, waits
 
@@ -151,11 +151,31 @@ def idle(schedule: Schedule, flow: Waits | None = None) -> Idle:
     devices = np.arange(schedule.pipeline.num_devices + 1)
     bounds = np.searchsorted(schedule.device, devices).tolist()
     memory = memory_of(schedule.compute), memory_of(schedule.operations)
+    rest = _Rest.of(schedule.operations)
     tables = [
-        _of_device(flow, arrived, memory, device, low, high, last)
+        _of_device(flow, arrived, memory, rest, device, low, high, last)
         for device, (low, high) in enumerate(pairwise(bounds))
     ]
     return Idle(*np.concatenate(tables, axis=1))
+
+
+class _Rest(NamedTuple):
+    """Operations that are not compute of microbatches."""
+
+    rows: Ints
+    """Their rows of the table of all operations."""
+    operations: Operations
+
+    @classmethod
+    def of(cls, operations: Operations) -> _Rest:
+        """Those of a table."""
+        rows = np.flatnonzero(~operations.computed)
+        return cls(rows, operations.where(rows))
+
+    def on(self, device: int, *kinds: ResourceKind) -> Ints:
+        """Rows of those of a device that run on resources of these kinds."""
+        own: Ints = self.rows[(self.operations.device == device) & self.operations.on(*kinds)]
+        return own
 
 
 def _last(schedule: Schedule) -> int:
@@ -190,6 +210,7 @@ def _of_device(
     flow: Waits,
     arrived: Arrivals,
     memory: tuple[Memory, Memory],
+    rest: _Rest,
     device: int,
     low: int,
     high: int,
@@ -203,29 +224,29 @@ def _of_device(
     ended = np.maximum.accumulate(np.append(0, schedule.end[low:high]))
     before = np.flatnonzero(schedule.start[low:high] > ended[:-1])
     gaps = np.stack([ended[before], schedule.start[low + before], low + before])
-    gaps, gathered = _gaps_with_memory(schedule, amounts, device, gaps)
+    own = rest.on(device, *BESIDES)
+    gaps, gathered = _gaps_with_memory(schedule.operations, amounts, own, gaps)
     blocked = _blocked(schedule, arrived, compute, device, slice(low, high), gaps, gathered)
     table = _cut(gaps, arrived, blocked)
     warm_up = table[3] == low
     table[2, warm_up], table[4, warm_up] = Cause.WARM_UP, arrived.needed[low]
     table = _joined(table)
-    after = [row for row in _after(flow, device, int(ended[-1]), last) if row[1] > row[0]]
+    ends = _after(flow, rest, device, int(ended[-1]), last)
+    after = [row for row in ends if row[1] > row[0]]
     if after:
-        ends = np.array([[*row, FREE, FREE] for row in after])
-        table = np.column_stack([table, ends.T])
+        columns = np.array([[*row, FREE, FREE] for row in after]).T
+        table = np.column_stack([table, columns])
     return np.vstack([np.full(table.shape[1], device), table])
 
 
 def _gaps_with_memory(
-    schedule: Schedule, amounts: Memory, device: int, gaps: Ints
+    table: Operations, amounts: Memory, own: Ints, gaps: Ints
 ) -> tuple[Ints, Ints]:
     """The gaps, split where other resources of the device change memory, and that memory.
 
-    `amounts` is what all operations allocate and free.
+    `amounts` is what all operations allocate and free; `own` are the rows of those resources.
     """
-    table = schedule.operations
-    own = table.on(*BESIDES) & (table.device == device)
-    if not own.any():
+    if not len(own):
         return gaps, np.zeros(gaps.shape[1], dtype=np.int64)
     allocated, freed = (column[own] for column in amounts)
     time = np.concatenate([table.start[own], table.end[own]])
@@ -241,13 +262,13 @@ def _gaps_with_memory(
     return cut, level[np.searchsorted(time, cut[0], side="right")]
 
 
-def _after(flow: Waits, device: int, ended: int, last: int) -> Iterator[tuple[int, int, Cause]]:
+def _after(
+    flow: Waits, rest: _Rest, device: int, ended: int, last: int
+) -> Iterator[tuple[int, int, Cause]]:
     """Idle intervals after the last compute of microbatches of a device, some of them empty."""
-    table = flow.schedule.operations
-    on_device, once = table.device == device, table.microbatch == ONCE
-    own = np.flatnonzero(on_device & once & table.on(ResourceKind.COMPUTE))
+    table, own = flow.schedule.operations, rest.on(device, ResourceKind.COMPUTE)
     if not len(own):
-        queued = on_device & table.on(ResourceKind.COLLECTIVE)
+        queued = rest.on(device, ResourceKind.COLLECTIVE)
         synced = int(table.end[queued].max(initial=ended))
         yield ended, synced, Cause.COLLECTIVE
         yield synced, last, Cause.COOL_DOWN

@@ -13,7 +13,6 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE
-from ppopt.schedule import list_scheduling
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
@@ -25,6 +24,8 @@ from ppopt.solver.heuristics.construction import (
     Baselines,
     ListScheduling,
     MixedBaselines,
+    one_microbatch_at_a_time,
+    usual_orders,
 )
 from ppopt.solver.heuristics.steady_state import ShortRun, ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
@@ -111,33 +112,39 @@ class Search:
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
 
-        With any time limit there is a schedule if one microbatch at a time fits into memory.
-        Priority rules and baselines may exceed the time limit by `params.construction.grace`
-        seconds, because a schedule of one microbatch at a time is several times as long.
+        With any time limit there is a schedule if one microbatch at a time fits into memory: that
+        of 1F1B or interleaved 1F1B if it fits. Priority rules and baselines may exceed the time
+        limit by `params.construction.grace` seconds, because a schedule of one microbatch at a time
+        is several times as long.
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         try:
             warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
             with interrupts.heard():
-                if problem.num_operations >= self.params.construction.first_schedule:
-                    self._schedule_one_at_a_time()
+                large = problem.num_operations >= self.params.construction.first_schedule
+                if large and incumbent.value is None:
+                    self._schedule_simply()
                 self._run_turns(self._unrolling(), self.budget)
                 self._run_turns(self._construction(), self._construction_budget)
                 self._run_turns(self._improvement(), self.budget)
-                self._schedule_one_at_a_time()
+                if not (large or any(pool.constructed for pool, _ in self.parts)):
+                    self._schedule_simply()
         except KeyboardInterrupt:
             self.budget.interrupted = True
 
-    def _schedule_one_at_a_time(self) -> None:
-        """If there is no schedule yet, schedule one microbatch at a time, even if time is up.
+    def _schedule_simply(self) -> None:
+        """Schedule by 1F1B or interleaved 1F1B, else one microbatch at a time, even if time is up.
 
         If backwards are mixed: with every backward split, and with every backward whole.
         """
         incumbent = self.view or self.incumbent
-        if incumbent.value is None and not self.incumbent.infeasible:
-            for restriction in self.problem.restrictions:
-                incumbent.submit_orders(list_scheduling.one_at_a_time(restriction.instance))
+        if self.incumbent.closed:
+            return
+        for orders_of in (usual_orders, one_microbatch_at_a_time):
+            if orders_of is usual_orders or incumbent.value is None:
+                for restriction in self.problem.restrictions:
+                    incumbent.submit_orders(orders_of(restriction))
 
     def _whole(self, deadline: Deadline) -> Budget:
         """Budget of the whole search until a deadline."""

@@ -8,8 +8,10 @@ from math import ceil
 import pytest
 from hypothesis import given
 
+import ppopt
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
+from ppopt.report import text
 from ppopt.report.text import text_gantt
 from ppopt.schedule.schedule import Schedule
 from tests.factories.schedules import BW, B, F, W, schedules
@@ -52,6 +54,14 @@ def test_names_may_touch_where_they_stay_clear() -> None:
 def test_nothing_where_a_name_does_not_fit(width: int) -> None:
     """F0 needs two columns per unit: 9 + 2 x 9 = 27."""
     assert text_gantt(one_f_one_b(), width) is None
+
+
+def test_a_schedule_with_more_operations_than_columns_is_not_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A device of a long schedule has more operations than a terminal has columns."""
+    monkeypatch.setattr(text, "drawing", lambda *_: pytest.fail("this takes seconds"))
+    assert text_gantt(ppopt.evaluate(Pipeline(stages=2, batches=41), "1f1b"), 80) is None
 
 
 def test_names_in_full_where_a_device_hosts_several_stages() -> None:

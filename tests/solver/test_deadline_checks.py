@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 
+import ppopt
 from ppopt import Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
@@ -21,6 +23,7 @@ from ppopt.solver.heuristics.operation_network import PLACED, OperationNetwork
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from ppopt.solver.relaxation.route_times import RouteTimes
+from ppopt.studies.evaluate import objective_value
 from tests.clock import stepping_clock
 from tests.factories.searches import ended
 
@@ -117,3 +120,23 @@ def test_annealing_builds_no_schedule_after_the_deadline(monkeypatch: pytest.Mon
     )
     assert (value, best) == (first.makespan, rule)
     assert clock.readings >= 20
+
+
+@pytest.mark.parametrize(
+    ("fields", "strategy"),
+    [
+        ({}, "1f1b"),
+        ({"mem_limit": "1f1b"}, "1f1b"),
+        ({"placement": "interleaved", "chunks": 2}, "interleaved"),
+        ({"p2p_time": 1}, "1f1b"),
+    ],
+)
+def test_without_time_the_schedule_is_that_of_the_usual_strategy(
+    fields: dict[str, Any], strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1F1B is far better than one microbatch at a time, and takes no longer to build."""
+    pipeline = Pipeline(stages=4, batches=64, **fields)
+    known = objective_value(ppopt.evaluate(pipeline, strategy), Objective.MAKESPAN)
+    stepping_clock(monkeypatch, 1.0, 1)
+    result = ppopt.solve(pipeline, time_limit=1.0, workers=1)
+    assert result.value is not None and result.value <= known

@@ -87,8 +87,8 @@ def test_there_is_a_schedule_at_any_time_limit(batches: int, no_time: float) -> 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_hint_is_there_before_the_clock_starts(no_time: float, *, fused: bool) -> None:
     """Also where its whole backwards are to be split, or its split ones made whole."""
-    pipeline = Pipeline(stages=8, batches=32, forward=10, weight=7, p2p=1)
-    hint = evaluate(pipeline, "zb-h1" if fused else "1f1b")
+    pipeline = Pipeline(stages=8, batches=32, placement="v", chunks=2, forward=10, weight=7, p2p=1)
+    hint = evaluate(pipeline, "v-half" if fused else "1f1b-v")
     result = solve(
         pipeline,
         time_limit=no_time,

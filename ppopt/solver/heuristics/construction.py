@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -32,6 +33,9 @@ from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.strategies.schedules import own_schedule, with_explicit_placement
+
+QUICK = ("1f1b", "interleaved")
+"""The usual strategies whose orders follow from a formula."""
 
 
 class ListScheduling(Method):
@@ -85,7 +89,7 @@ class Baselines(Method):
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Submit the schedule of the next strategy, repaired if it is over the limits."""
         if self._initial is None:
-            self._initial = initial_schedules(self._pool.problem, budget.deadline.end)
+            self._initial = _baseline_schedules(self._pool.problem, budget.deadline.end)
         try:
             initial = next(self._initial)
         except StopIteration:
@@ -148,9 +152,25 @@ def initial_schedules(problem: Problem, end: float = inf) -> Iterator[OrderedSch
     All backwards are of the kind of the problem: other strategies are converted. Strategies that
     may run beyond `end`, an instant of `time.monotonic`, are skipped.
     """
-    orders = list_scheduling.one_at_a_time(problem.instance)
-    yield None if orders is None else _timed(problem, orders)
+    yield _timed(problem, one_microbatch_at_a_time(problem))
     yield from _baseline_schedules(problem, end)
+
+
+def one_microbatch_at_a_time(problem: Problem) -> Orders:
+    """Orders of one microbatch at a time, which needs minimum memory."""
+    return list_scheduling.one_at_a_time(problem.instance)
+
+
+def usual_orders(problem: Problem) -> Orders | None:
+    """Orders of 1F1B or interleaved 1F1B, which take little time; None if neither applies."""
+    unlimited = with_explicit_placement(problem.pipeline)
+    for name in QUICK:
+        with suppress(NotApplicableError):
+            placed = _placed(registry()[name], unlimited)
+            if placed is not None:
+                own = registry()[name].built(placed, Options())
+                return convert_backwards(problem.pipeline, own, problem.backward_kind)
+    return None
 
 
 def _baseline_schedules(problem: Problem, end: float) -> Iterator[OrderedSchedule | None]:
@@ -171,8 +191,8 @@ def _baseline_schedule(
 
     Raises NotApplicableError if the strategy does not apply.
     """
-    placed = strategy.apply(unlimited, Options())
-    if placed.layout != unlimited.layout:
+    placed = _placed(strategy, unlimited)
+    if placed is None:
         return None
     own = strategy.built(placed, Options())
     orders = convert_backwards(problem.pipeline, own, problem.backward_kind)
@@ -180,6 +200,12 @@ def _baseline_schedule(
         return _timed(problem, orders)
     schedule = own_schedule(strategy, placed, problem.objective, Options())
     return OrderedSchedule(orders, replace(schedule, pipeline=problem.pipeline, origin=Origin()))
+
+
+def _placed(strategy: Strategy, unlimited: Pipeline) -> Pipeline | None:
+    """The pipeline of a strategy; None if its placement differs."""
+    placed = strategy.apply(unlimited, Options())
+    return placed if placed.layout == unlimited.layout else None
 
 
 def _timed(problem: Problem, orders: Orders) -> OrderedSchedule:
