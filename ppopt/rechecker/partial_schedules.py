@@ -11,6 +11,10 @@ first on its device, unless operations there compete for the memory that it allo
 operation itself is not postponed, since it starts no later than it ends; this matters if its
 duration is 0.
 
+First, partial schedules with the same operations become one that has the earliest of each instant.
+Whatever can follow one of them can follow it, no later. So if none of these remains, no schedule is
+below the bound either. Then more of them are kept apart, and finally all.
+
 Microbatches pass every stage in order, which loses nothing (see
 `ppopt.rechecker.required`). Of the devices that are not modelled, only the time through
 their stages counts.
@@ -37,6 +41,8 @@ Done = tuple[int, ...]
 HANDLES = rechecked(ArgumentClass.EQUAL_COMPUTE) | {Trait.LINKS}
 """Traits that the enumeration handles; links only delay."""
 _NEW = -1
+WIDTHS = (1, 32, None)
+"""Maximum numbers of partial schedules with the same operations; None: no limit."""
 EACH = 1e-4
 """Approximate minimum seconds per partial schedule; an enumeration that would exceed the time limit
 is not started."""
@@ -107,22 +113,30 @@ def refuted(claim: Claim, until: float, report: Callable[[int], None]) -> tuple[
         return None
     devices = tuple(sorted(set(claim.devices or range(claim.pipeline.num_devices))))
     report(len(devices))
-    partial = PartialSchedules(claim, devices)
+    if any(_none_remains(PartialSchedules(claim, devices, width), until) for width in WIDTHS):
+        return devices
+    return None
+
+
+def _none_remains(partial: PartialSchedules, until: float) -> bool:
+    """Whether all partial schedules are pruned; False if one is complete, or time is up."""
     for remaining_steps in range(partial.steps, 0, -1):
         if EACH * remaining_steps * partial.width > until - monotonic():
-            return None
+            return False
         if not partial.step(lambda: monotonic() > until):
-            return None
+            return False
         if not partial.width:
-            return devices
-    return None
+            return True
+    return False
 
 
 class PartialSchedules:
     """The partial schedules of some devices' operations, one operation longer at every step."""
 
-    def __init__(self, claim: Claim, devices: tuple[int, ...]) -> None:
+    def __init__(self, claim: Claim, devices: tuple[int, ...], max_same: int | None = None) -> None:
+        """`max_same`: maximum number with the same operations; the rest is merged."""
         pipeline = claim.pipeline
+        self._max_same = max_same
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
         microbatch = Precedence.of_microbatch(claim)
@@ -265,6 +279,9 @@ class PartialSchedules:
                     longer = self._extended(step, start, instants)
                     if longer is not None:
                         _add_non_dominated(grown.setdefault(step.done, []), longer)
+        if self._max_same is not None:
+            for several in grown.values():
+                _merge(several, self._max_same)
         self._level = grown
         return True
 
@@ -376,3 +393,11 @@ def _add_non_dominated(several: list[Instants], new: Instants) -> None:
             return
     several[:] = [known for known in several if not all(map(le, new, known))]
     several.append(new)
+
+
+def _merge(several: list[Instants], max_same: int) -> None:
+    """Keep the earliest partial schedules; the rest become one, with the earliest instants."""
+    if len(several) > max_same:
+        several.sort(key=sum)
+        rest = several[max_same - 1 :]
+        several[max_same - 1 :] = [tuple(map(min, zip(*rest, strict=True)))]

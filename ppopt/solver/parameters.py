@@ -270,6 +270,11 @@ class SubsetParams(NamedTuple):
     spaced_sizes: tuple[int, ...] = (2, 3, 4, 5)
     """Sizes of the evenly spaced subsets. If memory is tight, their devices delay each other more
     than neighbours do, and their programs have fewer states."""
+    widening: int = 16
+    """Factor of the states per vector of counts, which is 1 at first, for single devices. States of
+    equal counts are merged: of deepseek-v3 (V, 80 GiB) each device then needs about a second."""
+    max_width: int = 4096
+    """Maximum number of states per vector of counts before no more states are merged."""
     max_remaining_share: float = 1 / 3
     """A layered DP over all values below the incumbent is abandoned if the estimate for its
     remaining layers, at the present width, exceeds this share of the whole search."""

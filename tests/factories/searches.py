@@ -44,10 +44,12 @@ def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) 
     return search
 
 
-def ended(problem: Problem, devices: tuple[int, ...], below: int) -> LayeredDP:
+def ended(
+    problem: Problem, devices: tuple[int, ...], below: int, width: int | None = None
+) -> LayeredDP:
     """The dynamic program of some devices, to its end."""
     subset = DeviceSubset(RouteTimes(problem.instance), frozenset(devices))
-    program = LayeredDP(Classes(subset), below)
+    program = LayeredDP(Classes(subset), below, width)
     while not program.ended:
         program.advance()
     return program

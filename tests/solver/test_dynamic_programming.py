@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
+from random import Random
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.applicability import is_supported, layer_seconds
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
+from ppopt.solver.dynamic_programming.states import Matrix
 from ppopt.solver.exact.dynamic_program import DynamicProgram
 from ppopt.solver.parameters import DynamicProgramParams, SubsetParams
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
@@ -150,30 +152,79 @@ def test_memory_that_several_stages_of_a_device_share(limit: int) -> None:
     assert ended(problem, (0, 1, 2), long_enough(problem)).best == best
 
 
-@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_all_that_is_left_out_is_dominated(columns: int, max_time: int, rows: int, rng) -> None:
-    """Whatever is left out has one that is kept, of the same counts, not later, not less free."""
-    draw = lambda size, high: np.array(  # noqa: E731
-        [[rng.randint(0, high) for _ in range(columns)] for _ in range(size)], dtype=np.int32
-    )
-    counts, times, flags = draw(2, 1), draw(rows, max_time), draw(1, 1)[0]
-    remaining = set(dominance.non_dominated(counts, flags, times).tolist())
+WIDTHS = st.sampled_from([None, 1, 2, 3, 40])
 
-    def dominates(first: int, second: int) -> bool:
-        same = (counts[:, first] == counts[:, second]).all()
-        freer = flags[first] & ~flags[second] == 0
-        return bool(same and freer and (times[:, first] <= times[:, second]).all())
 
-    for column in range(columns):
-        assert column in remaining or any(dominates(row, column) for row in remaining)
+@given(
+    st.integers(1, 90),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    WIDTHS,
+    st.randoms(use_true_random=False),
+)
+def test_what_is_left_out_is_no_better_than_what_is_left(
+    columns: int, max_time: int, rows: int, width: int | None, rng: Random
+) -> None:
+    """Same counts, not later, not less free; at most `width` columns per vector of counts."""
+
+    def draw(size: int, high: int) -> Matrix:
+        drawn = [[rng.randint(0, high) for _ in range(columns)] for _ in range(size)]
+        return np.array(drawn, dtype=np.int32)
+
+    states = np.concatenate([draw(2, 1), draw(1, 1), draw(rows, max_time)])
+    kept = dominance.reduced(states, slice(0, 2), 2, slice(3, None), width)
+    result = states[:, kept.columns]
+    result[:, kept.merged] = kept.minima
+
+    def is_dominated(state: Matrix) -> bool:
+        same = (result[:2] == state[:2, None]).all(axis=0)
+        freer = result[2] & ~state[2] == 0
+        return bool((same & freer & (result[3:] <= state[3:, None]).all(axis=0)).any())
+
+    assert all(map(is_dominated, states.T))
+    if width is None:
+        assert not kept.merged.size
+    else:
+        _, sizes = np.unique(result[:2], axis=1, return_counts=True)
+        assert sizes.max() <= width
 
 
 def test_what_another_one_dominates_is_left_out() -> None:
     """Of four with the same counts two are no better than the others; the fifth has done less."""
-    counts = np.array([[1, 1, 1, 1, 0]], dtype=np.int32)
-    times = np.array([[1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
-    remaining = dominance.non_dominated(counts, np.zeros(5, dtype=np.int32), times)
-    assert sorted(remaining.tolist()) in ([0, 1, 4], [0, 3, 4])
+    states = np.array([[1, 1, 1, 1, 0], [0] * 5, [1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
+    kept = dominance.reduced(states, slice(0, 1), 1, slice(2, None))
+    assert sorted(kept.columns.tolist()) in ([0, 1, 4], [0, 3, 4])
+
+
+def test_of_many_states_none_is_compared_too_few_times() -> None:
+    """600 non-dominated ones of a group, each twice, and its later copies."""
+    earlier = np.arange(600)
+    times = np.stack([earlier, 600 - earlier])
+    states = np.concatenate([np.zeros((2, 1800), int), np.hstack([times, times, times + 1])])
+    kept = dominance.reduced(states, slice(0, 1), 1, slice(2, None))
+    assert kept.columns.size == 600
+
+
+def test_merged_states_bound_the_optimum() -> None:
+    """On every subset of devices; with one state per vector often as well as without merging."""
+    exact = merged = 0
+    for problem in fitting(CASES):
+        best = exhaustive.best(problem.pipeline, fused=problem.fused, objective=Objective.MAKESPAN)
+        devices = range(problem.pipeline.num_devices)
+        for size in range(1, len(devices) + 1):
+            for some in combinations(devices, size):
+                if not DeviceSubset(RouteTimes(problem.instance), frozenset(some)).retained:
+                    continue
+                bounds = []
+                for width in (1, 3, None):
+                    program = ended(problem, some, best + 1, width)
+                    bounds.append(program.lower_bound)
+                assert bounds[0] <= bounds[2] <= best, (problem, some)
+                assert bounds[1] <= bounds[2], (problem, some)
+                assert program.exact
+                merged += bounds[0] == best
+                exact += bounds[2] == best
+    assert merged > exact / 2
 
 
 def test_a_search_is_closed_and_resumed_where_it_was_left() -> None:

@@ -8,6 +8,7 @@ each other: two or three of them often need nearly as long as all devices.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -61,8 +62,10 @@ class _OpenSubset:
 class SubsetDP:
     """Dynamic programming over subsets of devices, one subset after the other.
 
-    It starts from single devices: those with several stages and, if memory is limited, all. Evenly
-    spaced subsets follow, small ones first. A subset has the time until it is solved or abandoned,
+    It starts from single devices: those with several stages and, if memory is limited, all. States
+    of equal counts are merged first: a few seconds bound all of them. The half with the larger
+    bounds is bounded again with more states, and so on. Evenly spaced subsets follow, small ones
+    first. A subset has the time until it is solved or abandoned,
     and goes on in the next turn. A solved subset is not tried again; an abandoned one comes last in
     the next turn. When a solved subset has the best bound, its union with each other device is
     added to the subsets to solve. If none of these raises the bound, a subset with an equal bound
@@ -83,7 +86,17 @@ class SubsetDP:
         if problem.instance.costs.ticks.limits is None:
             alone = [devices for devices in alone if self._times.host.count(devices[0]) > 1]
         self._needs = dict.fromkeys(alone, 0)
-        """Bound of every such device alone, in ticks; 0: not solved yet."""
+        """Bound of every such device alone, in ticks; 0: not bounded yet."""
+        self._merging = deque(self._needs)
+        """Single devices to bound next by merged states."""
+        self._merged: LayeredDP | None = None
+        """Layered DP in progress for the first of these."""
+        self._width = 1
+        """Its maximum number of states per vector of counts."""
+        self._widened: list[Devices] = []
+        """Single devices whose bound may be larger with more states."""
+        self._solved: set[Devices] = set()
+        """Single devices whose states were all kept."""
         self._asked: dict[Devices, _OpenSubset] = {}
         self.base: Devices = ()
         """Last solved subset whose bound was above those of all others and the best known bound."""
@@ -112,7 +125,11 @@ class SubsetDP:
     @property
     def _all_first(self) -> dict[Devices, None]:
         """Single devices, then evenly spaced subsets."""
-        return dict.fromkeys((*self._needs, *self._spaced))
+        return {
+            devices: None
+            for devices in (*self._needs, *self._spaced)
+            if devices not in self._solved
+        }
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the DP applies and memory is limited, or a device has several stages."""
@@ -126,6 +143,8 @@ class SubsetDP:
         preparing = preparing_seconds(self._problem)
         if not budget.affords(preparing):
             return Outcome(exhausted=True)
+        while self._merging and not budget.over and budget.affords(preparing):
+            fruitful |= self._bounded_by_merging(incumbent, budget)
         while self.open and not budget.over and budget.affords(preparing):
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
@@ -143,6 +162,36 @@ class SubsetDP:
         if not self.open and self._tie:
             self._extend(self._tie)
         return Outcome(budget.spent, exhausted=not self.open, fruitful=fruitful)
+
+    def _bounded_by_merging(self, incumbent: Incumbent, budget: Budget) -> bool:
+        """Bound the next single device by merged states; return whether that has ended."""
+        assert incumbent.value is not None
+        devices, params = self._merging[0], self._params
+        if self._merged is None:
+            classes = Classes(DeviceSubset(self._times, frozenset(devices)))
+            self._merged = LayeredDP(classes, incumbent.value, self._width)
+        program = self._merged
+        ended = state_is_small(program.classes) and self._followed(
+            program, budget, params.max_remaining_share
+        )
+        if not ended and budget.over:
+            return False
+        self._merging.popleft()
+        self._merged = None
+        if ended and program.exact:
+            self._solved.add(devices)
+            self.open.pop(devices, None)
+            self._settle(devices, program, incumbent)
+        elif ended:
+            incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))
+            self._needs[devices] = max(self._needs[devices], program.lower_bound)
+            self._widened.append(devices)
+        if not self._merging and self._width < params.max_width:
+            self._width *= params.widening
+            ranked = sorted(self._widened, key=lambda single: -self._needs[single])
+            self._merging.extend(ranked[: -(-len(ranked) // 2)])
+            self._widened = []
+        return ended
 
     def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Raise the bound by the subset; return whether the subset is solved or excluded.

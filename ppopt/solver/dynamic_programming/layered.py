@@ -22,10 +22,17 @@ class StateLayer(NamedTuple):
 
 
 class LayeredDP:
-    """A resumable search for the schedule of minimum makespan below a given value."""
+    """A resumable search for the schedule of minimum makespan below a given value.
 
-    def __init__(self, classes: Classes, below: int) -> None:
+    With at most `width` states per vector of counts, the other ones are merged: the result is then
+    a lower bound, and there is no schedule of it.
+    """
+
+    def __init__(self, classes: Classes, below: int, width: int | None = None) -> None:
         self.classes = classes
+        self._width = width
+        self.exact = True
+        """Whether no states were merged so far."""
         self._space = States(classes, below)
         self._states = self._space.root()
         self._starts = self._space.starts(self._states)
@@ -56,7 +63,7 @@ class LayeredDP:
         return self._states.size
 
     def advance(self, deadline: Deadline = NO_DEADLINE) -> None:
-        """Add one operation to every state; keep non-dominated states with a bound below `below`.
+        """Add one operation to every state; keep states with a bound below `below` (`reduced`).
 
         Raises TimeoutError after the deadline; the present layer is then unchanged.
         """
@@ -67,13 +74,15 @@ class LayeredDP:
         bounds = space.bound(states, starts, deadline)
         hopeful = np.flatnonzero(bounds < self.below)
         if hopeful.size < states.shape[1]:
-            states = states.take(hopeful, axis=1)
-        selected = dominance.non_dominated(
-            states[space.counts], states[space.flags], states[space.times]
-        )
-        self._states = states.take(selected, axis=1)
-        selected = hopeful[selected]
-        self._starts = starts.take(selected, axis=1)
+            states, starts = (each.take(hopeful, axis=1) for each in (states, starts))
+        rows = space.counts, space.flags, space.times
+        kept = dominance.reduced(states, *rows, self._width, deadline)
+        self._states, self._starts = (each.take(kept.columns, axis=1) for each in (states, starts))
+        self.exact &= not kept.merged.size
+        if kept.merged.size:
+            self._states[:, kept.merged] = kept.minima
+            self._starts[:, kept.merged] = space.starts(kept.minima)
+        selected = hopeful[kept.columns]
         self._layers.append(StateLayer(parent[selected].astype(np.int32), added[selected]))
 
     @property
