@@ -172,9 +172,9 @@ def test_what_is_left_out_is_no_better_than_what_is_left(
         return np.array(drawn, dtype=np.int32)
 
     states = np.concatenate([draw(2, 1), draw(1, 1), draw(rows, max_time)])
-    kept = dominance.reduced(states, slice(0, 2), 2, slice(3, None), width)
-    result = states[:, kept.columns]
-    result[:, kept.merged] = kept.minima
+    reduction = dominance.reduced(states, slice(0, 2), 2, slice(3, None), width)
+    result = states[:, reduction.columns]
+    result[:, reduction.merged] = reduction.minima
 
     def is_dominated(state: Matrix) -> bool:
         same = (result[:2] == state[:2, None]).all(axis=0)
@@ -183,7 +183,7 @@ def test_what_is_left_out_is_no_better_than_what_is_left(
 
     assert all(map(is_dominated, states.T))
     if width is None:
-        assert not kept.merged.size
+        assert not reduction.merged.size
     else:
         _, sizes = np.unique(result[:2], axis=1, return_counts=True)
         assert sizes.max() <= width
@@ -192,8 +192,8 @@ def test_what_is_left_out_is_no_better_than_what_is_left(
 def test_what_another_one_dominates_is_left_out() -> None:
     """Of four with the same counts two are no better than the others; the fifth has done less."""
     states = np.array([[1, 1, 1, 1, 0], [0] * 5, [1, 2, 3, 2, 9], [5, 4, 5, 4, 9]], dtype=np.int32)
-    kept = dominance.reduced(states, slice(0, 1), 1, slice(2, None))
-    assert sorted(kept.columns.tolist()) in ([0, 1, 4], [0, 3, 4])
+    reduction = dominance.reduced(states, slice(0, 1), 1, slice(2, None))
+    assert sorted(reduction.columns.tolist()) in ([0, 1, 4], [0, 3, 4])
 
 
 def test_of_many_states_none_is_compared_too_few_times() -> None:
@@ -201,8 +201,8 @@ def test_of_many_states_none_is_compared_too_few_times() -> None:
     earlier = np.arange(600)
     times = np.stack([earlier, 600 - earlier])
     states = np.concatenate([np.zeros((2, 1800), int), np.hstack([times, times, times + 1])])
-    kept = dominance.reduced(states, slice(0, 1), 1, slice(2, None))
-    assert kept.columns.size == 600
+    reduction = dominance.reduced(states, slice(0, 1), 1, slice(2, None))
+    assert reduction.columns.size == 600
 
 
 def test_merged_states_bound_the_optimum() -> None:

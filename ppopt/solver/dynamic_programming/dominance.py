@@ -31,7 +31,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
-class Kept(NamedTuple):
+class Representatives(NamedTuple):
     """The columns that remain of a matrix, in their new order."""
 
     columns: Indices
@@ -57,7 +57,7 @@ def reduced(
     times: slice,
     width: int | None = None,
     deadline: Deadline = NO_DEADLINE,
-) -> Kept:
+) -> Representatives:
     """The columns to keep: every other column is dominated by one of them, or merged.
 
     Columns with equal counts form a group. No column with a larger sum of times dominates one with
@@ -81,18 +81,20 @@ def reduced(
     if limit > 0:
         leaders, remaining = _compared_in_blocks(columns, remaining, limit, deadline)
         first += leaders
-    kept = np.concatenate([*first, remaining[:0]])
+    unmerged = np.concatenate([*first, remaining[:0]])
     if width is None or not remaining.size:
         no_column = np.empty(0, dtype=np.intp)
-        return Kept(order[np.concatenate([kept, remaining])], no_column, states[:, :0])
+        return Representatives(
+            order[np.concatenate([unmerged, remaining])], no_column, states[:, :0]
+        )
     leads = np.flatnonzero(_leads(columns.group[remaining]))
     several = np.diff(np.append(leads, remaining.size)) > 1
     merged = order[remaining]
     minima = states.take(merged[leads], axis=1)
     minima[times] = np.minimum.reduceat(states[times].take(merged, axis=1), leads, axis=1)
     minima[flags] = np.bitwise_and.reduceat(states[flags][merged], leads)
-    chosen = order[np.concatenate([kept, remaining[leads]])]
-    return Kept(chosen, kept.size + np.flatnonzero(several), minima[:, several])
+    chosen = order[np.concatenate([unmerged, remaining[leads]])]
+    return Representatives(chosen, unmerged.size + np.flatnonzero(several), minima[:, several])
 
 
 def _leads(groups: Indices) -> Mask:

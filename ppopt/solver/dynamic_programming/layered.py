@@ -76,13 +76,15 @@ class LayeredDP:
         if hopeful.size < states.shape[1]:
             states, starts = (each.take(hopeful, axis=1) for each in (states, starts))
         rows = space.counts, space.flags, space.times
-        kept = dominance.reduced(states, *rows, self._width, deadline)
-        self._states, self._starts = (each.take(kept.columns, axis=1) for each in (states, starts))
-        self.exact &= not kept.merged.size
-        if kept.merged.size:
-            self._states[:, kept.merged] = kept.minima
-            self._starts[:, kept.merged] = space.starts(kept.minima)
-        selected = hopeful[kept.columns]
+        reduction = dominance.reduced(states, *rows, self._width, deadline)
+        self._states, self._starts = (
+            each.take(reduction.columns, axis=1) for each in (states, starts)
+        )
+        self.exact &= not reduction.merged.size
+        if reduction.merged.size:
+            self._states[:, reduction.merged] = reduction.minima
+            self._starts[:, reduction.merged] = space.starts(reduction.minima)
+        selected = hopeful[reduction.columns]
         self._layers.append(StateLayer(parent[selected].astype(np.int32), added[selected]))
 
     @property
