@@ -15,6 +15,8 @@
   vectors, which are live at the same time. Of the head, F too: logits in FP32. W needs none.
 - Recompute (off unless `recompute` is on): F stashes the input of the layer (`kept` in files), and
   the backward repeats F with its collectives: full recompute in the terms of arXiv 2205.05198.
+- Modules: what recomputes on its own, in Megatron-LM's names, repeats its kernels and collectives
+  of F, and frees what F then does not stash (`ModuleCosts`).
 - Once in a step: `unshard` gathers parameters (ZeRO 1 to 3), `gradient_sync` reduces gradients over
   the ranks that have the same parameters, `optimizer` is the memory traffic of Adam.
 """
@@ -24,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
@@ -38,7 +40,7 @@ from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.layer_parts import DISPATCHES, TOKENS, LayerPart, Rank
+from ppopt.derivation.layer_parts import DISPATCHES, TOKENS, LayerPart, ModuleCosts, Rank
 from ppopt.derivation.training import ELEMENT, Frozen, Overlap, Training
 from ppopt.problem.layer_settings import DECODER
 
@@ -48,6 +50,10 @@ SHORTEST = 0.001
 """ms; every time is a multiple of it."""
 OPERATIONS = (1, 1, 1, 2)
 """Operations of F, B, W and BW, which is B and W."""
+CHECKPOINT = 0.3e-3
+"""Seconds of the CPU for a checkpoint of a module, which stores and restores states of random
+numbers: the mean of five runs of Moonlight on 8 H100 that wait for the CPU (card.yaml of
+skills/nemo-mbridge-perf-activation-recompute in NVIDIA-NeMo/Megatron-Bridge, 067f987)."""
 KINDS = ("forward", "input", "weight", "backward")
 """Fields of times of a part: F, B, W and BW."""
 
@@ -97,6 +103,18 @@ class StepCosts(NamedTuple):
 NO_STEP_COSTS = StepCosts()
 
 
+class DerivedModule(NamedTuple):
+    """A module of a layer that recomputes on its own."""
+
+    name: str
+    time: float
+    """Milliseconds that recompute adds to a backward."""
+    memory: int
+    """MiB that F does not stash."""
+    inside: str = ""
+    """Name of the module that contains it."""
+
+
 @dataclass(frozen=True)
 class DerivedLayer:
     """A layer of a model file: times in ms, memory in MiB."""
@@ -128,6 +146,7 @@ class DerivedLayer:
     flops: float = 0
     """FLOPs of F and BW of a microbatch, of all ranks; not in the file, their sum is."""
     parts: tuple[LayerPart, ...] = ()
+    modules: tuple[DerivedModule, ...] = ()
 
 
 class Scale(NamedTuple):
@@ -379,7 +398,31 @@ class Costing:
             frozen=frozen,
             flops=flops,
             parts=tuple(parts),
+            modules=self.modules(parts),
         )
+
+    def modules(self, parts: Sequence[LayerPart]) -> tuple[DerivedModule, ...]:
+        """Modules of a layer; those of one name as one.
+
+        If the CPU is slower than the kernels of the backward, its launches count.
+        """
+        by_name: dict[str, list[ModuleCosts]] = {}
+        for module in (each for part in parts for each in part.modules):
+            by_name.setdefault(module.name, []).append(module)
+        waits = self.times(parts, DECODER).waiting.backward > 0
+        modules = []
+        for name, same in by_name.items():
+            memory = floor(sum(each.freed for each in same) / MIB)
+            kernels = [kernel for each in same for kernel in each.forward]
+            exchanged = [collective for each in same for collective in each.collectives]
+            seconds = self.scale.compute * self.computed(kernels) + self.exposed(exchanged)
+            if waits:
+                number = sum(kernel.launches for kernel in kernels)
+                launching = number * self.training.style.launch * self.gpu.launch_time
+                launching += CHECKPOINT * sum(each.number for each in same)
+                seconds = max(seconds, self.scale.compute * launching)
+            modules.append(DerivedModule(name, _rounded(1000 * seconds), memory, same[0].inside))
+        return tuple(modules)
 
     def transfers(self, sizes: Iterable[float]) -> str:
         """The line of a model file for transfers of these sizes, in MiB, to the next device.

@@ -138,6 +138,34 @@ class StashedInput(NamedTuple):
     size: float
 
 
+class ModuleCosts(NamedTuple):
+    """A module that recomputes on its own, in Megatron-LM's names (`--recompute-modules`).
+
+    `core_attn`, `mlp`, `moe` and `shared_experts` keep their input and compute the rest again;
+    `layernorm`, `mla_up_proj` and `moe_act` discard their output (megatron/core/transformer/
+    transformer_config.py, `recompute_modules`).
+    """
+
+    name: str
+    forward: tuple[Kernel, ...]
+    """Kernels that run again."""
+    collectives: tuple[Collective, ...] = ()
+    """Collectives that run again."""
+    freed: float = 0.0
+    """Bytes that F does not stash."""
+    inside: str = ""
+    """Name of the module that contains it."""
+    number: int = 1
+    """Number of checkpoints: a norm each."""
+
+    @classmethod
+    def of(
+        cls, name: str, part: LayerPart, freed: float, inside: str = "", number: int = 1
+    ) -> ModuleCosts:
+        """All of a part."""
+        return cls(name, part.forward, part.collectives.forward, max(0.0, freed), inside, number)
+
+
 @dataclass(frozen=True)
 class LayerPart:
     """A part of a layer: an attention, a feed-forward network, a norm."""
@@ -166,6 +194,8 @@ class LayerPart:
     shared: float = 0.0
     """Parameters of another layer to whose gradient it adds."""
 
+    modules: tuple[ModuleCosts, ...] = ()
+    """What recomputes on its own."""
     small_kernels: int = 0
     """Further kernels of F, and as many of B, which take time of the CPU alone."""
 
@@ -240,7 +270,14 @@ class Rank:
             )
         added = 1 if block.is_parallel else len(block.attentions + block.feed_forwards)
         norms = self.norm(hidden, block.norms, stashed=block.norms - added, frozen=frozen)
-        return [norms, *parts, self.residual(hidden, added)]
+        is_read = self.storage().element == ELEMENT and not (frozen or self.training.lora)
+        outputs = added * self._hidden_bytes(hidden) if is_read else 0.0
+        modules = (ModuleCosts.of("layernorm", norms, outputs, number=added),)
+        return [replace(norms, modules=modules), *parts, self.residual(hidden, added)]
+
+    def _hidden_bytes(self, hidden: int) -> float:
+        """Bytes of the hidden vectors of a rank's tokens."""
+        return ELEMENT * self.local_tokens * hidden
 
     def norm(
         self, hidden: int, count: int = 1, *, stashed: int = 0, frozen: bool = False
@@ -277,8 +314,30 @@ class Rank:
         own = self._attention(attention)
         stashed = ELEMENT * tokens * attention.stashed / ranks
         positions = self._positions(attention, frozen=frozen)
-        parts = [*products, *positions, merge, own, LayerPart("", stashed_otherwise=stashed)]
-        return _sum("attention", parts)
+        modules = self._attention_modules(attention, own, products, positions)
+        rest = LayerPart("", stashed_otherwise=stashed, modules=modules)
+        return _sum("attention", [*products, *positions, merge, own, rest])
+
+    def _attention_modules(
+        self,
+        attention: Attention,
+        own: LayerPart,
+        products: Sequence[LayerPart],
+        positions: Sequence[LayerPart],
+    ) -> tuple[ModuleCosts, ...]:
+        """Attention itself, and the expansion of latents to heads.
+
+        Fused attention stashes its output, which the product behind it stashes as well, unless that
+        has a copy in FP8.
+        """
+        each = ELEMENT * self.tokens / self.training.tensor
+        output = each * attention.heads * attention.value if self.storage().copies_attended else 0.0
+        core = ModuleCosts.of("core_attn", own, own.stashed_otherwise + output)
+        if not isinstance(attention, LatentAttention):
+            return (core,)
+        up = [part for part in products if part.name.endswith(" up")]
+        heads = each * attention.heads * (2 * attention.query + attention.value)
+        return core, ModuleCosts.of("mla_up_proj", _sum("", [*up, *positions]), heads)
 
     def _positions(self, attention: Attention, *, frozen: bool) -> list[LayerPart]:
         """Rotary embedding of queries and keys, and their norms.
@@ -411,7 +470,9 @@ class Rank:
         if isinstance(feed_forward, Experts):
             return self._experts(feed_forward, hidden, frozen=frozen)
         matrices = feed_forward.matrices(hidden)
-        return [self._network("mlp", matrices, feed_forward.width, feed_forward.gated, frozen)]
+        network = self._network("mlp", matrices, feed_forward.width, feed_forward.gated, frozen)
+        freed = network.stashed - self._hidden_bytes(hidden)
+        return [replace(network, modules=(ModuleCosts.of("mlp", network, freed),))]
 
     def _network(
         self, name: str, matrices: Sequence[Matrix], width: int, gated: bool, frozen: bool
@@ -451,12 +512,18 @@ class Rank:
             _sum("router", [router, *projections, permutation, exchange]),
             _sum("experts", [*products, activation, LayerPart("", stashed_otherwise=stashed)]),
         ]
+        discarded = 0.0 if frozen or training.lora else self.storage().element * rows * width
+        modules = [ModuleCosts.of("moe_act", activation, discarded, "moe")]
         if experts.shared:
             matrices = experts.shared_matrices(hidden)
             shared = self._network("shared expert", matrices, experts.shared, experts.gated, frozen)
             own = tuple(tensor for tensor in shared.inputs if tensor not in router.inputs)
+            freed = shared.stashed - self._hidden_bytes(hidden)
+            modules.append(ModuleCosts.of("shared_experts", shared, freed, "moe"))
             parts.append(replace(shared, inputs=own))
-        return parts
+        every = _sum("moe", parts)
+        modules.insert(0, ModuleCosts.of("moe", every, every.stashed - self._hidden_bytes(hidden)))
+        return [replace(parts[0], modules=tuple(modules)), *parts[1:]]
 
     def _exchange(self, experts: Experts, width: int) -> PerKind:
         """Exchange of vectors of tokens before and after experts; F and B have the same.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_costs import DerivedLayer
+from ppopt.derivation.layer_costs import DerivedLayer, DerivedModule
 from ppopt.derivation.training import Training
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes
 
@@ -80,7 +80,14 @@ def layer_text(layer: DerivedLayer) -> str:
         fields.append(f"recompute_time: {layer.recompute}")
     if layer.stashed:
         fields.append(f"kept: {layer.stashed}")
+    if layer.modules:
+        fields.append(f"modules: [{', '.join(map(_module_text, layer.modules))}]")
     fields += [f"{name}: {cost}" for name, cost in layer.step._asdict().items() if cost]
     if layer.frozen:
         fields.append("frozen: true")
     return f"  - {{{', '.join(fields)}}}"
+
+
+def _module_text(module: DerivedModule) -> str:
+    inside = f", inside: {module.inside}" if module.inside else ""
+    return f"{{name: {module.name}, time: {module.time}, memory: {module.memory}{inside}}}"
