@@ -30,8 +30,9 @@ DEFINITIONS = re.compile(
 COMMENT = re.compile(r"(?:^|(?<= ))# .*", re.M)
 FILE = re.compile(r"[\w./-]+\.(?:py|md|json|yaml|toml)")
 FOREIGN = """
-PyTorch: CheckpointFunction CompiledFunctionBackward Schedule1F1B ScheduleInterleavedZeroBubble
-ScheduleZBVZeroBubble _add_reduce_grad _add_send_recv _add_unshard_reshard _batch_p2p _dump_csv
+PyTorch: CheckpointFunction CompiledFunctionBackward Schedule1F1B ScheduleInterleaved1F1B
+ScheduleInterleavedZeroBubble ScheduleZBVZeroBubble _add_reduce_grad _add_send_recv
+_add_unshard_reshard _batch_p2p _dump_csv
 _get_1f1b_rank_ops _get_pipeline_order _validate_schedule _wait_batch_p2p args_chunk_spec
 backward_requires_autograd device_id fullgraph kwargs_chunk_spec op_id output_merge_spec
 pointToPoint syncStream user_annotation

@@ -174,34 +174,30 @@ def eval_(
     from ppopt.report.search_text import note_overlaps
     from ppopt.schedule.communication import cheap_loss
     from ppopt.strategies import resolve
-    from ppopt.studies.best_choice import TIME_LIMIT, best_choice
+    from ppopt.studies.best_choice import best_choice
     from ppopt.studies.robustness import jitter as run_under
 
     rule = resolve(strategy)
-    strategy = rule.name
     kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
     if kind is BackwardKind.WHOLE and not rule.fused:
         raise InputError(
-            f"backward_kind: strategy {strategy} splits the backward; leave --backward whole out"
+            f"backward_kind: strategy {rule.name} splits the backward; leave --backward whole out"
         )
     if settings.get("routes") == 1 < rule.routes:
-        raise InputError(f"routes: 1 contradicts strategy {strategy}; leave --routes out")
+        raise InputError(f"routes: 1 contradicts strategy {rule.name}; leave --routes out")
     if settings.get("partition_order") and settings.get("placement") is None:
         settings = settings.placed(rule.placement)
     objective = Objective(settings.get("objective", "makespan"))
     began = monotonic()
     pipeline, deviation = settings.pipeline(), _deviation(jitter)
     with progress.live_line(quiet=settings.quiet) as line:
-        line.update(f"strategy {strategy}")
+        line.update(f"strategy {rule.name}")
         interrupts.only_record()
         choice = best_choice(
             pipeline,
             strategy,
             objective,
-            strategy_options(settings),
-            time_limit=settings.get("time_limit", TIME_LIMIT),
-            progress=line.update,
-            began=settings.began,
+            **choice_arguments(settings, line.update),
         )
         schedule = choice.schedule
         seconds = monotonic() - began
@@ -457,3 +453,15 @@ def strategy_options(settings: Settings) -> Options:
     from ppopt.strategies import OPTIONS, Options
 
     return Options(**{name: settings.get(name) for name in OPTIONS})
+
+
+def choice_arguments(settings: Settings, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Arguments of a search of the best partition of a strategy, besides pipeline and objective."""
+    from ppopt.studies.best_choice import TIME_LIMIT
+
+    return {
+        "options": strategy_options(settings),
+        "time_limit": settings.get("time_limit", TIME_LIMIT),
+        "progress": progress,
+        "began": settings.began,
+    }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_REJECTED, command
-from ppopt.cli.commands import strategy_options
+from ppopt.cli.commands import choice_arguments
 from ppopt.cli.options import argument, option
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.solver import interrupts
@@ -41,7 +41,6 @@ def rate(settings: Settings, *, strategy: str, tolerance: str | None = None) -> 
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share
     from ppopt.problem.objective import Objective
-    from ppopt.studies.best_choice import TIME_LIMIT
     from ppopt.studies.partition_rating import rate_partition
 
     limit = None if tolerance is None else share("tolerance", tolerance)
@@ -53,10 +52,7 @@ def rate(settings: Settings, *, strategy: str, tolerance: str | None = None) -> 
             pipeline,
             strategy,
             objective,
-            strategy_options(settings),
-            time_limit=settings.get("time_limit", TIME_LIMIT),
-            progress=line.update,
-            began=settings.began,
+            **choice_arguments(settings, line.update),
         )
     accepted = rating.schedule.fits_limits and (limit is None or rating.gain <= limit)
     if settings.json:

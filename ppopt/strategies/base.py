@@ -106,6 +106,9 @@ class Strategy:
     """Default of each of them, for a pipeline."""
     pytorch_name: str | None = None
     """Name of its class in torch.distributed.pipelining.schedules, without `Schedule`."""
+    pytorch_options: Defaults | None = None
+    """Options that this class has for a pipeline, if they are not those of `defaults`; raises
+    NotApplicableError if the class refuses the pipeline."""
 
     @property
     def handles(self) -> Traits:
@@ -149,6 +152,13 @@ class Strategy:
         return Options(
             **{field: getattr(options, field) for field in (*self.option_names, *OF_TIMING)}
         )
+
+    @property
+    def of_pytorch(self) -> Strategy:
+        """The strategy with the rules of PyTorch's class."""
+        if self.pytorch_options is None:
+            return self
+        return replace(self, defaults=self.pytorch_options)
 
     def with_defaults(self, pipeline: Pipeline, options: Options) -> Options:
         """The options with defaults filled in, for the strategy's own pipeline."""
@@ -291,12 +301,13 @@ def names() -> tuple[str, ...]:
 def resolve(name: str) -> Strategy:
     """Return the strategy of a name, in upper or lower case.
 
-    PyTorch's name of its schedule is accepted, too: `ZBVZeroBubble` or `ScheduleZBVZeroBubble` is
-    `zbv`. Raises InputError, naming the nearest strategy, if there is none.
+    PyTorch's name of its schedule is accepted, too, and has the rules of its class: `ZBVZeroBubble`
+    or `ScheduleZBVZeroBubble` is `zbv`. A name of both, as `1F1B`, has no rules of PyTorch without
+    the prefix. Raises InputError, naming the nearest strategy, if there is none.
     """
-    known = _by_any_name()
     key = name.lower()
-    strategy = known.get(key) or known.get(key.removeprefix("schedule"))
+    known = registry() | _of_pytorch()
+    strategy = registry().get(key) or known.get(key) or known.get(key.removeprefix("schedule"))
     if strategy is not None:
         return strategy
     near = difflib.get_close_matches(key, known, n=1)
@@ -315,13 +326,23 @@ def canonical_name(name: str) -> str:
 
 
 @cache
-def _by_any_name() -> dict[str, Strategy]:
-    """Every strategy by its name and by PyTorch's name in lower case."""
-    strategies = registry()
-    of_pytorch = {
-        each.pytorch_name.lower(): each for each in strategies.values() if each.pytorch_name
+def _of_pytorch() -> dict[str, Strategy]:
+    """Every strategy that PyTorch has, with its rules, by PyTorch's name in lower case."""
+    return {
+        each.pytorch_name.lower(): each.of_pytorch
+        for each in registry().values()
+        if each.pytorch_name
     }
-    return of_pytorch | strategies
+
+
+def at_least_stages(pipeline: Pipeline) -> Options:
+    """The rule of `Schedule1F1B` (torch 2.13): as many microbatches as stages, or more."""
+    if pipeline.batches < pipeline.num_stages:
+        raise NotApplicableError(
+            f"batches: PyTorch's class needs as many as stages, {pipeline.num_stages}, and got "
+            f"{pipeline.batches}; the strategy under its own name runs"
+        )
+    return Options()
 
 
 def stream(pipeline: Pipeline, kind: OpKind, stage: int) -> Ints:

@@ -20,6 +20,23 @@ def defaults(pipeline: Pipeline) -> Options:
     return Options(group_size=min_group_size(pipeline.num_devices, pipeline.batches))
 
 
+def pytorch_group_size(pipeline: Pipeline) -> Options:
+    """Microbatches per round in PyTorch: m / r, of r = max(1, m // p) rounds.
+
+    `ScheduleInterleaved1F1B` and `ScheduleInterleavedZeroBubble` (torch 2.13, torch/distributed/
+    pipelining/schedules.py). Raises NotApplicableError if r does not divide m.
+    """
+    devices, batches = pipeline.num_devices, pipeline.batches
+    rounds = max(1, batches // devices)
+    group, rest = divmod(batches, rounds)
+    if rest:
+        raise NotApplicableError(
+            f"batches: {batches} do not divide into the {rounds} rounds that PyTorch's interleaved "
+            f"schedules have on {devices} devices; a multiple of {devices} works"
+        )
+    return Options(group_size=group)
+
+
 @register(
     name="interleaved",
     summary="1F1B over several chunks per device, Megatron order (--group-size)",
@@ -30,6 +47,7 @@ def defaults(pipeline: Pipeline) -> Options:
     option_names=("group_size",),
     defaults=defaults,
     pytorch_name="Interleaved1F1B",
+    pytorch_options=pytorch_group_size,
 )
 def build(pipeline: Pipeline, options: Options) -> Orders:
     """Device i: 2(p - 1 - i) + (v - 1)g F; then F, BW in turn; then the BW left.

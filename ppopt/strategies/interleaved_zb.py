@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ppopt.errors import NotApplicableError
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, alternating, register
-from ppopt.strategies.interleaved import sequence
+from ppopt.strategies.interleaved import pytorch_group_size, sequence
 
 
 @register(
@@ -30,13 +29,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     divide m.
     """
     devices, batches = pipeline.num_devices, pipeline.batches
-    groups = max(1, batches // devices)
-    group, rest = divmod(batches, groups)
-    if rest:
-        raise NotApplicableError(
-            f"batches: {batches} do not divide into the {groups} groups that PyTorch's interleaved "
-            f"zero bubble has on {devices} devices; a multiple of {devices} works"
-        )
+    group = pytorch_group_size(pipeline).group_size or batches
     chunks = pipeline.num_stages // devices
     chunk, microbatch = sequence(batches, chunks, group)
     orders = []

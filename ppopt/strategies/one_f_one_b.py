@@ -6,7 +6,15 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.orders import Orders
-from ppopt.strategies.base import Options, alternating, by_stage, overlapping, register, stream
+from ppopt.strategies.base import (
+    Options,
+    alternating,
+    at_least_stages,
+    by_stage,
+    overlapping,
+    register,
+    stream,
+)
 
 
 @register(
@@ -15,6 +23,7 @@ from ppopt.strategies.base import Options, alternating, by_stage, overlapping, r
     source="PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, section 2.2.1",
     fused=True,
     pytorch_name="1F1B",
+    pytorch_options=at_least_stages,
 )
 def build(pipeline: Pipeline, _: Options) -> Orders:
     """Stage i: min(m, p - 1 - i) F; then F, BW in turn; then the BW left.

@@ -12,6 +12,7 @@ from ppopt.problem import layout
 from ppopt.problem.layer import Layer
 from ppopt.problem.partition import normal
 from ppopt.problem.pipeline import Model, Pipeline
+from tests.factories.bridge_layouts import LAYOUTS
 
 ROLES = {"E": "embedding", "t": "decoder", "m": "mtp", "L": "head"}
 
@@ -20,35 +21,12 @@ def model_of(letters: str) -> Model:
     return Model(tuple(Layer(forward=1, role=ROLES[letter]) for letter in letters))
 
 
-OF_RECIPES: dict[str, Any] = {
-    "deepseek_v3 (4, 1)": [
-        ["embedding"] + ["decoder"] * 16,
-        *[["decoder"] * 16] * 2,
-        ["decoder"] * 13 + ["mtp", "loss"],
-    ],
-    "deepseek_v3 standalone": [["embedding", "decoder"], ["decoder"] * 2, ["mtp"], ["loss"]],
-    "sarvam 8": [
-        ["embedding"] + ["decoder"] * 3,
-        *[["decoder"] * 3] * 2,
-        *[["decoder"] * 2] * 4,
-        ["decoder"] * 2 + ["loss"],
-    ],
-    "deepseek_v3 gb200": "Et*4|(tttt|)*14tmL",
-    "deepseek_v3 h100": "Et|(tt|)*30mL",
-    "kimi_k2 h100": "Et|(tt|)*30L",
-    "llama3 h100": "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL",
-    "qwen3_moe gb300": "Et*4|(t*7|)*5t*8|tmL",
-    "glm5 h100": "Et|t||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|"
-    "tttt|tttt||tttt|tttt|ttttmL",
-}
-"""Layouts of the recipes of NVIDIA-NeMo/Megatron-Bridge (067f987df), the longest ones shortened."""
-
-
-@pytest.mark.parametrize("recipe", OF_RECIPES)
+@pytest.mark.parametrize("recipe", LAYOUTS)
 def test_layouts_of_recipes_are_read_and_written_back(recipe: str) -> None:
-    text = normal(OF_RECIPES[recipe])
+    text = normal(LAYOUTS[recipe].layout)
     assert isinstance(text, str)
     stages = layout.stages(text)
+    assert len(stages) == LAYOUTS[recipe].ranks * LAYOUTS[recipe].chunks
     model = model_of("".join(stages))
     counts = layout.counts(text, model)
     assert counts == tuple(map(len, stages))

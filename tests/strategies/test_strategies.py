@@ -372,6 +372,33 @@ def test_names_of_pytorch_are_understood(names_: str, name: str) -> None:
     assert evaluate(Pipeline(stages=2, batches=4), alias).origin.strategy == name
 
 
+@pytest.mark.parametrize(
+    ("name", "stages", "batches", "rest"),
+    [
+        ("Schedule1F1B", 4, 3, "needs as many as stages, 4, and got 3"),
+        ("ScheduleInterleaved1F1B", 4, 9, "9 do not divide into the 2 rounds"),
+        ("Interleaved1F1B", 4, 9, "9 do not divide into the 2 rounds"),
+    ],
+)
+def test_names_of_pytorch_have_its_rules(name: str, stages: int, batches: int, rest: str) -> None:
+    """Under its own name the strategy runs."""
+    pipeline = Pipeline(stages=stages, batches=batches)
+    with pytest.raises(NotApplicableError, match=f"^batches: .*{rest}"):
+        evaluate(pipeline, name)
+    assert evaluate(pipeline, resolve(name).name).makespan
+    assert evaluate(pipeline, resolve(name).name.upper()).makespan
+
+
+def test_a_round_of_pytorch_has_fewer_microbatches_than_ranks() -> None:
+    """Two microbatches on four ranks are a round of two: the last rank warms up with two F.
+
+    `_get_warmup_ops` of PyTorch: (v - 1) x 2 there, one F more before its first backward.
+    """
+    pipeline = Pipeline(stages=4, batches=2, chunks=2)
+    assert evaluate(pipeline, "interleaved").peak_memory == (2, 2, 2, 2)
+    assert evaluate(pipeline, "Interleaved1F1B").peak_memory == (2, 2, 2, 1.5)
+
+
 def test_results_have_the_names_of_strategies() -> None:
     """Whatever name was given: of a comparison, a sweep, a plan and a search of the partition."""
     compared = compare(Pipeline(stages=2, batches=2), strategies=["GPipe", "gpipe"], workers=1)

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from ppopt import InputError, Layer, Model, evaluate
+from ppopt.problem import layout
+from ppopt.problem.layer_settings import LETTERS
+from ppopt.problem.partition import normal
 from ppopt.problem.pipeline import Pipeline
-from ppopt.studies.partition_rating import rate_partition
+from ppopt.studies.partition_rating import PartitionRating, rate_partition
 from tests.cli.cli_run import done, run
+from tests.factories.bridge_layouts import LAYOUTS, RecipeLayout
 from tests.oracles.configurations import partitions
 
 MODEL = Model(
@@ -70,6 +74,40 @@ def test_several_losses_have_no_memory_limit() -> None:
             Model(layers).pipeline(devices=3, batches=2, partition="Ettt|ttmL|L", mem_limit=99),
             "1f1b",
         )
+
+
+SHORT = [name for name, recipe in LAYOUTS.items() if recipe.ranks * recipe.chunks <= 4]
+TIMES = {"embedding": 0.25, "decoder": 1, "mtp": 1.5, "head": 2}
+
+
+def rated(recipe: RecipeLayout) -> PartitionRating:
+    """The layout of a recipe with twice as many microbatches as ranks, the head of two layers."""
+    roles = [layer for stage in layout.stages(str(normal(recipe.layout))) for layer in stage]
+    names = {letter: role for role, letter in LETTERS.items()}
+    model = Model(tuple(Layer(TIMES[names[role]], role=names[role]) for role in roles))
+    chunks = {"chunks": recipe.chunks, "placement": "interleaved"} if recipe.chunks > 1 else {}
+    pipeline = model.pipeline(
+        devices=recipe.ranks, batches=2 * recipe.ranks, partition=recipe.layout, **chunks
+    )
+    strategy = "interleaved" if recipe.chunks > 1 else "1f1b"
+    rating = rate_partition(pipeline, strategy, time_limit=3)
+    assert rating.schedule.pipeline.counts == pipeline.counts
+    assert rating.value == Fraction(evaluate(pipeline, strategy).makespan)
+    assert rating.value >= rating.choice.value
+    assert rating.max_gain is None or rating.gain <= rating.max_gain
+    return rating
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_layouts_of_recipes_are_rated_with_a_proof(name: str) -> None:
+    assert rated(LAYOUTS[name]).choice.proved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in SHORT])
+def test_layouts_of_recipes_are_rated(name: str) -> None:
+    """Each within three seconds, also the one with empty stages."""
+    assert rated(LAYOUTS[name]).gain >= 0
 
 
 @pytest.fixture
