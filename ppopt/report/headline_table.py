@@ -87,13 +87,15 @@ def _describe_decisions(headline: Headline) -> Iterator[Text]:
 
 
 def headline_section(headline: Headline) -> str:
-    """Title and rows as HTML, without the name of the model, which heads the page."""
+    """Title and rows as HTML, without the name or the size of the model, which heads the page."""
     entries = _entries(headline)
     if not entries:
         return ""
     table = html_table(_columns(headline, entries), ("", entries))
-    heading = f"<h2>{escape(_describe_step(headline))}</h2>"
-    return f'<section class="headline">\n{heading}\n{table}\n</section>'
+    named = headline.rows[-1].schedule.pipeline.name
+    text = _describe_step(headline) if named else _describe_limit(headline)
+    heading = f"<h2>{escape(text)}</h2>\n" if text else ""
+    return f'<section class="headline">\n{heading}{table}\n</section>'
 
 
 def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
@@ -162,17 +164,15 @@ def headline_title(headline: Headline) -> str:
 
 
 def _describe_step(headline: Headline) -> str:
-    """Devices, parallelism, microbatches and memory limit.
-
-    The limit is that of the first row: the minimum that 1F1B needs depends on the placement.
-    """
+    """Devices, parallelism, microbatches and memory limit."""
     pipeline = headline.rows[-1].schedule.pipeline
-    parts = (
-        _describe_gpus(pipeline),
-        describe_microbatches(pipeline),
-        describe_memory_limit(headline.rows[0].schedule.pipeline),
-    )
+    parts = _describe_gpus(pipeline), describe_microbatches(pipeline), _describe_limit(headline)
     return ", ".join(filter(None, parts))
+
+
+def _describe_limit(headline: Headline) -> str:
+    """Limit of the first row: the minimum that 1F1B needs depends on the placement."""
+    return describe_memory_limit(headline.rows[0].schedule.pipeline)
 
 
 def _describe_gpus(pipeline: Pipeline) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import ROUND_CEILING
@@ -95,8 +96,8 @@ def _cards(plan: Plan) -> str:
     device_limits, limit = limits(pipeline), "no limit"
     if device_limits is not None:
         limit = f"limit of a device: {spread(device_limits, memory)}"
-    gain = describe_gain(plan).removeprefix("gain: ")
-    first, _, rest = gain.partition(" than ")
+    label, _, gain = describe_gain(plan).partition(": ")
+    first, *rest = re.split(" (?=than |as )", gain, maxsplit=1)
     min_memory = describe_least_memory(plan.least_memory, memory)
     rows: list[Tile] = [
         (
@@ -111,7 +112,7 @@ def _cards(plan: Plan) -> str:
             f"over the whole space; {low}",
             measured(plain(plan.lower_bound), time),
         ),
-        *([("gain", first, f"than {rest}" if rest else "", "")] if gain else []),
+        *([(label, first, "".join(rest), "")] if gain else []),
         (
             "peak memory",
             significant(plain(peak), memory),

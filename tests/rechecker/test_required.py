@@ -12,6 +12,7 @@ from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
+from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.required import Required
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import checked_options
@@ -86,6 +87,37 @@ def test_memory_that_b_allocates_is_not_live_before_it() -> None:
         if then in forward and first in weight
     ]
     assert limits == [(3, 0)]
+
+
+@pytest.mark.parametrize("kind", [BackwardKind.SPLIT, BackwardKind.MIXED])
+def test_only_a_w_that_must_run_limits_the_forwards(kind: BackwardKind) -> None:
+    """Room for two: W of microbatch 0 may follow F of 2 if the backward of 1 is whole."""
+    pipeline = Pipeline(stages=1, batches=3, mem_limit=2)
+    required = Required.of_claim(Claim(pipeline, False, kind, 0))
+    forward, weight = (required.row((of, 0, 0, 0)) for of in (OpKind.F, OpKind.W))
+    limited = any((first, then) == (weight[0], forward[2]) for first, then, _ in required.edges)
+    assert limited == (kind is BackwardKind.SPLIT)
+
+
+def test_all_work_that_must_come_before_an_operation_counts() -> None:
+    """One device: before B of microbatch 2 three F and two B, before its W a B and two W more."""
+    pipeline = Pipeline(stages=1, batches=3)
+    claim = Claim(pipeline, False, BackwardKind.SPLIT, 0)
+    required = Required.of_claim(claim)
+    head = Precedence(required, Precedence.of_microbatch(claim)).head.of
+    last = (required.row((kind, 0, 0, 0))[2] for kind in (OpKind.F, OpKind.B, OpKind.W))
+    assert [head[number] for number in last] == [2, 5, 8]
+
+
+def test_an_optimizer_counts_once() -> None:
+    """After F of microbatch 0: another F, two B, two W, and the optimizer of 5."""
+    pipeline = Pipeline(stages=1, batches=2, optimizer=5)
+    claim = Claim(pipeline, False, BackwardKind.SPLIT, 0)
+    required = Required.of_claim(claim)
+    rules = Precedence(required, Precedence.of_microbatch(claim))
+    (optimizer,) = np.flatnonzero(required.rows.kind == AuxiliaryKind.OPTIMIZER).tolist()
+    first = required.row((OpKind.F, 0, 0, 0))[0]
+    assert (rules.tail.of[first], rules.head.of[optimizer]) == (5 + 5, 6)
 
 
 def test_work_once_per_step_is_before_the_first_microbatch_or_after_the_last() -> None:
