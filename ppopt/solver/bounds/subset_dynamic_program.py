@@ -143,9 +143,10 @@ class SubsetDP:
         preparing = preparing_seconds(self._problem)
         if not budget.affords(preparing):
             return Outcome(exhausted=True)
-        while self._merging and not budget.over and budget.affords(preparing):
-            fruitful |= self._bounded_by_merging(incumbent, budget)
         while self.open and not budget.over and budget.affords(preparing):
+            if self._merging and self._first.isdisjoint(self.open):
+                fruitful |= self._bounded_by_merging(incumbent, budget)
+                continue
             devices, known = next(iter(self.open)), incumbent.bound.value
             del self.open[devices]
             closed = self._closed(devices, incumbent, budget)
