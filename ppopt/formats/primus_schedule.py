@@ -395,6 +395,11 @@ def _recompute(model: Model) -> list[str]:
         (layer for layer in model.layers if layer.role not in ENDS),
         key=lambda layer: layer.role == "mtp",
     )
+    if any(layer.recompute not in (True, False) for layer in layers):
+        raise NotApplicableError(
+            f"{PRIMUS}: it recomputes whole layers by their numbers, not modules of them; take "
+            "recompute none, full or a search without modules"
+        )
     numbers = [number for number, layer in enumerate(layers) if layer.recompute]
     if not numbers:
         return []

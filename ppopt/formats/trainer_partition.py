@@ -22,7 +22,7 @@ megatron/training/arguments.py of Megatron-LM; `activation_checkpoint` of `Train
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -32,8 +32,9 @@ from ppopt.formats.loader_order import describe_loader_order
 from ppopt.formats.torch_csv import order_csv
 from ppopt.problem import layout, placement
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.layer import ENDS
+from ppopt.problem.layer import ENDS, Layer
 from ppopt.problem.layer_settings import DECODER
+from ppopt.problem.modules import Chosen
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -41,6 +42,11 @@ from ppopt.schedule.schedule import Schedule
 MEGATRON = "Megatron-LM"
 _NAME_PARTS = {"embedding": "embed", "head": "head"}
 """Role of an end -> text that is part of the name of such a layer."""
+MODULES = frozenset(
+    ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+)
+"""Values of `--recompute-modules` of Megatron-LM (megatron/core/transformer/transformer_config.py,
+d98e8a6)."""
 _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage; the costs of layers play no part here."""
 
@@ -58,14 +64,17 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
     stages = roles_with_ends(pipeline, MEGATRON)
-    _recomputes_fully(pipeline.model, MEGATRON)
+    _recompute_of(pipeline.model, MEGATRON)
     _check_megatron_placement(pipeline)
     lines = [*megatron_costs(pipeline), *layout_arguments(stages, pipeline.num_devices)]
     lines += _group_argument(megatron_schedule.group_size_of(pipeline, group_size))
-    if _recomputes_fully(pipeline.model, MEGATRON):
+    recompute = _recompute_of(pipeline.model, MEGATRON)
+    if recompute is True:
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
         lines += ["--recompute-vision"] * (num_encoder_layers(pipeline.model) > 0)
+    elif recompute:
+        lines += ["--recompute-granularity selective", f"--recompute-modules {' '.join(recompute)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +178,7 @@ def check_model(model: Model, trainer: str) -> None:
     recompute just these layers.
     """
     _check_roles(model, trainer)
-    _recomputes_fully(model, trainer)
+    _recompute_of(model, trainer)
 
 
 def _check_roles(model: Model, trainer: str) -> None:
@@ -227,20 +236,44 @@ def check_recompute(model: Model, trainer: str) -> None:
         )
 
 
-def _recomputes_fully(model: Model, trainer: str) -> bool:
-    """Whether every transformer layer recomputes; else none does.
+def _recompute_of(model: Model, trainer: str) -> Chosen:
+    """What all transformer layers recompute: nothing, everything, or these modules of each.
 
-    Raises NotApplicableError as `check_recompute`, and if some transformer layers recompute and
-    others do not.
+    Raises NotApplicableError as `check_recompute`, if transformer layers differ, and if the trainer
+    has no such modules.
     """
-    recompute = [layer.recompute for layer in model.layers if layer.role not in ENDS]
+    layers = [layer for layer in model.layers if layer.role not in ENDS]
     check_recompute(model, trainer)
-    if len(set(recompute)) > 1:
+    names = recomputed_modules(layers)
+    if not names:
+        every = [bool(layer.recompute) for layer in layers]
+        if len(set(every)) > 1:
+            raise NotApplicableError(
+                f"{trainer}: {sum(every)} of {len(every)} transformer layers recompute, and it has "
+                "one choice for all of them; take recompute none or full"
+            )
+        return any(every)
+    if trainer != MEGATRON or not MODULES.issuperset(names):
         raise NotApplicableError(
-            f"{trainer}: {sum(recompute)} of {len(recompute)} transformer layers recompute, and it "
-            "has one choice for all of them; take recompute none or full"
+            f"{trainer}: it does not recompute {', '.join(names)} of a layer; take recompute none "
+            "or full"
         )
-    return any(recompute)
+    for layer in layers:
+        own = tuple(module.name for module in layer.modules if module.name in names)
+        if layer.recompute != (own or False):
+            raise NotApplicableError(
+                f"{trainer}: its layers recompute the same modules; give recompute_modules, or "
+                "take recompute none or full"
+            )
+    return names
+
+
+def recomputed_modules(layers: Iterable[Layer]) -> tuple[str, ...]:
+    """Names of the modules that recompute in some layers, in the order of the layers."""
+    chosen = (layer.recompute for layer in layers)
+    return tuple(
+        dict.fromkeys(name for names in chosen if isinstance(names, tuple) for name in names)
+    )
 
 
 def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
@@ -253,7 +286,7 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
     """
     _check_layers(pipeline, MEGATRON)
     _check_megatron_placement(pipeline)
-    _recomputes_fully(pipeline.model, MEGATRON)
+    _recompute_of(pipeline.model, MEGATRON)
     roles = [layer.role for layer in pipeline.model.layers]
     encoder = num_encoder_layers(pipeline.model)
     if "mtp" not in roles and not encoder:
@@ -349,7 +382,7 @@ def _torchtitan_model(pipeline: Pipeline) -> list[str]:
     """The modules of every stage, and whether they recompute: torchtitan's default is selective."""
     stages = _module_names(roles_with_ends(pipeline, "torchtitan"))
     parts = ([f'"{name}"' for layer in stage for name in layer] for stage in stages)
-    full = _recomputes_fully(pipeline.model, "torchtitan")
+    full = _recompute_of(pipeline.model, "torchtitan")
     mode, policy = ("full", "FullAC.Config()") if full else ("none", "None")
     return [
         "module_fqns_per_model_part = [",
@@ -382,7 +415,7 @@ def deepspeed_module(pipeline: Pipeline) -> str:
     _check_no_stage_is_empty(pipeline.counts, "deepspeed")
     parts = [0, *accumulate(pipeline.counts)]
     recompute = "activation_checkpoint_interval=0: no layer recomputes."
-    if _recomputes_fully(pipeline.model, "deepspeed"):
+    if _recompute_of(pipeline.model, "deepspeed"):
         recompute = (
             "activation_checkpoint_interval=1 and checkpointable_layers with the class of the "
             "transformer layers: these recompute."

@@ -183,3 +183,24 @@ def convex_hull(options: Iterable[LayerOption]) -> list[LayerOption]:
             hull.pop()
         hull.append(option)
     return hull
+
+
+def sets_of_all(layers: Sequence[Layer], max_count: int) -> list[tuple[str, ...]]:
+    """Sets of modules that all layers recompute, the shortest first, without dominated ones.
+
+    Times and memory of a set add up over the layers. At most `max_count`: those on the convex hull
+    if there are more.
+    """
+    totals: dict[str, Module] = {}
+    for layer in layers:
+        for module in layer.modules:
+            if module.time is None:
+                continue
+            known = totals.get(module.name)
+            totals[module.name] = module if known is None else known.plus(module)
+    activation = sum((layer.activation for layer in layers), Fraction(0))
+    every = Layer(forward=1, activation=activation, kept=activation, modules=tuple(totals.values()))
+    options = options_of(every, recompute=True, offload=False)
+    if len(options) > max_count:
+        options = tuple(convex_hull(options)[:max_count])
+    return [option.recompute for option in options if isinstance(option.recompute, tuple)]

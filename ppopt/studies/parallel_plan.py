@@ -125,7 +125,7 @@ class PlanArguments:
         layers = pipeline.model
         assert layers is not None
         limit = pipeline.mem_limit if self.mem_limit is None else self.mem_limit
-        recompute = default_recompute(layers, self.runtime, limited=True)
+        recompute = default_recompute(layers, limited=True)
         return PlanSpace(
             model=layers,
             devices=pipeline.num_devices,

@@ -181,7 +181,7 @@ def _space(
         )
     limit = _limit(model, devices, batches, mem_limit, fields)
     if recompute is None:
-        recompute = default_recompute(model, runtime, limited=limit is not None)
+        recompute = default_recompute(model, limited=limit is not None)
     return PlanSpace(
         model=model,
         devices=devices,

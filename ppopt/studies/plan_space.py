@@ -11,6 +11,7 @@ from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.layer_choices import refuse_search
+from ppopt.problem.layer_options import sets_of_all
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
@@ -37,6 +38,8 @@ RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
+MAX_SETS = 6
+"""Maximum number of sets of modules of a plan for Megatron-LM."""
 RECOMPUTE = ("none", "full", "selective", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
 _DEFAULT_RECOMPUTE = {"none": "none", "full": "full", SEARCH: "full", AS_GIVEN: None}
@@ -90,6 +93,8 @@ class PlanSpace:
     """Further fields of every `ppopt.Pipeline`, such as `p2p` and `mem_limit`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "recompute", self._recompute_modes())
+        object.__setattr__(self, "model", self._model_of_runtime())
         _check("placement", self.placements, PLACEMENTS)
         self._check_recompute()
         refuse_search("offload", self.fields.get("offload"), "a plan")
@@ -122,15 +127,28 @@ class PlanSpace:
                     "leave --strategies or --runtime out"
                 )
 
+    def _recompute_modes(self) -> tuple[str, ...]:
+        """The modes; Megatron-LM has one set of modules for all layers in place of a search."""
+        if self.runtime != "megatron" or SEARCH not in self.recompute:
+            return self.recompute
+        sets = map("+".join, sets_of_all(self.model.layers, MAX_SETS))
+        stated = (mode for mode in self.recompute if mode != SEARCH)
+        return tuple(dict.fromkeys((*stated, "none", *sets, "full")))
+
+    def _model_of_runtime(self) -> Model:
+        """The model; Primus and torchtitan recompute whole layers, and not modules of them."""
+        if self.runtime not in ("primus", "torch"):
+            return self.model
+        stated = (layer.recompute or layer.offload for layer in self.model.distinct)
+        if any(isinstance(chosen, tuple) for chosen in stated):
+            return self.model
+        layers = tuple(replace(layer, modules=()) for layer in self.model.layers)
+        return replace(self.model, layers=layers)
+
     def _check_recompute(self) -> None:
         sets = {choice for choice in self.recompute if self._is_set(choice)}
         _check("recompute", self.recompute, (*RECOMPUTE, *sets))
         for choice in self.recompute:
-            if self.runtime == "megatron" and choice == SEARCH:
-                raise InputError(
-                    "recompute: search chooses per stage, and Megatron-LM has one choice for all "
-                    "stages; use none, full or both"
-                )
             if self.runtime == "megatron":
                 model = self.model if choice == AS_GIVEN else self.model.with_recompute(choice)
                 try:
@@ -315,18 +333,18 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
     return fields
 
 
-def default_recompute(model: Model, runtime: str, *, limited: bool) -> tuple[str, ...]:
+def default_recompute(model: Model, *, limited: bool) -> tuple[str, ...]:
     """Default recompute modes of a plan.
 
     If the model sets recompute for a layer, only that. Without a memory limit none: recompute saves
-    memory only, and takes time. Megatron-LM recomputes the same number of layers in every stage, so
-    `search`, which chooses per stage, is left out for it.
+    memory only, and takes time. For Megatron-LM, `search` stands for every set of modules that all
+    layers recompute.
     """
     if any(layer.recompute for layer in model.layers):
         return (AS_GIVEN,)
     if not limited:
         return ("none",)
-    return ("none", "full") if runtime == "megatron" else ("none", "full", "search")
+    return ("none", "full", "search")
 
 
 def _beginning_with(first: Item, values: tuple[Item, ...]) -> tuple[Item, ...]:
