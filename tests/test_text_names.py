@@ -45,6 +45,7 @@ otel-enabled parse_str_to_list process_mtp_loss unfused validate_args validate_l
 Transformer Engine: Float8Tensor set_save_original_input update_usage
 DeepSpeed: REGEX _is_checkpointable partition_method steps_per_print wall_clock_breakdown
 Primus: _async_send_recv_op _patch dump_pp_data pp_rank_R.json time_step
+MaxText: num_pipeline_microbatches
 Dask: Client allowed-failures
 Tools: INFO PYTHONUNBUFFERED Up apt-get basicConfig docker logging nohup timeout ulimit yes
 Examples: best.order.json config.json configuration_ forward_ms modeling_ my no_x rrggbb x2

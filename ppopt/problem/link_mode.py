@@ -32,6 +32,12 @@ free: nothing is posted, and no computation of the receiver holds it up. The ord
 carries its transfers is part of the schedule. A baseline serves a link first come, first served; of
 results that exist at the same instant, that of the smaller microbatch goes first.
 
+`blocking`: a transfer occupies the compute of both devices until it ends, as a collective permute
+does in MaxText's circular pipeline: neither computes or transfers anything else. A strategy runs a
+transfer as soon as its data exists and both devices are idle, first come, first served; a device
+with a waiting transfer starts no operation. (So both ends wait for a transfer.) Of results that
+exist at the same instant, that of the smaller microbatch goes first.
+
 Links that carry one transfer at a time only delay more: their schedules, without the transfers,
 keep every rule of `delay`. So a lower bound of the delay model holds for them.
 """
@@ -68,6 +74,12 @@ class LinkMode(NamedEnum):
         "each way between two devices carries one transfer at a time, in an order that is part of "
         "the schedule",
         "exclusive: transfers of one way run one at a time",
+    )
+
+    BLOCKING = (
+        "blocking",
+        "a transfer occupies the compute of both devices until it ends, as in MaxText's pipelines",
+        "blocking: a transfer occupies both devices",
     )
 
     @property

@@ -133,6 +133,11 @@ class Pipeline(PipelineFields):
         return pipeline_traits(self)
 
     @property
+    def blocks(self) -> bool:
+        """Whether a transfer occupies the compute of both devices."""
+        return self.link_mode is LinkMode.BLOCKING
+
+    @property
     def has_links(self) -> bool:
         """Whether links are resources, which carry one transfer at a time; otherwise delays."""
         return bool(self.link_mode.has_links)

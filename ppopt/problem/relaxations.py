@@ -55,6 +55,11 @@ def without_limits(instance: Instance) -> Instance:
     return instance.with_costs(replace(costs, ticks=ticks, factors=factors))
 
 
+def without_blocking(instance: Instance) -> Instance:
+    """Transfers occupy their links, and no device."""
+    return instance.with_costs(instance.costs.without(Trait.BLOCKING))
+
+
 def links_as_delays(instance: Instance) -> Instance:
     """Links carry any number of transfers at a time."""
-    return instance.with_costs(instance.costs.without(Trait.LINKS))
+    return instance.with_costs(instance.costs.without(Trait.LINKS, Trait.BLOCKING))

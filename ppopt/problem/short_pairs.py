@@ -133,7 +133,9 @@ class ShortPairs:
         }
         numbers = {field: _as_row(row.tolist()) for field, row in rows.items()}
         relaxed = replace(costs, overlap_input=(), **numbers)
-        return self.costs.without(Trait.LINKS, ticks=self.costs.ticks.with_costs(relaxed))
+        return self.costs.without(
+            Trait.LINKS, Trait.BLOCKING, ticks=self.costs.ticks.with_costs(relaxed)
+        )
 
     def _weight(self, partial: Ints, pairs: Ints) -> Ints:
         """Time of W' per stage, if B' takes `partial`, and F with B' what `pairs` has."""

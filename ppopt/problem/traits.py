@@ -43,6 +43,8 @@ class Trait(StrEnum):
     """Half of the microbatches run the stages in mirrored placement."""
     LINKS = "links", "links that are resources"
     """Some links carry transfers one at a time."""
+    BLOCKING = "blocking", "transfers that block both devices"
+    """Transfers occupy the compute of both devices."""
     STEP_WORK = "step-work", "work around the microbatches"
     """A step has unshards, gradient syncs, optimizers or gathered weights."""
     OFFLOAD = "offload", "offload"
@@ -96,6 +98,7 @@ _BESIDE_COMPUTE = frozenset(
 )
 JOINS: Mapping[Trait, frozenset[ArgumentClass]] = {
     Trait.LINKS: _BESIDE_COMPUTE,
+    Trait.BLOCKING: _BESIDE_COMPUTE - {ArgumentClass.EVERY_OPERATION},
     Trait.STEP_WORK: _BESIDE_COMPUTE,
     Trait.OFFLOAD: _BESIDE_COMPUTE,
     Trait.FROZEN: frozenset(ArgumentClass),
@@ -117,7 +120,7 @@ JOINS: Mapping[Trait, frozenset[ArgumentClass]] = {
 """The argument classes that each other trait joins. Slices have classes of their own, so that the
 operations of a class are equal if slices differ."""
 RECHECKED = FORMS | {
-    *(Trait.LINKS, Trait.STEP_WORK, Trait.OFFLOAD),
+    *(Trait.LINKS, Trait.BLOCKING, Trait.STEP_WORK, Trait.OFFLOAD),
     *(Trait.FROZEN, Trait.MICROBATCHES, Trait.UNEQUAL_SLICES),
 }
 """Traits whose rules the re-checker states in its own code; it refuses all others."""
@@ -127,12 +130,13 @@ RESOURCES: Mapping[Trait, ResourceKind] = {
     Trait.OFFLOAD: ResourceKind.HOST,
 }
 """The resources other than compute that a pipeline with a trait has."""
-BESIDE_COMPUTE = frozenset(RESOURCES)
+BESIDE_COMPUTE = frozenset({*RESOURCES, Trait.BLOCKING})
 """Traits of problems with operations other than compute."""
 OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.SLICES: lambda pipeline: pipeline.num_slices > 1,
     Trait.ROUTES: lambda pipeline: pipeline.routes > 1,
     Trait.LINKS: lambda pipeline: pipeline.has_transfers,
+    Trait.BLOCKING: lambda pipeline: pipeline.blocks and pipeline.has_transfers,
     Trait.STEP_WORK: lambda pipeline: pipeline.has_gradient_work,
     Trait.OFFLOAD: lambda pipeline: pipeline.has_offload,
     Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),

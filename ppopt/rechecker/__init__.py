@@ -25,7 +25,7 @@ from ppopt.schedule.timetable import Timetable
 
 __all__ = ["Recheck", "Verdict", "confirmed", "recheck"]
 
-MODELLED = rechecked(ArgumentClass.EVERY_OPERATION, FORMS)
+MODELLED = rechecked(ArgumentClass.EVERY_OPERATION, FORMS) | {Trait.BLOCKING}
 """Traits that the models for CP-SAT state."""
 TIME_LIMIT = 60.0
 """Default seconds of a re-check."""

@@ -129,7 +129,10 @@ class Model:
             cp.add(self._start[number[first]] == self._start[number[then]]).only_enforce_if(joined)
 
     def _add_resources(self) -> None:
-        """A resource runs one operation, or pair, at a time: a pair is the time of its F."""
+        """A resource runs one operation, or pair, at a time: a pair is the time of its F.
+
+        A transfer that blocks is an operation of both devices.
+        """
         cp, rows = self.cp, self.required.rows
         busy = defaultdict[int, list[cp_model.IntervalVar]](list)
         columns = (rows.resource, rows.device, rows.target, self.required.number, rows.end)
@@ -146,6 +149,8 @@ class Model:
             else:
                 interval = cp.new_optional_fixed_size_interval_var(start, ticks, alone, "")
             busy[resource].append(interval)
+            if rows.blocking[row]:
+                busy[target].append(interval)
         for intervals in busy.values():
             cp.add_no_overlap(intervals)
 

@@ -8,7 +8,8 @@ orders of the devices they fix all times (`ppopt.schedule.timing`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -96,10 +97,10 @@ class Queues(NamedTuple):
     order: tuple[Ints, ...]
     """Transfers of every link, by id, in order."""
     before: Ints
-    """Numbers of operations that end before a transfer starts, since its posts follow them: without
-    the operation that produces its data."""
+    """Numbers of operations that end before others start, since posts follow them, or since a
+    transfer occupies their device: without the operation that produces the data of a transfer."""
     after: Ints
-    """Numbers of these transfers."""
+    """Numbers of the operations that start after them."""
 
     @property
     def carried(self) -> Ints:
@@ -118,7 +119,50 @@ def queues_of_schedule(schedule: Timetable) -> Queues:
     links, table = LinkQueues(schedule.pipeline), schedule.operations
     numbers = table.where(table.on(ResourceKind.LINK)).numbers
     link = links.link[numbers]
-    return queues_of_orders(links, (numbers[link == index] for index in range(len(links.pairs))))
+    order = [numbers[link == index] for index in range(len(links.pairs))]
+    if not schedule.pipeline.blocks:
+        return queues_of_orders(links, order)
+    return blocking_queues(links, order, _occupied(schedule, table))
+
+
+def _occupied(schedule: Timetable, table: Operations) -> Iterator[list[list[int]]]:
+    """Numbers of what occupies the compute of every device, in the order of a schedule.
+
+    Operations of no length at one instant are in one group: precedence alone orders them.
+    """
+    occupies = table.where(table.on(ResourceKind.COMPUTE) | table.on(ResourceKind.LINK))
+    columns = (occupies.start, occupies.end, occupies.numbers, occupies.device, occupies.target)
+    rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    for device in range(schedule.pipeline.num_devices):
+        groups: list[list[int]] = []
+        instant = -1
+        for start, end, number, *ends in rows:
+            if device in ends:
+                if start == end == instant:
+                    groups[-1].append(number)
+                else:
+                    groups.append([number])
+                instant = start if start == end else -1
+        yield groups
+
+
+def blocking_queues(
+    links: LinkQueues, order: Iterable[Ints], occupied: Iterable[list[list[int]]]
+) -> Queues:
+    """Queues of transfers that occupy devices.
+
+    `occupied` has the numbers of operations and transfers of every device, in groups in order: all
+    of a group end before the next group starts.
+    """
+    edges = [
+        pair
+        for groups in occupied
+        for group, then in pairwise(groups)
+        for pair in product(group, then)
+        if links.link[pair[0]] != MISSING or links.link[pair[1]] != MISSING
+    ]
+    before, after = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    return Queues(links, tuple(order), before, after)
 
 
 class QueuedOrder(NamedTuple):
@@ -230,3 +274,87 @@ class _Dispatch:
             _, transfer_id = heapq.heappop(self.waiting[link])
             self.carried[link].append(transfer_id)
             heapq.heappush(self.events, (now + self.duration[transfer_id], 1, transfer_id))
+
+
+def dispatch_blocking(links: LinkQueues, job: QueuedOrder) -> list[list[int]]:
+    """Run transfers that occupy both devices, first come, first served (`LinkMode.BLOCKING`).
+
+    Returns what occupies every device, in order: positions, and ids of transfers as ~id.
+    """
+    return _BlockingDispatch(links, job).run()
+
+
+class _BlockingDispatch:
+    """One run of `dispatch_blocking`: at every instant at which something ends, start what can."""
+
+    def __init__(self, links: LinkQueues, job: QueuedOrder) -> None:
+        self.job, self.ends_of = job, [links.pairs[link] for link in links.link[links.numbers]]
+        ids = links.numbers.tolist()
+        _, _, microbatch, _ = split_codes(links.pipeline, links.numbers)
+        self.rank = dict(zip(ids, zip(microbatch.tolist(), ids, strict=True), strict=True))
+        self.devices = dict(zip(ids, self.ends_of, strict=True))
+        self.duration = links.duration.tolist()
+        self.missing = [0] * len(job.duration)
+        self.results: list[list[int]] = [[] for _ in job.duration]
+        for transfer_id in ids:
+            self.missing[job.consumed[transfer_id]] += 1
+            self.results[job.produced[transfer_id]].append(transfer_id)
+        self.next = [0] * len(job.sequences)
+        self.idle = [True] * len(job.sequences)
+        self.waiting: list[tuple[int, tuple[int, int], int]] = []
+        """Transfers whose data exists: its arrival, microbatch and id, and the id."""
+        self.occupied: list[list[int]] = [[] for _ in job.sequences]
+        self.events: list[tuple[int, int]] = [(0, 0)]
+        """An instant, and what ends then: 1 + a position, ~id of a transfer, or 0, nothing."""
+
+    def run(self) -> list[list[int]]:
+        while self.events:
+            now = self.events[0][0]
+            while self.events and self.events[0][0] == now:
+                self._end(now, heapq.heappop(self.events)[1])
+            self._start_transfers(now)
+            blocked = {device for *_, each in self.waiting for device in self.devices[each]}
+            for device in range(len(self.next)):
+                if self.idle[device] and device not in blocked:
+                    self._start_operation(now, device)
+        return self.occupied
+
+    def _end(self, now: int, ended: int) -> None:
+        if ended < 0:
+            for device in self.devices[~ended]:
+                self.idle[device] = True
+            self.missing[self.job.consumed[~ended]] -= 1
+        elif ended:
+            position = ended - 1
+            device = next(d for d, row in enumerate(self.job.sequences) if position in row)
+            self.idle[device] = True
+            for transfer_id in self.results[position]:
+                heapq.heappush(self.waiting, (now, self.rank[transfer_id], transfer_id))
+
+    def _start_transfers(self, now: int) -> None:
+        later = []
+        for entry in sorted(self.waiting):
+            transfer_id = entry[-1]
+            ends = self.devices[transfer_id]
+            if not all(self.idle[device] for device in ends):
+                later.append(entry)
+                continue
+            self._occupy(now, ends, ~transfer_id, self.duration[transfer_id])
+        self.waiting = later
+
+    def _start_operation(self, now: int, device: int) -> None:
+        sequence, index = self.job.sequences[device], self.next[device]
+        if index == len(sequence) or self.missing[sequence[index]]:
+            return
+        position = sequence[index]
+        if self.job.release.get(position, 0) > now:
+            heapq.heappush(self.events, (self.job.release[position], 0))
+            return
+        self.next[device] += 1
+        self._occupy(now, (device,), position, self.job.duration[position])
+
+    def _occupy(self, now: int, devices: Iterable[int], what: int, duration: int) -> None:
+        for device in devices:
+            self.idle[device] = False
+            self.occupied[device].append(what)
+        heapq.heappush(self.events, (now + duration, what if what < 0 else what + 1))

@@ -34,10 +34,13 @@ from ppopt.schedule.host_orders import (
     start_reloads_late,
 )
 from ppopt.schedule.link_queues import (
+    MISSING,
     LinkQueues,
     QueuedOrder,
     Queues,
+    blocking_queues,
     dispatch,
+    dispatch_blocking,
     queues_of_orders,
     queues_of_schedule,
 )
@@ -456,11 +459,30 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
         dict(zip(numbers, start[consumed].tolist(), strict=True)),
         releases(links.instance, _positions(links.instance, orders), listed.position_of),
     )
+    if pipeline.blocks:
+        return [_blocking(links, job, listed)]
     link_orders = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
     return [
         queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order])
         for order in link_orders
     ]
+
+
+def _blocking(links: LinkQueues, job: QueuedOrder, listed: ListedOrders) -> Queues:
+    """Queues of transfers that occupy devices, in the order of `dispatch_blocking`."""
+    number = listed.ops[np.searchsorted(listed.positions, np.arange(len(listed.duration)))].tolist()
+    occupied = [
+        [~what if what < 0 else number[what] for what in row]
+        for row in dispatch_blocking(links, job)
+    ]
+    order: list[list[int]] = [[] for _ in links.pairs]
+    for device, row in enumerate(occupied):
+        for what in row:
+            link = links.link[what]
+            if link != MISSING and links.pairs[link][0] == device:
+                order[link].append(what)
+    rows = [np.array(row, dtype=np.int64) for row in order]
+    return blocking_queues(links, rows, ([[what] for what in row] for row in occupied))
 
 
 def _pair_numbers(net: Network) -> Ints:

@@ -63,7 +63,7 @@ OPTIONS = tuple(field.name for field in fields(Options))
 """Names of all options."""
 OF_TIMING = ("unshard_ahead",)
 """Options of every strategy: they do not change the order, only its times."""
-TIMED = handled(ArgumentClass.EVERY_OPERATION)
+TIMED = handled(ArgumentClass.EVERY_OPERATION) | {Trait.BLOCKING}
 """Traits that every strategy handles: its order is one of compute, and is timed with all other
 operations. Microbatches that differ run in their given order."""
 REFUSED = {
@@ -106,6 +106,10 @@ class Strategy:
     """Default of each of them, for a pipeline."""
     pytorch_name: str | None = None
     """Name of its class in torch.distributed.pipelining.schedules, without `Schedule`."""
+    alias: str | None = None
+    """Its name elsewhere, which no class of PyTorch has."""
+    alias_options: Defaults | None = None
+    """As `pytorch_options`, of what has the alias."""
     pytorch_options: Defaults | None = None
     """Options that this class has for a pipeline, if they are not those of `defaults`; raises
     NotApplicableError if the class refuses the pipeline."""
@@ -306,7 +310,7 @@ def resolve(name: str) -> Strategy:
     the prefix. Raises InputError, naming the nearest strategy, if there is none.
     """
     key = name.lower()
-    known = registry() | _of_pytorch()
+    known = registry() | _elsewhere()
     strategy = registry().get(key) or known.get(key) or known.get(key.removeprefix("schedule"))
     if strategy is not None:
         return strategy
@@ -326,12 +330,14 @@ def canonical_name(name: str) -> str:
 
 
 @cache
-def _of_pytorch() -> dict[str, Strategy]:
-    """Every strategy that PyTorch has, with its rules, by PyTorch's name in lower case."""
-    return {
-        each.pytorch_name.lower(): each.of_pytorch
-        for each in registry().values()
-        if each.pytorch_name
+def _elsewhere() -> dict[str, Strategy]:
+    """Strategies by their names in PyTorch, in lower case, and elsewhere, with the rules there."""
+    strategies = registry().values()
+    aliases = {
+        each.alias: replace(each, defaults=each.alias_options) for each in strategies if each.alias
+    }
+    return aliases | {
+        each.pytorch_name.lower(): each.of_pytorch for each in strategies if each.pytorch_name
     }
 
 

@@ -275,13 +275,17 @@ def _out_of_time(known: Rows) -> Iterator[Violation]:
 def _overlaps(sane: Rows) -> Iterator[Violation]:
     """Every operation that starts while its resource runs another; the longest such is reported.
 
-    A pair that runs as one counts once, by its first row.
+    A pair that runs as one counts once, by its first row. A transfer that blocks is an operation of
+    both of its devices.
     """
     sane = sane.take(sane.counted)
     resource = sane.resource
     if not sane.computes.all():
-        sane = sane.take(np.lexsort((sane.end, sane.start, resource)))
-        resource = sane.resource
+        received = np.flatnonzero(sane.blocking)
+        resource = np.append(resource, sane.target[received])
+        sane = sane.take(np.append(np.arange(len(sane)), received))
+        by_resource = np.lexsort((sane.end, sane.start, resource))
+        sane, resource = sane.take(by_resource), resource[by_resource]
     same = resource[1:] == resource[:-1]
     if not (same & (sane.start[1:] < sane.end[:-1])).any():
         return

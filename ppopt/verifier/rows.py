@@ -194,8 +194,9 @@ class Rows:
     def resource(self) -> Ints:
         """Resource number of every row, a resource runs one operation at a time; for named rows.
 
-        Compute and optimizers run on devices. Transfers run on links, directed or not. Collectives
-        of a device run on its queue. A device and its host have one link each way, or one in all.
+        Compute and optimizers run on devices. Transfers run on links, directed or not; if they
+        block, they run on the device that sends, and on their target too. Collectives of a device
+        run on its queue. A device and its host have one link each way, or one in all.
         """
         if self.computes.all():
             return self.device
@@ -204,9 +205,16 @@ class Rows:
         if pipeline.link_mode is not LinkMode.EXCLUSIVE:
             ends = np.minimum(*ends), np.maximum(*ends)
         back = (self.kind == AuxiliaryKind.RELOAD) & (pipeline.host_link is not HostLink.SHARED)
-        resource = np.where(self.sends, (4 + ends[0]) * devices + ends[1], self.device)
+        link = (4 + ends[0]) * devices + ends[1]
+        blocks = pipeline.link_mode is LinkMode.BLOCKING
+        resource = np.where(self.sends & (not blocks), link, self.device)
         resource += np.where(np.isin(self.kind, COLLECTIVES), devices, 0)
         return resource + np.where(np.isin(self.kind, MOVES), (2 + back) * devices, 0)
+
+    @property
+    def blocking(self) -> Bools:
+        """Whether a row is a transfer that also occupies the compute of its target."""
+        return self.sends & (self.pipeline.link_mode is LinkMode.BLOCKING)
 
     @cached_property
     def first(self) -> Ints:

@@ -38,8 +38,10 @@ Job = tuple[Op, ...] | tuple[str, int, int, int]
 """An operation or a pair of them; or a transfer: F or B, sending stage, microbatch, slice."""
 Split = dict[tuple[int, int, int], bool]
 """Whether the backward is split, by stage, microbatch and slice."""
-LINK_MODES = tuple(mode for mode in LinkMode if mode.has_links)
-"""Modes of links that carry one transfer at a time."""
+TRANSFER_MODES = tuple(mode for mode in LinkMode if mode.has_links)
+"""Modes whose transfers are operations."""
+LINK_MODES = tuple(mode for mode in TRANSFER_MODES if mode is not LinkMode.BLOCKING)
+"""Modes whose links are resources of their own, as all methods of the search read them."""
 
 
 def link_of(pipeline: Pipeline, source: int, target: int) -> Any:
@@ -131,9 +133,11 @@ def append_all(pipeline: Pipeline, random: Random, backward: str = "mixed") -> B
                 left.remove(partners[0])
                 job = (*job, *partners[0])
         needs = [need for part in _parts(job) for need in _needs(pipeline, split, part)]
-        machine = _machine(pipeline, job)
-        begin = max([free.get(machine, 0), *(ends[need] for need in needs)])
-        end = free[machine] = begin + _length(pipeline, job)
+        machines = _machines(pipeline, job)
+        begin = max(free.get(machine, 0) for machine in machines)
+        begin = max([begin, *(ends[need] for need in needs)])
+        end = begin + _length(pipeline, job)
+        free |= dict.fromkeys(machines, end)
         sequence.append(job)
         if isinstance(job[0], str):
             transfers.append(_row(pipeline, job, begin, end))
@@ -174,10 +178,12 @@ def _parts(job: Job) -> Sequence[Job]:
     return [job] if isinstance(job[0], str) else [(op,) for op in job]
 
 
-def _machine(pipeline: Pipeline, job: Job) -> Any:
-    if isinstance(job[0], str):
-        return link_of(pipeline, *_ends(pipeline, job))
-    return pipeline.device(job[0].stage, job[0].microbatch)
+def _machines(pipeline: Pipeline, job: Job) -> tuple[Any, ...]:
+    """What runs nothing else meanwhile; of a transfer that blocks, both devices."""
+    if not isinstance(job[0], str):
+        return (pipeline.device(job[0].stage, job[0].microbatch),)
+    ends = _ends(pipeline, job)
+    return ends if pipeline.link_mode == "blocking" else (link_of(pipeline, *ends),)
 
 
 def _ends(pipeline: Pipeline, job: Any) -> tuple[int, int]:

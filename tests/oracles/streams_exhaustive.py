@@ -6,13 +6,14 @@ as its device or link is free and what it needs has ended. For a handful of jobs
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import product
 from math import inf
 
 from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.schedules import allocated, freed
-from tests.factories.streams import Job, Split, _length, _machine, _needs, jobs, places
+from tests.factories.streams import Job, Split, _length, _machines, _needs, jobs, places
 
 
 class UndecidedError(Exception):
@@ -36,12 +37,13 @@ def least_mixed(pipeline: Pipeline, *, max_states: float = inf) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _work(machine: dict[Job, object], length: dict[Job, int]) -> dict[object, int]:
+def _work(machines: dict[Job, tuple[object, ...]], length: dict[Job, int]) -> dict[object, int]:
     """Ticks of all jobs of each device and link."""
-    work = dict.fromkeys(machine.values(), 0)
-    for job, where in machine.items():
-        work[where] += length[job]
-    return work
+    work: dict[object, int] = defaultdict(int)
+    for job, each in machines.items():
+        for machine in each:
+            work[machine] += length[job]
+    return dict(work)
 
 
 def _fits(pipeline: Pipeline, op: Op, live: int) -> bool:
@@ -54,9 +56,9 @@ def _fits(pipeline: Pipeline, op: Op, live: int) -> bool:
 def _minimum(pipeline: Pipeline, split: Split, max_states: float) -> int | None:
     every = jobs(pipeline, split)
     needs = {job: _needs(pipeline, split, job) for job in every}
-    machine = {job: _machine(pipeline, job) for job in every}
+    machines = {job: _machines(pipeline, job) for job in every}
     length = {job: _length(pipeline, job) for job in every}
-    work = _work(machine, length)
+    work = _work(machines, length)
     seen: dict[tuple[object, ...], bool] = {}
     best: list[int] = []
     """Makespans, each the least so far."""
@@ -84,19 +86,20 @@ def _minimum(pipeline: Pipeline, split: Split, max_states: float) -> int | None:
             name = job if isinstance(job[0], str) else job[0]
             if name in ends or not all(need in ends for need in needs[job]):
                 continue
-            where = machine[job]
+            where = machines[job]
             after = dict(live)
             if not isinstance(job[0], str):
                 op = job[0]
-                if not _fits(pipeline, op, live[where]):
+                if not _fits(pipeline, op, live[where[0]]):
                     continue
                 change = allocated(pipeline, *op[:3])
                 change -= freed(pipeline, *op[:3])
-                after[where] += change
-            begin = max([free.get(where, 0), *(ends[need] for need in needs[job])])
+                after[where[0]] += change
+            begin = max(free.get(machine, 0) for machine in where)
+            begin = max([begin, *(ends[need] for need in needs[job])])
             end = begin + length[job]
-            rest = left | {where: left[where] - length[job]}
-            go(ends | {name: end}, free | {where: end}, after, rest)
+            rest = left | {machine: left[machine] - length[job] for machine in where}
+            go(ends | {name: end}, free | dict.fromkeys(where, end), after, rest)
 
     static = dict(enumerate(pipeline.ticks.static))
     go({}, {}, static, work)

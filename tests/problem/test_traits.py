@@ -46,6 +46,7 @@ def traits(objective: str = "makespan", kind: str = "split", **fields: Any) -> s
         ({"routes": 2}, {"routes"}),
         ({"link_mode": "exclusive"}, {"links"}),
         ({"link_mode": "exclusive", "stages": 1}, set()),
+        ({"link_mode": "blocking"}, {"links", "blocking"}),
         ({"optimizer": 1}, {"step-work"}),
         ({"unshard_memory": 1}, {"step-work"}),
         ({"offload_memory": 1, "offload_time": 1}, {"offload"}),

@@ -11,7 +11,7 @@ from ppopt import Pipeline, recheck, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
-from tests.factories.streams import LINK_MODES
+from tests.factories.streams import LINK_MODES, TRANSFER_MODES
 from tests.oracles.streams_exhaustive import least_makespan
 from tests.solver.cp_sat.test_streams import tiny
 from tests.tiers import first
@@ -28,7 +28,7 @@ def verdict(pipeline: Pipeline, kind: BackwardKind, bound: int | None) -> Verdic
     return rechecked.verdict
 
 
-@pytest.mark.parametrize("link_mode", LINK_MODES)
+@pytest.mark.parametrize("link_mode", TRANSFER_MODES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", first(2, (0, 3, 1, 2, 5)))
 def test_the_optimum_is_confirmed_and_a_tick_more_is_wrong(

@@ -201,7 +201,10 @@ def test_ends_that_differ_are_refused() -> None:
     [
         ({"routes": 2}, "no two routes"),
         ({"slices": 2}, "no slices"),
-        ({"link_mode": "shared"}, "'shared' is unknown; use delay or streams or exclusive"),
+        (
+            {"link_mode": "shared"},
+            "'shared' is unknown; use delay or streams or exclusive or bl",
+        ),
     ],
 )
 def test_what_streams_are_not(fields: dict[str, object], message: str) -> None:

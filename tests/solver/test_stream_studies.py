@@ -29,7 +29,7 @@ from ppopt.solver.bounds.proof_scope import DELAYED
 from ppopt.studies.robustness import jitter
 from tests.cli.cli_run import done
 from tests.clock import SHORT, work_clock
-from tests.factories.streams import Built, _machine, _needs, _parts, append_all
+from tests.factories.streams import Built, _machines, _needs, _parts, append_all
 from tests.factories.tables import transfer_table
 from tests.oracles.streams_exhaustive import least_makespan
 
@@ -151,7 +151,7 @@ def slowly(built: Built, times: dict[object, float]) -> float:
     free: dict[object, float] = {}
     ends: dict[object, float] = {}
     for job in built.sequence:
-        machine = _machine(pipeline, job)
+        (machine,) = _machines(pipeline, job)
         needs = [need for part in _parts(job) for need in _needs(pipeline, split, part)]
         begin = max([free.get(machine, release.get(machine, 0)), *(ends[need] for need in needs)])
         end = free[machine] = begin + times[job]

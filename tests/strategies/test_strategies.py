@@ -375,6 +375,7 @@ def test_names_of_pytorch_are_understood(names_: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "stages", "batches", "rest"),
     [
+        ("circular", 4, 9, "needs a multiple of 4 devices, and got 9"),
         ("Schedule1F1B", 4, 3, "needs as many as stages, 4, and got 3"),
         ("ScheduleInterleaved1F1B", 4, 9, "9 do not divide into the 2 rounds"),
         ("Interleaved1F1B", 4, 9, "9 do not divide into the 2 rounds"),

@@ -3,7 +3,8 @@
 The rules of the modes are in `ppopt.problem.link_mode`. With streams, all that two devices send
 each other, both ways, runs on one link. It is best to post everything as early as the order of its
 link allows, so a transfer starts at the earliest when its data exists. With exclusive links, each
-direction has its own link.
+direction has its own link. That blocking transfers occupy devices is no part of the instance:
+methods that read the operations of resources refuse `Trait.BLOCKING`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ppopt.problem.traits import Trait
 DISPATCH_RULES: dict[LinkMode, tuple[DispatchRule, ...]] = {
     LinkMode.STREAMS: ((Criterion.ARRIVAL,), (Criterion.NEED,)),
     LinkMode.EXCLUSIVE: ((Criterion.ARRIVAL, Criterion.MICROBATCH),),
+    LinkMode.BLOCKING: ((Criterion.ARRIVAL, Criterion.MICROBATCH),),
 }
 """How links serve a strategy that gives no order of transfers: the best result counts."""
 

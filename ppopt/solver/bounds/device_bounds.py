@@ -14,7 +14,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.operation_classes import Mode
 from ppopt.problem.problem import Problem
-from ppopt.problem.relaxations import largest_microbatches
+from ppopt.problem.relaxations import largest_microbatches, without_blocking
 from ppopt.problem.traits import Trait
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
@@ -138,6 +138,8 @@ def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
 
     With `any_order` it holds for every order of different microbatches.
     """
+    if Trait.BLOCKING in problem.traits:
+        problem = problem.relaxed_by(without_blocking)
     around, objective = HeadsAndTails.around_compute(problem), problem.objective
     heads_tails = () if around is None else around.devices
     bound = of_relaxation(problem, device_bound(problem.relaxed.instance, objective, heads_tails))

@@ -26,6 +26,7 @@ RELAXED: Mapping[Trait, str] = {
 """Traits that `Problem.relaxed` removes, and the text on its bounds."""
 DELAYED: Mapping[Trait, str] = {
     Trait.LINKS: "; the bound ignores link contention, so it holds with contention too",
+    Trait.BLOCKING: "; it counts no compute that transfers block",
 }
 """Traits that only delay more, and the text on bounds of problems without them."""
 KINDS = {
