@@ -16,6 +16,7 @@ from ppopt.derivation.architecture import (
     GroupedQueryAttention,
     LatentAttention,
 )
+from ppopt.derivation.config_json import architecture_of as architecture_from_keys
 
 GPT2_VOCABULARY = 50304
 """50257 byte pairs, padded to a multiple of 128 as Megatron-LM does."""
@@ -103,7 +104,51 @@ _WINDOW, _WHOLE = (
 GPT_OSS_120B = Architecture("gpt-oss 120B", 2880, 201088, (_WINDOW, _WHOLE) * 18)
 """config.json of openai/gpt-oss-120b; arXiv 2508.10925."""
 
+
+def _nemotron(hidden: int, pattern: str, heads: int, width: int, **experts: int) -> Architecture:
+    """Nemotron 3: a letter of the pattern for each layer, M for Mamba-2, E for experts."""
+    return architecture_from_keys(
+        {
+            "architectures": ["NemotronHForCausalLM"],
+            "hidden_size": hidden,
+            "num_hidden_layers": len(pattern),
+            "hybrid_override_pattern": pattern,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "mamba_num_heads": heads,
+            "mamba_head_dim": 64,
+            "ssm_state_size": 128,
+            "vocab_size": 131072,
+            "moe_intermediate_size": width,
+            "moe_shared_expert_intermediate_size": 2 * width,
+            **experts,
+        }
+    )
+
+
+NEMOTRON_NANO = _nemotron(
+    *(2688, "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 64, 1856),
+    n_routed_experts=128,
+    num_experts_per_tok=6,
+)
+"""config.json of nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B."""
+NEMOTRON_SUPER = _nemotron(
+    4096,
+    "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+    *(128, 2688),
+    n_routed_experts=512,
+    num_experts_per_tok=22,
+    moe_latent_size=1024,
+    num_nextn_predict_layers=2,
+)
+"""config.json of nvidia/NVIDIA-Nemotron-3-Super-120B-A12B; two prediction modules (recipes)."""
+
 KNOWN = {
+    "nemotron3nano": NEMOTRON_NANO,
+    "nemotron3nano30ba3b": NEMOTRON_NANO,
+    "nemotron3super": NEMOTRON_SUPER,
+    "nemotron3super120ba12b": NEMOTRON_SUPER,
     "llama38b": LLAMA_8B,
     "llama370b": LLAMA_70B,
     "llama3405b": LLAMA_405B,
@@ -119,7 +164,7 @@ KNOWN = {
 }
 """By the name in lower case, letters and digits alone, without what stands in parentheses."""
 UNSUPPORTED = {
-    "nemotron": "Mamba layers are not derived",
+    "nemotron": "no dimensions of this Nemotron",
     "deepseekv4": "no dimensions of DeepSeek V4",
     "glm5": "no dimensions of GLM 5",
     "gemma4": "no dimensions of Gemma 4",
@@ -131,8 +176,8 @@ CI_FAMILIES = {
     "bert": "an encoder (BERT)",
     "mimo": "a vision model whose encoder is not in the row",
     "multimodal-llava": "a vision model whose encoder is not in the row",
-    "hybrid": "Mamba layers are not derived",
-    "nemotron": "Mamba layers are not derived",
+    "hybrid": "the pattern of its layers is not in the row",
+    "nemotron": "the pattern of its layers is not in the row",
 }
 CI_LATENT = ("_mla", "deepseek_proxy", "deepseekv3_proxy", "te_tp2_pp2_ep4_etp1")
 """Parts of the names of cases with --multi-latent-attention (their model_config.yaml)."""
@@ -154,10 +199,10 @@ def _known(run: Run) -> Architecture | None:
     """The architecture that the name of a run says."""
     plain = run.model.partition(" (")[0].lower()
     name = re.sub(r"[^a-z0-9]", "", plain).replace("llama31", "llama3")
-    for beginning, reason in UNSUPPORTED.items():
-        if name.startswith(beginning):
-            raise NotPredictedError(reason)
     architecture = KNOWN.get(name)
+    for beginning, reason in UNSUPPORTED.items():
+        if architecture is None and name.startswith(beginning):
+            raise NotPredictedError(reason)
     if architecture is not None and "w/o MTP" in run.model:
         return replace(architecture, predictions=0)
     return architecture

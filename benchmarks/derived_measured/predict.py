@@ -22,7 +22,7 @@ from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import FUSED, UNFUSED, Gpu, Precision
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
-from ppopt.derivation.training import ContextType, Dispatcher, Loss, Training
+from ppopt.derivation.training import ContextType, Loss, Training
 from ppopt.problem.objective import Objective
 
 STRATEGIES = {
@@ -94,8 +94,6 @@ def setup_of(run: Run) -> Setup:
     architecture = architecture_of(run)
     if run.row.get("task") == "lora":
         raise NotPredictedError("LoRA: frozen weights")
-    if run.precision == "fp4":
-        raise NotPredictedError("FP4")
     training = _training(run)
     strategy, chunks = _schedule(run)
     layers = sum(layer.count for layer in architecture.runs)
@@ -132,7 +130,7 @@ def _training(run: Run) -> Training:
             fp8_recipe=run.fp8_recipe,
             zero=_zero(run),
             expert_tensor=run.row.get("etp", 1 if bridge else None),
-            dispatcher=Dispatcher.FLEX if bridge else Dispatcher.ALL_TO_ALL,
+            dispatcher=recipes.dispatcher(run),
             sequence_parallel=_sequence_parallel(run),
             attention=_attention_kernel(run),
             dropout=_dropout(run),

@@ -7,9 +7,10 @@ their versions of 2026. Recipes of Llama with tensor parallelism set `tp_comm_ov
 from __future__ import annotations
 
 from benchmarks.derived_measured.runs import Run
-from ppopt.derivation.training import Overlap
+from ppopt.derivation.training import Dispatcher, Overlap
 
 SOURCE = "Megatron-Bridge"
+QWEN3_235B = ("qwen3_235b", "qwen3-235b")
 DATA_PARALLEL = (Overlap.GRADIENTS, Overlap.PARAMETERS)
 """`overlap_grad_reduce` and `overlap_param_gather` of `cfg.ddp`, which most recipes set."""
 
@@ -30,6 +31,14 @@ def overlap(run: Run) -> tuple[Overlap, ...]:
     return (Overlap.DISPATCH, *shared) if _overlaps_dispatch(model, run) else shared
 
 
+def dispatcher(run: Run) -> Dispatcher:
+    """HybridEP or DeepEP, but for Qwen3 235B on H100 (`moe_flex_dispatcher_backend`)."""
+    if not run.source.startswith(SOURCE):
+        return Dispatcher.ALL_TO_ALL
+    alone = run.model.lower().startswith(QWEN3_235B) and "H100" in run.hardware
+    return Dispatcher.ALL_TO_ALL if alone else Dispatcher.FLEX
+
+
 def gradient_bytes(run: Run) -> int | None:
     """Bytes of gradients: `grad_reduce_in_fp32` is off (`_benchmark_common`)."""
     return 2 if run.source.startswith(SOURCE) else None
@@ -42,7 +51,7 @@ def _is_deepseek_on_h100(run: Run) -> bool:
 
 def _overlaps_dispatch(model: str, run: Run) -> bool:
     """`moe_a2a_overlap` of DeepSeek-V3 and gpt-oss in MXFP8, and of Qwen3 235B on H100."""
-    if model.startswith(("qwen3_235b", "qwen3-235b")):
+    if model.startswith(QWEN3_235B):
         return "H100" in run.hardware
     mxfp8 = run.precision == "fp8" and run.fp8_recipe == "mxfp8"
     return mxfp8 and model.startswith(("deepseek", "gpt oss", "gpt-oss", "kimi"))

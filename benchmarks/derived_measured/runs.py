@@ -128,10 +128,10 @@ class Run:
 
     @property
     def precision(self) -> str:
-        """bf16, fp8 or fp4: fp16 is as fast as bf16."""
+        """bf16, fp8 or nvfp4: fp16 is as fast as bf16."""
         name = str(self.row.get("precision") or "").lower()
         if "fp4" in name:
-            return "fp4"
+            return "nvfp4"
         return "fp8" if "fp8" in name else "bf16"
 
     @property

@@ -158,7 +158,7 @@ OPTIONS = (
         (PLAN,),
     ),
     DerivationOption(
-        "precision", "NAME", "Number format of matrix products: bf16 (default) or fp8."
+        "precision", "NAME", "Number format of matrix products: bf16 (default), fp8 or nvfp4."
     ),
     DerivationOption(
         "fp8_recipe",

@@ -113,11 +113,22 @@ def _derived(derivation: Derivation) -> DerivedModel:
 
 def _calibrated(model: DerivedModel, measured: str) -> DerivedModel:
     """The model with the times that one step has, in ms, or the steps of a file."""
-    from ppopt.studies.calibrate import calibrate, read_measured_steps
+    from ppopt.studies.calibrate import (
+        calibrate,
+        few_steps,
+        measured_shares,
+        read_measured_steps,
+        unlike_measured,
+    )
 
     if exact.is_number(measured):
         return calibrate(model, float(exact.read(measured, "calibrate").value))
-    return calibrate(model, read_measured_steps(Path(measured)))
+    rows = read_measured_steps(Path(measured))
+    calibrated = calibrate(model, rows)
+    shares = measured_shares(calibrated, rows)
+    for remark in filter(None, (few_steps(shares), unlike_measured(calibrated, shares))):
+        note(f"note: {remark}")
+    return calibrated
 
 
 def _write(file: Path | None, text: str) -> None:

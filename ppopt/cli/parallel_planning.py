@@ -20,7 +20,7 @@ from ppopt.errors import InputError
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ppopt.studies.parallel_result import ParallelPlan
     from ppopt.studies.parallel_space import ParallelSpace
@@ -63,8 +63,9 @@ def plan_over_parallelism(
         training={name: fields.pop(name) for name in trained & fields.keys()},
         **fields,
     )
+    shares: Sequence[float] = ()
     if measured is not None:
-        space = _calibrated(space, Path(measured))
+        space, shares = _calibrated(space, Path(measured))
     names = {"placement": "placements"}
     chosen = {names.get(name, name): asked[name] for name in asked if name != "options"}
     with ExitStack() as stack:
@@ -90,22 +91,42 @@ def plan_over_parallelism(
             else None,
         )
     code = output.show_parallel_plan(settings, parallel_plan)
+    _note_unlike_measured(parallel_plan, shares)
     return code or _incomplete(parallel_plan) or exit_code(parallel_plan.status)
 
 
-def _calibrated(space: ParallelSpace, file: Path) -> ParallelSpace:
-    """Space whose times are scaled to those of measured steps."""
+def _note_unlike_measured(parallel_plan: ParallelPlan, shares: Sequence[float]) -> None:
+    """Note that the best combination has another share of communication than measured steps."""
+    from ppopt.studies.calibrate import unlike_measured
+
+    if shares and parallel_plan.best is not None:
+        remark = unlike_measured(parallel_plan.best.model, shares)
+        if remark is not None:
+            note(f"note: {remark}")
+
+
+def _calibrated(space: ParallelSpace, file: Path) -> tuple[ParallelSpace, list[float]]:
+    """Space whose times are scaled to measured steps, and their shares of communication."""
     from ppopt.derivation.derived_model import DerivedModel
     from ppopt.derivation.training import Training
-    from ppopt.studies.calibrate import calibrate, read_measured_steps
+    from ppopt.studies.calibrate import (
+        calibrate,
+        few_steps,
+        measured_shares,
+        read_measured_steps,
+    )
 
     if space.efficiency:
         raise InputError("efficiency: --calibrate scales times; leave one of them out")
     training = Training(devices=1, **space.training)
     model = DerivedModel(space.architecture, training, space.gpu, link=space.link)
-    fitted = calibrate(model, read_measured_steps(file))
+    rows = read_measured_steps(file)
+    fitted = calibrate(model, rows)
     note(f"calibrated: {fitted.calibration}")
-    return dataclasses.replace(space, scale=fitted.scale)
+    shares = measured_shares(fitted, rows)
+    if remark := few_steps(shares):
+        note(f"note: {remark}")
+    return dataclasses.replace(space, scale=fitted.scale), shares
 
 
 def _incomplete(parallel_plan: ParallelPlan) -> int:

@@ -23,6 +23,10 @@ class Shard(Enum):
     """Every rank has all of it."""
 
 
+HIDDEN = "hidden"
+"""The tensor that a norm passes on."""
+
+
 class Matrix(NamedTuple):
     """A matrix of parameters.
 
@@ -33,7 +37,7 @@ class Matrix(NamedTuple):
     inputs: int
     outputs: int
     shard: Shard
-    reads: str = "hidden"
+    reads: str = HIDDEN
     """The tensor that it multiplies: those with the same name, in a part of a layer, are one."""
 
     @property

@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 from ppopt.derivation.gpus import Gpu
 
+DIRECT_EFFICIENCY = 0.86
+"""Share of the adapters' bandwidth that an exchange of tokens reaches without NCCL: 43 to 58 GB/s
+of 50 (README.md of github.com/deepseek-ai/DeepEP, H800 with ConnectX-7, 16 to 64 ranks)."""
+
 
 class Pattern(StrEnum):
     """The communication pattern of a collective."""
@@ -58,6 +62,9 @@ class Collective(NamedTuple):
     """Share of each that is exposed however long the compute is."""
     network: float = 1.0
     """Of an all-to-all: the share of the data for other nodes that passes the network."""
+    direct: bool = False
+    """Of an all-to-all: whether ranks send to the nodes, and those to their ranks, by kernels of
+    their own (DeepEP), not by NCCL."""
 
     def seconds(self, gpu: Gpu, node: int) -> float:
         """Time of all `repeats`, in seconds, on nodes of `node` GPUs."""
@@ -78,6 +85,8 @@ class Collective(NamedTuple):
         if ranks == 1:
             return 0.0
         hops = 1 if self.pattern is Pattern.RING_STEP else ranks - 1
+        if self.direct:
+            hops = self.group.nodes(node) + self.group.in_node(node) - 2
         alpha = gpu.collective_fixed + gpu.collective_step * hops
         return alpha + self._moving(gpu, node)
 
@@ -86,6 +95,8 @@ class Collective(NamedTuple):
         network = gpu.network_bandwidth * gpu.network_efficiency
         inside = gpu.node_bandwidth * _share(gpu, self.pattern, near)
         if self.pattern is Pattern.ALL_TO_ALL:
+            if self.direct:
+                network = gpu.network_bandwidth * DIRECT_EFFICIENCY
             outside = self.network * (ranks - near) / network
             return self.size / ranks * max((near - 1) / inside, outside)
         if self.pattern is Pattern.RING_STEP:

@@ -245,8 +245,9 @@ class DerivedModel:
         storage = training.storage(layouts)
         if storage == training.storage(layouts, in_bf16=True):
             return []
+        name = "NVFP4" if training.precision is Precision.NVFP4 else f"FP8, {training.fp8_recipe}"
         return [
-            f"FP8, {training.fp8_recipe}: {storage.element:.4g} bytes for an element of the input "
+            f"{name}: {storage.element:.4g} bytes for an element of the input "
             f"of a product, {storage.parameter:.4g} for a parameter",
             "  with its copies, in place of 2; embedding, router and head stay in BF16",
         ]

@@ -110,7 +110,7 @@ class ProductStorage(NamedTuple):
 
 
 class Fp8Recipe(NamedTuple):
-    """Scaling of products in FP8."""
+    """Scaling of products in FP8, or in NVFP4."""
 
     element: float
     """Bytes of an element of an input, with its share of a scale."""
@@ -147,6 +147,10 @@ FP8_RECIPES: Mapping[str, Fp8Recipe] = {
   Megatron-Bridge, 067f987). GPUs that multiply every layout need no transpose with tensorwise and
   delayed scaling (transformer_engine/pytorch/utils.py, "non-TN layouts").
 """
+
+NVFP4 = Fp8Recipe(0.5 + 1 / 16, 0.5 + 1 / 16, scales_blocks=True, stores_weights=False)
+"""NVFP4: half a byte and its share of a scale of a byte for 16 elements (arXiv 2509.25149).
+Megatron-LM keeps weights in BF16 besides."""
 
 FUSED = Framework(
     launch=140e-6,

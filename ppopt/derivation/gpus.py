@@ -133,6 +133,7 @@ class Precision(StrEnum):
 
     BF16 = "bf16"
     FP8 = "fp8"
+    NVFP4 = "nvfp4"
 
 
 FUSED = "fused"
@@ -226,7 +227,8 @@ class Gpu:
 
     def peak(self, precision: Precision) -> float:
         """Dense FLOP/s at a precision; raises InputError if the GPU does not have it."""
-        peak = self.bf16 if precision is Precision.BF16 else self.fp8
+        peaks = {Precision.BF16: self.bf16, Precision.FP8: self.fp8, Precision.NVFP4: self.fp4}
+        peak = peaks[precision]
         if peak is None:
             raise InputError(f"precision: {self.name} has no {precision}; leave it at bf16")
         return peak

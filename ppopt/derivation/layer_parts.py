@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
     ATTENDED,
+    HIDDEN,
     Attention,
     Decoder,
     Experts,
@@ -42,7 +43,7 @@ from ppopt.derivation.architecture import (
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import Framework, PassTraffic, ProductStorage
-from ppopt.derivation.gpus import UNFUSED, Gpu
+from ppopt.derivation.gpus import UNFUSED, Gpu, Precision
 from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
 from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Overlap, Training
 
@@ -57,6 +58,9 @@ STATE_KERNELS = 5
 """Kernels of attention with a state: sums of decays, states, their sequence, scores, outputs."""
 CONVOLUTION = PassTraffic(2, 3)
 """The convolution with its activation function, per element of its input."""
+CAST = {Precision.FP8: 2 + 1 + 1, Precision.NVFP4: 2 + 2 + 0.5 + 0.5}
+"""Bytes of an element that casts move: they read BF16, in NVFP4 for the largest value of a tensor
+first, and write two layouts."""
 ROUTING_KERNELS = 12
 """Small kernels of F, and of B, of a router: scores, their largest, a softmax, counts of tokens,
 sorted indices, and losses of balance (megatron/core/transformer/moe of Megatron-LM, d98e8a6)."""
@@ -490,7 +494,8 @@ class Rank:
         copies = self.local_tokens * experts.chosen * training.imbalance
         ranks, of_expert = training.expert, training.of_expert
         rows, width = copies * of_expert, experts.width / of_expert
-        passes = PassTraffic(4, 4, 2, 2) if ranks == 1 else PassTraffic(8, 8, 4, 4)
+        sorts_twice = ranks > 1 and training.dispatcher is Dispatcher.ALL_TO_ALL
+        passes = PassTraffic(8, 8, 4, 4) if sorts_twice else PassTraffic(4, 4, 2, 2)
         router = self._product([experts.router(hidden)], frozen=frozen, adapted=False, in_bf16=True)
         inputs = experts.inputs(hidden)
         permutation = self._pointwise("permutation", passes, copies * inputs)
@@ -536,7 +541,7 @@ class Rank:
         exchange = Collective(TOKENS, Pattern.ALL_TO_ALL, size, training.expert_group, DISPATCHES)
         if training.dispatcher is Dispatcher.FLEX:
             share = experts.nodes_of_token(exchange.group.nodes(self.node)) / experts.chosen
-            exchange = exchange._replace(network=share)
+            exchange = exchange._replace(network=share, direct=True)
         gathered = size * training.of_expert
         group = Group(training.of_expert)
         gather = Collective("shards of tokens", Pattern.ALL_GATHER, gathered, group)
@@ -657,14 +662,34 @@ class Rank:
         if first.shard is Shard.ROWS:
             elements = self.tokens * first.inputs / training.tensor
         read = self._stashed_input(name, first.reads, elements, in_bf16=in_bf16)
+        outputs = sum(matrix.outputs for matrix in matrices)
+        results = many * outputs / (ranks if first.shard is Shard.COLUMNS else 1)
+        casts = () if in_bf16 else self._casts(first.reads, elements, parameters)
+        casts_back = () if in_bf16 else self._casts("gradient", results, parameters)
         part = LayerPart(
-            name, (kernel,), (kernel,), weight, collectives,
+            name, (kernel, *casts), (kernel, *casts_back), weight, collectives,
             inputs=() if fixed else read, parameters=parameters, trained=not fixed, in_bf16=in_bf16,
         )  # fmt: skip
         if training.lora and adapted and not frozen:
             inputs = self._stashed_input(name, first.reads, elements, in_bf16=True)
             part += replace(self._adapters(matrices, many), inputs=inputs)
         return part
+
+    def _casts(self, tensor: str, elements: float, parameters: float) -> tuple[Kernel, ...]:
+        """Casts of the input of a product, and of its weights unless those are stored as they run.
+
+        Transformer Engine fuses the cast of normed vectors with their norm. Grouped products are
+        left out: their kernels quantize the copies of tokens, as steps of Megatron-Bridge suggest.
+        """
+        training = self.training
+        if training.precision is Precision.BF16:
+            return ()
+        is_fused = training.style.stores_fp8 and tensor == HIDDEN
+        size = 0.0 if is_fused else elements
+        if not training.stores_fp8_weights:
+            size += parameters
+        traffic = CAST[training.precision] * size
+        return (Kernel("casts", KernelBound.MEMORY, traffic=traffic, launches=0),) if size else ()
 
     def _stashed_input(
         self, product: str, tensor: str, elements: float, *, in_bf16: bool = False

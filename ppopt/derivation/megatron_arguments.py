@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.expert_loads import ExpertLoads
-from ppopt.derivation.gpus import FUSED, UNFUSED
+from ppopt.derivation.gpus import FUSED, UNFUSED, Precision
 from ppopt.derivation.training import (
     ELEMENT,
     MEGATRON,
@@ -60,6 +60,10 @@ def _arguments(training: Training, architecture: Architecture) -> Iterator[str]:
 def _precision(training: Training) -> Iterator[str]:
     yield "--bf16"
     if not training.keeps_fp8:
+        return
+    if training.precision is Precision.NVFP4:
+        yield "--fp4-format e2m1"
+        yield "--fp4-recipe nvfp4"
         return
     is_mxfp8 = training.fp8_recipe == "mxfp8"
     yield f"--fp8-format {'e4m3' if is_mxfp8 else 'hybrid'}"

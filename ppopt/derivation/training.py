@@ -15,6 +15,8 @@ from ppopt.derivation.frameworks import (
     FP8_RECIPES,
     FUSED_LOSS,
     LOSS_CHUNKS,
+    NVFP4,
+    Fp8Recipe,
     Framework,
     LossCosts,
     ProductStorage,
@@ -281,21 +283,26 @@ class Training:
         parameter = self.style.parameter
         if in_bf16 or not self.keeps_fp8:
             return ProductStorage(ELEMENT, parameter, ELEMENT)
-        recipe = FP8_RECIPES[self.fp8_recipe]
+        recipe = self.recipe
         copies = recipe.weight * (BOTH_LAYOUTS if recipe.scales_blocks else fp8_layouts)
         if self.stores_fp8_weights:
             return ProductStorage(recipe.element, copies, recipe.weight, recipe.copies_attended)
         return ProductStorage(recipe.element, parameter + copies, ELEMENT, recipe.copies_attended)
 
     @property
+    def recipe(self) -> Fp8Recipe:
+        """Scaling of products in FP8 or NVFP4."""
+        return NVFP4 if self.precision is Precision.NVFP4 else FP8_RECIPES[self.fp8_recipe]
+
+    @property
     def keeps_fp8(self) -> bool:
-        """Whether products keep their inputs in FP8."""
-        return self.precision is Precision.FP8 and self.style.stores_fp8
+        """Whether products keep their inputs in FP8 or NVFP4."""
+        return self.precision is not Precision.BF16 and self.style.stores_fp8
 
     @property
     def stores_fp8_weights(self) -> bool:
         """Whether weights are stored in FP8: Megatron-LM then needs a distributed optimizer."""
-        return self.keeps_fp8 and FP8_RECIPES[self.fp8_recipe].stores_weights and self.zero > 0
+        return self.keeps_fp8 and self.recipe.stores_weights and self.zero > 0
 
     @property
     def shards_weights(self) -> bool:

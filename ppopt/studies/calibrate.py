@@ -38,6 +38,12 @@ MAX_FACTOR = 20
 LARGEST_FILE = 2**20
 MIN_SENSITIVITY = 0.02
 """Derivative of a logarithm below which a factor is left at 1: no step depends on it."""
+ENOUGH_STEPS = 3
+"""Measured steps that determine both factors well, if they differ in communication."""
+DIFFERENT = 0.05
+"""Difference of shares of communication from which steps determine the factor on it."""
+FAR = 0.1
+"""Difference of shares of communication from which a step is unlike the measured ones."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,48 @@ def calibrate(model: DerivedModel, measured: float | Sequence[MeasuredStep]) -> 
     factors = _fitted(models, rows)
     scale = Scale(*(float(f"{exp(value):.6g}") for value in factors))
     errors = _logs(models, rows, factors)
-    return replace(model, scale=scale, calibration=_describe(scale, rows, errors))
+    shares = measured_shares(replace(model, scale=scale), rows)
+    return replace(model, scale=scale, calibration=_describe(scale, rows, errors, shares))
+
+
+def communication_share(model: DerivedModel, measured: MeasuredStep = MeasuredStep(1)) -> float:
+    """The share of a step that grows with the time of communication, in 0 .. 1."""
+    scale = model.scale
+    longer = scale._replace(communication=exp(DIFFERENCE_STEP) * scale.communication)
+    steps = [step_ms(replace(model, scale=each), measured) for each in (scale, longer)]
+    return log(steps[1] / steps[0]) / DIFFERENCE_STEP
+
+
+def measured_shares(model: DerivedModel, rows: Sequence[MeasuredStep]) -> list[float]:
+    """The share of communication of every measured step under the factors of a model."""
+    return [communication_share(row.model(model), row) for row in rows]
+
+
+def few_steps(shares: Sequence[float]) -> str | None:
+    """A note if measured steps hardly determine the factor on communication."""
+    if len(shares) > 1 and max(shares) - min(shares) >= DIFFERENT:
+        return None
+    return (
+        f"calibrate: communication takes {_percent(shares)} of the measured steps, which hardly "
+        f"determines its factor; add steps with more of it, {ENOUGH_STEPS} in all"
+    )
+
+
+def unlike_measured(model: DerivedModel, shares: Sequence[float]) -> str | None:
+    """A note if a model has another share of communication than the measured steps."""
+    share = communication_share(model)
+    if min(shares) - FAR <= share <= max(shares) + FAR:
+        return None
+    return (
+        f"calibrate: communication takes {100 * share:.0f} % of a step of 1F1B here, and "
+        f"{_percent(shares)} of the measured steps; measure a step like this one"
+    )
+
+
+def _percent(shares: Sequence[float]) -> str:
+    """Shares as a list."""
+    *texts, last = (f"{100 * share:.0f} %" for share in shares)
+    return f"{', '.join(texts)} and {last}" if texts else last
 
 
 def _fitted(models: Sequence[DerivedModel], rows: Sequence[MeasuredStep]) -> np.ndarray:
@@ -156,18 +203,22 @@ def _logs(
     return np.log(np.array(steps) / [row.step for row in rows])
 
 
-def _describe(scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray) -> str:
-    """Text with the factors and the remaining errors."""
+def _describe(
+    scale: Scale, rows: Sequence[MeasuredStep], errors: np.ndarray, shares: Sequence[float]
+) -> str:
+    """Text with the factors, the remaining errors and the shares of communication."""
     text = f"kernels take {scale.compute:.4g} times"
     if scale.communication != 1:
         text += f", communication {scale.communication:.4g} times"
     text += " as long as derived"
     if len(rows) == 1:
-        return f"{text}; one measured step took {rows[0].step:g} ms"
+        took = f"{text}; one measured step took {rows[0].step:g} ms"
+        return f"{took}, of which communication takes {_percent(shares)}"
     percent = 100 * np.expm1(errors)
     return (
         f"{text}; over {len(rows)} measured steps the error is {abs(percent).mean():.1f} % on "
-        f"average, {max(percent, key=abs):+.1f} % at worst"
+        f"average, {max(percent, key=abs):+.1f} % at worst; communication takes "
+        f"{_percent(shares)} of them"
     )
 
 

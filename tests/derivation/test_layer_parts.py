@@ -14,7 +14,7 @@ from ppopt.derivation.architecture import (
     GroupedQueryAttention,
     LatentAttention,
 )
-from ppopt.derivation.collectives import Collective
+from ppopt.derivation.collectives import DIRECT_EFFICIENCY, Collective
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.layer_costs import Costing, Times
@@ -137,9 +137,12 @@ def test_a_token_passes_the_network_once_for_a_node() -> None:
     )
     assert copies.network == 1 and once.network == pytest.approx(3.6 / 8, rel=0.001)
     gpu = gpu_named("h800")
-    alpha = gpu.collective_fixed + 63 * gpu.collective_step
-    network_time = [each.seconds(gpu, 8) / 2 - alpha for each in (copies, once)]
-    assert network_time[1] == pytest.approx(network_time[0] * once.network)
+    alphas = [gpu.collective_fixed + hops * gpu.collective_step for hops in (63, 7 + 7)]
+    network_time = [
+        each.seconds(gpu, 8) / 2 - alpha for each, alpha in zip((copies, once), alphas, strict=True)
+    ]
+    faster = DIRECT_EFFICIENCY / gpu.network_efficiency
+    assert network_time[1] == pytest.approx(network_time[0] * once.network / faster)
 
 
 def test_tensor_ranks_of_experts() -> None:

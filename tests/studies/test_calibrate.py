@@ -10,7 +10,16 @@ import pytest
 import ppopt
 from ppopt import InputError, derive_model
 from ppopt.derivation.layer_costs import Scale
-from ppopt.studies.calibrate import MeasuredStep, calibrate, read_measured_steps, step_ms
+from ppopt.studies.calibrate import (
+    MeasuredStep,
+    calibrate,
+    communication_share,
+    few_steps,
+    measured_shares,
+    read_measured_steps,
+    step_ms,
+    unlike_measured,
+)
 from tests.factories.configs import LLAMA_8B
 
 MODEL = derive_model(LLAMA_8B, gpu="h100", data=8, sequence=8192)
@@ -83,3 +92,30 @@ def test_a_file_that_is_refused(tmp_path: Path, text: str, message: str) -> None
     file.write_text(text)
     with pytest.raises(InputError, match=message):
         read_measured_steps(file)
+
+
+def test_the_share_of_communication_is_what_grows_with_it() -> None:
+    """Without data parallelism and tensor parallelism there are transfers alone."""
+    tensor = MeasuredStep(1, settings={"tensor": 8, "data": 1, "batches": 4})
+    alone = replace(MODEL.training, data=1)
+    assert communication_share(replace(MODEL, training=alone)) < 0.01
+    model = tensor.model(MODEL)
+    share = communication_share(model, tensor)
+    longer = replace(model, scale=Scale(communication=2))
+    grown = step_ms(longer, tensor) / step_ms(model, tensor) - 1
+    assert share == pytest.approx(grown, abs=0.02) and share > 0.1
+
+
+def test_measured_steps_state_their_shares_and_unlike_ones_are_noted() -> None:
+    steps = [MeasuredStep(1, settings={"tensor": n, "data": 8 // n}) for n in (1, 8)]
+    rows = [replace(row, step=step_ms(row.model(MODEL), row)) for row in steps]
+    both, undivided = calibrate(MODEL, rows), calibrate(MODEL, rows[:1])
+    shares = measured_shares(both, rows)
+    assert few_steps(shares) is None and unlike_measured(both, shares) is None
+    low, high = (f"{100 * share:.0f} %" for share in shares)
+    assert both.calibration.endswith(f"communication takes {low} and {high} of them")
+    few = few_steps(shares[:1])
+    assert few is not None and f"takes {low} of the measured steps" in few and "3 in all" in few
+    divided = rows[1].model(undivided)
+    note = unlike_measured(divided, shares[:1])
+    assert note is not None and f"{high} of a step of 1F1B here, and {low} of the measured" in note
